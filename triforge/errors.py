@@ -1,0 +1,115 @@
+"""One small tree of errors, named by the border that was crossed.
+
+Failure is data: every error has a `kind` that can be counted, a sentence for a person, a `retryable` flag for the
+program, and the HTTP status under which it leaves a room. `ErrorInfo` in `messages` is its form on the wire.
+"""
+
+from __future__ import annotations
+
+
+class TriforgeError(Exception):
+    """Base of all errors of triforge.
+
+    Args:
+        detail: what was given, what was expected and which knob to turn, in one sentence.
+        retry_after_s: seconds after which a retry makes sense, or None.
+        problems: further sentences, one a bad row or field, when there are several.
+    """
+
+    kind: str = "internal"
+    status: int = 500
+    retryable: bool = False
+
+    def __init__(
+        self, detail: str, *, retry_after_s: float | None = None, problems: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+        self.problems = problems
+
+
+class ConfigError(TriforgeError, ValueError):
+    """A config names an unknown field or an impossible combination."""
+
+    kind = "config"
+    status = 422
+
+
+class InputError(TriforgeError, ValueError):
+    """A request or an uploaded row is malformed; nothing was stored."""
+
+    kind = "input"
+    status = 422
+
+
+class NotFoundError(TriforgeError, LookupError):
+    """The named pool, task, run or version does not exist."""
+
+    kind = "not_found"
+    status = 404
+
+
+class ConflictError(TriforgeError):
+    """The request contradicts the present state (a name is taken, a run is not running)."""
+
+    kind = "conflict"
+    status = 409
+
+
+class UnavailableError(TriforgeError):
+    """A service that this one needs does not answer now; the same request may succeed later."""
+
+    kind = "unavailable"
+    status = 503
+    retryable = True
+
+    def __init__(
+        self, detail: str, *, retry_after_s: float | None = 2.0, problems: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(detail, retry_after_s=retry_after_s, problems=problems)
+
+
+class PolicyError(TriforgeError):
+    """The policy room or an engine behind it answered with an error."""
+
+    kind = "policy"
+    status = 502
+    retryable = True
+
+
+class WeightsError(TriforgeError):
+    """A weight folder is missing, truncated, of the wrong shape or not what its manifest says."""
+
+    kind = "weights"
+    status = 422
+
+
+class EnvError(TriforgeError):
+    """An environment raised, hung past its deadline or broke its contract."""
+
+    kind = "environment"
+    status = 502
+    retryable = True
+
+
+class RewardError(TriforgeError):
+    """The reward room could not judge."""
+
+    kind = "reward"
+    status = 502
+    retryable = True
+
+
+class TrainerError(TriforgeError):
+    """A learner could not take its step."""
+
+    kind = "trainer"
+    status = 500
+
+
+class StorageError(TriforgeError):
+    """The database or the artifact store failed (disk full, no permission, corrupt file)."""
+
+    kind = "storage"
+    status = 507

@@ -1,0 +1,1 @@
+"""Playing episodes: the protocols, one episode and one group, and the window of slots."""

@@ -1,0 +1,176 @@
+"""The shapes that rollout, judging and adaptation depend on. Whoever wires a program decides what stands behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+from triforge.messages import (
+    ChatMessage,
+    CheckResult,
+    Direction,
+    GenerateReply,
+    GenerateRequest,
+    Params,
+    Task,
+    Trajectory,
+    TrajectoryVotes,
+)
+
+
+class Generate(Protocol):
+    """Anything that samples: a policy room, a fake, an engine in process."""
+
+    async def __call__(self, request: GenerateRequest) -> GenerateReply:
+        """Sample.
+
+        Raises:
+            PolicyError: the engine refused or failed.
+            UnavailableError: nothing answers now.
+        """
+        ...
+
+
+class Judge(Protocol):
+    """Anything that votes on the steps of a trajectory."""
+
+    async def __call__(self, trajectory: Trajectory, *, votes: int, seed: int) -> TrajectoryVotes:
+        """Vote `votes` times on every step. Never raises for an unparsable answer: such a vote is 0."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """What the agent sees next: the text of one user message, and the commands that would be admissible now."""
+
+    text: str
+    admissible: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reset:
+    """Start of an episode: an optional system message and the first observation (instruction included)."""
+
+    observation: Observation
+    system: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What one response led to.
+
+    `action` is what was understood from the response, `action_valid` whether it was admissible. `success` matters only
+    when `done`. `label` is the environment's own view of the step (+1 useful, -1 not), for measuring judges only.
+    """
+
+    observation: Observation
+    action: str
+    action_valid: bool
+    done: bool
+    success: bool
+    label: Literal[-1, 1] | None = None
+
+
+class Environment(Protocol):
+    """One episode. Single use: one instance, one `reset`, steps until done, `close` (may be called twice)."""
+
+    async def reset(self, task: Task, *, seed: int) -> Reset:
+        """Start the task. Same task and seed, same episode."""
+        ...
+
+    async def step(self, response: str) -> StepResult:
+        """Play the policy's whole response (the environment parses its own action format).
+
+        Raises:
+            EnvError: the episode is over, was never started, or the environment broke.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Free everything. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskDraft:
+    """A task before it is stored: normalised parameters and the instruction that follows from them."""
+
+    params: Params
+    instruction: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewriteMenu:
+    """What a rewriter may choose from: the question's facts and the closed lists of valid answers.
+
+    `fields` maps a field name to its allowed values, in the order in which the answer is written. Families with open
+    answers use `json_schema` instead. `combinations` lists the joint choices that pass the family's own rules, if they
+    are enumerable; the constrained decoder then cannot produce an invalid one.
+    """
+
+    description: str
+    fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    combinations: tuple[dict[str, str], ...] = ()
+    json_schema: str | None = None
+
+
+@runtime_checkable
+class EnvironmentFamily(Protocol):
+    """A kind of environment: what adapter authors implement and `triforge.testing.check_environment` walks."""
+
+    name: str
+
+    def validate(self, params: Params) -> TaskDraft:
+        """Check and normalise the parameters of a task and write its instruction.
+
+        Raises:
+            InputError: a field is unknown, missing or impossible; the sentence names it.
+        """
+        ...
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Make `count` solvable tasks. Same seed and options, same tasks. `options` are the difficulty knobs.
+
+        Raises:
+            InputError: an option is unknown or impossible.
+        """
+        ...
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment. `options` are the run's settings (wording, action format)."""
+        ...
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+        """Responses that solve the task, if the family can find them."""
+        ...
+
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        """What a rewrite of this task may change."""
+        ...
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        """The candidate that follows from an answer; instruction regenerated from the new goal.
+
+        Raises:
+            InputError: the answer names something that does not exist or cannot be combined.
+        """
+        ...
+
+    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
+        """The family's own proofs: differs from the parent, not satisfied at reset, solvable, instruction and verifier agree."""
+        ...
+
+
+__all__ = [
+    "ChatMessage",
+    "Environment",
+    "EnvironmentFamily",
+    "Generate",
+    "Judge",
+    "Observation",
+    "Reset",
+    "RewriteMenu",
+    "StepResult",
+    "TaskDraft",
+]
