@@ -1,0 +1,99 @@
+"""Every type that crosses a process border, one file a stretch of the ring.
+
+Each message names its producer and consumer. Messages are frozen and refuse unknown fields. Spans are half open
+`[start, end)`. Worked examples of all of them, the golden JSON of the contract tests, stand in `docs/messages.md`.
+
+    generation    what is asked of a policy room and what it answers
+    tasks         tasks, and the groups that are to be played
+    trajectories  what was played and how it was judged
+    adaptation    how tasks went, and how they are rewritten
+    training      what a learner trains on, and the weights that come out
+    runs          runs and events, as people see them
+"""
+
+from triforge.messages.adaptation import CheckResult, CriticNote, Proposal, TaskOutcome
+from triforge.messages.base import (
+    Direction,
+    ErrorInfo,
+    Message,
+    Params,
+    Purpose,
+    Role,
+    Split,
+    TaskState,
+    TrainedRole,
+)
+from triforge.messages.generation import (
+    ChatMessage,
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    Sampling,
+    VersionSpan,
+)
+from triforge.messages.runs import Event, RunState, RunStep
+from triforge.messages.tasks import GroupTask, PlannedGroup, Task
+from triforge.messages.training import (
+    StepReport,
+    TrainBatch,
+    TrainRow,
+    WeightsReady,
+    WeightsState,
+    WeightsUpdate,
+)
+from triforge.messages.trajectories import (
+    JudgedGroup,
+    JudgeTask,
+    Outcome,
+    Segment,
+    Step,
+    StepVotes,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryVotes,
+    Vote,
+)
+
+__all__ = [
+    "ChatMessage",
+    "CheckResult",
+    "CriticNote",
+    "Direction",
+    "ErrorInfo",
+    "Event",
+    "GenerateOutput",
+    "GenerateReply",
+    "GenerateRequest",
+    "GroupTask",
+    "JudgeTask",
+    "JudgedGroup",
+    "Message",
+    "Outcome",
+    "Params",
+    "PlannedGroup",
+    "Proposal",
+    "Purpose",
+    "Role",
+    "RunState",
+    "RunStep",
+    "Sampling",
+    "Segment",
+    "Split",
+    "Step",
+    "StepReport",
+    "StepVotes",
+    "Task",
+    "TaskOutcome",
+    "TaskState",
+    "TrainBatch",
+    "TrainRow",
+    "TrainedRole",
+    "Trajectory",
+    "TrajectoryGroup",
+    "TrajectoryVotes",
+    "VersionSpan",
+    "Vote",
+    "WeightsReady",
+    "WeightsState",
+    "WeightsUpdate",
+]

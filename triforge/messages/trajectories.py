@@ -1,0 +1,132 @@
+"""What was played and how it was judged."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triforge.messages.base import ErrorInfo, Message
+from triforge.messages.generation import Sampling, VersionSpan
+from triforge.messages.tasks import GroupTask, Task
+
+
+class Outcome(Message):
+    """What the environment measured. An unmeasured outcome is not a zero: `value` is None and `error` says why."""
+
+    value: Literal[-1, 1] | None
+    error: ErrorInfo | None = None
+
+
+class Step(Message):
+    """One observation, response and action.
+
+    The response tokens are `segments[segment].ids[start:end]` of the trajectory. `label` is the environment's own view
+    of the step (+1/-1), used only to measure judges, never for training.
+    """
+
+    index: int
+    observation: str
+    response: str
+    action: str
+    action_valid: bool = True
+    next_observation: str
+    segment: int = 0
+    start: int
+    end: int
+    finish: Literal["stop", "length", "abort"] = "stop"
+    label: Literal[-1, 1] | None = None
+
+
+class Segment(Message):
+    """A run of tokens the policy saw or produced, never tokenised twice.
+
+    `ids` and `logprobs` are aligned; `logprobs` is 0.0 where a token was not sampled. `versions` cover the sampled
+    tokens.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+
+
+class Trajectory(Message):
+    """One rollout. Produced by: rollout worker. Consumed by: judge worker, conductor."""
+
+    id: str
+    group_id: str
+    index: int
+    task_id: str
+    task_version: int
+    instruction: str
+    system: str = ""
+    steps: tuple[Step, ...]
+    segments: tuple[Segment, ...]
+    outcome: Outcome
+    retries: int = 0
+    seconds: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether the environment said how it ended; only such trajectories are judged, counted and trained on."""
+        return self.outcome.value is not None
+
+
+class JudgeTask(Message):
+    """Vote m times on every step of one trajectory. Produced by: rollout worker. Consumed by: judge (queue `judge`)."""
+
+    trajectory_id: str
+    group_id: str
+    run_id: str
+    votes: Annotated[int, Field(ge=1, le=64)]
+    seed: int
+    sampling: Sampling
+    deadline_s: Annotated[float, Field(gt=0)]
+
+
+class Vote(Message):
+    """One sampled judgement: +1, -1, or 0 when the text could not be parsed."""
+
+    value: Literal[-1, 0, 1]
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    finish: Literal["stop", "length", "abort"] = "stop"
+
+
+class StepVotes(Message):
+    """The m votes on one step; all share `prompt_ids`."""
+
+    step: int
+    prompt_ids: tuple[int, ...]
+    votes: tuple[Vote, ...]
+
+
+class TrajectoryVotes(Message):
+    """Produced by: judge worker. Consumed by: conductor. `error` is set when the judge could not answer."""
+
+    trajectory_id: str
+    group_id: str
+    steps: tuple[StepVotes, ...]
+    error: ErrorInfo | None = None
+    seconds: float = 0.0
+
+
+class TrajectoryGroup(Message):
+    """The K rollouts of one task version. Produced by: rollout worker. Consumed by: reward, conductor."""
+
+    group: GroupTask
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    seconds: float = 0.0
+
+
+class JudgedGroup(Message):
+    """A played group with its votes, aligned with `played.trajectories` (None where judging was not asked or failed).
+
+    Produced by: reward (stream `judged`). Consumed by: conductor.
+    """
+
+    played: TrajectoryGroup
+    votes: tuple[TrajectoryVotes | None, ...]

@@ -1,0 +1,373 @@
+"""Every queue, task and stream name, and the only code that speaks to Celery and Redis.
+
+Celery carries errands (ids and small numbers). Payloads lie in Redis under the group's id until the conductor has them
+in the artifact store. Results travel on streams. Every write is first writer wins, so an errand may be delivered twice.
+
+    queue rollout   GroupTask     conductor   -> env_adapter
+    queue judge     JudgeTask     env_adapter -> reward
+    queue adapt     TaskOutcome   conductor   -> env_adapter
+    stream judged   group id      env_adapter, reward -> conductor
+    stream batches  TrainBatch    conductor   -> learner of the role
+    stream weights  WeightsReady  learner     -> conductor
+    stream events   Event         every room  -> people
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+import redis.asyncio as aioredis
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from triforge.errors import StorageError, UnavailableError
+from triforge.messages import (
+    Event,
+    GroupTask,
+    JudgedGroup,
+    JudgeTask,
+    Message,
+    TaskOutcome,
+    TrainBatch,
+    TrainedRole,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryVotes,
+    WeightsReady,
+)
+
+ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE = "rollout", "judge", "adapt"
+QUEUES = (ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE)
+ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK = "triforge.rollout", "triforge.judge", "triforge.adapt"
+JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
+
+_STREAM_LENGTH = 100_000  # entries kept a stream; a run needs only the newest few hundred
+_PAYLOAD_TTL_S = 7 * 24 * 3600  # an abandoned group's payload leaves Redis after a week
+
+_Any = TypeVar("_Any")
+_M = TypeVar("_M", bound=Message)
+
+# Only the holder may renew or release; compare and act must be one step.
+_RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"
+_RELEASE = (
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+)
+
+
+def batches_stream(role: TrainedRole) -> str:
+    """The stream of one learner's batches."""
+    return f"tf:batches:{role}"
+
+
+def celery_app(redis_url: str) -> Celery:
+    """A Celery app for sending and for workers: JSON only, late acknowledgement, no result backend.
+
+    Late acknowledgement and rejection on a lost worker bring an errand back after a crash; the fast sweep makes that a
+    matter of seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
+    """
+    app = Celery("triforge", broker=redis_url)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_soft_shutdown_timeout=10,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={
+            "visibility_timeout": 3600,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_keepalive": True,
+        },
+        task_publish_retry=False,
+        task_routes={
+            ROLLOUT_TASK: {"queue": ROLLOUT_QUEUE},
+            JUDGE_TASK: {"queue": JUDGE_QUEUE},
+            ADAPT_TASK: {"queue": ADAPT_QUEUE},
+        },
+    )
+    return app
+
+
+def start_worker(app: Celery, queue: str, *, concurrency: int) -> None:
+    """Serve one queue with a thread pool until SIGTERM. Blocks."""
+    app.worker_main(
+        [
+            "worker", "-Q", queue, "-P", "threads", "-c", str(concurrency), "-l", "WARNING",
+            "-n", f"{queue}-{uuid.uuid4().hex[:8]}@%h", "--without-gossip", "--without-mingle",
+            "--without-heartbeat",
+        ]
+    )  # fmt: skip
+
+
+class LoopThread:
+    """One event loop in a thread of its own, shared by all of a worker's Celery threads.
+
+    All errands of a worker then share one connection pool, and K episodes of many groups interleave in one loop.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="loop")
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _Any]) -> _Any:
+        """Run a coroutine in the loop and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+
+class Wire:
+    """Typed access to everything in flight. One a process; all methods raise `UnavailableError` while Redis is away."""
+
+    def __init__(self, redis_url: str, *, lease_s: float = 10.0) -> None:
+        self._redis: Any = aioredis.from_url(
+            redis_url, decode_responses=True, socket_connect_timeout=5, health_check_interval=30
+        )
+        self._celery = celery_app(redis_url)
+        self._lease_ms = int(lease_s * 1000)
+
+    async def _call(self, work: Any) -> Any:
+        try:
+            return await work
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            raise UnavailableError(f"Redis does not answer ({error}); is it running?") from error
+        except RedisError as error:
+            raise StorageError(f"Redis refused a command: {error}") from error
+
+    async def ping(self) -> None:
+        """Raises UnavailableError when Redis is away."""
+        await self._call(self._redis.ping())
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._redis.aclose()
+        self._celery.close()
+
+    # ---- errands ----
+
+    async def _send(self, task: str, message: Message) -> None:
+        def send() -> None:
+            self._celery.send_task(task, args=[message.model_dump_json()])
+
+        try:
+            await asyncio.to_thread(send)
+        except (OperationalError, RedisError, OSError) as error:
+            raise UnavailableError(
+                f"the queue does not take errands ({error}); is Redis running?"
+            ) from error
+
+    async def send_rollout(self, task: GroupTask) -> None:
+        """Send a group to the rollout workers."""
+        await self._send(ROLLOUT_TASK, task)
+
+    async def send_judge(self, task: JudgeTask) -> None:
+        """Send a trajectory to the judge workers."""
+        await self._send(JUDGE_TASK, task)
+
+    async def send_adapt(self, outcome: TaskOutcome) -> None:
+        """Tell env_adapter how a group went."""
+        await self._send(ADAPT_TASK, outcome)
+
+    async def depth(self, queue: str) -> int:
+        """Errands waiting in a queue."""
+        return int(await self._call(self._redis.llen(queue)))
+
+    # ---- leases ----
+
+    @contextlib.asynccontextmanager
+    async def lease(self, errand_id: str) -> AsyncIterator[bool]:
+        """Hold an errand while working on it; yields False when another worker holds it.
+
+        The lease is short and renewed by a background task, so a killed worker frees its errand within seconds while an
+        hour-long errand stays held.
+        """
+        key, token = f"tf:lease:{errand_id}", uuid.uuid4().hex
+        held = bool(await self._call(self._redis.set(key, token, nx=True, px=self._lease_ms)))
+        if not held:
+            yield False
+            return
+        await self._call(self._redis.set(f"tf:started:{errand_id}", "1", ex=_PAYLOAD_TTL_S))
+        renewer = asyncio.create_task(self._renew(key, token))
+        try:
+            yield True
+        finally:
+            renewer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await renewer
+            with contextlib.suppress(UnavailableError):
+                await self._call(self._redis.eval(_RELEASE, 1, key, token))
+
+    async def _renew(self, key: str, token: str) -> None:
+        while True:
+            await asyncio.sleep(self._lease_ms / 3000)
+            with contextlib.suppress(UnavailableError):
+                await self._call(self._redis.eval(_RENEW, 1, key, token, self._lease_ms))
+
+    async def is_held(self, errand_id: str) -> bool:
+        """Whether some worker holds the errand now."""
+        return bool(await self._call(self._redis.exists(f"tf:lease:{errand_id}")))
+
+    async def was_started(self, errand_id: str) -> bool:
+        """Whether some worker ever held the errand."""
+        return bool(await self._call(self._redis.exists(f"tf:started:{errand_id}")))
+
+    # ---- groups ----
+
+    async def _put_once(self, key: str, message: Message) -> bool:
+        text = message.model_dump_json()
+        return bool(await self._call(self._redis.set(key, text, nx=True, ex=_PAYLOAD_TTL_S)))
+
+    async def _get(self, key: str, kind: type[_M]) -> _M | None:
+        text = await self._call(self._redis.get(key))
+        return None if text is None else kind.model_validate_json(text)
+
+    async def put_trajectory(self, trajectory: Trajectory) -> bool:
+        """Store a finished trajectory for the judge; False when it was there already."""
+        return await self._put_once(f"tf:trajectory:{trajectory.id}", trajectory)
+
+    async def trajectory(self, trajectory_id: str) -> Trajectory | None:
+        """A finished trajectory, or None."""
+        return await self._get(f"tf:trajectory:{trajectory_id}", Trajectory)
+
+    async def put_group(self, group: TrajectoryGroup) -> bool:
+        """Store a played group; False when it was there already (the first writer's stays)."""
+        return await self._put_once(f"tf:group:{group.group.group_id}", group)
+
+    async def group(self, group_id: str) -> TrajectoryGroup | None:
+        """A played group, or None."""
+        return await self._get(f"tf:group:{group_id}", TrajectoryGroup)
+
+    async def put_votes(self, votes: TrajectoryVotes) -> bool:
+        """Store a trajectory's votes; False when it had some already."""
+        key = f"tf:votes:{votes.group_id}"
+        new = await self._call(
+            self._redis.hsetnx(key, votes.trajectory_id, votes.model_dump_json())
+        )
+        await self._call(self._redis.expire(key, _PAYLOAD_TTL_S))
+        return bool(new)
+
+    async def voted(self, group_id: str) -> set[str]:
+        """Ids of the group's trajectories that have votes."""
+        return set(await self._call(self._redis.hkeys(f"tf:votes:{group_id}")))
+
+    async def judged_group(self, group_id: str) -> JudgedGroup | None:
+        """The group with its votes if all that were asked for are there, else None."""
+        played = await self.group(group_id)
+        if played is None:
+            return None
+        texts = await self._call(self._redis.hgetall(f"tf:votes:{group_id}"))
+        wanted = unjudged(played, set(texts))
+        if wanted:
+            return None
+        votes = tuple(
+            TrajectoryVotes.model_validate_json(texts[t.id]) if t.id in texts else None
+            for t in played.trajectories
+        )
+        return JudgedGroup(played=played, votes=votes)
+
+    async def announce_if_complete(self, group_id: str) -> bool:
+        """Announce the group on the stream `judged`, once, if nothing of it is missing.
+
+        Called by whoever wrote last; two may think they were last, and one of them may have died in between, so the
+        check repeats on every delivery and the marker makes the announcement single.
+        """
+        played = await self.group(group_id)
+        if played is None or unjudged(played, await self.voted(group_id)):
+            return False
+        marker = f"tf:announced:{group_id}"
+        if await self._call(self._redis.set(marker, "1", nx=True, ex=_PAYLOAD_TTL_S)):
+            await self._add(JUDGED_STREAM, {"group_id": group_id, "run_id": played.group.run_id})
+        return True
+
+    async def forget_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
+        """Delete a group's payloads: the conductor has them in the artifact store."""
+        keys = [f"tf:group:{group_id}", f"tf:votes:{group_id}", f"tf:announced:{group_id}"]
+        keys += [f"tf:trajectory:{name}" for name in trajectory_ids]
+        keys += [f"tf:started:{name}" for name in (group_id, *trajectory_ids)]
+        await self._call(self._redis.delete(*keys))
+
+    # ---- streams ----
+
+    async def _add(self, stream: str, fields: dict[str, str]) -> None:
+        await self._call(self._redis.xadd(stream, fields, maxlen=_STREAM_LENGTH, approximate=True))
+
+    async def _read(
+        self, stream: str, after: str, block_s: float, count: int = 1000
+    ) -> list[tuple[str, dict[str, str]]]:
+        block = max(1, int(block_s * 1000))
+        reply = await self._call(self._redis.xread({stream: after}, count=count, block=block))
+        return [(entry, fields) for _, entries in reply or [] for entry, fields in entries]
+
+    async def last_id(self, stream: str) -> str:
+        """Id of the newest entry of a stream, `0` when it is empty."""
+        newest = await self._call(self._redis.xrevrange(stream, count=1))
+        return str(newest[0][0]) if newest else "0"
+
+    async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
+        """(entry id, group id) of groups announced after `after`; waits up to `block_s`."""
+        entries = await self._read(JUDGED_STREAM, after, block_s)
+        return [(entry, fields["group_id"]) for entry, fields in entries]
+
+    async def announce_batch(self, batch: TrainBatch) -> None:
+        """Hand a batch to the learner of its role."""
+        await self._add(batches_stream(batch.role), {"json": batch.model_dump_json()})
+
+    async def read_batches(
+        self, role: TrainedRole, after: str, *, block_s: float = 1.0
+    ) -> list[tuple[str, TrainBatch]]:
+        """Batches announced after `after`; waits up to `block_s`."""
+        entries = await self._read(batches_stream(role), after, block_s)
+        return [
+            (entry, TrainBatch.model_validate_json(fields["json"])) for entry, fields in entries
+        ]
+
+    async def announce_weights(self, ready: WeightsReady) -> None:
+        """Tell the conductor that a weight version is published."""
+        await self._add(WEIGHTS_STREAM, {"json": ready.model_dump_json()})
+
+    async def read_weights(
+        self, after: str, *, block_s: float = 1.0
+    ) -> list[tuple[str, WeightsReady]]:
+        """Weight versions announced after `after`; waits up to `block_s`."""
+        entries = await self._read(WEIGHTS_STREAM, after, block_s)
+        return [
+            (entry, WeightsReady.model_validate_json(fields["json"])) for entry, fields in entries
+        ]
+
+    async def emit(
+        self, kind: str, *, run_id: str = "", step: int | None = None, **data: Any
+    ) -> None:
+        """Put an event on the event stream."""
+        event = Event(kind=kind, run_id=run_id, step=step, at=time.time(), data=data)
+        await self._add(EVENTS_STREAM, {"json": event.model_dump_json()})
+
+    async def read_events(
+        self, after: str, *, block_s: float = 1.0, run_id: str = ""
+    ) -> list[tuple[str, Event]]:
+        """(entry id, event) after `after`, of one run or of all; waits up to `block_s`.
+
+        Events of other runs are dropped, so an empty answer does not move the reader: use the id of `last_id` first.
+        """
+        entries = await self._read(EVENTS_STREAM, after, block_s)
+        events = [(entry, Event.model_validate_json(fields["json"])) for entry, fields in entries]
+        return [(entry, event) for entry, event in events if not run_id or event.run_id == run_id]
+
+
+def unjudged(played: TrajectoryGroup, voted: set[str]) -> tuple[str, ...]:
+    """Ids of trajectories that still wait for votes: measured ones, when the group asked for votes at all."""
+    if played.group.votes == 0:
+        return ()
+    return tuple(t.id for t in played.trajectories if t.measured and t.id not in voted)
