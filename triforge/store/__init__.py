@@ -1,0 +1,1 @@
+"""What must last: tables and migrations (SQLite or PostgreSQL), and the artifact store for large payloads."""

@@ -1,0 +1,131 @@
+"""All tables. Small facts and their history; large payloads lie in the artifact store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Base of all tables; dictionaries and lists are JSON columns."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 (SQLAlchemy reads it so)
+
+
+class PoolRow(Base):
+    """A named set of tasks of one environment family."""
+
+    __tablename__ = "pools"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    family: Mapped[str] = mapped_column(String(64))
+    options: Mapped[dict[str, Any]]
+    idempotency_key: Mapped[str | None] = mapped_column(String(200), unique=True)
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class TaskRow(Base):
+    """One version of a task. `slot` is the root's id; exactly one version a slot is `active` at a time."""
+
+    __tablename__ = "tasks"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
+    slot: Mapped[str] = mapped_column(String(64))
+    version: Mapped[int] = mapped_column(Integer)
+    parent_id: Mapped[str | None] = mapped_column(String(64))
+    split: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(String(16))
+    position: Mapped[int] = mapped_column(Integer)
+    instruction: Mapped[str] = mapped_column(Text)
+    params: Mapped[dict[str, Any]]
+    created_at: Mapped[float] = mapped_column(Float)
+    __table_args__ = (
+        UniqueConstraint("slot", "version"),
+        Index("tasks_by_pool", "pool_id", "split", "state", "position"),
+    )
+
+
+class ProposalRow(Base):
+    """A rewrite with its critic, prompt, answer, checks, measurements and verdict; kept whatever the verdict."""
+
+    __tablename__ = "proposals"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
+    slot: Mapped[str] = mapped_column(String(64))
+    run_id: Mapped[str] = mapped_column(String(64), index=True)
+    state: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[float] = mapped_column(Float)
+    document: Mapped[dict[str, Any]]
+    __table_args__ = (Index("proposals_by_pool", "pool_id", "state"),)
+
+
+class PlanRow(Base):
+    """The plan of one step: which task versions its groups play. Written once, so a resumed step plays the same."""
+
+    __tablename__ = "plans"
+    run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    step: Mapped[int] = mapped_column(Integer, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
+    groups: Mapped[list[Any]]
+
+
+class MeasurementRow(Base):
+    """How one group of one task version went; unique by group, so a repeated delivery counts once."""
+
+    __tablename__ = "measurements"
+    group_id: Mapped[str] = mapped_column(String(120), primary_key=True)
+    run_id: Mapped[str] = mapped_column(String(64))
+    step: Mapped[int] = mapped_column(Integer)
+    task_id: Mapped[str] = mapped_column(String(64), index=True)
+    purpose: Mapped[str] = mapped_column(String(24))
+    proposal_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    successes: Mapped[int] = mapped_column(Integer)
+    measured: Mapped[int] = mapped_column(Integer)
+    policy_version: Mapped[int] = mapped_column(Integer)
+
+
+class RunRow(Base):
+    """A run: its config, where it stands, and why it stopped."""
+
+    __tablename__ = "runs"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    pool_id: Mapped[str] = mapped_column(String(64))
+    status: Mapped[str] = mapped_column(String(16), index=True)
+    step: Mapped[int] = mapped_column(Integer)
+    policy_version: Mapped[int] = mapped_column(Integer)
+    reward_version: Mapped[int] = mapped_column(Integer)
+    config: Mapped[dict[str, Any]]
+    state: Mapped[dict[str, Any]]
+    reason: Mapped[str] = mapped_column(Text)
+    idempotency_key: Mapped[str | None] = mapped_column(String(200), unique=True)
+    created_at: Mapped[float] = mapped_column(Float)
+    updated_at: Mapped[float] = mapped_column(Float)
+
+
+class StepRow(Base):
+    """One finished step of a run; written in the same transaction that moves the run's step and versions."""
+
+    __tablename__ = "steps"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    step: Mapped[int] = mapped_column(Integer, primary_key=True)
+    policy_version: Mapped[int] = mapped_column(Integer)
+    reward_version: Mapped[int] = mapped_column(Integer)
+    metrics: Mapped[dict[str, Any]]
+    artifacts: Mapped[dict[str, Any]]
+    at: Mapped[float] = mapped_column(Float)
+
+
+class WeightsRow(Base):
+    """A weight version that was published and proven to serve."""
+
+    __tablename__ = "weights"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    role: Mapped[str] = mapped_column(String(16), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    uri: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))
+    at: Mapped[float] = mapped_column(Float)
