@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -56,3 +56,6 @@ class GroupTask(Message):
     max_steps: Annotated[int, Field(ge=1)]
     deadline_s: Annotated[float, Field(gt=0)]
     proposal_id: str | None = None
+    options: Params = Field(default_factory=dict)
+    retries: Annotated[int, Field(ge=0)] = 2
+    judge_prompt: Literal["rubric", "terse"] = "rubric"

@@ -82,6 +82,7 @@ class JudgeTask(Message):
     seed: int
     sampling: Sampling
     deadline_s: Annotated[float, Field(gt=0)]
+    prompt: Literal["rubric", "terse"] = "rubric"
 
 
 class Vote(Message):
