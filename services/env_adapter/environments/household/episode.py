@@ -1,0 +1,149 @@
+"""One episode as plain synchronous code: reads a response, plays it, tells what is seen, labels the step."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from services.env_adapter.environments.household.expert import Expert
+from services.env_adapter.environments.household.options import PlayOptions
+from services.env_adapter.environments.household.wording import Alfworld, Terse, Wording
+from services.env_adapter.environments.household.world import World
+from triforge.rollout.protocols import Observation, Reset, StepResult
+
+WORDINGS: Final[dict[str, Wording]] = {"alfworld": Alfworld(), "terse": Terse()}
+
+_GUIDE: Final = {
+    "alfworld": (
+        "You act in a household. Each turn, give one command. You can go to places, open and close them, take one thing at "
+        "a time, move it to a place, clean it with a sinkbasin, heat it with a microwave, cool it with a fridge, and use "
+        "a desklamp. Finish the task in as few commands as you can. {answer}"
+    ),
+    "terse": "",
+}
+_ANSWER: Final = {
+    "whole": "Answer with {what} only.",
+    "last_line": "Think first if you like; the last line of your answer must be {what} only.",
+    "boxed": "Think first, then write {what} in \\boxed{{}}.",
+}
+
+
+class Episode:
+    """A game being played. `start` once, then `play` until `done`.
+
+    Args:
+        world: the game.
+        options: wording and action format.
+        instruction: the sentence that is announced as the task.
+    """
+
+    def __init__(self, world: World, options: PlayOptions, instruction: str) -> None:
+        self.world = world
+        self.options = options
+        self.instruction = instruction
+        self.state = world.start()
+        self.steps = 0
+        self.done = False
+        self.success = False
+        self._wording = WORDINGS[options.wording]
+        self._expert = Expert(world)
+        self._expert.see(self.state)
+        self._offered = self._wording.offered(world, self.state)
+
+    def start(self) -> Reset:
+        """The system message (empty without a guide) and the first observation."""
+        text = self._wording.first(self.world, self.instruction)
+        return Reset(observation=self._observation(text), system=self._guide())
+
+    def play(self, response: str) -> StepResult:
+        """Play one response: an inadmissible or unreadable one costs the turn and changes nothing."""
+        action = self._read(response)
+        command = self._offered.get(action)
+        label = self.label(action)
+        self.steps += 1
+        if command is None:
+            text = self._wording.nothing()
+        else:
+            after = self.world.apply(self.state, command)
+            assert after is not None, f"{action!r} was offered but does nothing"
+            self.state = after
+            self._expert.see(after)
+            self._offered = self._wording.offered(self.world, after)
+            self.success = self.world.won(after)
+            text = self._wording.after(self.world, command, after)
+            if self.success:
+                text = self._wording.won(text)
+        self.done = self.success or self.steps >= self.world.horizon
+        return StepResult(
+            observation=Observation(text=text) if self.done else self._observation(text),
+            action=action,
+            action_valid=command is not None,
+            done=self.done,
+            success=self.success,
+            label=label,
+        )
+
+    def label(self, action: str) -> Literal[-1, 1]:
+        """+1 when the command `action` makes sense for what has been seen so far, else -1."""
+        if action not in self._offered:
+            return -1
+        return 1 if action in self.sensible() else -1
+
+    def sensible(self) -> set[str]:
+        """The texts of all commands that make sense for what has been seen so far."""
+        options = self._expert.options(self.state)
+        return {self._wording.command(self.world, command) for command in options}
+
+    def commands(self) -> tuple[str, ...]:
+        """The texts of the admissible commands, in the order of their numbers."""
+        return tuple(self._offered)
+
+    def response(self, action: str) -> str:
+        """The response that plays the admissible command `action` under these options."""
+        said = action
+        if self.options.actions == "numbered":
+            said = str(self.commands().index(action) + 1)
+        return f"\\boxed{{{said}}}" if self.options.answer == "boxed" else said
+
+    def _observation(self, text: str) -> Observation:
+        commands = self.commands()
+        if self.options.actions == "numbered":
+            text += self._wording.numbered(commands)
+        return Observation(text=text, admissible=commands)
+
+    def _guide(self) -> str:
+        if not self.options.guide:
+            return ""
+        what = "the command" if self.options.actions == "text" else "the number of the command"
+        answer = _ANSWER[self.options.answer].format(what=what)
+        return _GUIDE[self.options.wording].format(answer=answer)
+
+    def _read(self, response: str) -> str:
+        """The command text that a response means, or the response's own words when it means none."""
+        said = " ".join(_part(response, self.options.answer).lower().split())
+        if self.options.actions == "text":
+            return said
+        commands = self.commands()
+        if re.fullmatch(r"[0-9]{1,4}", said) and 1 <= int(said) <= len(commands):
+            return commands[int(said) - 1]
+        return f"[{said}]"
+
+
+def _part(response: str, answer: str) -> str:
+    if answer == "last_line":
+        lines = [line for line in response.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+    if answer == "boxed":
+        return _last_boxed(response)
+    return response
+
+
+def _last_boxed(text: str) -> str:
+    r"""The content of the last `\boxed{}` whose braces balance; empty when there is none."""
+    for start in reversed([found.end() for found in re.finditer(r"\\boxed\{", text)]):
+        depth = 1
+        for i in range(start, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[i], 0)
+            if depth == 0:
+                return text[start:i]
+    return ""

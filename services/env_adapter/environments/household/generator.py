@@ -1,0 +1,157 @@
+"""Seeded games: rooms drawn under the knobs, each proved solvable within its horizon and not won at reset."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from services.env_adapter.environments.household.kinds import (
+    DEVICE,
+    HOMES,
+    LAMP,
+    LAMP_HOMES,
+    OPENABLE,
+    SUITS,
+)
+from services.env_adapter.environments.household.options import Knobs
+from services.env_adapter.environments.household.params import parse_model
+from services.env_adapter.environments.household.planner import plan
+from services.env_adapter.environments.household.world import Goal, Thing, World
+from triforge.errors import InputError
+from triforge.messages import Params
+
+TRIES: Final = 200
+
+
+def generate(*, count: int, seed: int, options: Params) -> list[World]:
+    """Make `count` games. Game i depends on the seed, i and the options only, so a longer list starts the same.
+
+    Raises:
+        InputError: an option is unknown or out of its limits, or the options leave no game to make.
+    """
+    if count < 0:
+        raise InputError(f"household generate: count was {count}, expected 0 or more")
+    knobs = parse_model(Knobs, options, "options")
+    return [_game(Random(f"household {seed} {index}"), knobs) for index in range(count)]  # noqa: S311
+
+
+def _game(rng: Random, knobs: Knobs) -> World:
+    for _ in range(TRIES):
+        world = _draw(rng, knobs)
+        if world is None or world.won(world.start()):
+            continue
+        steps = plan(world)
+        if steps is not None and len(steps) <= knobs.horizon:
+            return world
+    raise InputError(
+        f"household options: no solvable game found in {TRIES} draws; raise `receptacles` or `horizon`, or allow more "
+        "`kinds`, `objects` or `goals`"
+    )
+
+
+def _draw(rng: Random, knobs: Knobs) -> World | None:
+    goal = _draw_goal(rng, knobs)
+    if goal is None:
+        return None
+    kinds = _draw_kinds(rng, knobs, goal)
+    if kinds is None:
+        return None
+    receptacles = _numbered(kinds)
+    objects = _draw_objects(rng, knobs, goal, receptacles)
+    if objects is None:
+        return None
+    opened = 0
+    for i, thing in enumerate(receptacles):
+        if thing.kind in OPENABLE and rng.random() >= knobs.closed:
+            opened |= 1 << i
+    objects.sort()
+    names = _numbered([kind for kind, _ in objects])
+    return World(
+        receptacles=receptacles,
+        objects=names,
+        where=tuple(place for _, place in objects),
+        opened=opened,
+        goal=goal,
+        horizon=knobs.horizon,
+        hint=rng.random() < knobs.hint,
+    )
+
+
+def _draw_goal(rng: Random, knobs: Knobs) -> Goal | None:
+    kind_of_goal = rng.choice(knobs.goals)
+    fitting = [kind for kind in knobs.objects if kind in SUITS[kind_of_goal]]
+    if not fitting:
+        return None
+    kind = rng.choice(fitting)
+    if kind_of_goal == "look":
+        return Goal("look", kind, LAMP)
+    targets = [home for home in HOMES[kind] if home in knobs.kinds]
+    return Goal(kind_of_goal, kind, rng.choice(targets)) if targets else None
+
+
+def _draw_kinds(rng: Random, knobs: Knobs, goal: Goal) -> list[str] | None:
+    """The kinds of the room's receptacles: those that the goal needs, then others up to the drawn number."""
+    sources = [home for home in HOMES[goal.object] if home in knobs.kinds and home != goal.target]
+    if not sources:
+        return None
+    needed = {rng.choice(sources)}
+    if goal.type == "look":
+        lamp_homes = [home for home in LAMP_HOMES if home in knobs.kinds]
+        if not lamp_homes:
+            return None
+        needed.add(rng.choice(lamp_homes))
+    else:
+        needed.add(goal.target)
+    if device := DEVICE.get(goal.type):
+        if device not in knobs.kinds:
+            return None
+        needed.add(device)
+    size = rng.randint(*knobs.receptacles)
+    if size < len(needed):
+        return None
+    out = sorted(needed)
+    while len(out) < size:
+        free = [kind for kind in knobs.kinds if out.count(kind) < knobs.per_kind]
+        if knobs.openable_share is not None:
+            openable = rng.random() < knobs.openable_share
+            free = [kind for kind in free if (kind in OPENABLE) == openable] or free
+        if not free:
+            break
+        out.append(rng.choice(free))
+    return out if len(out) >= knobs.receptacles[0] else None
+
+
+def _draw_objects(
+    rng: Random, knobs: Knobs, goal: Goal, receptacles: tuple[Thing, ...]
+) -> list[tuple[str, int]] | None:
+    """(kind, receptacle) of every object: the goal's, lamps, distractors."""
+
+    def homes(kind: str, allowed: tuple[str, ...], but: str = "") -> list[int]:
+        places = [i for i, thing in enumerate(receptacles) if thing.kind in allowed]
+        return [i for i in places if receptacles[i].kind != but] if kind else places
+
+    sources = homes(goal.object, HOMES[goal.object], goal.target)
+    if not sources:
+        return None
+    out = [(goal.object, rng.choice(sources)) for _ in range(2 if goal.type == "two" else 1)]
+    lamp_places = homes(LAMP, LAMP_HOMES)
+    if lamp_places and (goal.type == "look" or rng.random() < knobs.lamps):
+        out.append((LAMP, rng.choice(lamp_places)))
+    others = [k for k in knobs.objects if k != goal.object and homes(k, HOMES[k])]
+    distractors: list[str] = []
+    for _ in range(rng.randint(*knobs.distractors) if others else 0):
+        twice = bool(distractors) and rng.random() < knobs.duplicates
+        kind = rng.choice(distractors if twice else others)
+        if distractors.count(kind) < 2:
+            distractors.append(kind)
+            out.append((kind, rng.choice(homes(kind, HOMES[kind]))))
+    return out
+
+
+def _numbered(kinds: list[str]) -> tuple[Thing, ...]:
+    counts: dict[str, int] = {}
+    out = []
+    for kind in sorted(kinds):
+        counts[kind] = counts.get(kind, 0) + 1
+        out.append(Thing(kind, counts[kind]))
+    return tuple(out)
