@@ -292,6 +292,14 @@ class Wire:
             await self._add(JUDGED_STREAM, {"group_id": group_id, "run_id": played.group.run_id})
         return True
 
+    async def is_announced(self, group_id: str) -> bool:
+        """Whether the group was announced as complete."""
+        return bool(await self._call(self._redis.exists(f"tf:announced:{group_id}")))
+
+    async def is_played(self, group_id: str) -> bool:
+        """Whether the group's trajectories are all there (votes may be missing)."""
+        return bool(await self._call(self._redis.exists(f"tf:group:{group_id}")))
+
     async def forget_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
         """Delete a group's payloads: the conductor has them in the artifact store."""
         keys = [f"tf:group:{group_id}", f"tf:votes:{group_id}", f"tf:announced:{group_id}"]

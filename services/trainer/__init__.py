@@ -1,0 +1,6 @@
+"""The trainer: judged groups enter, weights leave.
+
+Enters: `JudgedGroup` (stream `judged`), runs over REST. Leaves: `GroupTask`, `TaskOutcome`, `TrainBatch`, weight folders
+and `WeightsReady`, events. The conductor (no torch) decides what is played and trained; a learner (torch) holds one role.
+Never: plays an episode, asks a model for text, or touches a task.
+"""

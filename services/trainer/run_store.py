@@ -1,0 +1,224 @@
+"""Runs, steps and weight versions in the database. One transaction moves a run by one step."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any, Literal
+
+from sqlalchemy import Engine, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from triforge.errors import ConflictError, NotFoundError
+from triforge.messages import RunState, RunStep, TrainedRole
+from triforge.store.tables import RunRow, StepRow, WeightsRow
+
+Status = Literal["queued", "running", "stopping", "stopped", "finished", "failed"]
+ENDED: tuple[Status, ...] = ("stopped", "finished", "failed")
+
+
+class RunStore:
+    """Synchronous access to the run tables; every method is one transaction.
+
+    Args:
+        engine: an SQLAlchemy engine whose schema is at head.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def create(
+        self, *, name: str, pool_id: str, config: dict[str, Any], idempotency_key: str | None = None
+    ) -> RunState:
+        """Queue a run. The same idempotency key returns the run it made the first time."""
+        now = time.time()
+        row = RunRow(
+            id=f"run-{uuid.uuid4().hex[:10]}", name=name, pool_id=pool_id, status="queued", step=-1,
+            policy_version=0, reward_version=0, config=config, state={}, reason="",
+            idempotency_key=idempotency_key, created_at=now, updated_at=now,
+        )  # fmt: skip
+        with Session(self._engine) as session:
+            session.add(row)
+            try:
+                session.commit()
+            except IntegrityError:
+                session.rollback()
+                return self._repeated(session, idempotency_key, pool_id, config)
+            return _state(row)
+
+    def _repeated(
+        self, session: Session, key: str | None, pool_id: str, config: dict[str, Any]
+    ) -> RunState:
+        row = session.scalars(select(RunRow).where(RunRow.idempotency_key == key)).one()
+        if row.pool_id != pool_id or row.config != config:
+            raise ConflictError(
+                f"idempotency key {key!r} was used for another run ({row.id}); send a new key for a new request"
+            )
+        return _state(row)
+
+    def get(self, run_id: str) -> RunState:
+        """The run.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        with Session(self._engine) as session:
+            return _state(_row(session, run_id))
+
+    def runs(self, *, limit: int = 100) -> list[RunState]:
+        """Runs, newest first."""
+        with Session(self._engine) as session:
+            rows = session.scalars(select(RunRow).order_by(RunRow.created_at.desc()).limit(limit))
+            return [_state(row) for row in rows]
+
+    def next_runnable(self) -> RunState | None:
+        """The run to work on: one that was running when the process ended, else the oldest queued one."""
+        with Session(self._engine) as session:
+            for status in ("running", "stopping", "queued"):
+                row = session.scalars(
+                    select(RunRow).where(RunRow.status == status).order_by(RunRow.created_at)
+                ).first()
+                if row is not None:
+                    return _state(row)
+        return None
+
+    def status(self, run_id: str) -> Status:
+        """The run's status now."""
+        with Session(self._engine) as session:
+            return _row(session, run_id).status  # type: ignore[return-value]
+
+    def set_status(self, run_id: str, status: Status, reason: str = "") -> None:
+        """Move the run to a status."""
+        with Session(self._engine) as session:
+            session.execute(
+                update(RunRow)
+                .where(RunRow.id == run_id)
+                .values(status=status, reason=reason, updated_at=time.time())
+            )
+            session.commit()
+
+    def request_stop(self, run_id: str) -> RunState:
+        """Ask a run to stop after what it is doing. Stopping twice is the same as once.
+
+        Raises:
+            ConflictError: the run has ended already.
+        """
+        with Session(self._engine) as session:
+            row = _row(session, run_id)
+            if row.status in ENDED:
+                raise ConflictError(
+                    f"run {run_id} is {row.status}; only a queued or running run can be stopped"
+                )
+            row.status = "stopped" if row.status == "queued" else "stopping"
+            row.updated_at = time.time()
+            session.commit()
+            return _state(row)
+
+    def resume(self, run_id: str) -> RunState:
+        """Queue a stopped or failed run again; it goes on after its last finished step.
+
+        Raises:
+            ConflictError: the run is not stopped or failed.
+        """
+        with Session(self._engine) as session:
+            row = _row(session, run_id)
+            if row.status not in ("stopped", "failed"):
+                raise ConflictError(
+                    f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
+                )
+            row.status, row.reason, row.updated_at = "queued", "", time.time()
+            session.commit()
+            return _state(row)
+
+    def begin(self, run_id: str, *, state: dict[str, Any], policy: int, reward: int) -> None:
+        """Record the versions the run starts from."""
+        with Session(self._engine) as session:
+            row = _row(session, run_id)
+            row.state, row.policy_version, row.reward_version = state, policy, reward
+            session.commit()
+
+    def run_state(self, run_id: str) -> dict[str, Any]:
+        """The conductor's own notes on the run (initial folders, base versions)."""
+        with Session(self._engine) as session:
+            return dict(_row(session, run_id).state)
+
+    def add_weights(
+        self, run_id: str, role: TrainedRole, version: int, uri: str, digest: str
+    ) -> None:
+        """Record a version that was proven to serve. Recording it twice is the same as once."""
+        with Session(self._engine) as session:
+            session.merge(
+                WeightsRow(
+                    run_id=run_id,
+                    role=role,
+                    version=version,
+                    uri=uri,
+                    digest=digest,
+                    at=time.time(),
+                )
+            )
+            session.commit()
+
+    def weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str]:
+        """(uri, digest) of a recorded version.
+
+        Raises:
+            NotFoundError: the version was never recorded.
+        """
+        with Session(self._engine) as session:
+            row = session.get(WeightsRow, (run_id, role, version))
+            if row is None:
+                raise NotFoundError(f"run {run_id} has no {role} weights of version {version}")
+            return row.uri, row.digest
+
+    def commit_step(self, step: RunStep) -> bool:
+        """Write a finished step and move the run to it, in one transaction; False if it was written before."""
+        with Session(self._engine) as session:
+            if session.get(StepRow, (step.run_id, step.step)) is not None:
+                return False
+            session.add(
+                StepRow(
+                    run_id=step.run_id, step=step.step, policy_version=step.policy_version,
+                    reward_version=step.reward_version, metrics=step.metrics, artifacts=step.artifacts, at=step.at,
+                )
+            )  # fmt: skip
+            row = _row(session, step.run_id)
+            row.step, row.updated_at = step.step, step.at
+            row.policy_version, row.reward_version = step.policy_version, step.reward_version
+            session.commit()
+            return True
+
+    def steps(self, run_id: str, *, after: int = -1, limit: int = 1000) -> list[RunStep]:
+        """Finished steps in order."""
+        with Session(self._engine) as session:
+            _row(session, run_id)
+            rows = session.scalars(
+                select(StepRow)
+                .where(StepRow.run_id == run_id, StepRow.step > after)
+                .order_by(StepRow.step)
+                .limit(limit)
+            )
+            return [
+                RunStep(
+                    run_id=row.run_id, step=row.step, at=row.at, policy_version=row.policy_version,
+                    reward_version=row.reward_version, metrics=row.metrics, artifacts=row.artifacts,
+                )
+                for row in rows
+            ]  # fmt: skip
+
+
+def _row(session: Session, run_id: str) -> RunRow:
+    row = session.get(RunRow, run_id)
+    if row is None:
+        raise NotFoundError(f"run {run_id!r} does not exist; GET /v1/runs lists all")
+    return row
+
+
+def _state(row: RunRow) -> RunState:
+    return RunState(
+        id=row.id, name=row.name, pool_id=row.pool_id, status=row.status,
+        step=row.step, steps=int(row.config.get("run", {}).get("steps", 0)), policy_version=row.policy_version,
+        reward_version=row.reward_version, created_at=row.created_at, updated_at=row.updated_at, reason=row.reason,
+        config=row.config,
+    )  # fmt: skip
