@@ -182,8 +182,8 @@ class _Player:
         if self._rng.random() < inadmissible_share:
             wrong = [text for text in self._all_commands() if text not in admissible]
             if episode.options.actions == "numbered":
-                return str(len(admissible) + self._rng.randint(1, 9))
-            return self._rng.choice(wrong)
+                return episode.wrapped(str(len(admissible) + self._rng.randint(1, 9)))
+            return episode.wrapped(self._rng.choice(wrong))
         return episode.response(self._rng.choice(admissible))
 
     def _all_commands(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from services.env_adapter.environments.household.expert import Expert
 from services.env_adapter.environments.household.options import PlayOptions
 from services.env_adapter.environments.household.wording import Alfworld, Terse, Wording
-from services.env_adapter.environments.household.world import World
+from services.env_adapter.environments.household.world import Command, World
 from triforge.rollout.protocols import Observation, Reset, StepResult
 
 WORDINGS: Final[dict[str, Wording]] = {"alfworld": Alfworld(), "terse": Terse()}
@@ -98,11 +98,19 @@ class Episode:
         """The texts of the admissible commands, in the order of their numbers."""
         return tuple(self._offered)
 
+    def say(self, command: Command) -> str:
+        """The text of a command in this wording."""
+        return self._wording.command(self.world, command)
+
     def response(self, action: str) -> str:
         """The response that plays the admissible command `action` under these options."""
         said = action
         if self.options.actions == "numbered":
             said = str(self.commands().index(action) + 1)
+        return self.wrapped(said)
+
+    def wrapped(self, said: str) -> str:
+        """`said` as a response under these options, whether it means anything or not."""
         return f"\\boxed{{{said}}}" if self.options.answer == "boxed" else said
 
     def _observation(self, text: str) -> Observation:

@@ -8,9 +8,10 @@ without its sentence is thereby caught.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
-from services.env_adapter.environments.household.kinds import LAMP, OBJECTS, RECEPTACLES, GoalType
+from services.env_adapter.environments.household.kinds import LAMP, OBJECTS, RECEPTACLES
 from services.env_adapter.environments.household.world import NOWHERE, Goal, World
 
 _SHAPES: Final[dict[str, str]] = {
@@ -54,33 +55,50 @@ def place_name(world: World, rec: int) -> str:
     return thing.name if several else thing.kind
 
 
-_PUT = re.compile(r"put (\w+) (\w+) in (\w+)(?: hint \w+ in \w+(?: \d)?)?")
-_LOOK = re.compile(r"look at (\w+) under (\w+)(?: hint \w+ in \w+(?: \d)?)?")
+_PUT = re.compile(r"put (?P<manner>\w+) (?P<object>\w+) in (?P<target>\w+)(?P<rest>.*)")
+_LOOK = re.compile(r"look at (?P<object>\w+) under (?P<target>\w+)(?P<rest>.*)")
+_REST = re.compile(r" hint (?P<object>\w+) in (?P<place>\w+(?: \d)?)")
 
 
-def read(text: str) -> Goal | None:
-    """The goal that an instruction announces, or None when the sentence is not one of ours."""
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a sentence tells the agent: the goal, and where the hint says the object is ("fridge", "cabinet 2")."""
+
+    goal: Goal
+    place: str | None = None
+
+
+def read(text: str) -> Announced | None:
+    """What an instruction announces, or None when the sentence is not one of ours."""
     sentence = " ".join(text.lower().split()).removesuffix(".")
-    if found := _LOOK.fullmatch(sentence):
-        kind, target = found.groups()
-        return Goal("look", kind, target) if kind in OBJECTS and target == LAMP else None
-    if not (found := _PUT.fullmatch(sentence)):
+    found = _PUT.fullmatch(sentence) or _LOOK.fullmatch(sentence)
+    if found is None:
         return None
-    manner, kind, target = found.groups()
-    if kind not in OBJECTS or target not in RECEPTACLES:
+    parts = found.groupdict()
+    goal = _goal(parts.get("manner"), parts["object"], parts["target"])
+    if goal is None or not parts["rest"]:
+        return Announced(goal) if goal else None
+    hint = _REST.fullmatch(parts["rest"])
+    if hint is None or hint["object"] != goal.object:
         return None
-    goal_type: GoalType
+    return Announced(goal, hint["place"])
+
+
+def _goal(manner: str | None, kind: str, target: str) -> Goal | None:
+    if kind not in OBJECTS or target not in (*RECEPTACLES, LAMP):
+        return None
     match manner:
+        case None:
+            return Goal("look", kind, target)
         case "some":
-            goal_type = "place"
+            return Goal("place", kind, target)
         case "clean":
-            goal_type = "clean"
+            return Goal("clean", kind, target)
         case "hot":
-            goal_type = "heat"
+            return Goal("heat", kind, target)
         case "cool":
-            goal_type = "cool"
+            return Goal("cool", kind, target)
         case "two":
-            goal_type = "two"
+            return Goal("two", kind, target)
         case _:
             return None
-    return Goal(goal_type, kind, target)

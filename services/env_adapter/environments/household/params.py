@@ -11,6 +11,7 @@ The order of keys carries no meaning (a database may change it): everything is s
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -89,7 +90,9 @@ def world_of(params: Params) -> World:
     places = {thing.name: index for index, thing in enumerate(receptacles)}
     for name, state in game.receptacles.items():
         if state == "closed" and name.split()[0] not in OPENABLE:
-            problems.append(f"field receptacles.{name}: only {_list(OPENABLE)} can be closed")
+            problems.append(
+                f"field receptacles.{name}: only {_list(sorted(OPENABLE))} can be closed"
+            )
     for name, place in game.objects.items():
         if place not in places:
             problems.append(f"field objects.{name}: there is no receptacle {place!r}")
@@ -173,5 +176,5 @@ def _goal_problems(
     return out
 
 
-def _list(words: object) -> str:
-    return ", ".join(sorted(words) if isinstance(words, frozenset) else words)  # type: ignore[call-overload, no-any-return]
+def _list(words: Iterable[str]) -> str:
+    return ", ".join(words)

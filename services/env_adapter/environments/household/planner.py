@@ -161,9 +161,10 @@ def _bound_look(world: World, state: State, holds: bool) -> int:
 def _bound_two(world: World, goal: Goal, state: State, holds: bool, at_target: bool) -> int:
     placed: dict[int, int] = {}
     for obj, place in enumerate(state.where):
-        if place != NOWHERE and world.receptacles[place].kind == goal.target:
-            if world.objects[obj].kind == goal.object:
-                placed[place] = placed.get(place, 0) + 1
+        if place == NOWHERE or world.objects[obj].kind != goal.object:
+            continue
+        if world.receptacles[place].kind == goal.target:
+            placed[place] = placed.get(place, 0) + 1
     missing = 2 - max(placed.values(), default=0)
     # a missing object still costs a put; unless it is in hand also a go and a take, and a go back to the target
     return missing + (missing - holds) + (0 if holds and at_target else 1)

@@ -102,8 +102,8 @@ class Terse:
         return "fail"
 
     def won(self, text: str) -> str:
-        """The word for success, whatever the last command showed."""
-        return "done"
+        """The word for success, beside what the last command showed unless that was "ok"."""
+        return "done" if text == "ok" else f"{text} done"
 
     def numbered(self, commands: Sequence[str]) -> str:
         """As in " 1 go fridge 2 go shelf"."""
@@ -149,7 +149,7 @@ class Alfworld:
 
     def first(self, world: World, text: str) -> str:
         """The room and the task in three sentences."""
-        room = _series([thing.name for thing in world.receptacles])
+        room = series([thing.name for thing in world.receptacles])
         return (
             "You are in the middle of a room. Looking around, you see "
             f"{room}.\n\nYour task is to: {text}."
@@ -200,14 +200,14 @@ class Alfworld:
         place = world.receptacles[state.at].name
         if not world.is_open(state, state.at):
             return f"The {place} is closed."
-        things = _series([world.objects[i].name for i in world.here(state)])
+        things = series([world.objects[i].name for i in world.here(state)])
         if world.openable >> state.at & 1:
             return f"The {place} is open. In it, you see {things}."
         return f"On the {place}, you see {things}."
 
     def _around(self, world: World, state: State) -> str:
         if state.at == NOWHERE:
-            return f"You are in the middle of a room with {_series([r.name for r in world.receptacles])}."
+            return f"You are in the middle of a room with {series([r.name for r in world.receptacles])}."
         return f"You are facing the {world.receptacles[state.at].name}. {self._sight(world, state)}"
 
 
@@ -221,7 +221,8 @@ def _held(world: World, state: State) -> str:
     return f"This is a {' and '.join(marks) or 'normal'} {name}."
 
 
-def _series(names: Sequence[str]) -> str:
+def series(names: Sequence[str]) -> str:
+    """A list in English, as in "a mug 1, and a pen 2"; "nothing" when empty."""
     if not names:
         return "nothing"
     parts = [f"a {name}" for name in names]

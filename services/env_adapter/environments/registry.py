@@ -1,0 +1,42 @@
+"""Which environment families there are, and how to get one: imported on demand, so an unused family costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
+
+from triforge.errors import ConfigError, InputError
+from triforge.rollout.protocols import EnvironmentFamily
+
+FAMILIES: Final[Mapping[str, str]] = {
+    "household": "services.env_adapter.environments.household.family:FAMILY",
+}
+"""Family name -> "module:attribute". A new family is one line here and one folder beside this file."""
+
+
+def family(name: str, table: Mapping[str, str] = FAMILIES) -> EnvironmentFamily:
+    """The family of that name.
+
+    Args:
+        name: as in `Task.family`.
+        table: where to look; our own list by default.
+
+    Raises:
+        InputError: there is no such family; the sentence lists the known ones.
+        ConfigError: the family's own dependencies are not installed, or its entry points at nothing.
+    """
+    where = table.get(name)
+    if where is None:
+        known = ", ".join(sorted(table))
+        raise InputError(f"environment {name!r} is unknown, known are: {known}")
+    module, _, attribute = where.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"environment {name!r} cannot be loaded from {where!r}: {error}; install its extra or mend the registry"
+        ) from error
+    if not isinstance(found, EnvironmentFamily):
+        raise ConfigError(f"environment {name!r}: {where!r} is not an EnvironmentFamily")
+    return found
