@@ -1,0 +1,93 @@
+import errno
+
+import pytest
+
+from triforge.errors import InputError, NotFoundError, StorageError
+from triforge.store.artifacts import ArtifactStore, storage_error
+
+
+def test_what_is_written_is_read_back_by_name_and_by_uri(tmp_path):
+    store = ArtifactStore(str(tmp_path / "artifacts"))
+    uri = store.write("rows/a.bin", b"first")
+    assert uri == str(tmp_path / "artifacts/rows/a.bin")
+    assert store.read("rows/a.bin") == store.read(uri) == b"first"
+    store.write(uri, b"second")
+    assert store.read("rows/a.bin") == b"second"
+
+
+def test_a_write_leaves_no_temporary_file_behind(tmp_path):
+    store = ArtifactStore(str(tmp_path))
+    store.write("a.bin", b"x")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_a_failed_write_keeps_the_old_file_and_names_the_reason(tmp_path):
+    store = ArtifactStore(str(tmp_path))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/inside").write_text("x")
+    with pytest.raises(StorageError, match=r"cannot write .*taken"):
+        store.write("taken", b"x")
+    assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_relative_root_is_made_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert ArtifactStore("var/artifacts").uri("a") == str(tmp_path / "var/artifacts/a")
+
+
+@pytest.mark.parametrize(
+    "name", ["../a", "a/../../b", "", "a//b", "s3://elsewhere/a", "/etc/passwd"]
+)
+def test_names_outside_the_root_are_refused(tmp_path, name):
+    store = ArtifactStore(str(tmp_path))
+    with pytest.raises(InputError, match="below"):
+        store.read(name)
+
+
+def test_a_missing_file_is_not_found(tmp_path):
+    store = ArtifactStore(str(tmp_path))
+    assert not store.exists("a")
+    with pytest.raises(NotFoundError, match="not found"):
+        store.read("a")
+
+
+def test_delete_takes_files_and_folders_and_forgives_what_is_gone(tmp_path):
+    store = ArtifactStore(str(tmp_path))
+    store.write("d/a", b"x")
+    store.delete("d")
+    store.delete("d")
+    assert not store.exists("d")
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+    ],
+)
+def test_the_usual_disk_faults_say_which_knob_to_turn(code, sentence):
+    text = storage_error("write", "/x", OSError(code, "raw")).detail
+    assert sentence in text
+    assert "TRIFORGE_ARTIFACTS_URL" in text
+
+
+def test_an_unknown_protocol_is_refused():
+    with pytest.raises(StorageError, match="driver"):
+        ArtifactStore("nosuch://bucket")
+
+
+def test_a_remote_store_reads_and_writes_but_has_no_local_path():
+    store = ArtifactStore("memory://triforge-test")
+    uri = store.write("a/b", b"x")
+    assert uri == "memory:///triforge-test/a/b"
+    assert store.read(uri) == store.read("a/b") == b"x"
+    with pytest.raises(StorageError, match="expected TRIFORGE_ARTIFACTS_URL to be a folder"):
+        store.local_path("a/b")
+    store.delete("a")
+    assert not store.exists("a/b")
+
+
+def test_a_local_store_tells_where_a_folder_lies(tmp_path):
+    assert ArtifactStore(str(tmp_path)).local_path("weights/r") == tmp_path / "weights/r"

@@ -1,0 +1,49 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from triforge.errors import StorageError
+from triforge.messages import TrainRow
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.rows import read_rows, rows_from_bytes, rows_to_bytes, write_rows
+
+
+def row(key="t-0", ids=(5, 6, 7), **changes):
+    n = len(ids)
+    return TrainRow(
+        key=key,
+        ids=ids,
+        logprobs=changes.get("logprobs", (-0.1234567890123,) * n),
+        advantages=(1 / 3,) * n,
+        weights=(0.5,) * n,
+        version=3,
+        task_id="task",
+    )
+
+
+def test_rows_come_back_bit_for_bit_and_in_order(tmp_path):
+    store = ArtifactStore(str(tmp_path))
+    rows = [row(), row("t-1", (1,)), row("t-2", ())]
+    assert read_rows(store, write_rows(store, "rows/a.parquet", rows)) == rows
+
+
+def test_an_empty_list_is_a_valid_file():
+    assert rows_from_bytes(rows_to_bytes([])) == []
+
+
+@pytest.mark.parametrize("cut", [0, 10, -3])
+def test_a_truncated_file_is_refused(cut):
+    whole = rows_to_bytes([row()])
+    with pytest.raises(StorageError, match="not a Parquet file of training rows"):
+        rows_from_bytes(whole[: cut if cut >= 0 else len(whole) + cut])
+
+
+def test_a_foreign_parquet_file_is_refused(tmp_path):
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(StorageError, match="training rows"):
+        rows_from_bytes((tmp_path / "x.parquet").read_bytes())
+
+
+def test_columns_of_different_length_are_refused():
+    with pytest.raises(StorageError, match="'t-0' has 3 ids, 2 logprobs"):
+        rows_from_bytes(rows_to_bytes([row(logprobs=(0.0, 0.0))]))

@@ -1,0 +1,73 @@
+"""Training rows as Parquet: one row a sequence, list columns for everything that is aligned with the tokens."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from triforge.errors import StorageError
+from triforge.messages import TrainRow
+from triforge.store.artifacts import ArtifactStore
+
+# Doubles, so that a stranger recomputes the loss from exactly the numbers that the learner read.
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float64())),
+        ("advantages", pa.list_(pa.float64())),
+        ("weights", pa.list_(pa.float64())),
+        ("version", pa.int64()),
+        ("task_id", pa.string()),
+    ]
+)
+
+
+def rows_to_bytes(rows: Sequence[TrainRow]) -> bytes:
+    """Rows as a Parquet file; the order is kept."""
+    columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=SCHEMA), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def rows_from_bytes(data: bytes, *, where: str = "rows") -> list[TrainRow]:
+    """The rows of a Parquet file.
+
+    Raises:
+        StorageError: the bytes are not a Parquet file with the columns of `SCHEMA`, or a row's columns differ in length.
+    """
+    try:
+        table = pq.read_table(io.BytesIO(data), schema=SCHEMA)
+        rows = [TrainRow.model_validate(record) for record in table.to_pylist()]
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise StorageError(f"{where}: not a Parquet file of training rows: {error}") from error
+    for row in rows:
+        if len({len(row.ids), len(row.logprobs), len(row.advantages), len(row.weights)}) != 1:
+            raise StorageError(
+                f"{where}: row {row.key!r} has {len(row.ids)} ids, {len(row.logprobs)} logprobs, {len(row.advantages)} "
+                f"advantages and {len(row.weights)} weights, expected equal lengths"
+            )
+    return rows
+
+
+def write_rows(store: ArtifactStore, name: str, rows: Sequence[TrainRow]) -> str:
+    """Write rows to the artifact store; returns their URI.
+
+    Raises:
+        StorageError: disk full, no permission, store away.
+    """
+    return store.write(name, rows_to_bytes(rows))
+
+
+def read_rows(store: ArtifactStore, uri: str) -> list[TrainRow]:
+    """Read rows back.
+
+    Raises:
+        NotFoundError: there is no such file.
+        StorageError: it is not a file of training rows.
+    """
+    return rows_from_bytes(store.read(uri), where=uri)
