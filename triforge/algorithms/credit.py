@@ -1,0 +1,195 @@
+"""The two functions the conductor calls: what every step and every vote of one task's rollouts is worth.
+
+`policy_credit` and `vote_credit` take outcomes and votes as they were measured and return rewards, advantages and, for
+everything that is not trained on, the reason. An entry is trained on exactly when its reason is None; all others have
+the advantage 0.0 and still appear, so that every number can be recomputed from an export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from triforge.algorithms.advantages import (
+    ScoredSteps,
+    group_advantages,
+    step_index_advantages,
+    vote_advantages,
+)
+from triforge.algorithms.filters import policy_filter, reward_filter
+from triforge.algorithms.presets import Preset
+from triforge.algorithms.rewards import step_reward, vote_rewards
+from triforge.errors import InputError
+
+NO_OUTCOME = "no outcome"
+NOT_JUDGED = "not judged"
+NOT_TRAINED = "reward model not trained"
+
+T = TypeVar("T")
+Votes = Sequence[Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyCredit:
+    """Credit of every step, `[trajectory][step]`. `rewards` is None where unmeasured."""
+
+    rewards: tuple[tuple[float | None, ...], ...]
+    advantages: tuple[tuple[float, ...], ...]
+    reasons: tuple[tuple[str | None, ...], ...]
+    successes: int
+    measured: int
+
+
+@dataclass(frozen=True, slots=True)
+class VoteCredit:
+    """Credit of every vote, `[trajectory][step][vote]`. `rewards` is None where unmeasured.
+
+    `valid` and `invalid` count all votes that were given, trained on or not.
+    """
+
+    rewards: tuple[tuple[tuple[float | None, ...], ...], ...]
+    advantages: tuple[tuple[tuple[float, ...], ...], ...]
+    reasons: tuple[tuple[tuple[str | None, ...], ...], ...]
+    valid: int
+    invalid: int
+
+
+def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
+    """(successes, measured) of a group; rollouts whose outcome is None count in neither.
+
+    Raises:
+        InputError: an outcome is not -1, +1 or None.
+    """
+    for outcome in outcomes:
+        if outcome not in (-1, 1, None):
+            raise InputError(f"outcomes: given {outcome!r}, allowed -1, 1 or None (unmeasured)")
+    return sum(o == 1 for o in outcomes), sum(o is not None for o in outcomes)
+
+
+def policy_credit(outcomes: Sequence[int | None], votes: Votes, *, preset: Preset) -> PolicyCredit:
+    """Rewards and advantages of every step of one task's rollouts.
+
+    Args:
+        outcomes: one a trajectory: -1, +1, or None when it could not be measured.
+        votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
+        preset: the arithmetic.
+
+    Raises:
+        InputError: the shapes do not match or a value is impossible.
+    """
+    successes, measured = accuracy(outcomes)
+    _check(outcomes, votes)
+    rewards: list[list[float | None]] = []
+    for outcome, steps in zip(outcomes, votes, strict=True):
+        rewards.append([_step_value(outcome, step, preset) for step in steps])
+    estimate = step_index_advantages if preset.estimator == "step_index" else group_advantages
+    scored: ScoredSteps = estimate(rewards, preset=preset)
+    verdict = policy_filter(successes, measured, preset=preset)
+    advantages, reasons = [], []
+    for t, outcome in enumerate(outcomes):
+        whys: list[str | None] = []
+        for i, reward in enumerate(rewards[t]):
+            why = scored.reasons[t][i]
+            if reward is None:
+                why = NO_OUTCOME if outcome is None else NOT_JUDGED
+            elif not verdict.keep:
+                why = verdict.reason
+            whys.append(why)
+        reasons.append(tuple(whys))
+        advantages.append(
+            tuple(0.0 if w else a for a, w in zip(scored.advantages[t], whys, strict=True))
+        )
+    return PolicyCredit(
+        rewards=tuple(tuple(row) for row in rewards),
+        advantages=tuple(advantages),
+        reasons=tuple(reasons),
+        successes=successes,
+        measured=measured,
+    )
+
+
+def vote_credit(outcomes: Sequence[int | None], votes: Votes, *, preset: Preset) -> VoteCredit:
+    """Rewards and advantages of every vote on one task's rollouts.
+
+    A vote's reward is always `R * S` with the whole `R = O + lam * mean(S)`, whatever the policy is trained on.
+
+    Args:
+        outcomes: one a trajectory: -1, +1, or None when it could not be measured.
+        votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
+        preset: the arithmetic.
+
+    Raises:
+        InputError: the shapes do not match or a value is impossible.
+    """
+    successes, measured = accuracy(outcomes)
+    _check(outcomes, votes)
+    flat_votes: list[Sequence[int]] = []
+    flat_rewards: list[list[float | None]] = []
+    for outcome, steps in zip(outcomes, votes, strict=True):
+        for step in steps:
+            flat_votes.append(step)
+            flat_rewards.append(_vote_values(outcome, step, preset))
+    scored = vote_advantages(flat_votes, flat_rewards, preset=preset)
+    verdict = reward_filter(successes, measured, preset=preset)
+    blocked = verdict.reason if preset.train_reward_model else NOT_TRAINED
+    reasons = [
+        tuple(
+            NO_OUTCOME if reward is None else (blocked or why)
+            for reward, why in zip(rewards, whys, strict=True)
+        )
+        for rewards, whys in zip(flat_rewards, scored.reasons, strict=True)
+    ]
+    advantages = [
+        tuple(0.0 if why else a for a, why in zip(row, whys, strict=True))
+        for row, whys in zip(scored.advantages, reasons, strict=True)
+    ]
+    given = [vote for step in flat_votes for vote in step]
+    return VoteCredit(
+        rewards=_by_trajectory([tuple(row) for row in flat_rewards], votes),
+        advantages=_by_trajectory(advantages, votes),
+        reasons=_by_trajectory(reasons, votes),
+        valid=sum(vote != 0 for vote in given),
+        invalid=sum(vote == 0 for vote in given),
+    )
+
+
+def _step_value(outcome: int | None, votes: Sequence[int], preset: Preset) -> float | None:
+    if outcome is None or (preset.use_votes and not votes):
+        return None
+    return step_reward(
+        outcome,
+        votes,
+        lam=preset.lam,
+        use_outcome=preset.use_outcome,
+        use_votes=preset.use_votes,
+    )
+
+
+def _vote_values(outcome: int | None, votes: Sequence[int], preset: Preset) -> list[float | None]:
+    if outcome is None or not votes:
+        return [None] * len(votes)
+    reward = step_reward(outcome, votes, lam=preset.lam)
+    return list(vote_rewards(reward, votes, invalid=preset.invalid_vote_reward))
+
+
+def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
+    if len(outcomes) != len(votes):
+        raise InputError(
+            f"votes: given {len(votes)} trajectories, expected {len(outcomes)}, one an outcome"
+        )
+    for steps in votes:
+        for step in steps:
+            for vote in step:
+                if vote not in (-1, 0, 1):
+                    raise InputError(
+                        f"votes: given {vote!r}, allowed -1, 1 or 0 (could not be parsed)"
+                    )
+
+
+def _by_trajectory(
+    rows: Sequence[tuple[T, ...]], votes: Votes
+) -> tuple[tuple[tuple[T, ...], ...], ...]:
+    """Cut the flat list of steps back into trajectories."""
+    remaining = iter(rows)
+    return tuple(tuple(next(remaining) for _ in steps) for steps in votes)

@@ -1,0 +1,103 @@
+"""How much a token counts, which rows share a forward pass, which rows share an optimiser update.
+
+Every row appears exactly once; nothing is dropped because it did not fit or came last.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+from triforge.errors import InputError
+
+
+def token_weights(
+    counts: Sequence[int], aggregation: Literal["step_mean", "token_mean"]
+) -> list[float]:
+    """The weight of one token of each step response; over the whole batch the weights of all tokens sum to 1.
+
+    `step_mean` is the mean over step responses of the mean over their tokens (the published rule): `1 / (N * count)`.
+    `token_mean` is the mean over all tokens (DAPO): `1 / sum(counts)`. A learner that takes several updates divides by
+    the sum of the weights in the update, so that all updates have the same size.
+
+    Args:
+        counts: trained tokens of each step response of the batch. Responses without tokens weigh nothing.
+        aggregation: the rule.
+
+    Raises:
+        InputError: a count is negative.
+    """
+    if any(count < 0 for count in counts):
+        raise InputError(f"counts: given {min(counts)}, expected token counts of at least 0")
+    if aggregation == "token_mean":
+        total = sum(counts)
+        return [1.0 / total if count else 0.0 for count in counts]
+    responses = sum(count > 0 for count in counts)
+    return [1.0 / (responses * count) if count else 0.0 for count in counts]
+
+
+def micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[list[int]]:
+    """Group rows into padded rectangles of at most `token_budget` cells.
+
+    Rows are taken longest first, so a rectangle is as wide as its first row and the rows in it are of similar length.
+    A single row longer than the budget gets a rectangle of its own.
+
+    Args:
+        lengths: tokens of each row.
+        token_budget: rows times width that a forward pass may hold.
+
+    Returns:
+        Row numbers of each rectangle; every row exactly once, the same for the same input.
+
+    Raises:
+        InputError: the budget or a length is below 1.
+    """
+    if token_budget < 1 or any(length < 1 for length in lengths):
+        raise InputError(
+            f"micro_batches: given token_budget {token_budget} and shortest row {min(lengths, default=1)}, "
+            "expected both at least 1"
+        )
+    batches: list[list[int]] = []
+    room = 0
+    for row in sorted(range(len(lengths)), key=lambda r: (-lengths[r], r)):
+        if room == 0:
+            batches.append([])
+            room = max(1, token_budget // lengths[row])
+        batches[-1].append(row)
+        room -= 1
+    return batches
+
+
+def minibatches(rows: int | Sequence[int], *, num_updates: int, seed: int) -> list[list[int]]:
+    """Split the rows of a step over its optimiser updates: shuffled, nearly equal, nothing left over.
+
+    Args:
+        rows: how many rows there are, or the trained tokens of each (then the parts are nearly equal in tokens: they
+            differ by at most the largest row).
+        num_updates: wanted number of parts; fewer come back when there are fewer rows.
+        seed: of the shuffle. Same input, same split.
+
+    Returns:
+        Row numbers of each part, no part empty, every row exactly once.
+
+    Raises:
+        InputError: `num_updates` is below 1.
+    """
+    if num_updates < 1:
+        raise InputError(f"num_updates: given {num_updates}, expected at least 1")
+    sizes = [1] * rows if isinstance(rows, int) else list(rows)
+    order = list(range(len(sizes)))
+    draw = random.Random(seed)  # noqa: S311 - a reproducible shuffle, not a secret
+    draw.shuffle(order)
+    order.sort(key=lambda row: -sizes[row])
+    parts: list[list[int]] = [[] for _ in range(min(num_updates, len(sizes)))]
+    loads = [0] * len(parts)
+    for row in order:
+        lightest = min(range(len(parts)), key=lambda p: (loads[p], len(parts[p]), p))
+        parts[lightest].append(row)
+        loads[lightest] += sizes[row]
+    for part in parts:
+        draw.shuffle(part)
+    draw.shuffle(parts)
+    return parts

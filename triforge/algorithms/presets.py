@@ -1,0 +1,236 @@
+"""Every knob of the arithmetic in one frozen record, and the three named settings of them.
+
+`rlanything_paper` reproduces the published rules (arXiv 2602.02488 and its released code). `rlanything` (the default)
+mends what does not hold up; each mend is one knob and one test. `grpo` is the outcome-only baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+from triforge.errors import ConfigError
+
+Band = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """One setting of every knob. Construction refuses impossible combinations.
+
+    Rewards: a step is worth `R = O + lam * mean(S)` with outcome O in {-1, +1} and votes S in {-1, +1}; an unparsable
+    vote counts 0 and stays in the denominator. A vote is worth `R * S`.
+
+    Attributes:
+        name: of the preset it started from.
+        lam: weight of the votes beside the outcome, >= 0.
+        use_outcome: the policy's reward contains O.
+        use_votes: the policy's reward contains the votes.
+        train_reward_model: votes become training samples of the judge.
+        invalid_vote_reward: reward recorded for an unparsable vote.
+        estimator: compare steps of equal index (`step_index`) or whole trajectories (`group`).
+        std_floor: standard deviations below this are raised to it; 0 divides by what is there.
+        std_ddof: 0 population, 1 sample standard deviation.
+        lone_step: what a step that only one trajectory reached is worth: its raw reward or nothing.
+        vote_scope: votes are standardised over one step or over all votes on the task.
+        drop_unanimous: steps on which all votes agree do not train the judge.
+        invalid_votes: `pooled` lets `invalid_vote_reward` into the mean and deviation of its neighbours; `apart` keeps
+            it out and places it below every valid vote.
+        invalid_vote_margin: with `apart`, how far below the worst valid vote (and below 0) an unparsable one lies.
+        reinforce_unrewarded_votes: a vote whose own reward is not positive may still get a positive advantage.
+        policy_band: accuracies (low, high), both inclusive, whose tasks train the policy; None trains on all.
+        reward_band: the same for the reward model.
+        bands: `stacked` lets the reward band see only what the policy band kept; `independent` lets each read the
+            task's accuracy before any filter.
+        alpha_low: tasks with lower accuracy are made easier.
+        alpha_high: tasks with higher accuracy are made harder.
+        acceptance: `paper` compares two noisy accuracies once; `confident` is the sequential test of `adaptation`.
+        acceptance_alpha: highest chance of accepting a rewrite that changed nothing (`confident` only).
+        clip_low: the ratio is clipped at 1 - clip_low.
+        clip_high: the ratio is clipped at 1 + clip_high.
+        log_ratio_clamp: log-ratios are limited to +- this before the exponential.
+        kl_beta: weight of the KL term; 0 turns it off.
+        kl_estimator: k1, k2 or k3.
+        kl_reference: the anchor: the weights at the start of this step, or those the run began with.
+        kl_clamp: limit of one token's KL value; None does not limit it.
+        aggregation: `step_mean` averages token means over step responses, `token_mean` averages over all tokens.
+    """
+
+    name: str
+    lam: float = 1.0
+    use_outcome: bool = True
+    use_votes: bool = True
+    train_reward_model: bool = True
+    invalid_vote_reward: float = -2.0
+    estimator: Literal["step_index", "group"] = "step_index"
+    std_floor: float = 0.5
+    std_ddof: int = 0
+    lone_step: Literal["raw", "zero"] = "zero"
+    vote_scope: Literal["step", "task"] = "task"
+    drop_unanimous: bool = False
+    invalid_votes: Literal["pooled", "apart"] = "apart"
+    invalid_vote_margin: float = 1.0
+    reinforce_unrewarded_votes: bool = False
+    policy_band: Band | None = None
+    reward_band: Band | None = (0.2, 0.8)
+    bands: Literal["stacked", "independent"] = "independent"
+    alpha_low: float = 0.2
+    alpha_high: float = 0.8
+    acceptance: Literal["paper", "confident"] = "confident"
+    acceptance_alpha: float = 0.05
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    log_ratio_clamp: float = 10.0
+    kl_beta: float = 0.01
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_reference: Literal["step_start", "initial"] = "initial"
+    kl_clamp: float | None = 10.0
+    aggregation: Literal["step_mean", "token_mean"] = "step_mean"
+
+    def __post_init__(self) -> None:
+        for field, low, high in _RANGES:
+            value = getattr(self, field)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(
+                    f"{field}: given {value}, allowed a number from {low:g} to {high:g}"
+                )
+        for field in ("policy_band", "reward_band"):
+            band = getattr(self, field)
+            if band is not None and not 0.0 <= band[0] <= band[1] <= 1.0:
+                raise ConfigError(
+                    f"{field}: given {list(band)}, allowed two accuracies in [0, 1], the low one first, or 'none'"
+                )
+        for impossible, sentence in _combinations(self):
+            if impossible:
+                raise ConfigError(sentence)
+
+    @property
+    def needs_votes(self) -> bool:
+        """Whether steps have to be judged at all."""
+        return self.use_votes or self.train_reward_model
+
+    def as_params(self) -> dict[str, Any]:
+        """All knobs as JSON-able values; `resolve(params["name"], params)` gives the preset back."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+        }
+
+
+_SMALL = 1e-12
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("lam", 0.0, 100.0),
+    ("invalid_vote_reward", -100.0, 100.0),
+    ("std_floor", 0.0, 100.0),
+    ("std_ddof", 0, 1),
+    ("invalid_vote_margin", _SMALL, 100.0),
+    ("alpha_low", 0.0, 1.0),
+    ("alpha_high", 0.0, 1.0),
+    ("acceptance_alpha", 1e-6, 0.5),
+    ("clip_low", _SMALL, 1.0),
+    ("clip_high", _SMALL, 100.0),
+    ("log_ratio_clamp", _SMALL, 20.0),
+    ("kl_beta", 0.0, 100.0),
+    ("kl_clamp", _SMALL, math.inf),
+)
+
+
+def _combinations(p: Preset) -> tuple[tuple[bool, str], ...]:
+    return (
+        (
+            not (p.use_outcome or p.use_votes),
+            "use_outcome and use_votes: given false and false, allowed at least one true: nothing would reward the policy",
+        ),
+        (
+            p.use_votes and p.lam == 0.0,
+            "lam: given 0 with use_votes = true, allowed above 0 (or use_votes = false): the votes would be worth nothing",
+        ),
+        (
+            p.alpha_low >= p.alpha_high,
+            f"alpha_low and alpha_high: given {p.alpha_low} and {p.alpha_high}, allowed alpha_low < alpha_high",
+        ),
+    )
+
+
+_PAPER = Preset(
+    name="rlanything_paper",
+    std_floor=0.0,
+    lone_step="raw",
+    vote_scope="step",
+    drop_unanimous=True,
+    invalid_votes="pooled",
+    reinforce_unrewarded_votes=True,
+    bands="stacked",
+    acceptance="paper",
+    kl_reference="step_start",
+    kl_clamp=None,
+)
+
+_DEFAULT = Preset(name="rlanything")
+
+_GRPO = replace(
+    _DEFAULT,
+    name="grpo",
+    use_votes=False,
+    train_reward_model=False,
+    estimator="group",
+    std_floor=0.0,
+)
+
+PRESETS: Mapping[str, Preset] = {p.name: p for p in (_PAPER, _DEFAULT, _GRPO)}
+
+
+def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
+    """The named preset with some knobs turned.
+
+    Args:
+        name: one of `PRESETS`.
+        overrides: field name to value. Bands are two numbers, or the word "none" (TOML has no null).
+
+    Raises:
+        ConfigError: the name, a field or a value is unknown, or the combination is impossible.
+    """
+    if name not in PRESETS:
+        raise ConfigError(f"preset: given {name!r}, allowed one of {sorted(PRESETS)}")
+    hints = get_type_hints(Preset)
+    known = [f.name for f in fields(Preset) if f.name != "name"]
+    changes: dict[str, Any] = {}
+    for field, value in (overrides or {}).items():
+        if field == "name" and value == name:
+            continue
+        if field not in known:
+            raise ConfigError(f"preset {name}: given unknown knob {field!r}, allowed {known}")
+        changes[field] = _coerce(field, hints[field], value)
+    return replace(PRESETS[name], **changes)
+
+
+def _coerce(field: str, hint: Any, value: Any) -> Any:
+    """Bring a TOML or JSON value to the field's type."""
+    options = get_args(hint)
+    if hint is bool:
+        good, allowed = isinstance(value, bool), "true or false"
+    elif hint is int:
+        good, allowed = _is_number(value) and value == int(value), "a whole number"
+    elif hint is float:
+        good, allowed = _is_number(value), "a number"
+    elif type(None) not in options:
+        good, allowed = value in options, f"one of {list(options)}"
+    elif value is None or value == "none":
+        return None
+    elif float in options:
+        good, allowed = _is_number(value), "a number or 'none'"
+    else:
+        good, allowed = _is_pair(value), "two numbers [low, high] or 'none'"
+    if not good:
+        raise ConfigError(f"{field}: given {value!r}, allowed {allowed}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
