@@ -1,0 +1,230 @@
+"""Advantages: published vectors, reasons, and laws that hold for any input."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triforge.algorithms.advantages import (
+    group_advantages,
+    standardise,
+    step_index_advantages,
+    vote_advantages,
+)
+from triforge.algorithms.presets import resolve
+from triforge.algorithms.rewards import step_reward, vote_rewards
+
+PAPER, DEFAULT, GRPO = (resolve(name) for name in ("rlanything_paper", "rlanything", "grpo"))
+
+REWARDS = [[2, 4 / 3], [-4 / 3, -2, -2 / 3], [-2, -2]]
+
+# Multiples of 1/4 keep shifts and scales exact enough to compare.
+quarters = st.integers(-8, 8).map(lambda n: n / 4)
+ragged = st.lists(st.lists(st.none() | quarters, max_size=4), min_size=1, max_size=5)
+
+
+def test_step_indexed_advantages_match_the_published_vector():
+    scored = step_index_advantages(REWARDS, preset=PAPER)
+    assert scored.advantages[0] == pytest.approx([1.397, 1.4142], abs=1e-3)
+    assert scored.advantages[1] == pytest.approx([-0.508, -0.7071, -0.6667], abs=1e-3)
+    assert scored.advantages[2] == pytest.approx([-0.889, -0.7071], abs=1e-3)
+    assert {why for row in scored.reasons for why in row} == {None}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "votes", "expected"),
+    [
+        (1, [1, 1, -1], [0.707, 0.707, -1.414]),
+        (-1, [1, 1, -1], [-0.707, -0.707, 1.414]),
+        (1, [1, -1, 0], [1.336, -0.267, -1.069]),
+        (-1, [1, 1, 0], [0.707, 0.707, -1.414]),
+    ],
+)
+def test_vote_advantages_match_the_published_vectors(outcome, votes, expected):
+    rewards = vote_rewards(step_reward(outcome, votes), votes)
+    scored = vote_advantages([votes], [rewards], preset=PAPER)
+    assert scored.advantages[0] == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "votes", "reason"),
+    [
+        (-1, [1, 1, 1], "unanimous votes"),
+        (1, [-1, -1, -1], "unanimous votes"),
+        (1, [0, 0, 0], "zero spread"),
+        (1, [1], "lone vote"),
+    ],
+)
+def test_published_rules_skip_steps_whose_votes_do_not_differ(outcome, votes, reason):
+    rewards = vote_rewards(step_reward(outcome, votes), votes)
+    scored = vote_advantages([votes], [rewards], preset=PAPER)
+    assert scored.advantages == ((0.0,) * len(votes),)
+    assert scored.reasons == ((reason,) * len(votes),)
+
+
+def test_group_goldens_in_both_conventions():
+    for rewards, ddof, expected in [
+        ([1, 0, 0, 1], 0, [1, -1, -1, 1]),
+        ([1, 0, 0, 1], 1, [0.866025, -0.866025, -0.866025, 0.866025]),
+        ([1, 0.5, 0, 0], 0, [1.507557, 0.301511, -0.904534, -0.904534]),
+        ([1, 0.5, 0, 0], 1, [1.305582, 0.261116, -0.783349, -0.783349]),
+        ([1, 1, 1, -1], 0, [0.577350, 0.577350, 0.577350, -1.732051]),
+        ([1, 1, 1, -1], 1, [0.5, 0.5, 0.5, -1.5]),
+    ]:
+        assert standardise(rewards, ddof=ddof).advantages == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_floor_golden():
+    rewards = [-1 + 0.01 * x for x in (0, 0.1, -0.2, 0.3)]
+    floored = standardise(rewards, std_floor=0.1).advantages
+    assert floored == pytest.approx([-0.005, 0.005, -0.025, 0.025], abs=1e-9)
+    assert max(standardise(rewards).advantages) == pytest.approx(1.387, abs=1e-3)
+
+
+def test_a_trajectory_has_one_group_advantage_on_all_its_steps():
+    scored = group_advantages([[1, 1], [-1], [-1, None, -1], []], preset=GRPO)
+    root = math.sqrt(2)
+    assert scored.advantages[0] == pytest.approx([root, root])
+    assert scored.advantages[1] == pytest.approx([-root / 2])
+    assert scored.advantages[2] == pytest.approx([-root / 2, 0.0, -root / 2])
+    assert scored.reasons[2] == (None, "unmeasured", None)
+    assert scored.advantages[3] == ()
+
+
+def test_a_group_of_one_says_nothing():
+    assert group_advantages([[1, 1]], preset=GRPO).reasons == (("lone step", "lone step"),)
+
+
+def test_unmeasured_entries_take_no_part():
+    scored = standardise([1, None, -1])
+    assert scored.advantages == (1.0, 0.0, -1.0)
+    assert scored.reasons == (None, "unmeasured", None)
+    assert standardise([None, None]).reasons == ("unmeasured", "unmeasured")
+    assert standardise([]).advantages == ()
+
+
+def test_the_middle_one_of_three_has_nothing_to_learn():
+    assert standardise([1, 0, -1]).reasons == (None, "zero advantage", None)
+
+
+def test_a_raw_lone_reward_of_zero_is_not_trained_on():
+    assert standardise([0.0], lone="raw").reasons == ("zero advantage",)
+
+
+def test_unanimous_steps_can_be_left_out_of_the_task_scope():
+    preset = resolve("rlanything", {"drop_unanimous": True})
+    votes = [[1, 1], [1, -1], [-1, 1]]
+    scored = vote_advantages(votes, [[2.0, 2.0], [1.0, -1.0], [-1.0, 1.0]], preset=preset)
+    assert scored.advantages == ((0.0, 0.0), (1.0, -1.0), (-1.0, 1.0))
+    assert scored.reasons[0] == ("unanimous votes", "unanimous votes")
+
+
+def test_votes_without_a_measured_outcome_take_no_part():
+    votes = [[1, 0], [1, -1]]
+    scored = vote_advantages(votes, [[None, None], [1.0, -1.0]], preset=DEFAULT)
+    assert scored.reasons == (("unmeasured", "unmeasured"), (None, None))
+    assert scored.advantages[1] == (1.0, -1.0)
+
+
+# ---- laws ----
+
+
+@given(ragged, st.sampled_from([PAPER, DEFAULT]), st.randoms(use_true_random=False))
+def test_the_order_of_trajectories_does_not_matter(rewards, preset, random):
+    order = list(range(len(rewards)))
+    random.shuffle(order)
+    for estimate in (step_index_advantages, group_advantages):
+        scored = estimate(rewards, preset=preset)
+        shuffled = estimate([rewards[t] for t in order], preset=preset)
+        assert shuffled.advantages == tuple(scored.advantages[t] for t in order)
+        assert shuffled.reasons == tuple(scored.reasons[t] for t in order)
+
+
+@given(ragged, quarters)
+def test_adding_the_same_to_all_rewards_changes_nothing(rewards, shift):
+    moved = [[None if r is None else r + shift for r in row] for row in rewards]
+    for estimate in (step_index_advantages, group_advantages):
+        before = estimate(rewards, preset=DEFAULT)
+        after = estimate(moved, preset=DEFAULT)
+        assert _flat(after.advantages) == pytest.approx(_flat(before.advantages), abs=1e-9)
+
+
+@given(ragged, st.sampled_from([0.25, 0.5, 2.0, 16.0]))
+def test_without_a_floor_the_scale_of_the_rewards_does_not_matter(rewards, scale):
+    preset = resolve("rlanything_paper", {"lone_step": "zero"})
+    scaled = [[None if r is None else r * scale for r in row] for row in rewards]
+    before = step_index_advantages(rewards, preset=preset).advantages
+    after = step_index_advantages(scaled, preset=preset).advantages
+    assert _flat(after) == pytest.approx(_flat(before), abs=1e-9)
+
+
+@given(ragged)
+def test_advantages_of_one_index_sum_to_zero_and_are_bounded_by_the_group(rewards):
+    advantages = step_index_advantages(rewards, preset=DEFAULT).advantages
+    for i in range(max(len(row) for row in rewards)):
+        column = [row[i] for row in advantages if i < len(row)]
+        assert sum(column) == pytest.approx(0.0, abs=1e-9)
+        assert max(map(abs, column)) <= math.sqrt(len(column))
+
+
+@given(ragged)
+def test_an_entry_is_trained_on_exactly_when_it_has_no_reason(rewards):
+    for estimate in (step_index_advantages, group_advantages):
+        scored = estimate(rewards, preset=DEFAULT)
+        pairs = zip(_flat(scored.advantages), _flat(scored.reasons), strict=True)
+        assert all((reason is None) == (abs(a) > 1e-8) for a, reason in pairs)
+
+
+@given(ragged)
+def test_a_floor_only_ever_shrinks_an_advantage(rewards):
+    free = resolve("rlanything", {"std_floor": 0.0})
+    floored = _flat(step_index_advantages(rewards, preset=DEFAULT).advantages)
+    unfloored = _flat(step_index_advantages(rewards, preset=free).advantages)
+    for small, large in zip(floored, unfloored, strict=True):
+        assert abs(small) <= abs(large) + 1e-12
+        assert small * large >= 0.0
+
+
+vote = st.sampled_from([-1, 0, 1])
+judged = st.lists(
+    st.tuples(st.sampled_from([-1, 1]), st.lists(vote, min_size=1, max_size=4)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(judged)
+def test_an_unparsable_vote_lies_below_every_valid_one_and_wrong_votes_are_never_reinforced(steps):
+    votes = [given for _, given in steps]
+    rewards = [vote_rewards(step_reward(outcome, given), given) for outcome, given in steps]
+    advantages = vote_advantages(votes, rewards, preset=DEFAULT).advantages
+    valid, invalid = [], []
+    for (outcome, given), row in zip(steps, advantages, strict=True):
+        for s, a in zip(given, row, strict=True):
+            (valid if s else invalid).append(a)
+            assert s != -outcome or a <= 0.0
+    assert all(a <= min([0.0, *valid]) - 1.0 for a in invalid)
+
+
+@given(judged)
+def test_taking_the_unparsable_votes_out_of_a_task_changes_no_valid_advantage(steps):
+    votes = [given for _, given in steps]
+    rewards = [vote_rewards(step_reward(outcome, given), given) for outcome, given in steps]
+    kept = [[s for s in given if s] for given in votes]
+    kept_rewards = [
+        [r for s, r in zip(given, row, strict=True) if s]
+        for given, row in zip(votes, rewards, strict=True)
+    ]
+    full = vote_advantages(votes, rewards, preset=DEFAULT).advantages
+    bare = vote_advantages(kept, kept_rewards, preset=DEFAULT).advantages
+    assert [
+        a
+        for given, row in zip(votes, full, strict=True)
+        for s, a in zip(given, row, strict=True)
+        if s
+    ] == _flat(bare)
+
+
+def _flat(rows):
+    return [value for row in rows for value in row]

@@ -1,0 +1,58 @@
+"""Bands and rewrite triggers."""
+
+import pytest
+
+from triforge.algorithms.filters import (
+    in_band,
+    policy_filter,
+    reward_filter,
+    rewrite_direction,
+)
+from triforge.algorithms.presets import resolve
+from triforge.errors import InputError
+
+DEFAULT = resolve("rlanything")
+
+
+@pytest.mark.parametrize(("successes", "keep"), [(0, False), (1, True), (4, True), (5, False)])
+def test_both_ends_of_a_band_belong_to_it(successes, keep):
+    assert reward_filter(successes, 5, preset=DEFAULT).keep is keep
+
+
+def test_a_task_without_measurement_is_kept_by_no_band():
+    assert in_band(0, 0, None, reason="x").reason == "no measured rollout"
+    assert not policy_filter(0, 0, preset=DEFAULT).keep
+
+
+def test_without_a_band_every_measured_task_is_kept():
+    assert policy_filter(0, 8, preset=DEFAULT).keep
+
+
+def test_stacked_bands_let_the_first_decide():
+    stacked = resolve("rlanything_paper", {"policy_band": [0.5, 0.6]})
+    assert reward_filter(1, 4, preset=stacked).reason == "outside policy band"
+    assert reward_filter(2, 4, preset=stacked).keep
+
+
+@pytest.mark.parametrize(
+    ("successes", "measured", "direction"),
+    [
+        (5, 5, "harder"),
+        (4, 5, None),
+        (8, 10, None),
+        (9, 10, "harder"),
+        (1, 5, None),
+        (2, 10, None),
+        (1, 10, "easier"),
+        (0, 8, "easier"),
+        (0, 0, None),
+    ],
+)
+def test_a_rewrite_needs_an_accuracy_strictly_outside_the_band(successes, measured, direction):
+    assert rewrite_direction(successes, measured, preset=DEFAULT) == direction
+
+
+@pytest.mark.parametrize("counts", [(-1, 4), (5, 4), (1, 0)])
+def test_impossible_counts_are_refused(counts):
+    with pytest.raises(InputError, match="expected 0 <= successes <= measured"):
+        rewrite_direction(*counts, preset=DEFAULT)

@@ -1,0 +1,111 @@
+"""Weights, rectangles and updates: every row exactly once."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triforge.algorithms.packing import micro_batches, minibatches, token_weights
+from triforge.errors import InputError
+
+lengths = st.lists(st.integers(1, 40), max_size=40)
+
+
+def test_step_mean_gives_every_response_the_same_say():
+    assert token_weights([2, 4], "step_mean") == [1 / 4, 1 / 8]
+
+
+def test_token_mean_gives_every_token_the_same_say():
+    assert token_weights([2, 4], "token_mean") == [1 / 6, 1 / 6]
+
+
+@pytest.mark.parametrize("aggregation", ["step_mean", "token_mean"])
+def test_empty_responses_weigh_nothing_and_change_nothing(aggregation):
+    assert token_weights([2, 0, 2], aggregation) == [1 / 4, 0.0, 1 / 4]
+    assert token_weights([0], aggregation) == [0.0]
+    assert token_weights([], aggregation) == []
+
+
+@given(
+    st.lists(st.integers(0, 50), min_size=1).filter(any),
+    st.sampled_from(["step_mean", "token_mean"]),
+)
+def test_the_weights_of_all_tokens_sum_to_one(counts, aggregation):
+    weights = token_weights(counts, aggregation)
+    assert math.fsum(w * c for w, c in zip(weights, counts, strict=True)) == pytest.approx(1.0)
+
+
+def test_negative_counts_are_refused():
+    with pytest.raises(InputError, match="given -1"):
+        token_weights([3, -1], "token_mean")
+
+
+def test_rows_of_similar_length_share_a_rectangle():
+    assert micro_batches([3, 10, 4, 9, 1], token_budget=20) == [[1, 3], [2, 0, 4]]
+
+
+def test_a_row_longer_than_the_budget_stands_alone():
+    assert micro_batches([5, 100, 5], token_budget=10) == [[1], [0, 2]]
+
+
+@given(lengths, st.integers(1, 120))
+def test_every_row_is_packed_once_within_the_budget(sizes, budget):
+    batches = micro_batches(sizes, token_budget=budget)
+    assert sorted(row for batch in batches for row in batch) == list(range(len(sizes)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(sizes[row] for row in batch) <= budget
+    assert batches == micro_batches(sizes, token_budget=budget)
+
+
+@given(lengths.filter(bool), st.integers(40, 400))
+def test_no_two_neighbouring_rectangles_could_have_been_one(sizes, budget):
+    batches = micro_batches(sizes, token_budget=budget)
+    for left, right in zip(batches, batches[1:], strict=False):
+        assert (len(left) + 1) * sizes[left[0]] > budget
+        assert sizes[left[-1]] >= sizes[right[0]]
+
+
+@pytest.mark.parametrize(("sizes", "budget"), [([3], 0), ([0, 3], 10)])
+def test_impossible_rectangles_are_refused(sizes, budget):
+    with pytest.raises(InputError, match="expected both at least 1"):
+        micro_batches(sizes, token_budget=budget)
+
+
+def test_no_tail_is_lost_where_whole_windows_would_lose_a_quarter():
+    # 47 micro-batches in 3 updates: windows of 12 would step on 36 of them and leave 11.
+    parts = minibatches(47, num_updates=3, seed=1)
+    assert sorted(len(part) for part in parts) == [15, 16, 16]
+    assert sorted(row for part in parts for row in part) == list(range(47))
+
+
+@given(st.integers(0, 60), st.integers(1, 8), st.integers(0, 5))
+def test_parts_differ_by_at_most_one_row(rows, updates, seed):
+    parts = minibatches(rows, num_updates=updates, seed=seed)
+    assert sorted(row for part in parts for row in part) == list(range(rows))
+    assert len(parts) == min(rows, updates)
+    sizes = [len(part) for part in parts]
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 6), st.integers(0, 5))
+def test_parts_differ_by_at_most_the_largest_row_in_tokens(tokens, updates, seed):
+    parts = minibatches(tokens, num_updates=updates, seed=seed)
+    assert sorted(row for part in parts for row in part) == list(range(len(tokens)))
+    loads = [sum(tokens[row] for row in part) for part in parts]
+    assert all(parts)
+    assert max(loads, default=0) - min(loads, default=0) <= max(tokens, default=0)
+
+
+def test_the_seed_decides_the_split():
+    assert minibatches(20, num_updates=4, seed=3) == minibatches(20, num_updates=4, seed=3)
+    assert minibatches(20, num_updates=4, seed=3) != minibatches(20, num_updates=4, seed=4)
+
+
+def test_rows_are_shuffled_over_the_updates():
+    assert minibatches(20, num_updates=2, seed=1)[0] != list(range(10))
+
+
+def test_no_update_is_refused():
+    with pytest.raises(InputError, match="given 0"):
+        minibatches(3, num_updates=0, seed=1)

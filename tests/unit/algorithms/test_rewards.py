@@ -1,0 +1,100 @@
+"""Rewards against the published vectors."""
+
+import pytest
+
+from triforge.algorithms.advantages import standardise
+from triforge.algorithms.rewards import (
+    generated_test_rewards,
+    mean_and_deviation,
+    program_rewards,
+    step_reward,
+    vote_rewards,
+)
+from triforge.errors import InputError
+
+OUTCOMES = [1, -1, -1]
+VOTES = [
+    [[1, 1, 1], [1, 1, -1]],
+    [[1, -1, -1], [-1, -1, -1], [1, 1, -1]],
+    [[-1, -1, -1], [-1, -1, -1]],
+]
+
+
+def test_the_integrated_reward_matches_the_published_vector():
+    rewards = [
+        [step_reward(o, step) for step in steps] for o, steps in zip(OUTCOMES, VOTES, strict=True)
+    ]
+    assert rewards[0] == pytest.approx([2, 1.3333], abs=1e-4)
+    assert rewards[1] == pytest.approx([-1.3333, -2, -0.6667], abs=1e-4)
+    assert rewards[2] == [-2, -2]
+
+
+def test_an_unparsable_vote_counts_nothing_but_stays_in_the_denominator():
+    assert step_reward(1, [1, 0, 0, 0]) == 1.25
+    assert step_reward(-1, [0, 0]) == -1.0
+
+
+def test_lambda_scales_the_votes_and_both_parts_can_be_left_out():
+    assert step_reward(1, [1, 1], lam=0.25) == 1.25
+    assert step_reward(1, [-1, -1], use_outcome=False) == -1.0
+    assert step_reward(-1, [], use_votes=False) == -1.0
+
+
+def test_an_unjudged_step_has_no_integrated_reward():
+    with pytest.raises(InputError, match="expected at least one"):
+        step_reward(1, [])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "votes", "expected"),
+    [
+        (1, [1, 1, -1], [1.333, 1.333, -1.333]),
+        (-1, [1, 1, -1], [-0.667, -0.667, 0.667]),
+        (1, [1, -1, 0], [1, -1, -2]),
+        (-1, [1, 1, 0], [-0.333, -0.333, -2]),
+        (1, [-1, -1, -1], [0, 0, 0]),
+        (1, [0, 0, 0], [-2, -2, -2]),
+    ],
+)
+def test_vote_rewards_match_the_published_vectors(outcome, votes, expected):
+    rewards = vote_rewards(step_reward(outcome, votes), votes)
+    assert rewards == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_program_earns_the_share_of_dataset_tests_it_passes():
+    assert program_rewards([[True, True], [True, False], [False, False]]) == [1.0, 0.5, 0.0]
+    with pytest.raises(InputError, match="without tests"):
+        program_rewards([[True], []])
+
+
+def test_generated_tests_match_the_published_vector():
+    good = [True, True, False, False]
+    patterns = ["1100", "1101", "1111", "1011", "0000", "1000"]
+    accepts = [[c == "1" for c in pattern] for pattern in patterns]
+    rewards = generated_test_rewards(good, accepts)
+    assert rewards == [2, 1, 0, -2, 0, 0]
+    z = standardise(rewards).advantages
+    assert z == pytest.approx([1.511, 0.687, -0.137, -1.786, -0.137, -0.137], abs=1e-3)
+
+
+def test_an_unparsable_generated_test_accepts_nothing():
+    assert generated_test_rewards([True, False], [None]) == [0.0]
+
+
+def test_without_bad_programs_a_generated_test_is_right_or_wrong():
+    assert generated_test_rewards([True, True], [[True, True], [True, False]]) == [1.0, -1.0]
+
+
+def test_without_good_programs_nothing_can_be_said_about_tests():
+    assert generated_test_rewards([False, False], [[True, True]]) is None
+
+
+def test_a_row_of_the_wrong_length_is_refused():
+    with pytest.raises(InputError, match="given a row of 1 verdicts, expected 2"):
+        generated_test_rewards([True, False], [[True]])
+
+
+def test_mean_and_deviation_in_both_conventions():
+    assert mean_and_deviation([1, 0, 0, 1]) == (0.5, 0.5)
+    assert mean_and_deviation([1, 0, 0, 1], ddof=1) == pytest.approx((0.5, (1 / 3) ** 0.5))
+    assert mean_and_deviation([3.0], ddof=1) == (3.0, 0.0)
