@@ -11,7 +11,13 @@ Each message names its producer and consumer. Messages are frozen and refuse unk
     runs          runs and events, as people see them
 """
 
-from triforge.messages.adaptation import CheckResult, CriticNote, Proposal, TaskOutcome
+from triforge.messages.adaptation import (
+    AdaptSettings,
+    CheckResult,
+    CriticNote,
+    Proposal,
+    TaskOutcome,
+)
 from triforge.messages.base import (
     Direction,
     ErrorInfo,
@@ -55,6 +61,7 @@ from triforge.messages.trajectories import (
 )
 
 __all__ = [
+    "AdaptSettings",
     "ChatMessage",
     "CheckResult",
     "CriticNote",

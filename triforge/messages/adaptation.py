@@ -16,6 +16,21 @@ class CriticNote(Message):
     judge_texts: tuple[str, ...] = ()
 
 
+class AdaptSettings(Message):
+    """The run's knobs that adaptation needs; a worker serves many runs and knows none of their configs."""
+
+    acceptance: Literal["paper", "confident"] = "confident"
+    acceptance_alpha: float = 0.05
+    alpha_low: float = 0.2
+    alpha_high: float = 0.8
+    max_rollouts: int = 64
+    max_pending: int = 2
+    max_proposals: int = 0
+    candidates: int = 3
+    critic_tokens: int = 48
+    null_control: float = 0.0
+
+
 class TaskOutcome(Message):
     """How a group went. Produced by: conductor. Consumed by: env_adapter (queue `adapt`).
 
@@ -35,6 +50,7 @@ class TaskOutcome(Message):
     policy_version: int
     notes: tuple[CriticNote, ...] = ()
     adapt: bool = True
+    settings: AdaptSettings = AdaptSettings()
 
 
 class CheckResult(Message):
