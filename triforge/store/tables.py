@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -12,6 +22,11 @@ class Base(DeclarativeBase):
     """Base of all tables; dictionaries and lists are JSON columns."""
 
     type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 (SQLAlchemy reads it so)
+
+
+def _where(condition: str) -> dict[str, Any]:
+    """Keywords that make an index cover only the rows that meet the condition."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
 class PoolRow(Base):
@@ -23,11 +38,15 @@ class PoolRow(Base):
     family: Mapped[str] = mapped_column(String(64))
     options: Mapped[dict[str, Any]]
     idempotency_key: Mapped[str | None] = mapped_column(String(200), unique=True)
+    request_digest: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
 
 
 class TaskRow(Base):
-    """One version of a task. `slot` is the root's id; exactly one version a slot is `active` at a time."""
+    """One version of a task. `slot` is the root's id; at most one version a slot is `active`, at most one `pending`.
+
+    `position` counts the slots of a pool's split from 0; all versions of a slot share it.
+    """
 
     __tablename__ = "tasks"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -44,6 +63,9 @@ class TaskRow(Base):
     __table_args__ = (
         UniqueConstraint("slot", "version"),
         Index("tasks_by_pool", "pool_id", "split", "state", "position"),
+        Index("tasks_in_order", "pool_id", "split", "position", "version", unique=True),
+        Index("one_active_a_slot", "slot", unique=True, **_where("state = 'active'")),
+        Index("one_pending_a_slot", "slot", unique=True, **_where("state = 'pending'")),
     )
 
 
@@ -69,6 +91,7 @@ class PlanRow(Base):
     step: Mapped[int] = mapped_column(Integer, primary_key=True)
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
     pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
+    cursor: Mapped[int] = mapped_column(Integer)  # draws of train tasks made so far by the run
     groups: Mapped[list[Any]]
 
 
@@ -84,6 +107,7 @@ class MeasurementRow(Base):
     proposal_id: Mapped[str | None] = mapped_column(String(64), index=True)
     successes: Mapped[int] = mapped_column(Integer)
     measured: Mapped[int] = mapped_column(Integer)
+    rollouts: Mapped[int] = mapped_column(Integer)
     policy_version: Mapped[int] = mapped_column(Integer)
 
 

@@ -1,0 +1,244 @@
+"""The database behind every room: one place that knows SQLite's locking, PostgreSQL's driver and the schema's version.
+
+`Database` opens an engine and brings the schema to head. Sessions are synchronous; rooms call them in threads.
+Failures leave as the errors of `triforge.errors`: a database that does not answer is `UnavailableError`, a full disk is
+`StorageError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import alembic.config
+import alembic.migration
+import alembic.script
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.engine.url import URL
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+)
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import StaticPool
+
+from triforge.errors import ConfigError, StorageError, UnavailableError
+
+_BUSY_TIMEOUT_S = 30  # a writer waits so long for another writer before it gives up
+_CONNECT_TIMEOUT_S = 5
+_POSTGRES_LOCK = 0x7_21F0_26E  # any constant of our own; names the lock that migrations hold
+_MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+class Database:
+    """One database of a deployment.
+
+    Args:
+        url: an SQLAlchemy URL, `sqlite:///path` or `postgresql://user@host/name`.
+
+    Raises:
+        ConfigError: the URL is not understood or its driver is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = _parse(url)
+        self.engine = _sqlite(self.url) if self.is_sqlite else _server(self.url)
+        event.listen(self.engine, "handle_error", _translate)
+        # Readers of SQLite need no write lock; everything else begins with it (see _begin).
+        reading = self.engine.execution_options(sqlite_begin="BEGIN")
+        self._read = sessionmaker(reading, expire_on_commit=False)
+        self._write = sessionmaker(self.engine, expire_on_commit=False)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether this is SQLite, where one writer at a time holds the whole file."""
+        return self.url.get_backend_name() == "sqlite"
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that only reads.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        with self._read() as session:
+            yield session
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Session]:
+        """One transaction: committed whole at the end of the block, rolled back whole when it raises.
+
+        Raises:
+            UnavailableError: the database does not answer, or another writer held it for too long.
+            StorageError: the disk is full or the file cannot be written.
+        """
+        with self._write.begin() as session:
+            yield session
+
+    def ping(self) -> None:
+        """Raises UnavailableError when the database does not answer."""
+        with self.read() as session:
+            session.execute(text("SELECT 1"))
+
+    def upgrade(self) -> None:
+        """Bring the schema to head. Safe when several processes start at once: one migrates, the others wait.
+
+        Raises:
+            StorageError: the database was written by a newer triforge.
+        """
+        head = _scripts().get_current_head()
+        with self._migration_lock():
+            if self.is_sqlite:
+                self._use_wal()
+            with self.engine.begin() as connection:
+                if _revision(connection) != head:
+                    alembic.command.upgrade(alembic_config(connection), "head")
+
+    def _use_wal(self) -> None:
+        # The file remembers the mode. Switching fails at once while anyone else reads, so it happens under the lock.
+        with self.engine.execution_options(sqlite_begin="").connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+
+    @contextlib.contextmanager
+    def _migration_lock(self) -> Iterator[None]:
+        if not self.is_sqlite:
+            with self.engine.connect() as connection:
+                connection.execute(text("SELECT pg_advisory_lock(:id)"), {"id": _POSTGRES_LOCK})
+                try:
+                    yield
+                finally:
+                    connection.execute(
+                        text("SELECT pg_advisory_unlock(:id)"), {"id": _POSTGRES_LOCK}
+                    )
+            return
+        if _in_memory(self.url):
+            yield
+            return
+        with Path(f"{self.url.database}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # the kernel frees it when the process dies
+            yield
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def open_database(url: str) -> Database:
+    """Open a database, create its folder, and bring its schema to head.
+
+    Raises:
+        ConfigError: the URL is not understood or its driver is not installed.
+        UnavailableError: the database does not answer.
+        StorageError: the folder cannot be written, or the schema is newer than this program.
+    """
+    database = Database(url)
+    if database.is_sqlite and not _in_memory(database.url):
+        folder = Path(str(database.url.database)).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot create the folder of the database, {folder}: {error}; "
+                "set TRIFORGE_DATABASE_URL to a place that can be written"
+            ) from error
+    database.upgrade()
+    return database
+
+
+def alembic_config(connection: Connection | None = None) -> alembic.config.Config:
+    """Alembic's configuration without an ini file; `connection` is the one that migrations run on."""
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ConfigError(
+            f"database_url: given {url!r}, expected sqlite:///path or postgresql://user@host/name"
+        ) from None
+    if parsed.drivername in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def _in_memory(url: URL) -> bool:
+    return url.database in (None, "", ":memory:")
+
+
+def _sqlite(url: URL) -> Engine:
+    arguments: dict[str, Any] = {"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
+    if _in_memory(url):  # one connection is the whole database
+        engine = create_engine(url, connect_args=arguments, poolclass=StaticPool)
+    else:
+        engine = create_engine(url, connect_args=arguments)
+    event.listen(engine, "connect", _tune)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _server(url: URL) -> Engine:
+    try:
+        return create_engine(
+            url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_TIMEOUT_S}
+        )
+    except (ImportError, NoSuchModuleError) as error:
+        raise ConfigError(
+            f"database_url: no driver for {url.drivername!r} ({error}); "
+            "PostgreSQL needs `pip install triforge[postgres]`"
+        ) from None
+
+
+def _tune(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # we begin transactions ourselves, see _begin
+    for pragma in ("synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that reads first and then writes fails at once, busy timeout or not, if another one wrote in between.
+    # So writers take the write lock when they begin, and wait their turn there.
+    statement = connection.get_execution_options().get("sqlite_begin", "BEGIN IMMEDIATE")
+    if statement:
+        connection.exec_driver_sql(statement)
+
+
+_DAMAGED = ("disk is full", "No space left", "readonly", "disk I/O", "not a database", "malformed")
+
+
+def _translate(context: ExceptionContext) -> None:
+    error = context.sqlalchemy_exception
+    said = str(context.original_exception).strip()
+    if isinstance(error, DatabaseError) and any(sign in said for sign in _DAMAGED):
+        raise StorageError(
+            f"the database cannot be read or written: {said}; look at the disk and the file"
+        ) from error
+    if isinstance(error, (OperationalError, InterfaceError)):
+        raise UnavailableError(f"the database does not answer ({said}); is it running?") from error
+
+
+def _scripts() -> alembic.script.ScriptDirectory:
+    return alembic.script.ScriptDirectory.from_config(alembic_config())
+
+
+def _revision(connection: Connection) -> str | None:
+    revision = alembic.migration.MigrationContext.configure(connection).get_current_revision()
+    known = {script.revision for script in _scripts().walk_revisions()}
+    if revision is not None and revision not in known:
+        raise StorageError(
+            f"the database has schema {revision}, which this triforge does not know; "
+            "it was written by a newer version: upgrade triforge or use another database_url"
+        )
+    return revision

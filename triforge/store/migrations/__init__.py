@@ -1,0 +1,1 @@
+"""Alembic migrations of `triforge.store.tables`; `Database.upgrade` runs them."""
