@@ -6,12 +6,13 @@ import time
 import uuid
 from typing import Any, Literal
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from triforge.errors import ConflictError, NotFoundError
 from triforge.messages import RunState, RunStep, TrainedRole
+from triforge.store.database import Database
 from triforge.store.tables import RunRow, StepRow, WeightsRow
 
 Status = Literal["queued", "running", "stopping", "stopped", "finished", "failed"]
@@ -22,11 +23,11 @@ class RunStore:
     """Synchronous access to the run tables; every method is one transaction.
 
     Args:
-        engine: an SQLAlchemy engine whose schema is at head.
+        database: opened, its schema at head.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
     def create(
         self, *, name: str, pool_id: str, config: dict[str, Any], idempotency_key: str | None = None
@@ -38,24 +39,21 @@ class RunStore:
             policy_version=0, reward_version=0, config=config, state={}, reason="",
             idempotency_key=idempotency_key, created_at=now, updated_at=now,
         )  # fmt: skip
-        with Session(self._engine) as session:
-            session.add(row)
-            try:
-                session.commit()
-            except IntegrityError:
-                session.rollback()
-                return self._repeated(session, idempotency_key, pool_id, config)
-            return _state(row)
-
-    def _repeated(
-        self, session: Session, key: str | None, pool_id: str, config: dict[str, Any]
-    ) -> RunState:
-        row = session.scalars(select(RunRow).where(RunRow.idempotency_key == key)).one()
-        if row.pool_id != pool_id or row.config != config:
-            raise ConflictError(
-                f"idempotency key {key!r} was used for another run ({row.id}); send a new key for a new request"
-            )
+        try:
+            with self._db.write() as session:
+                session.add(row)
+        except IntegrityError:
+            return self._repeated(idempotency_key, pool_id, config)
         return _state(row)
+
+    def _repeated(self, key: str | None, pool_id: str, config: dict[str, Any]) -> RunState:
+        with self._db.read() as session:
+            row = session.scalars(select(RunRow).where(RunRow.idempotency_key == key)).one()
+            if row.pool_id != pool_id or row.config != config:
+                raise ConflictError(
+                    f"idempotency key {key!r} was used for another run ({row.id}); send a new key for a new request"
+                )
+            return _state(row)
 
     def get(self, run_id: str) -> RunState:
         """The run.
@@ -63,18 +61,18 @@ class RunStore:
         Raises:
             NotFoundError: there is no such run.
         """
-        with Session(self._engine) as session:
+        with self._db.read() as session:
             return _state(_row(session, run_id))
 
     def runs(self, *, limit: int = 100) -> list[RunState]:
         """Runs, newest first."""
-        with Session(self._engine) as session:
+        with self._db.read() as session:
             rows = session.scalars(select(RunRow).order_by(RunRow.created_at.desc()).limit(limit))
             return [_state(row) for row in rows]
 
     def next_runnable(self) -> RunState | None:
         """The run to work on: one that was running when the process ended, else the oldest queued one."""
-        with Session(self._engine) as session:
+        with self._db.read() as session:
             for status in ("running", "stopping", "queued"):
                 row = session.scalars(
                     select(RunRow).where(RunRow.status == status).order_by(RunRow.created_at)
@@ -85,18 +83,17 @@ class RunStore:
 
     def status(self, run_id: str) -> Status:
         """The run's status now."""
-        with Session(self._engine) as session:
+        with self._db.read() as session:
             return _row(session, run_id).status  # type: ignore[return-value]
 
     def set_status(self, run_id: str, status: Status, reason: str = "") -> None:
         """Move the run to a status."""
-        with Session(self._engine) as session:
+        with self._db.write() as session:
             session.execute(
                 update(RunRow)
                 .where(RunRow.id == run_id)
                 .values(status=status, reason=reason, updated_at=time.time())
             )
-            session.commit()
 
     def request_stop(self, run_id: str) -> RunState:
         """Ask a run to stop after what it is doing. Stopping twice is the same as once.
@@ -104,7 +101,7 @@ class RunStore:
         Raises:
             ConflictError: the run has ended already.
         """
-        with Session(self._engine) as session:
+        with self._db.write() as session:
             row = _row(session, run_id)
             if row.status in ENDED:
                 raise ConflictError(
@@ -112,7 +109,6 @@ class RunStore:
                 )
             row.status = "stopped" if row.status == "queued" else "stopping"
             row.updated_at = time.time()
-            session.commit()
             return _state(row)
 
     def resume(self, run_id: str) -> RunState:
@@ -121,33 +117,31 @@ class RunStore:
         Raises:
             ConflictError: the run is not stopped or failed.
         """
-        with Session(self._engine) as session:
+        with self._db.write() as session:
             row = _row(session, run_id)
             if row.status not in ("stopped", "failed"):
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
                 )
             row.status, row.reason, row.updated_at = "queued", "", time.time()
-            session.commit()
             return _state(row)
 
     def begin(self, run_id: str, *, state: dict[str, Any], policy: int, reward: int) -> None:
         """Record the versions the run starts from."""
-        with Session(self._engine) as session:
+        with self._db.write() as session:
             row = _row(session, run_id)
             row.state, row.policy_version, row.reward_version = state, policy, reward
-            session.commit()
 
     def run_state(self, run_id: str) -> dict[str, Any]:
         """The conductor's own notes on the run (initial folders, base versions)."""
-        with Session(self._engine) as session:
+        with self._db.read() as session:
             return dict(_row(session, run_id).state)
 
     def add_weights(
         self, run_id: str, role: TrainedRole, version: int, uri: str, digest: str
     ) -> None:
         """Record a version that was proven to serve. Recording it twice is the same as once."""
-        with Session(self._engine) as session:
+        with self._db.write() as session:
             session.merge(
                 WeightsRow(
                     run_id=run_id,
@@ -158,7 +152,6 @@ class RunStore:
                     at=time.time(),
                 )
             )
-            session.commit()
 
     def weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str]:
         """(uri, digest) of a recorded version.
@@ -166,7 +159,7 @@ class RunStore:
         Raises:
             NotFoundError: the version was never recorded.
         """
-        with Session(self._engine) as session:
+        with self._db.read() as session:
             row = session.get(WeightsRow, (run_id, role, version))
             if row is None:
                 raise NotFoundError(f"run {run_id} has no {role} weights of version {version}")
@@ -174,7 +167,7 @@ class RunStore:
 
     def commit_step(self, step: RunStep) -> bool:
         """Write a finished step and move the run to it, in one transaction; False if it was written before."""
-        with Session(self._engine) as session:
+        with self._db.write() as session:
             if session.get(StepRow, (step.run_id, step.step)) is not None:
                 return False
             session.add(
@@ -186,12 +179,11 @@ class RunStore:
             row = _row(session, step.run_id)
             row.step, row.updated_at = step.step, step.at
             row.policy_version, row.reward_version = step.policy_version, step.reward_version
-            session.commit()
             return True
 
     def steps(self, run_id: str, *, after: int = -1, limit: int = 1000) -> list[RunStep]:
         """Finished steps in order."""
-        with Session(self._engine) as session:
+        with self._db.read() as session:
             _row(session, run_id)
             rows = session.scalars(
                 select(StepRow)

@@ -1,0 +1,82 @@
+"""`python -m services.trainer api | learner | supervised | tiny-model | smollm2`: the only wiring of this room."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+
+def api() -> int:
+    """Serve the REST doors and conduct the runs. No torch."""
+    import uvicorn
+    from triforge.clients.env_adapter import EnvAdapterClient
+    from triforge.clients.policy import PolicyClient
+
+    from services.trainer.app import create_app
+    from services.trainer.conductor import Conductor
+    from services.trainer.parts import Parts
+    from services.trainer.run_store import RunStore
+    from services.trainer.runs import Runs
+    from triforge.config import Settings
+    from triforge.queues import Wire
+    from triforge.store.artifacts import ArtifactStore
+    from triforge.store.database import open_database
+
+    settings = Settings.from_env()
+    database = open_database(settings.database_url)
+
+    async def serve() -> None:
+        wire = Wire(settings.redis_url, lease_s=settings.lease_s)
+        store, artifacts = RunStore(database), ArtifactStore(settings.artifacts_url)
+        pools = EnvAdapterClient(settings.env_adapter_url)
+        parts = Parts(
+            store=store,
+            wire=wire,
+            artifacts=artifacts,
+            env_adapter=pools,
+            doors={
+                "acts": PolicyClient(settings.acts_url),
+                "judges": PolicyClient(settings.judges_url),
+            },
+            settings=settings,
+        )
+
+        async def ready() -> None:
+            await wire.ping()
+            await asyncio.to_thread(database.ping)
+
+        runs = Runs(store=store, pools=pools, wire=wire, artifacts=artifacts, settings=settings)
+        app = create_app(runs=runs, conductor=Conductor(parts), ready=ready)
+        address = urlsplit(settings.trainer_url)
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=address.port or 8004,
+            log_level="warning",
+            timeout_graceful_shutdown=5,
+        )
+        await uvicorn.Server(config).serve()
+
+    asyncio.run(serve())
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; every command but `api` brings torch and has its own options (`--help`)."""
+    parser = argparse.ArgumentParser(prog="python -m services.trainer", description=__doc__)
+    parser.add_argument(
+        "command", choices=("api", "learner", "supervised", "tiny-model", "smollm2")
+    )
+    known, rest = parser.parse_known_args(arguments[:1])
+    if known.command == "api":
+        return api()
+    from services.trainer import commands
+
+    return commands.run(known.command, [*rest, *arguments[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""The trainer's web application; the conductor lives in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from fastapi import FastAPI
+
+from services.problems import install
+from services.trainer.conductor import Conductor
+from services.trainer.routes import router
+from services.trainer.runs import Runs
+from triforge import __version__
+
+
+def create_app(
+    *, runs: Runs, conductor: Conductor | None, ready: Callable[[], Awaitable[None]]
+) -> FastAPI:
+    """Build the application.
+
+    Args:
+        runs: what the routes call.
+        conductor: works on the runs while the application is up; None serves the routes alone.
+        ready: raises when the room cannot serve.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        work = asyncio.create_task(conductor.run_forever()) if conductor else None
+        yield
+        if work:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+
+    app = FastAPI(title="triforge trainer", version=__version__, lifespan=lifespan)
+    app.state.runs = runs
+    app.include_router(router)
+    install(app, ready=ready)
+    return app

@@ -1,0 +1,84 @@
+"""Success on held-out tasks, sampled and greedy. Evaluation plays like training and trains nothing."""
+
+from __future__ import annotations
+
+import time
+
+from services.trainer.gather import Gatherer
+from services.trainer.measures import success_rate
+from services.trainer.parts import Parts
+from triforge.config import RunConfig
+from triforge.messages import GroupTask, JudgedGroup, RunState
+
+
+class Evaluator:
+    """Evaluates one run.
+
+    Args:
+        parts: env_adapter and events.
+        gatherer: plays the groups.
+        run: the run.
+        config: its config.
+    """
+
+    def __init__(self, parts: Parts, gatherer: Gatherer, run: RunState, config: RunConfig) -> None:
+        self._parts = parts
+        self._gatherer = gatherer
+        self._run = run
+        self._config = config
+
+    async def evaluate(self, step: int) -> dict[str, float]:
+        """Play the held-out tasks once sampled and, if asked, once greedily.
+
+        Returns `eval/sampled`, `eval/greedy`, the number of measured episodes of each and the seconds; nothing when
+        evaluation is off or the pool has no held-out tasks.
+        """
+        run, config = self._run, self._config
+        if config.run.eval_every == 0 or config.run.eval_tasks == 0:
+            return {}
+        started = time.monotonic()
+        plan = await self._parts.env_adapter.plan(
+            run.pool_id, run_id=run.id, step=step, kind="evaluate", groups=config.run.eval_tasks,
+            seed=config.run.seed, max_pending=0,
+        )  # fmt: skip
+        modes = ("sampled", "greedy") if config.run.eval_greedy else ("sampled",)
+        tasks = [
+            self._task(step, mode, index, group.task_id)
+            for mode in modes
+            for index, group in enumerate(plan)
+        ]
+        groups = await self._gatherer.gather(tasks, deadline_s=config.run.step_deadline_s)
+        measures = {"seconds/evaluate": time.monotonic() - started}
+        for number, mode in enumerate(modes):
+            part = groups[number * len(plan) : (number + 1) * len(plan)]
+            successes, measured = success_rate(part)
+            measures[f"eval/{mode}_episodes"] = float(measured)
+            if measured:
+                measures[f"eval/{mode}"] = successes / measured
+        await self._forget(groups)
+        await self._parts.emit("evaluation", run.id, step=step, metrics=measures)
+        return measures
+
+    def _task(self, step: int, mode: str, index: int, task_id: str) -> GroupTask:
+        config = self._config
+        return GroupTask(
+            group_id=f"{self._run.id}-{step:05d}-{mode}-{index:04d}",
+            run_id=self._run.id,
+            step=step,
+            task_id=task_id,
+            purpose="evaluate",
+            rollouts=1,
+            votes=0,
+            # the same seeds at every evaluation: a difference between two steps is then the policy's
+            seed=config.run.seed * 1_000_003 + index,
+            sampling=config.models.acts.sampling(greedy=mode == "greedy"),
+            max_steps=config.env_adapter.max_steps,
+            deadline_s=config.env_adapter.episode_deadline_s,
+            options=config.env_adapter.options,
+            retries=config.env_adapter.episode_retries,
+        )
+
+    async def _forget(self, groups: list[JudgedGroup]) -> None:
+        for group in groups:
+            ids = tuple(t.id for t in group.played.trajectories)
+            await self._parts.wire.forget_group(group.played.group.group_id, ids)

@@ -1,0 +1,314 @@
+"""From the judged groups of a step to rows to train on, and to one record a step that says what became of it.
+
+Every number that the learners see is on record: the export holds ids, log-probabilities, votes, rewards, advantages and
+the weight in the batch, or the reason why a row was not trained on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from triforge.algorithms.credit import PolicyCredit, VoteCredit, policy_credit, vote_credit
+from triforge.algorithms.packing import token_weights
+from triforge.algorithms.presets import Preset
+from triforge.messages import JudgedGroup, Step, StepVotes, TrainRow, Trajectory, TrajectoryVotes
+
+NOT_FOR_TRAINING = {
+    "measure_candidate": "proposal awaits its verdict",
+    "evaluate": "evaluation",
+}
+STALE = "stale weight version"
+TOO_LONG = "longer than max_tokens"
+OVER_BUDGET = "over max_rows"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a learner takes: `max_tokens` a row, `max_rows` a step (0 is no limit)."""
+
+    max_tokens: int
+    max_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Sampled tokens [start, end) of a row, and their advantage."""
+
+    start: int
+    end: int
+    advantage: float
+
+
+@dataclass(slots=True)
+class Draft:
+    """A row before its weights are known."""
+
+    key: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    spans: list[Span]
+    version: int
+    task_id: str
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Everything that one step yields."""
+
+    policy_rows: list[TrainRow] = field(default_factory=list)
+    reward_rows: list[TrainRow] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+def keep_ledger(
+    groups: Sequence[JudgedGroup],
+    *,
+    preset: Preset,
+    policy_version: int,
+    reward_version: int,
+    policy_limits: Limits,
+    reward_limits: Limits,
+    seed: int,
+) -> Ledger:
+    """Credit all groups of a step.
+
+    Args:
+        groups: of one step, in plan order.
+        preset: the arithmetic.
+        policy_version: the version that the policy's samples must carry (synchronous loop).
+        reward_version: the same for the votes.
+        policy_limits: of the policy's learner.
+        reward_limits: of the reward model's learner.
+        seed: of the draw when there are more rows than `max_rows`.
+    """
+    ledger = Ledger()
+    policy_drafts: list[tuple[Draft, list[dict[str, Any]]]] = []
+    vote_drafts: list[tuple[Draft, dict[str, Any]]] = []
+    for group in groups:
+        outcomes = [t.outcome.value for t in group.played.trajectories]
+        values = [
+            _vote_values(t, v) for t, v in zip(group.played.trajectories, group.votes, strict=True)
+        ]
+        policy = policy_credit(outcomes, values, preset=preset)
+        votes = vote_credit(outcomes, values, preset=preset)
+        for t, trajectory in enumerate(group.played.trajectories):
+            records = _records(group, t, policy, votes)
+            ledger.records += records
+            policy_drafts += _policy_drafts(trajectory, records, policy_version, policy_limits)
+            vote_drafts += _vote_drafts(
+                trajectory, group.votes[t], records, reward_version, reward_limits
+            )
+    ledger.policy_rows = _policy_rows(policy_drafts, preset, policy_limits, seed)
+    ledger.reward_rows = _vote_rows(vote_drafts, preset, reward_limits, seed)
+    for record in ledger.records:
+        ledger.reasons[record["reason"] or "trained"] += 1
+    return ledger
+
+
+def _vote_values(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[list[int]]:
+    by_step: dict[int, list[int]] = (
+        {} if votes is None else {v.step: [vote.value for vote in v.votes] for v in votes.steps}
+    )
+    return [by_step.get(step.index, []) for step in trajectory.steps]
+
+
+def _records(
+    group: JudgedGroup, t: int, policy: PolicyCredit, votes: VoteCredit
+) -> list[dict[str, Any]]:
+    played, trajectory = group.played, group.played.trajectories[t]
+    blocked = NOT_FOR_TRAINING.get(played.group.purpose)
+    given = {} if group.votes[t] is None else {v.step: v for v in group.votes[t].steps}  # type: ignore[union-attr]
+    records, before, segment = [], 0, -1
+    for i, step in enumerate(trajectory.steps):
+        if step.segment != segment:
+            before, segment = 0, step.segment
+        tokens = trajectory.segments[step.segment]
+        records.append(
+            {
+                "run_id": played.group.run_id,
+                "step": played.group.step,
+                "purpose": played.group.purpose,
+                "proposal_id": played.group.proposal_id or "",
+                "group_id": played.group.group_id,
+                "task_id": played.task.id,
+                "task_slot": played.task.slot,
+                "task_version": played.task.version,
+                "instruction": trajectory.instruction,
+                "trajectory_id": trajectory.id,
+                "segment": step.segment,
+                "step_index": step.index,
+                "observation": step.observation,
+                "response": step.response,
+                "action": step.action,
+                "action_valid": step.action_valid,
+                "next_observation": step.next_observation,
+                "label": step.label,
+                "context_ids": list(tokens.ids[before : step.start]),
+                "response_ids": list(tokens.ids[step.start : step.end]),
+                "response_logprobs": list(tokens.logprobs[step.start : step.end]),
+                "policy_versions": _versions(trajectory, step),
+                "outcome": trajectory.outcome.value,
+                "outcome_error": trajectory.outcome.error.detail
+                if trajectory.outcome.error
+                else "",
+                "successes": policy.successes,
+                "measured": policy.measured,
+                "reward": policy.rewards[t][i],
+                "advantage": policy.advantages[t][i],
+                "weight": 0.0,
+                "reason": blocked or policy.reasons[t][i] or "",
+                "judge_prompt_ids": list(given[step.index].prompt_ids)
+                if step.index in given
+                else [],
+                "votes": _vote_records(given.get(step.index), votes, t, i, blocked),
+            }
+        )
+        before = step.end
+    return records
+
+
+def _versions(trajectory: Trajectory, step: Step) -> list[int]:
+    spans = trajectory.segments[step.segment].versions
+    return sorted({s.version for s in spans if s.start < step.end and s.end > step.start})
+
+
+def _vote_records(
+    given: StepVotes | None, credit: VoteCredit, t: int, i: int, blocked: str | None
+) -> list[dict[str, Any]]:
+    if given is None:
+        return []
+    return [
+        {
+            "value": vote.value,
+            "text": vote.text,
+            "ids": list(vote.ids),
+            "logprobs": list(vote.logprobs),
+            "versions": sorted({span.version for span in vote.versions}),
+            "reward": credit.rewards[t][i][j],
+            "advantage": credit.advantages[t][i][j],
+            "weight": 0.0,
+            "reason": blocked or credit.reasons[t][i][j] or "",
+        }
+        for j, vote in enumerate(given.votes)
+    ]
+
+
+def _policy_drafts(
+    trajectory: Trajectory, records: list[dict[str, Any]], version: int, limits: Limits
+) -> list[tuple[Draft, list[dict[str, Any]]]]:
+    drafts = []
+    for number, segment in enumerate(trajectory.segments):
+        spans, used = [], []
+        for step, record in zip(trajectory.steps, records, strict=True):
+            if step.segment != number:
+                continue
+            if record["reason"] == "" and any(v != version for v in record["policy_versions"]):
+                record["reason"] = STALE
+            if record["reason"] == "" and len(segment.ids) > limits.max_tokens:
+                record["reason"] = TOO_LONG
+            if record["reason"] == "" and step.end > step.start:
+                spans.append(Span(step.start, step.end, record["advantage"]))
+                used.append(record)
+        if spans:
+            key = f"{trajectory.id}/{number}"
+            drafts.append(
+                (
+                    Draft(key, segment.ids, segment.logprobs, spans, version, trajectory.task_id),
+                    used,
+                )
+            )
+    return drafts
+
+
+def _vote_drafts(
+    trajectory: Trajectory,
+    votes: TrajectoryVotes | None,
+    records: list[dict[str, Any]],
+    version: int,
+    limits: Limits,
+) -> list[tuple[Draft, dict[str, Any]]]:
+    drafts = []
+    for given in () if votes is None else votes.steps:
+        for j, (vote, record) in enumerate(
+            zip(given.votes, records[given.step]["votes"], strict=True)
+        ):
+            length = len(given.prompt_ids) + len(vote.ids)
+            if record["reason"] == "" and any(v != version for v in record["versions"]):
+                record["reason"] = STALE
+            if record["reason"] == "" and length > limits.max_tokens:
+                record["reason"] = TOO_LONG
+            if record["reason"] or not vote.ids:
+                continue
+            span = Span(len(given.prompt_ids), length, record["advantage"])
+            logprobs = (0.0,) * len(given.prompt_ids) + vote.logprobs
+            key = f"{trajectory.id}/{given.step}/{j}"
+            draft = Draft(
+                key, given.prompt_ids + vote.ids, logprobs, [span], version, trajectory.task_id
+            )
+            drafts.append((draft, record))
+    return drafts
+
+
+def _drawn(count: int, max_rows: int, seed: int) -> set[int]:
+    """Which of `count` rows are trained on; a seeded draw, so a resumed step draws the same."""
+    if max_rows == 0 or count <= max_rows:
+        return set(range(count))
+    return set(random.Random(seed).sample(range(count), max_rows))  # noqa: S311 (a draw, not a secret)
+
+
+def _policy_rows(
+    drafts: list[tuple[Draft, list[dict[str, Any]]]], preset: Preset, limits: Limits, seed: int
+) -> list[TrainRow]:
+    kept = _drawn(len(drafts), limits.max_rows, seed)
+    chosen = [drafts[i] for i in sorted(kept)]
+    for i, (_, records) in enumerate(drafts):
+        if i not in kept:
+            for record in records:
+                record["reason"], record["advantage"] = OVER_BUDGET, 0.0
+    weights = _span_weights([d.spans for d, _ in chosen], preset)
+    rows = []
+    for (draft, records), per_span in zip(chosen, weights, strict=True):
+        for record, span, weight in zip(records, draft.spans, per_span, strict=True):
+            record["weight"] = weight * (span.end - span.start)
+        rows.append(_row(draft, per_span))
+    return rows
+
+
+def _vote_rows(
+    drafts: list[tuple[Draft, dict[str, Any]]], preset: Preset, limits: Limits, seed: int
+) -> list[TrainRow]:
+    kept = _drawn(len(drafts), limits.max_rows, seed)
+    chosen = [drafts[i] for i in sorted(kept)]
+    for i, (_, record) in enumerate(drafts):
+        if i not in kept:
+            record["reason"], record["advantage"] = OVER_BUDGET, 0.0
+    weights = _span_weights([d.spans for d, _ in chosen], preset)
+    rows = []
+    for (draft, record), per_span in zip(chosen, weights, strict=True):
+        record["weight"] = per_span[0] * (draft.spans[0].end - draft.spans[0].start)
+        rows.append(_row(draft, per_span))
+    return rows
+
+
+def _span_weights(rows: list[list[Span]], preset: Preset) -> list[list[float]]:
+    """Weight of one token of each span; all weights of the batch sum to 1."""
+    counts = [span.end - span.start for spans in rows for span in spans]
+    flat = iter(token_weights(counts, preset.aggregation))
+    return [[next(flat) for _ in spans] for spans in rows]
+
+
+def _row(draft: Draft, per_span: list[float]) -> TrainRow:
+    advantages = [0.0] * len(draft.ids)
+    weights = [0.0] * len(draft.ids)
+    for span, weight in zip(draft.spans, per_span, strict=True):
+        advantages[span.start : span.end] = [span.advantage] * (span.end - span.start)
+        weights[span.start : span.end] = [weight] * (span.end - span.start)
+    return TrainRow(
+        key=draft.key, ids=draft.ids, logprobs=draft.logprobs, advantages=tuple(advantages),
+        weights=tuple(weights), version=draft.version, task_id=draft.task_id,
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""What a step says about policy, reward model and tasks, as flat numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from triforge.algorithms.credit import accuracy
+from triforge.messages import CriticNote, JudgedGroup, Step, Trajectory, Vote
+
+_TRAINED = ("train", "measure_parent")
+
+
+def step_measures(
+    groups: Sequence[JudgedGroup], *, alpha_low: float, alpha_high: float
+) -> dict[str, float]:
+    """Measures of the training groups of one step. Rates are in [0, 1]; what cannot be measured is left out."""
+    training = [g for g in groups if g.played.group.purpose in _TRAINED]
+    trajectories = [t for g in training for t in g.played.trajectories]
+    measures = {
+        "groups": float(len(groups)),
+        "trajectories": float(len(trajectories)),
+        "infrastructure_failures": float(sum(not t.measured for t in trajectories)),
+        "retries": float(sum(t.retries for t in trajectories)),
+    }
+    counts = [accuracy([t.outcome.value for t in g.played.trajectories]) for g in training]
+    rates = [s / m for s, m in counts if m]
+    measures |= _mean("success", [float(t.outcome.value == 1) for t in trajectories if t.measured])
+    measures |= _mean("in_band", [float(alpha_low <= r <= alpha_high) for r in rates])
+    measures |= _mean("all_same", [float(r in (0.0, 1.0)) for r in rates])
+    measures |= _mean("length", [float(len(t.steps)) for t in trajectories if t.measured])
+    steps = [s for t in trajectories for s in t.steps]
+    measures |= _mean("valid_actions", [float(s.action_valid) for s in steps])
+    measures |= _mean("truncated", [float(s.finish == "length") for s in steps])
+    return measures | judge_measures(training)
+
+
+def judge_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
+    """How good the votes were.
+
+    `judge/balanced` is the mean of the hit rates on the steps that the environment calls good and bad, over valid
+    votes; `judge/constant` is the raw accuracy of the better constant answer beside `judge/accuracy`. `judge/outcome`
+    is the agreement with the trajectory's outcome.
+    """
+    votes = list(_votes(groups))
+    if not votes:
+        return {}
+    valid = [(step, outcome, value) for step, outcome, value in votes if value != 0]
+    labelled = [(step.label, value) for step, _, value in valid if step.label is not None]
+    measures = {"judge/votes": float(len(votes)), "judge/invalid": 1.0 - len(valid) / len(votes)}
+    measures |= _mean("judge/outcome", [float(v == o) for _, o, v in valid if o is not None])
+    measures |= _mean("judge/positive", [float(v == 1) for _, _, v in valid])
+    measures |= _mean("judge/accuracy", [float(v == label) for label, v in labelled])
+    good = [float(v == 1) for label, v in labelled if label == 1]
+    bad = [float(v == -1) for label, v in labelled if label == -1]
+    if good and bad:
+        measures["judge/balanced"] = (sum(good) / len(good) + sum(bad) / len(bad)) / 2
+        measures["judge/constant"] = max(len(good), len(bad)) / len(labelled)
+    return measures
+
+
+def _votes(groups: Iterable[JudgedGroup]) -> Iterator[tuple[Step, int | None, int]]:
+    for group in groups:
+        for trajectory, given in zip(group.played.trajectories, group.votes, strict=True):
+            for step in () if given is None else given.steps:
+                for vote in step.votes:
+                    yield trajectory.steps[step.step], trajectory.outcome.value, vote.value
+
+
+def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:
+    """(successes, measured) over all trajectories of the groups."""
+    return accuracy([t.outcome.value for g in groups for t in g.played.trajectories])
+
+
+def critic_notes(group: JudgedGroup, *, succeeded: bool, count: int) -> tuple[CriticNote, ...]:
+    """What the critic may read: failures as they come, or the shortest successes."""
+    pairs = [
+        (t, v)
+        for t, v in zip(group.played.trajectories, group.votes, strict=True)
+        if t.measured and (t.outcome.value == 1) == succeeded
+    ]
+    if succeeded:
+        pairs.sort(key=lambda pair: len(pair[0].steps))
+    notes = []
+    for trajectory, given in pairs[:count]:
+        by_step = {} if given is None else {v.step: v.votes for v in given.steps}
+        steps = tuple(
+            (s.action, s.next_observation, tuple(vote.value for vote in by_step.get(s.index, ())))
+            for s in trajectory.steps
+        )
+        notes.append(
+            CriticNote(
+                trajectory_id=trajectory.id,
+                success=succeeded,
+                steps=steps,
+                judge_texts=_texts(trajectory, by_step),
+            )
+        )
+    return tuple(notes)
+
+
+def _texts(trajectory: Trajectory, by_step: dict[int, tuple[Vote, ...]]) -> tuple[str, ...]:
+    texts = []
+    for step in trajectory.steps:
+        for vote in by_step.get(step.index, ()):
+            if vote.value == -1:
+                texts.append(f"step {step.index + 1}: {vote.text}")
+                break
+    return tuple(texts)
+
+
+def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {name: sum(values) / len(values)} if values else {}

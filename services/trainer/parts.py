@@ -1,0 +1,54 @@
+"""What the conductor is built from. `__main__` puts the real things in, tests put fakes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from services.trainer.publish import WeightsDoor
+from services.trainer.run_store import RunStore
+from triforge.config import Settings
+from triforge.messages import PlannedGroup, TrainedRole
+from triforge.queues import Wire
+from triforge.store.artifacts import ArtifactStore
+
+PlanKind = Literal["train", "evaluate"]
+
+
+class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
+    """The run was asked to stop; what is unfinished is not committed and will be done again on resume."""
+
+
+class PlanDoor(Protocol):
+    """The part of env_adapter's client that the conductor needs."""
+
+    async def plan(
+        self,
+        pool_id: str,
+        *,
+        run_id: str,
+        step: int,
+        kind: PlanKind,
+        groups: int,
+        seed: int,
+        max_pending: int,
+    ) -> list[PlannedGroup]:
+        """The step's groups; the same for the same run, step and kind."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Everything a conductor talks to."""
+
+    store: RunStore
+    wire: Wire
+    artifacts: ArtifactStore
+    env_adapter: PlanDoor
+    doors: Mapping[TrainedRole, WeightsDoor]
+    settings: Settings
+
+    async def emit(self, kind: str, run_id: str, *, step: int | None = None, **data: Any) -> None:
+        """Put an event of this run on the stream."""
+        await self.wire.emit(kind, run_id=run_id, step=step, **data)

@@ -1,0 +1,104 @@
+"""Weights out: a batch to each learner, the new version to each policy room, live only when it is proven to serve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from triforge.errors import TrainerError
+from triforge.messages import TrainBatch, TrainedRole, WeightsReady, WeightsState, WeightsUpdate
+from triforge.queues import WEIGHTS_STREAM, Wire
+
+_BLOCK_S = 0.5
+
+
+class WeightsDoor(Protocol):
+    """The part of a policy room's client that the conductor needs."""
+
+    async def weights(self) -> WeightsState:
+        """What the room serves."""
+        ...
+
+    async def update_weights(self, update: WeightsUpdate) -> WeightsState:
+        """Serve another version; returns when it is proven."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version that serves, and what its learner reported."""
+
+    ready: WeightsReady
+    seconds: float
+
+
+class Publisher:
+    """Hands batches to learners and their weights to the policy rooms.
+
+    Args:
+        wire: streams.
+        doors: policy room of each trained role.
+        check: awaited regularly; raises to abandon the wait (stop requested).
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        doors: Mapping[TrainedRole, WeightsDoor],
+        *,
+        check: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._wire = wire
+        self._doors = doors
+        self._check = check
+
+    async def live_version(self, role: TrainedRole) -> int:
+        """The version that the room serves now."""
+        return (await self._doors[role].weights()).version
+
+    async def serve(self, role: TrainedRole, *, version: int, uri: str, digest: str = "") -> None:
+        """Make a room serve a version; nothing happens when it serves it already."""
+        state = await self._doors[role].weights()
+        if state.version == version and state.uri == uri:
+            return
+        await self._doors[role].update_weights(
+            WeightsUpdate(version=version, uri=uri, digest=digest)
+        )
+
+    async def train(
+        self, batches: list[TrainBatch], *, deadline_s: float
+    ) -> dict[TrainedRole, Published]:
+        """Let the learners of all batches take their step, at the same time, and wait for all.
+
+        Raises:
+            TrainerError: a learner failed, or did not answer within `deadline_s`.
+        """
+        cursor = await self._wire.last_id(WEIGHTS_STREAM)
+        started = time.monotonic()
+        for batch in batches:
+            await self._wire.announce_batch(batch)
+        waiting = {batch.role: batch for batch in batches}
+        published: dict[TrainedRole, Published] = {}
+        while waiting:
+            await self._check()
+            if time.monotonic() - started > deadline_s:
+                raise TrainerError(
+                    f"no weights from the learner of {', '.join(waiting)} after {deadline_s:.0f} s; is it running? "
+                    "run.step_deadline_s sets the limit"
+                )
+            for entry, ready in await self._wire.read_weights(cursor, block_s=_BLOCK_S):
+                cursor = entry
+                asked = waiting.get(ready.role)
+                if asked is None or not _answers(ready, asked):
+                    continue
+                if ready.error is not None:
+                    raise TrainerError(f"learner of {ready.role}: {ready.error.detail}")
+                published[ready.role] = Published(ready, time.monotonic() - started)
+                del waiting[ready.role]
+        return published
+
+
+def _answers(ready: WeightsReady, batch: TrainBatch) -> bool:
+    return ready.run_id == batch.run_id and ready.step == batch.step

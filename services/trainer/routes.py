@@ -1,0 +1,100 @@
+"""The doors of the trainer: runs over REST, their events as server-sent events."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.responses import FileResponse, StreamingResponse
+from starlette.background import BackgroundTask
+
+from services.trainer.runs import RunRequest, Runs
+from triforge.messages import RunState, RunStep
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+
+def _runs(request: Request) -> Runs:
+    runs: Runs = request.app.state.runs
+    return runs
+
+
+RunsDep = Annotated[Runs, Depends(_runs)]
+
+
+@router.post("", status_code=201)
+async def submit(
+    body: RunRequest, runs: RunsDep, idempotency_key: Annotated[str | None, Header()] = None
+) -> RunState:
+    """Queue a run on a pool. The same Idempotency-Key returns the run it made the first time."""
+    return await runs.submit(body, idempotency_key)
+
+
+@router.get("")
+async def list_runs(runs: RunsDep) -> list[RunState]:
+    """All runs, newest first."""
+    return await runs.runs()
+
+
+@router.get("/{run_id}")
+async def get_run(run_id: str, runs: RunsDep) -> RunState:
+    """One run."""
+    return await runs.run(run_id)
+
+
+@router.get("/{run_id}/steps")
+async def list_steps(
+    run_id: str,
+    runs: RunsDep,
+    after: Annotated[int, Query(ge=-1)] = -1,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> list[RunStep]:
+    """Finished steps in order; step 0 is the evaluation before training."""
+    return await runs.steps(run_id, after=after, limit=limit)
+
+
+@router.get("/{run_id}/events")
+async def events(
+    run_id: str,
+    runs: RunsDep,
+    after: Annotated[str, Query(pattern=r"^\d+(-\d+)?$")] = "0",
+    last_event_id: Annotated[str | None, Header(pattern=r"^\d+(-\d+)?$")] = None,
+) -> StreamingResponse:
+    """Everything that happens to a run, as server-sent events, from the start or after an event id, until it has ended."""
+    await runs.run(run_id)
+
+    async def lines() -> AsyncIterator[str]:
+        async for item in runs.events(run_id, last_event_id or after):
+            if item is None:
+                yield ": nothing new\n\n"
+            else:
+                entry, event = item
+                yield f"id: {entry}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
+
+
+@router.post("/{run_id}/stop", status_code=202)
+async def stop(run_id: str, runs: RunsDep) -> RunState:
+    """Ask a run to stop. What is unfinished is done again on resume."""
+    return await runs.stop(run_id)
+
+
+@router.post("/{run_id}/resume", status_code=202)
+async def resume(run_id: str, runs: RunsDep) -> RunState:
+    """Go on after the last finished step."""
+    return await runs.resume(run_id)
+
+
+@router.get("/{run_id}/export")
+async def export(run_id: str, runs: RunsDep) -> FileResponse:
+    """The run's record as one Parquet file, one row a step of a trajectory."""
+    path = await runs.export(run_id)
+    return FileResponse(
+        path,
+        media_type="application/vnd.apache.parquet",
+        filename=path.name,
+        background=BackgroundTask(shutil.rmtree, path.parent, ignore_errors=True),
+    )

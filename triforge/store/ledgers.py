@@ -1,0 +1,110 @@
+"""The record of a run: one Parquet row a step of a trajectory, with everything needed to recompute its numbers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from triforge.errors import StorageError
+from triforge.store.artifacts import ArtifactStore, storage_error
+
+_IDS: pa.DataType = pa.list_(pa.int32())
+_FLOATS: pa.DataType = pa.list_(pa.float64())
+_VOTE: pa.DataType = pa.struct(
+    [
+        ("value", pa.int8()),
+        ("text", pa.string()),
+        ("ids", _IDS),
+        ("logprobs", _FLOATS),
+        ("versions", pa.list_(pa.int64())),
+        ("reward", pa.float64()),
+        ("advantage", pa.float64()),
+        ("weight", pa.float64()),
+        ("reason", pa.string()),
+    ]
+)
+
+SCHEMA = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("step", pa.int64()),
+        ("purpose", pa.string()),
+        ("proposal_id", pa.string()),
+        ("group_id", pa.string()),
+        ("task_id", pa.string()),
+        ("task_slot", pa.string()),
+        ("task_version", pa.int64()),
+        ("instruction", pa.string()),
+        ("trajectory_id", pa.string()),
+        ("segment", pa.int32()),
+        ("step_index", pa.int32()),
+        ("observation", pa.string()),
+        ("response", pa.string()),
+        ("action", pa.string()),
+        ("action_valid", pa.bool_()),
+        ("next_observation", pa.string()),
+        ("label", pa.int8()),
+        ("context_ids", _IDS),
+        ("response_ids", _IDS),
+        ("response_logprobs", _FLOATS),
+        ("policy_versions", pa.list_(pa.int64())),
+        ("outcome", pa.int8()),
+        ("outcome_error", pa.string()),
+        ("successes", pa.int32()),
+        ("measured", pa.int32()),
+        ("reward", pa.float64()),
+        ("advantage", pa.float64()),
+        ("weight", pa.float64()),
+        ("reason", pa.string()),
+        ("judge_prompt_ids", _IDS),
+        ("votes", pa.list_(_VOTE)),
+    ]
+)
+"""Columns of the record.
+
+ `context_ids` are the tokens between the previous response and this one, so the whole segment is
+the concatenation of context and response over its steps. `weight` is the sum over the step's tokens of their weight in the
+loss; it is 0 and `reason` says why where the step was not trained on."""
+
+
+def write_ledger(store: ArtifactStore, name: str, records: Sequence[dict[str, Any]]) -> str:
+    """Write one step's records; returns their URI.
+
+    Raises:
+        StorageError: disk full, no permission, store away.
+    """
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(records), schema=SCHEMA), sink, compression="zstd")
+    return store.write(name, sink.getvalue())
+
+
+def export_ledgers(store: ArtifactStore, uris: Iterable[str], path: Path) -> int:
+    """Join the records of several steps into one Parquet file at `path`; returns the number of rows.
+
+    The file appears whole or not at all.
+
+    Raises:
+        StorageError: a step's records are unreadable, or the file cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.part")
+    rows = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pq.ParquetWriter(aside, SCHEMA, compression="zstd") as writer:
+            for uri in uris:
+                table = pq.read_table(io.BytesIO(store.read(uri)), schema=SCHEMA)
+                writer.write_table(table)
+                rows += table.num_rows
+        aside.replace(path)
+    except pa.ArrowException as error:
+        aside.unlink(missing_ok=True)
+        raise StorageError(f"cannot export to {path}: {error}") from error
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise storage_error("write", str(path), error) from error
+    return rows
