@@ -1,0 +1,259 @@
+"""Whether a rewritten task replaces its parent.
+
+The published rule compares two accuracies that were measured once, each with a handful of rollouts; it accepts a task
+that did not change at all with a chance of 13 to 50 %. `decide` is a test instead. It measures parent and candidate
+in pairs of fresh groups; both groups of a pair are played by the same policy version, the version may change from pair
+to pair. If the rewrite changed nothing, then, given how many rollouts of a pair succeeded, the share that falls to the
+candidate is hypergeometric, whatever the true success rates were. Convolving over the pairs gives the exact
+distribution of the candidate's successes without any assumption about the rates.
+
+The test looks at the data when a quarter, half, three quarters and all of `max_rollouts` were played in each arm. The
+chance of a false acceptance at or before a look is at most `alpha` times the share played so far, computed exactly
+along the paths that earlier looks left open, so it is at most `alpha` in all. What an early look does not use, later
+looks may. A rewrite that looks no better than unchanged (one-sided p above `FUTILITY`) is given up early.
+
+The group whose accuracy asked for the rewrite must not be among the pairs: it was selected for being extreme.
+
+Sources: arXiv 2602.02488, section 2 and Algorithm 2 (the published rule); the rest is ours: a stratified exact
+conditional test (Fisher; Mantel and Haenszel) with error spending (Lan and DeMets, 1983).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from triforge.algorithms.filters import check_counts
+from triforge.errors import InputError
+
+Direction = Literal["harder", "easier"]
+Count = tuple[int, int]
+
+LOOKS = 4
+FUTILITY = 0.7
+
+
+def paper_accepts(
+    direction: Direction,
+    parent_accuracy: float,
+    candidate_accuracy: float,
+    low: float,
+    high: float,
+) -> bool:
+    """The published rule, applied to two accuracies in [0, 1] measured once.
+
+    Harder: `low <= candidate < parent`. Easier: `parent < candidate <= high` (and so above 0).
+    """
+    if direction == "harder":
+        return low <= candidate_accuracy < parent_accuracy
+    return parent_accuracy < candidate_accuracy <= high
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the measurements say so far.
+
+    Attributes:
+        verdict: accept, reject, or continue with another pair of groups.
+        p_value: one-sided exact p-value of all pairs used, against "the rewrite changed nothing"; 1.0 without pairs.
+        reason: one sentence for people.
+        parent: (successes, measured) of the parent over the pairs used.
+        candidate: the same of the candidate.
+        pairs: how many pairs were used; pairs after a verdict are not looked at.
+    """
+
+    verdict: Literal["accept", "reject", "continue"]
+    p_value: float
+    reason: str
+    parent: Count
+    candidate: Count
+    pairs: int
+
+
+def decide(
+    direction: Direction,
+    parent_counts: Sequence[Count],
+    candidate_counts: Sequence[Count],
+    *,
+    low: float,
+    high: float,
+    alpha: float = 0.05,
+    max_rollouts: int = 64,
+) -> Decision:
+    """Accept, reject or continue, given all pairs measured so far, oldest first.
+
+    The same pairs always give the same decision, and a verdict stays what it is when further pairs are appended.
+
+    Args:
+        direction: which way the rewrite was meant to go.
+        parent_counts: (successes, measured) of the parent in each pair.
+        candidate_counts: (successes, measured) of the candidate in each pair, same policy version as its partner.
+        low: a harder candidate must keep a pooled accuracy of at least this.
+        high: an easier candidate must have a pooled accuracy of at most this, and above 0.
+        alpha: highest chance of accepting a candidate that is no different from its parent.
+        max_rollouts: measured rollouts in an arm at which the last look is taken.
+
+    Raises:
+        InputError: the pairs do not match, or a count is impossible.
+    """
+    if len(parent_counts) != len(candidate_counts):
+        raise InputError(
+            f"counts: given {len(parent_counts)} parent and {len(candidate_counts)} candidate groups, "
+            "expected the same number: they are measured in pairs"
+        )
+    test = SequentialTest(direction, low=low, high=high, alpha=alpha, max_rollouts=max_rollouts)
+    for parent, candidate in zip(parent_counts, candidate_counts, strict=True):
+        decision = test.add(parent, candidate)
+        if decision.verdict != "continue":
+            return decision
+    return test.decision
+
+
+class SequentialTest:
+    """The test of `decide`, one pair at a time.
+
+    Args are those of `decide`. After a verdict other than "continue" no pair may be added.
+    """
+
+    def __init__(
+        self, direction: Direction, *, low: float, high: float, alpha: float, max_rollouts: int
+    ) -> None:
+        if direction not in ("harder", "easier"):
+            raise InputError(f"direction: given {direction!r}, allowed 'harder' or 'easier'")
+        if max_rollouts < 1 or not 0.0 < alpha < 1.0:
+            raise InputError(
+                f"max_rollouts and alpha: given {max_rollouts} and {alpha}, expected at least 1 and between 0 and 1"
+            )
+        self._harder = direction == "harder"
+        self._low, self._high = low, high
+        self._alpha, self._max = alpha, max_rollouts
+        self._parent: Count = (0, 0)
+        self._candidate: Count = (0, 0)
+        self._pairs = 0
+        self._looks = 0
+        self._spent = 0.0
+        # Chance, if nothing changed, of each number of candidate successes: of all paths, and of those still open.
+        self._null: list[float] = [1.0]
+        self._open: list[float] = [1.0]
+        self.decision = self._decide("continue", "no pair measured yet")
+
+    def add(self, parent: Count, candidate: Count) -> Decision:
+        """Take one pair of (successes, measured) and decide.
+
+        Raises:
+            InputError: a count is impossible, or the test is over.
+        """
+        if self.decision.verdict != "continue":
+            raise InputError(f"pair: given one more after the verdict {self.decision.verdict!r}")
+        check_counts(*parent)
+        check_counts(*candidate)
+        self._pairs += 1
+        self._parent = (self._parent[0] + parent[0], self._parent[1] + parent[1])
+        self._candidate = (self._candidate[0] + candidate[0], self._candidate[1] + candidate[1])
+        share = _candidate_share(parent[0] + candidate[0], parent[1], candidate[1])
+        self._null = _convolve(self._null, share)
+        self._open = _convolve(self._open, share)
+        self.decision = self._judge()
+        return self.decision
+
+    def _judge(self) -> Decision:
+        played = min(self._parent[1], self._candidate[1])
+        last = max(self._parent[1], self._candidate[1]) >= self._max
+        due = LOOKS * min(played, self._max) // self._max
+        if not last and due <= self._looks:
+            return self._decide("continue", "more rollouts are needed before the next look")
+        self._looks = due
+        budget = self._alpha * (1.0 if last else played / self._max)
+        accepted = self._acceptance_set(budget)
+        hits = self._candidate[0]
+        if hits in accepted:
+            return self._decide("accept", f"{self._word()} beyond chance and inside the band")
+        for value in accepted:
+            self._spent += self._open[value]
+            self._open[value] = 0.0
+        if last:
+            return self._decide("reject", self._last_words())
+        if self._tail(self._null, hits) > FUTILITY:
+            return self._decide("reject", f"no sign of being {self._word()}")
+        if self._band_is_lost():
+            return self._decide("reject", "the band can no longer be reached")
+        self._give_up_the_futile()
+        return self._decide("continue", "neither shown nor ruled out yet")
+
+    def _acceptance_set(self, budget: float) -> set[int]:
+        """Numbers of candidate successes that are accepted at this look.
+
+        The most extreme values are taken as long as the open paths that end in them weigh no more than what is left of
+        the budget; of those the ones inside the band are accepted.
+        """
+        extreme_first = range(len(self._open))
+        values = extreme_first if self._harder else reversed(extreme_first)
+        mass, accepted = 0.0, set()
+        for value in values:
+            mass += self._open[value]
+            if mass > budget - self._spent:
+                break
+            if self._in_band(value):
+                accepted.add(value)
+        return accepted
+
+    def _give_up_the_futile(self) -> None:
+        """Close the paths that were just given up: they can no longer become a false acceptance."""
+        for value in range(len(self._open)):
+            if self._tail(self._null, value) > FUTILITY:
+                self._open[value] = 0.0
+
+    def _in_band(self, hits: int) -> bool:
+        accuracy = hits / self._candidate[1] if self._candidate[1] else 0.0
+        return accuracy >= self._low if self._harder else 0.0 < accuracy <= self._high
+
+    def _band_is_lost(self) -> bool:
+        hits, measured = self._candidate
+        left = max(0, self._max - measured)
+        if self._harder:
+            return (hits + left) / (measured + left) < self._low
+        return hits / (measured + left) > self._high
+
+    def _tail(self, masses: Sequence[float], hits: int) -> float:
+        side = masses[: hits + 1] if self._harder else masses[hits:]
+        return min(1.0, math.fsum(side))
+
+    def _word(self) -> str:
+        return "harder" if self._harder else "easier"
+
+    def _last_words(self) -> str:
+        if self._in_band(self._candidate[0]):
+            return f"not shown to be {self._word()} with all rollouts played"
+        return "outside the band with all rollouts played"
+
+    def _decide(self, verdict: Literal["accept", "reject", "continue"], reason: str) -> Decision:
+        return Decision(
+            verdict=verdict,
+            p_value=self._tail(self._null, self._candidate[0]),
+            reason=reason,
+            parent=self._parent,
+            candidate=self._candidate,
+            pairs=self._pairs,
+        )
+
+
+@lru_cache(maxsize=4096)
+def _candidate_share(successes: int, parent: int, candidate: int) -> tuple[float, ...]:
+    """Hypergeometric chances of 0..candidate successes on the candidate's side of a pair with `successes` in all."""
+    ways = math.comb(parent + candidate, successes)
+    return tuple(
+        math.comb(candidate, k) * math.comb(parent, successes - k) / ways if k <= successes else 0.0
+        for k in range(candidate + 1)
+    )
+
+
+def _convolve(masses: Sequence[float], share: Sequence[float]) -> list[float]:
+    result = [0.0] * (len(masses) + len(share) - 1)
+    for i, mass in enumerate(masses):
+        if mass:
+            for k, chance in enumerate(share):
+                result[i + k] += mass * chance
+    return result
