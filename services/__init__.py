@@ -1,0 +1,1 @@
+"""The rooms: programs that are deployed on their own and never import one another."""

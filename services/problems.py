@@ -1,0 +1,163 @@
+"""What every room's door shares: errors as problem documents (RFC 9457), health, readiness and metrics.
+
+Not a room: it enters none and any room may use it.
+
+    GET /healthz   200 while the process lives
+    GET /readyz    200 when requests can be served, else 503 with Retry-After
+    GET /metrics   Prometheus text
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from triforge.errors import InputError, StorageError, TriforgeError, UnavailableError
+
+PROBLEM_TYPE = "application/problem+json"
+Ready = Callable[[], Awaitable[None]]
+
+_log = logging.getLogger(__name__)
+_DISK_FULL = 28  # errno.ENOSPC
+
+
+class ProblemResponse(JSONResponse):
+    """A JSON response with the media type of problem documents."""
+
+    media_type = PROBLEM_TYPE
+
+
+def problem(
+    kind: str,
+    status: int,
+    detail: str,
+    *,
+    problems: Sequence[str] = (),
+    retry_after_s: float | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> ProblemResponse:
+    """A problem document.
+
+    Args:
+        kind: what went wrong, in one word; becomes `urn:triforge:<kind>`.
+        status: HTTP status.
+        detail: the sentence for a person.
+        problems: one sentence a bad row or field.
+        retry_after_s: seconds after which a retry makes sense; also sent as the Retry-After header, rounded up.
+        headers: further headers.
+    """
+    body: dict[str, Any] = {
+        "type": f"urn:triforge:{kind}",
+        "title": kind.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": detail,
+    }
+    if problems:
+        body["problems"] = list(problems)
+    sent = dict(headers or {})
+    if retry_after_s is not None:
+        body["retry_after_s"] = retry_after_s
+        sent["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+    return ProblemResponse(body, status_code=status, headers=sent)
+
+
+def of_error(error: TriforgeError) -> ProblemResponse:
+    """The problem document of one of our own errors."""
+    return problem(
+        error.kind,
+        error.status,
+        error.detail,
+        problems=error.problems,
+        retry_after_s=error.retry_after_s,
+    )
+
+
+def input_error(error: ValidationError | RequestValidationError) -> InputError:
+    """What pydantic found, as an error with one sentence a field."""
+    problems = tuple(_sentence(item) for item in error.errors())
+    return InputError("; ".join(problems[:3]) or "malformed request", problems=problems)
+
+
+def _sentence(item: Mapping[str, Any]) -> str:
+    field = ".".join(str(part) for part in item["loc"]) or "body"
+    if item["type"] == "extra_forbidden":
+        return f"{field}: unknown field"
+    reason = str(item["msg"]).removeprefix("Value error, ")
+    given = repr(item.get("input"))
+    return f"{field}: {reason} (given {given if len(given) <= 80 else given[:77] + '...'})"
+
+
+async def _on_triforge_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, TriforgeError)
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log.warning("%s: %s", error.kind, error.detail)
+    return of_error(error)
+
+
+async def _on_invalid_request(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return of_error(input_error(error))
+
+
+async def _on_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    kind = phrase.lower().replace(" ", "_").replace("-", "_")
+    return problem(kind, error.status_code, str(error.detail), headers=error.headers)
+
+
+async def _on_os_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    if error.errno == _DISK_FULL:
+        return of_error(
+            StorageError("the disk is full; free space or move TRIFORGE_ARTIFACTS_URL elsewhere")
+        )
+    if isinstance(error, ConnectionError | TimeoutError):
+        return of_error(UnavailableError(f"a service that is needed does not answer: {error}"))
+    raise error
+
+
+async def _on_anything(_: Request, error: Exception) -> Response:
+    # The server logs the traceback itself; the caller learns the type and nothing private.
+    return problem("internal", 500, f"unexpected {type(error).__name__}; the log has the details")
+
+
+def install(
+    app: FastAPI, *, ready: Ready | None = None, registry: CollectorRegistry = REGISTRY
+) -> None:
+    """Give an app the error handlers and the three routes above.
+
+    Args:
+        app: the app of a room.
+        ready: raises UnavailableError (or any error of ours) while the room cannot serve; None is always ready.
+        registry: whose metrics `/metrics` shows.
+    """
+    app.add_exception_handler(TriforgeError, _on_triforge_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(OSError, _on_os_error)
+    app.add_exception_handler(Exception, _on_anything)
+
+    async def healthz() -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def readyz() -> Response:
+        if ready is not None:
+            await ready()
+        return JSONResponse({"status": "ready"})
+
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    for path, route in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics)):
+        app.add_api_route(path, route, methods=["GET"], include_in_schema=False)

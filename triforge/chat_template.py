@@ -1,0 +1,148 @@
+"""What a model folder says about conversations: its chat template, special tokens and end-of-text ids.
+
+A template comes with a model and is not trusted: it runs in jinja's sandbox, with the settings and functions that
+transformers gives it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from triforge.errors import WeightsError
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` blocks of newer templates; here they only show their content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares the attribute without ClassVar
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node | list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def compile_template(template: str) -> jinja2.Template:
+    """The template, compiled in the sandbox.
+
+    Raises:
+        WeightsError: its syntax is wrong.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = _strftime_now
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateError as error:
+        raise WeightsError(f"chat template: {error}") from error
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja's own filter escapes for HTML
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.datetime.now().astimezone().strftime(pattern)
+
+
+def read_text(path: Path) -> str:
+    """A file of a model folder.
+
+    Raises:
+        WeightsError: it is missing or unreadable.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise WeightsError(f"model folder {path.parent}: {path.name} is missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise WeightsError(f"model folder {path.parent}: {path.name}: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; a missing file is an empty one."""
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(read_text(path))
+    except ValueError as error:
+        raise WeightsError(f"model folder {path.parent}: {path.name}: {error}") from error
+    if not isinstance(found, dict):
+        raise WeightsError(f"model folder {path.parent}: {path.name}: expected an object")
+    return found
+
+
+def special_tokens_of(folder: Path) -> dict[str, str]:
+    """Special tokens by name (`bos_token`, `eos_token`, ...), of special_tokens_map.json and tokenizer_config.json."""
+    found = read_json(folder / "special_tokens_map.json") | read_json(
+        folder / "tokenizer_config.json"
+    )
+    return {
+        name: content
+        for name, value in found.items()
+        if name.endswith("_token") and (content := _content(value))
+    }
+
+
+def _content(value: Any) -> str:
+    """A special token as a string; configurations hold either the string or an object."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
+
+
+def template_of(folder: Path) -> str:
+    """The source of the chat template: chat_template.jinja, else `chat_template` of tokenizer_config.json.
+
+    Raises:
+        WeightsError: there is none.
+    """
+    if (folder / "chat_template.jinja").exists():
+        return read_text(folder / "chat_template.jinja")
+    found = read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):
+        named = {str(item.get("name")): item.get("template") for item in found}
+        found = named.get("default")
+    if not isinstance(found, str):
+        raise WeightsError(
+            f"model folder {folder}: no chat template; expected chat_template.jinja, or chat_template in "
+            "tokenizer_config.json"
+        )
+    return found
+
+
+def eos_ids_of(folder: Path) -> list[int]:
+    """The ids that the model's own configuration says end a text, first named first."""
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        value = read_json(folder / name).get("eos_token_id")
+        found += [value] if isinstance(value, int) else value if isinstance(value, list) else []
+    return found

@@ -1,0 +1,271 @@
+"""The seam between clients and the network, and the way back from a problem document to an error.
+
+Clients are written against httpx's interface. Real traffic runs over aiohttp, whose pool stays fast at hundreds of
+concurrent requests where httpx's own does not; tests pass an in-process `httpx.ASGITransport` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+from pydantic import BaseModel
+
+from triforge.errors import (
+    ConfigError,
+    ConflictError,
+    InputError,
+    NotFoundError,
+    PolicyError,
+    TriforgeError,
+    UnavailableError,
+)
+
+CONNECT_TIMEOUT_S = 5.0
+# Shorter than the keep-alive of any server we talk to (uvicorn closes after 5 s): a connection that the server closes
+# just as we use it looks like a crash.
+KEEPALIVE_S = 4.0
+
+_BUSY = (429, 503)
+_SAFE_METHODS = ("GET", "HEAD", "PUT", "DELETE")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_JSON = {"content-type": "application/json"}
+
+
+class UnreachableError(UnavailableError):
+    """Nothing answered: connection refused, lost or silent. The request may or may not have arrived."""
+
+
+def http_client(
+    base_url: str,
+    *,
+    timeout_s: float = 60.0,
+    transport: httpx.AsyncBaseTransport | None = None,
+    max_connections: int = 256,
+    headers: Mapping[str, str] | None = None,
+    api_key: str = "",
+) -> httpx.AsyncClient:
+    """A client of one server. Make one a process and event loop, and close it.
+
+    Args:
+        base_url: scheme, host and port; a path is kept as a prefix.
+        timeout_s: longest silence while an answer is awaited, and longest wait for a free connection.
+        transport: what carries the requests; None is the network.
+        max_connections: most connections at a time; further requests wait.
+        headers: sent with every request.
+        api_key: sent as a bearer token unless empty.
+    """
+    sent = dict(headers or {})
+    if api_key:
+        sent["authorization"] = f"Bearer {api_key}"
+    if transport is None:
+        transport = _network(base_url, max_connections)
+    return httpx.AsyncClient(
+        base_url=base_url.rstrip("/"),
+        timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        transport=transport,
+        headers=sent,
+        trust_env=False,
+    )
+
+
+def _network(base_url: str, max_connections: int) -> AiohttpTransport:
+    limits = httpx.Limits(max_connections=max_connections, keepalive_expiry=KEEPALIVE_S)
+    secure = base_url.startswith(
+        "https://"
+    )  # the certificate store is slow to read; http needs none
+
+    def session() -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=max_connections, keepalive_timeout=KEEPALIVE_S, ssl=secure
+        )
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+    return AiohttpTransport(verify=secure, limits=limits, client=session)
+
+
+async def request(
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    *,
+    body: BaseModel | bytes | Any = None,
+    params: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    deadline_s: float = 0.0,
+    repeatable: bool | None = None,
+) -> httpx.Response:
+    """Send one request and return its successful answer.
+
+    While `deadline_s` lasts, a server that says 429 or 503 is asked again after its Retry-After, and so is one that
+    cannot be reached if the request may be repeated.
+
+    Args:
+        client: from `http_client`.
+        method: HTTP method.
+        path: below the client's base URL.
+        body: a message, JSON as bytes, or anything json can write; None sends none.
+        params: query parameters; None values are left out.
+        headers: sent with this request beside the client's own.
+        headers: sent beside the client's own.
+        deadline_s: seconds to go on trying; 0 tries once.
+        repeatable: whether a request that may have arrived can be sent again; None asks the method.
+
+    Raises:
+        UnreachableError: nothing answers until the deadline.
+        UnavailableError: the server is busy or not ready until the deadline.
+        TriforgeError: the class that the server's problem document names.
+    """
+    again = method in _SAFE_METHODS if repeatable is None else repeatable
+    deadline = time.monotonic() + deadline_s
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await _once(client, method, path, body=body, params=params, headers=headers)
+        except UnavailableError as error:
+            lost = isinstance(error, UnreachableError)
+            wait = pause if lost else max(pause, error.retry_after_s or 0.0)
+            if (lost and not again) or time.monotonic() + wait > deadline:
+                raise
+        await asyncio.sleep(wait)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+async def _once(
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    *,
+    body: BaseModel | bytes | Any,
+    params: Mapping[str, Any] | None,
+    headers: Mapping[str, str] | None,
+) -> httpx.Response:
+    content: bytes | str | None
+    if body is None or isinstance(body, bytes):
+        content = body
+    elif isinstance(body, BaseModel):
+        content = body.model_dump_json()
+    else:
+        content = json.dumps(body)
+    query = {key: value for key, value in (params or {}).items() if value is not None}
+    try:
+        response = await client.request(
+            method,
+            path,
+            content=content,
+            params=query or None,
+            headers=(_JSON if content is not None else {}) | dict(headers or {}),
+        )
+    except (httpx.TransportError, aiohttp.ClientError, OSError) as error:
+        name = type(error).__name__
+        raise UnreachableError(
+            f"{client.base_url}: no answer to {method} {path} ({name}: {error}); "
+            "is the service up and the address right?"
+        ) from error
+    if response.is_success:
+        return response
+    raise error_of(response)
+
+
+async def get_json(
+    client: httpx.AsyncClient,
+    path: str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    deadline_s: float = 0.0,
+) -> Any:
+    """GET and parse the answer. Errors: see `request`."""
+    response = await request(client, "GET", path, params=params, deadline_s=deadline_s)
+    return parse_json(response)
+
+
+async def post_json(
+    client: httpx.AsyncClient,
+    path: str,
+    body: BaseModel | bytes | Any = None,
+    *,
+    deadline_s: float = 0.0,
+    repeatable: bool = False,
+) -> Any:
+    """POST and parse the answer. Errors: see `request`."""
+    response = await request(
+        client, "POST", path, body=body, deadline_s=deadline_s, repeatable=repeatable
+    )
+    return parse_json(response)
+
+
+def parse_json(response: httpx.Response) -> Any:
+    """The JSON of an answer.
+
+    Raises:
+        PolicyError: the answer is not JSON; something else listens at that address.
+    """
+    try:
+        return json.loads(response.content)
+    except ValueError:
+        raise PolicyError(
+            f"{response.url}: expected JSON, got {response.text[:120]!r}; is the address right?"
+        ) from None
+
+
+def error_of(response: httpx.Response) -> TriforgeError:
+    """The error that an unsuccessful answer stands for: its problem document's kind, else its status."""
+    try:
+        document = json.loads(response.content)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        document = {}
+    kind = str(document.get("type", "")).removeprefix("urn:triforge:")
+    detail = _detail(response, document)
+    cls = _kinds().get(kind) or _class_of(response.status_code)
+    problems = document.get("problems")
+    return cls(
+        detail,
+        retry_after_s=_retry_after(response),
+        problems=tuple(map(str, problems)) if isinstance(problems, list) else (),
+    )
+
+
+def _detail(response: httpx.Response, document: dict[str, Any]) -> str:
+    for found in (document.get("detail"), document.get("error"), document.get("message")):
+        if isinstance(found, dict):
+            found = found.get("message")
+        if isinstance(found, str) and found:
+            return found
+    body = " ".join(response.text[:200].split())
+    request = response.request
+    return f"{request.method} {request.url}: status {response.status_code} {body}".rstrip()
+
+
+def _class_of(status: int) -> type[TriforgeError]:
+    if status in (401, 403):
+        return ConfigError
+    if status in _BUSY:
+        return UnavailableError
+    if status >= 500:
+        return PolicyError if status == 502 else TriforgeError
+    return {404: NotFoundError, 409: ConflictError}.get(status, InputError)
+
+
+def _kinds() -> dict[str, type[TriforgeError]]:
+    return {"internal": TriforgeError} | {cls.kind: cls for cls in TriforgeError.__subclasses__()}
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds of the Retry-After header; a busy server without one gets a second; None for all others."""
+    text = response.headers.get("retry-after", "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if math.isfinite(seconds) and seconds >= 0:
+        return seconds
+    return 1.0 if response.status_code in _BUSY else None

@@ -1,0 +1,313 @@
+"""Messages to token ids and back, by the model folder's own chat template. No torch, no transformers.
+
+Three promises:
+
+* a conversation is never tokenised twice: `extend` returns the given ids followed by new ones;
+* text is only text: a control token's string inside a message's content does not become that control token;
+* ordinary conversations get the ids that transformers' `apply_chat_template` gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from tokenizers import Tokenizer
+
+from triforge.chat_template import (
+    compile_template,
+    eos_ids_of,
+    read_text,
+    special_tokens_of,
+    template_of,
+)
+from triforge.errors import InputError, WeightsError
+from triforge.messages import ChatMessage
+
+# Private-use characters stand for pieces of content while the template runs. Templates neither test nor trim them.
+_OPEN, _CLOSE, _SENTINEL = "\ue000", "\ue001", "\ue002"
+_PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+_OWN = f"[{_OPEN}{_CLOSE}{_SENTINEL}]"
+# A role marker that is an ordinary word of a small vocabulary, not registered as a special token.
+_MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+
+_PAST = (ChatMessage(role="user", content="."), ChatMessage(role="assistant", content="."))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaffold:
+    """What the template puts around an assistant's content, learnt once from a probe."""
+
+    closing: tuple[int, ...]  # ids from the end of the content to the end of its turn
+    markers: tuple[str, ...]  # strings of control tokens the template uses
+
+
+class Renderer:
+    """The only thing that owns a tokenizer. Immutable after construction and safe to share between coroutines.
+
+    Attributes:
+        eos_ids: ids that end a response: the model's own and the template's end-of-turn token.
+        vocab_size: number of ids, added tokens included.
+    """
+
+    eos_ids: tuple[int, ...]
+    vocab_size: int
+
+    def __init__(
+        self,
+        tokenizer_json: str,
+        template: str,
+        *,
+        variables: dict[str, str] | None = None,
+        eos_ids: Sequence[int] = (),
+    ) -> None:
+        """See `from_folder`.
+
+        Args:
+            tokenizer_json: the text of tokenizer.json.
+            template: the Jinja chat template.
+            variables: special tokens by name (`bos_token`, ...), given to the template.
+            eos_ids: ids that the model's configuration says end a text.
+
+        Raises:
+            WeightsError: the tokenizer or the template cannot be read, or the template hides assistant messages.
+        """
+        self._live = _tokenizer(tokenizer_json)
+        self._plain = _tokenizer(tokenizer_json)
+        self._plain.encode_special_tokens = True  # the strings of special tokens are plain text
+        self._template = compile_template(template)
+        self._variables = dict(variables or {})
+        self.vocab_size = self._live.get_vocab_size(with_added_tokens=True)
+        added = self._live.get_added_tokens_decoder()
+        special = {index: token.content for index, token in added.items() if token.special}
+        for content in self._variables.values():
+            found = self._live.token_to_id(content)
+            if found is not None:
+                special[found] = content
+        self._hostile: re.Pattern[str] = re.compile(_OWN)
+        scaffold = self._probe({token.content for token in added.values()})
+        self._closing = scaffold.closing
+        control = set(special.values()) | set(scaffold.markers)
+        unknown = self._live.token_to_id(self._variables.get("unk_token", ""))
+        self._unknown = frozenset(() if unknown is None else (unknown,))
+        self._control_ids = set(special) | {
+            index for m in scaffold.markers if (index := self._live.token_to_id(m)) is not None
+        }
+        self._hostile = re.compile(
+            "|".join([_OWN, *(re.escape(s) for s in sorted(control, key=len, reverse=True) if s)])
+        )
+        ends = list(dict.fromkeys(eos_ids))
+        if self._closing and self._closing[0] in self._control_ids:
+            ends += [self._closing[0]] if self._closing[0] not in ends else []
+        self.eos_ids = tuple(ends)
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> Renderer:
+        """Read tokenizer.json, the chat template and the end-of-text ids from a model folder.
+
+        The template is chat_template.jinja, else `chat_template` of tokenizer_config.json.
+
+        Raises:
+            WeightsError: a file is missing or malformed; the sentence names it.
+        """
+        folder = Path(path)
+        variables = special_tokens_of(folder)
+        text = read_text(folder / "tokenizer.json")
+        ends = eos_ids_of(folder)
+        eos = _tokenizer(text).token_to_id(variables.get("eos_token", ""))
+        if eos is not None:
+            ends.append(eos)
+        return cls(text, template_of(folder), variables=variables, eos_ids=ends)
+
+    def render(
+        self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """The ids of a whole conversation.
+
+        Raises:
+            InputError: there is no message, or the template refuses the conversation.
+        """
+        if not messages:
+            raise InputError("messages: expected at least one, given none")
+        literal: list[str] = []
+        return self._encode(self._show(messages, add_generation_prompt, literal), literal)
+
+    def extend(
+        self,
+        prefix_ids: Sequence[int],
+        new_messages: Sequence[ChatMessage],
+        *,
+        generation_prompt: bool = True,
+    ) -> list[int]:
+        """The given ids, exactly, followed by what continues the conversation.
+
+        The prefix ends with an assistant's response, complete or cut off by its length. What the template writes
+        between such a response and the next message is added; the part of it that was already sampled is not.
+
+        Args:
+            prefix_ids: prompt and response as they came back; empty renders a new conversation.
+            new_messages: messages after the response; none leaves the prefix as it is.
+            generation_prompt: whether to open the next assistant turn.
+
+        Raises:
+            InputError: nothing was given, or the template refuses the conversation.
+        """
+        if not prefix_ids:
+            return self.render(new_messages, add_generation_prompt=generation_prompt)
+        if not new_messages:
+            return list(prefix_ids)
+        literal: list[str] = []
+        text = self._after_response(new_messages, generation_prompt, literal)
+        bridge = self._encode(text, literal)
+        return [*prefix_ids, *bridge[self._overlap(prefix_ids, bridge) :]]
+
+    def encode_supervised(self, messages: Sequence[ChatMessage]) -> tuple[list[int], list[bool]]:
+        """A demonstration as a rollout would have produced it.
+
+        Returns:
+            The ids, and for each whether it is trained on: assistants' contents and their end-of-turn tokens. The ids
+            end with the last of these.
+
+        Raises:
+            InputError: the first message is an assistant's, the last is not, or two assistants follow one another.
+        """
+        ids: list[int] = []
+        mask: list[bool] = []
+        pending: list[ChatMessage] = []
+        for number, message in enumerate(messages):
+            if message.role != "assistant":
+                pending.append(message)
+                continue
+            if not pending:
+                raise InputError(
+                    f"messages.{number}: an assistant message needs a system or user message before it"
+                )
+            ids = self.extend(ids, pending)
+            mask += [False] * (len(ids) - len(mask))
+            pending = []
+            said = self.encode_text(message.content) + self._end_of_turn()
+            ids += said
+            mask += [True] * len(said)
+        if pending or not ids:
+            raise InputError("messages: the last message of a demonstration must be an assistant's")
+        return ids, mask
+
+    def encode_text(self, text: str) -> list[int]:
+        """The ids of plain text; strings of control tokens stay text."""
+        literal: list[str] = []
+        return self._encode(self._guard(text, literal), literal)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of ids."""
+        return str(self._live.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def _end_of_turn(self) -> list[int]:
+        return [self._closing[0]] if self._closing and self._closing[0] in self.eos_ids else []
+
+    def _overlap(self, prefix_ids: Sequence[int], bridge: Sequence[int]) -> int:
+        """How many leading ids of the bridge are the closing that the prefix ends with already."""
+        for size in range(min(len(self._closing), len(prefix_ids)), 0, -1):
+            closing = list(self._closing[:size])
+            if list(prefix_ids[-size:]) == closing and list(bridge[:size]) == closing:
+                return size
+        return 0
+
+    def _after_response(
+        self, new_messages: Sequence[ChatMessage], generation_prompt: bool, literal: list[str]
+    ) -> str:
+        """What the template shows after an assistant's content: its closing, the new messages, the next opening."""
+        shown = self._show([*_PAST, *new_messages], generation_prompt, literal, response=1)
+        before, found, after = shown.partition(_SENTINEL)
+        if not found or _SENTINEL in after or _SENTINEL in before:
+            raise InputError(
+                "the chat template does not show an assistant message exactly once before "
+                f"{new_messages[0].role} messages"
+            )
+        return after
+
+    def _show(
+        self,
+        messages: Sequence[ChatMessage],
+        generation_prompt: bool,
+        literal: list[str],
+        *,
+        response: int | None = None,
+    ) -> str:
+        """The template's text. Control strings in contents become placeholders that index `literal`."""
+        shown = [
+            {
+                "role": message.role,
+                "content": _SENTINEL if i == response else self._guard(message.content, literal),
+            }
+            for i, message in enumerate(messages)
+        ]
+        try:
+            return self._template.render(
+                messages=shown, add_generation_prompt=generation_prompt, **self._variables
+            )
+        except jinja2.TemplateError as error:
+            raise InputError(f"the chat template refuses the messages: {error}") from error
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            raise InputError(
+                f"the chat template fails on the messages: {type(error).__name__}: {error}"
+            ) from error
+
+    def _guard(self, content: str, literal: list[str]) -> str:
+        def hide(match: re.Match[str]) -> str:
+            literal.append(match.group())
+            return f"{_OPEN}{len(literal) - 1}{_CLOSE}"
+
+        return self._hostile.sub(hide, content)
+
+    def _encode(self, text: str, literal: Sequence[str]) -> list[int]:
+        if not literal:
+            return list(self._live.encode(text, add_special_tokens=False).ids)
+        ids: list[int] = []
+        for number, piece in enumerate(_PLACEHOLDER.split(text)):
+            if number % 2:
+                ids += self._inert(literal[int(piece)])
+            elif piece:
+                ids += self._live.encode(piece, add_special_tokens=False).ids
+        return ids
+
+    def _inert(self, text: str) -> list[int]:
+        """Ids of a control token's string, none of which is a control token."""
+        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        if self._control_ids.isdisjoint(ids):
+            return ids
+        # A vocabulary of whole words knows the marker as a word; letter by letter it does not.
+        letters = [i for c in text for i in self._plain.encode(c, add_special_tokens=False).ids]
+        return [i for i in letters if i not in self._control_ids or i in self._unknown]
+
+    def _probe(self, registered: set[str]) -> _Scaffold:
+        try:
+            shown = self._show(_PAST, False, [], response=1)
+            opened = self._show(_PAST[:1], True, [])
+        except InputError as error:
+            raise WeightsError(f"chat template: {error.detail}") from error
+        before, found, after = shown.partition(_SENTINEL)
+        if not found or _SENTINEL in after:
+            raise WeightsError(
+                "chat template: expected every assistant message to be shown once; it is "
+                + ("shown twice" if found else "not shown")
+            )
+        closing = list(self._live.encode(after, add_special_tokens=False).ids)
+        words = [
+            self._live.id_to_token(i)
+            for i in self._live.encode(before + after + opened, add_special_tokens=False).ids
+        ]
+        markers = {w for w in words if w is not None and _MARKER.fullmatch(w)}
+        return _Scaffold(tuple(closing), tuple(sorted(markers - registered)))
+
+
+def _tokenizer(text: str) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # the Rust library raises bare Exception
+        raise WeightsError(f"tokenizer.json: not a tokenizer: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
