@@ -9,6 +9,7 @@ Each message names its producer and consumer. Messages are frozen and refuse unk
     adaptation    how tasks went, and how they are rewritten
     training      what a learner trains on, and the weights that come out
     runs          runs and events, as people see them
+    pools         pools of tasks, as people see them
 """
 
 from triforge.messages.adaptation import (
@@ -36,6 +37,21 @@ from triforge.messages.generation import (
     GenerateRequest,
     Sampling,
     VersionSpan,
+)
+from triforge.messages.pools import (
+    GenerateSpec,
+    Lineage,
+    LineageVersion,
+    Measurement,
+    Plan,
+    PlanRequest,
+    PoolPage,
+    PoolRequest,
+    PoolState,
+    ProposalPage,
+    TaskDetail,
+    TaskPage,
+    TaskUpload,
 )
 from triforge.messages.runs import Event, RunState, RunStep
 from triforge.messages.tasks import GroupTask, PlannedGroup, Task
@@ -71,14 +87,24 @@ __all__ = [
     "GenerateOutput",
     "GenerateReply",
     "GenerateRequest",
+    "GenerateSpec",
     "GroupTask",
     "JudgeTask",
     "JudgedGroup",
+    "Lineage",
+    "LineageVersion",
+    "Measurement",
     "Message",
     "Outcome",
     "Params",
+    "Plan",
+    "PlanRequest",
     "PlannedGroup",
+    "PoolPage",
+    "PoolRequest",
+    "PoolState",
     "Proposal",
+    "ProposalPage",
     "Purpose",
     "Role",
     "RunState",
@@ -90,8 +116,11 @@ __all__ = [
     "StepReport",
     "StepVotes",
     "Task",
+    "TaskDetail",
     "TaskOutcome",
+    "TaskPage",
     "TaskState",
+    "TaskUpload",
     "TrainBatch",
     "TrainRow",
     "TrainedRole",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from triforge.messages.base import Direction, Message, Purpose
+from triforge.messages.generation import Sampling
 
 
 class CriticNote(Message):
@@ -17,24 +20,32 @@ class CriticNote(Message):
 
 
 class AdaptSettings(Message):
-    """The run's knobs that adaptation needs; a worker serves many runs and knows none of their configs."""
+    """The run's knobs that adaptation needs; a worker serves many runs and knows none of their configs.
+
+    Produced by: conductor (config and preset). `alpha_low` and `alpha_high` are the band; `max_proposals` 0 is no limit;
+    `notes` is how many trajectories the critic reads; `null_control` is the share of proposals whose candidate is the
+    unchanged parent; `sampling` is the rewriter's.
+    """
 
     acceptance: Literal["paper", "confident"] = "confident"
-    acceptance_alpha: float = 0.05
-    alpha_low: float = 0.2
-    alpha_high: float = 0.8
-    max_rollouts: int = 64
-    max_pending: int = 2
-    max_proposals: int = 0
-    candidates: int = 3
-    critic_tokens: int = 48
-    null_control: float = 0.0
+    acceptance_alpha: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
+    alpha_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    alpha_high: Annotated[float, Field(ge=0.0, le=1.0)] = 0.8
+    max_rollouts: Annotated[int, Field(ge=1)] = 64
+    max_pending: Annotated[int, Field(ge=0)] = 2
+    max_proposals: Annotated[int, Field(ge=0)] = 0
+    candidates: Annotated[int, Field(ge=1, le=16)] = 3
+    critic_tokens: Annotated[int, Field(ge=1)] = 48
+    notes: Annotated[int, Field(ge=1)] = 2
+    null_control: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    sampling: Sampling = Sampling(max_new_tokens=256)
 
 
 class TaskOutcome(Message):
     """How a group went. Produced by: conductor. Consumed by: env_adapter (queue `adapt`).
 
     Only measured rollouts count: `successes <= measured <= rollouts`. `policy_version` is what they were sampled with.
+    `adapt` False only records the measurement (and decides what is pending).
     """
 
     group_id: str
@@ -64,7 +75,9 @@ class CheckResult(Message):
 class Proposal(Message):
     """A rewrite and everything said about it. Produced by: adapt worker. Consumed by: store, people.
 
-    `parent_counts` and `candidate_counts` are (successes, measured) a paired group, oldest first.
+    `parent_counts` and `candidate_counts` are (successes, measured) a paired group, oldest first. `verdict` is what the
+    acceptance test said; it differs from `state` for a null control, whose candidate is the unchanged parent and is
+    never taken, and for a proposal whose parent left in the meantime.
     """
 
     id: str
@@ -85,4 +98,6 @@ class Proposal(Message):
     checks: tuple[CheckResult, ...] = ()
     parent_counts: tuple[tuple[int, int], ...] = ()
     candidate_counts: tuple[tuple[int, int], ...] = ()
+    verdict: Literal["", "accepted", "rejected"] = ""
+    null_control: bool = False
     reason: str = ""
