@@ -275,6 +275,8 @@ class StepRunner:
                 max_proposals=adaptation.max_proposals,
                 candidates=adaptation.candidates,
                 critic_tokens=adaptation.critic_tokens,
+                notes=adaptation.notes,
+                sampling=self._config.models.rewrites.sampling(),
                 null_control=adaptation.null_control,
             ),
         )
