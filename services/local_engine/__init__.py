@@ -1,0 +1,9 @@
+"""The local engine: a CPU engine that speaks a subset of SGLang's HTTP API over transformers models.
+
+Enters: prompts as text or token ids, weight folders (safetensors).
+Leaves: token ids with log-probabilities and the weight version of every token.
+Never: imports another room, trains, or calls another service.
+
+It stands in for SGLang on laptops and in CI. Requests are batched continuously, prompts that share a prefix share its
+keys and values, and weights are swapped between two decode steps while requests run.
+"""

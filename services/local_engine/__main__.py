@@ -1,0 +1,95 @@
+"""Start the local engine: `python -m services.local_engine --model-path FOLDER`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from triforge.errors import TriforgeError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m services.local_engine",
+        description="Serve a causal language model on the CPU over a subset of SGLang's HTTP API.",
+    )
+    add = parser.add_argument
+    add("--model-path", required=True, type=Path, help="folder with config.json and safetensors")
+    add("--host", default="127.0.0.1")
+    add("--port", default=30000, type=int)
+    add("--served-model-name", default="", help="name in /v1/models (default: the folder)")
+    add("--weight-version", default="default", help="version of the weights in the folder")
+    add("--max-running-requests", default=64, type=int, help="requests decoded side by side")
+    add("--max-total-tokens", default=65536, type=int, help="tokens of all running requests")
+    add("--max-prefill-tokens", default=1024, type=int, help="prompt tokens between two steps")
+    add("--max-queued-requests", default=4096, type=int, help="requests that may wait")
+    add("--api-key", default=os.environ.get("LOCAL_ENGINE_API_KEY"))
+    add("--admin-api-key", default=os.environ.get("LOCAL_ENGINE_ADMIN_API_KEY"))
+    add("--threads", default=1, type=int, help="torch threads; 1 is best on shared cores")
+    add("--random-seed", default=None, type=int)
+    add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Load the model, then serve until a signal arrives; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    import torch
+    import uvicorn
+
+    from services.local_engine.app import create_app
+    from services.local_engine.detokenize import TextCodec
+    from services.local_engine.engine import Engine
+    from services.local_engine.model import load_model
+    from services.local_engine.scheduler import Limits
+
+    torch.set_num_threads(options.threads)
+    try:
+        model, config = load_model(options.model_path)
+        codec = TextCodec(options.model_path)
+    except TriforgeError as error:
+        logging.getLogger(__name__).error("%s", error.detail)
+        return 2
+    engine = Engine(
+        model,
+        config,
+        codec,
+        options.model_path,
+        limits=Limits(
+            max_running=options.max_running_requests,
+            max_total_tokens=options.max_total_tokens,
+            max_prefill_tokens=options.max_prefill_tokens,
+            max_queued=options.max_queued_requests,
+        ),
+        version=options.weight_version,
+        seed=options.random_seed,
+    )
+    app = create_app(
+        engine=engine,
+        served_name=options.served_model_name or options.model_path.name,
+        api_key=options.api_key or None,
+        admin_api_key=options.admin_api_key or None,
+    )
+    engine.start()
+    try:
+        uvicorn.run(
+            app,
+            host=options.host,
+            port=options.port,
+            log_level=options.log_level,
+            access_log=False,
+            timeout_graceful_shutdown=5,
+        )
+    finally:
+        engine.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Keys and values of the running requests, one row a request, read as views.
+
+Running requests always occupy rows 0..n-1, so that a decode step reads `[:n, :span]` of the storage without copying.
+A row is written at any position (cells), moved when a row before it becomes free, and grown when a longer request
+arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NEVER = float("-inf")
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """One forward pass over the rows [first, first + rows), `width` token places a row.
+
+    `ids`, `positions`, `cells`: int64 [N], the tokens that really exist, row by row. `cells` is where their keys and
+    values go (`row * capacity + position`). `pack`: int64 [N], their places in the padded [rows * width] layout, or
+    None when there is no padding. `mask`: float [rows, 1, width, span], 0 or -inf. `wanted`: int64 [M], which of the N
+    tokens need logits, or None for all.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    cells: Tensor
+    first: int
+    rows: int
+    width: int
+    span: int
+    mask: Tensor
+    pack: Tensor | None = None
+    wanted: Tensor | None = None
+
+
+def _blank(*shape: int) -> Tensor:
+    """Zeros whose pages the kernel hands out on first touch (`torch.zeros` would touch them all)."""
+    return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+
+
+class SlotCache:
+    """Storage `data` of shape [layers, rows, capacity, 2, kv_heads, head_dim], float32.
+
+    Never written cells are zero, not garbage: a masked NaN would still poison the weighted sum of the values.
+
+    Args:
+        layers: number of decoder layers.
+        kv_heads: key/value heads a layer.
+        head_dim: width of a head.
+    """
+
+    def __init__(self, layers: int, kv_heads: int, head_dim: int) -> None:
+        self.layers, self.kv_heads, self.head_dim = layers, kv_heads, head_dim
+        self.rows = 0
+        self.capacity = 0
+        self._allocate(4, 64)
+
+    def _allocate(self, rows: int, capacity: int) -> None:
+        self.rows, self.capacity = rows, capacity
+        self.data = _blank(self.layers, rows, capacity, 2, self.kv_heads, self.head_dim)
+        cell = 2 * self.kv_heads * self.head_dim
+        self.flat = [self.data[i].view(rows * capacity, cell) for i in range(self.layers)]
+        self.keys = [self.data[i, :, :, 0].transpose(1, 2) for i in range(self.layers)]
+        self.values = [self.data[i, :, :, 1].transpose(1, 2) for i in range(self.layers)]
+        # One row of the decode mask a request; a step opens one more cell of each row.
+        self._open = torch.full((rows, capacity), NEVER)
+        self._open_flat = self._open.view(-1)
+
+    def reserve(self, rows: int, capacity: int, lengths: list[int]) -> None:
+        """Grow to at least `rows` x `capacity`; the first `lengths[r]` cells of row r survive."""
+        if rows <= self.rows and capacity <= self.capacity:
+            return
+        old, old_open = self.data, self._open
+        new_rows = self.rows if rows <= self.rows else max(rows, 2 * self.rows)
+        new_capacity = (
+            self.capacity if capacity <= self.capacity else max(capacity, 2 * self.capacity)
+        )
+        self._allocate(new_rows, new_capacity)
+        for row, length in enumerate(lengths):
+            self.data[:, row, :length].copy_(old[:, row, :length])
+            self._open[row, : old_open.shape[1]].copy_(old_open[row])
+
+    def write_prefix(self, row: int, start: int, segment: Tensor) -> None:
+        """Put `segment` [layers, n, 2, kv_heads, head_dim] into cells [start, start + n) of `row`."""
+        self.data[:, row, start : start + segment.shape[1]].copy_(segment)
+
+    def read(self, row: int, start: int, end: int) -> Tensor:
+        """A copy of cells [start, end) of `row`: [layers, end - start, 2, kv_heads, head_dim]."""
+        return self.data[:, row, start:end].clone()
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` cells of row `source` to row `target`."""
+        self.data[:, target, :length].copy_(self.data[:, source, :length])
+        self._open[target].copy_(self._open[source])
+
+    def open_row(self, row: int, length: int) -> None:
+        """Let decode steps of `row` see its first `length` cells and no other."""
+        self._open[row, :length] = 0.0
+        self._open[row, length:] = NEVER
+
+    def decode_batch(self, ids: Tensor, positions: Tensor, bases: Tensor, span: int) -> StepBatch:
+        """One token for each of the rows 0..n-1; `bases` is `row * capacity`, `span` the longest row after it."""
+        rows = ids.shape[0]
+        cells = bases + positions
+        self._open_flat.index_fill_(0, cells, 0.0)
+        mask = self._open[:rows, None, None, :span]
+        return StepBatch(ids, positions, cells, 0, rows, 1, span, mask)
+
+    def prefill_batch(
+        self, first: int, tokens: list[list[int]], past: list[int], wanted: list[list[int]]
+    ) -> StepBatch:
+        """Several tokens for each of the rows first..first+len(tokens)-1, behind `past` cells that are filled.
+
+        Args:
+            first: first row.
+            tokens: new tokens a row; may be empty for some rows, not for all.
+            past: filled cells a row.
+            wanted: for each row, the indices into its tokens that need logits.
+        """
+        counts = [len(t) for t in tokens]
+        width, rows = max(counts), len(tokens)
+        span = max(p + n for p, n in zip(past, counts, strict=True))
+        row_of = np.repeat(np.arange(rows), counts)
+        starts = np.cumsum(counts) - counts
+        column = np.arange(len(row_of)) - starts[row_of]
+        positions = np.asarray(past)[row_of] + column
+        ids = np.fromiter((i for t in tokens for i in t), dtype=np.int64, count=len(row_of))
+        pack = None if len(row_of) == rows * width else torch.from_numpy(row_of * width + column)
+        seen = np.asarray(past)[:, None] + np.arange(width)[None, :]
+        blocked = np.arange(span)[None, None, :] > seen[:, :, None]
+        mask = torch.from_numpy(np.where(blocked, np.float32(NEVER), np.float32(0.0)))[:, None]
+        picks = [int(s) + i for s, row in zip(starts, wanted, strict=True) for i in row]
+        return StepBatch(
+            torch.from_numpy(ids),
+            torch.from_numpy(positions.astype(np.int64)),
+            torch.from_numpy(((first + row_of) * self.capacity + positions).astype(np.int64)),
+            first, rows, width, span, mask, pack, torch.tensor(picks, dtype=torch.int64),
+        )  # fmt: skip

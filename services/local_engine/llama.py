@@ -1,0 +1,265 @@
+"""A forward pass of the Llama family over the slot cache, written for little overhead a step.
+
+Differences to the transformers module that compute the same thing with fewer operations: q, k and v are one matrix, so
+are gate and up; the halves of each head are interleaved at load time, which makes the rotary embedding one complex
+multiplication; grouped query heads are laid along the query axis, so that keys and values are never repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from services.local_engine.kv_cache import SlotCache, StepBatch
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """The numbers of a Llama config that the forward pass needs."""
+
+    vocab: int
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    theta: float
+    context: int
+    tied: bool
+
+    @staticmethod
+    def from_config(config: dict[str, Any]) -> LlamaShape | None:
+        """Read a `config.json`; None when it asks for something that this forward pass does not do."""
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        plain = (
+            config.get("model_type") == "llama"
+            and rope.get("rope_type", rope.get("type", "default")) == "default"
+            and not config.get("attention_bias")
+            and not config.get("mlp_bias")
+            and config.get("hidden_act", "silu") == "silu"
+            and float(rope.get("partial_rotary_factor", 1.0)) == 1.0
+        )
+        if not plain:
+            return None
+        heads = int(config["num_attention_heads"])
+        return LlamaShape(
+            vocab=int(config["vocab_size"]),
+            hidden=int(config["hidden_size"]),
+            inner=int(config["intermediate_size"]),
+            layers=int(config["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
+            eps=float(config.get("rms_norm_eps", 1e-6)),
+            theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
+            context=int(config.get("max_position_embeddings", 2048)),
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+
+
+@dataclass(slots=True)
+class _Layer:
+    """Weights of one layer as the forward pass wants them; the last two matrices are transposed views."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+def _interleave(weight: Tensor, heads: int) -> Tensor:
+    """[heads * d, h] with halves (x1.., x2..) a head -> pairs (x1, x2, x1, x2, ..) a head."""
+    rows, hidden = weight.shape
+    return weight.view(heads, 2, rows // heads // 2, hidden).transpose(1, 2).reshape(rows, hidden)
+
+
+def _separate(weight: Tensor, heads: int) -> Tensor:
+    """The inverse of `_interleave`."""
+    rows, hidden = weight.shape
+    return weight.view(heads, rows // heads // 2, 2, hidden).transpose(1, 2).reshape(rows, hidden)
+
+
+class LlamaModel:
+    """RMSNorm, rotary embedding, attention over the slot cache, SwiGLU; tied or untied output matrix.
+
+    Args:
+        shape: the sizes. Weights are undefined until `apply` was called.
+    """
+
+    def __init__(self, shape: LlamaShape) -> None:
+        self.shape = shape
+        s = shape
+        self.vocab_size, self.context_length = s.vocab, s.context
+        self._embed = torch.empty(s.vocab, s.hidden)
+        self._norm = torch.empty(s.hidden)
+        self._head = self._embed if s.tied else torch.empty(s.vocab, s.hidden)
+        qkv_width = (s.heads + 2 * s.kv_heads) * s.head_dim
+        self._layers = [
+            _Layer(
+                attention_norm=torch.empty(s.hidden),
+                qkv=torch.empty(qkv_width, s.hidden),
+                out=torch.empty(s.hidden, s.heads * s.head_dim).t(),
+                mlp_norm=torch.empty(s.hidden),
+                gate_up=torch.empty(2 * s.inner, s.hidden),
+                down=torch.empty(s.hidden, s.inner).t(),
+            )
+            for _ in range(s.layers)
+        ]
+        half = torch.arange(0, s.head_dim, 2, dtype=torch.float32) / s.head_dim
+        angles = torch.arange(s.context, dtype=torch.float32)[:, None] * (1.0 / s.theta**half)
+        self._turns = torch.polar(torch.ones_like(angles), angles)[:, None, :]
+
+    def new_cache(self) -> SlotCache:
+        """An empty cache of the right shape."""
+        return SlotCache(self.shape.layers, self.shape.kv_heads, self.shape.head_dim)
+
+    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+        """Names and shapes of the tensors of a weight folder, and the names that may stand there and are ignored."""
+        s = self.shape
+        query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (s.vocab, s.hidden),
+            "model.norm.weight": (s.hidden,),
+        }
+        for i in range(s.layers):
+            p = f"model.layers.{i}."
+            shapes |= {
+                p + "input_layernorm.weight": (s.hidden,),
+                p + "post_attention_layernorm.weight": (s.hidden,),
+                p + "self_attn.q_proj.weight": (query, s.hidden),
+                p + "self_attn.k_proj.weight": (key, s.hidden),
+                p + "self_attn.v_proj.weight": (key, s.hidden),
+                p + "self_attn.o_proj.weight": (s.hidden, query),
+                p + "mlp.gate_proj.weight": (s.inner, s.hidden),
+                p + "mlp.up_proj.weight": (s.inner, s.hidden),
+                p + "mlp.down_proj.weight": (s.hidden, s.inner),
+            }
+        if s.tied:
+            return shapes, frozenset({"lm_head.weight"})
+        shapes["lm_head.weight"] = (s.vocab, s.hidden)
+        return shapes, frozenset()
+
+    @torch.inference_mode()
+    def apply(self, tensors: dict[str, Tensor]) -> None:
+        """Copy verified tensors in; after it the next forward pass uses them."""
+        s = self.shape
+        query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        self._embed.copy_(tensors["model.embed_tokens.weight"])
+        self._norm.copy_(tensors["model.norm.weight"])
+        if not s.tied:
+            self._head.copy_(tensors["lm_head.weight"])
+        for i, layer in enumerate(self._layers):
+            get = {k: tensors[f"model.layers.{i}.{k}.weight"] for k in _LAYER_NAMES}
+            layer.attention_norm.copy_(get["input_layernorm"])
+            layer.mlp_norm.copy_(get["post_attention_layernorm"])
+            layer.qkv[:query].copy_(_interleave(get["self_attn.q_proj"], s.heads))
+            layer.qkv[query : query + key].copy_(_interleave(get["self_attn.k_proj"], s.kv_heads))
+            layer.qkv[query + key :].copy_(get["self_attn.v_proj"])
+            layer.out.copy_(get["self_attn.o_proj"].t())
+            layer.gate_up[: s.inner].copy_(get["mlp.gate_proj"])
+            layer.gate_up[s.inner :].copy_(get["mlp.up_proj"])
+            layer.down.copy_(get["mlp.down_proj"].t())
+
+    @torch.inference_mode()
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The weights that serve now, under the names and in the layout of a weight folder."""
+        s = self.shape
+        query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        found = {"model.embed_tokens.weight": self._embed, "model.norm.weight": self._norm}
+        if not s.tied:
+            found["lm_head.weight"] = self._head
+        for i, layer in enumerate(self._layers):
+            parts = (
+                layer.attention_norm,
+                layer.mlp_norm,
+                _separate(layer.qkv[:query], s.heads),
+                _separate(layer.qkv[query : query + key], s.kv_heads),
+                layer.qkv[query + key :],
+                layer.out.t(),
+                layer.gate_up[: s.inner],
+                layer.gate_up[s.inner :],
+                layer.down.t(),
+            )
+            for name, tensor in zip(_LAYER_NAMES, parts, strict=True):
+                found[f"model.layers.{i}.{name}.weight"] = tensor
+        return found
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
+        """Logits [M, vocab] of the wanted tokens; keys and values of all tokens are written to the cache."""
+        s = self.shape
+        n = batch.ids.shape[0]
+        rotated = s.heads + s.kv_heads
+        turns = self._turns.index_select(0, batch.positions)
+        mask = self._grouped_mask(batch)
+        rows = slice(batch.first, batch.first + batch.rows)
+        norm_shape = (s.hidden,)
+        x = self._embed.index_select(0, batch.ids)
+        for index, layer in enumerate(self._layers):
+            qkv = F.linear(F.rms_norm(x, norm_shape, layer.attention_norm, s.eps), layer.qkv)
+            pairs = qkv[:, : rotated * s.head_dim].view(n, rotated, s.head_dim // 2, 2)
+            torch.view_as_complex(pairs).mul_(turns)
+            cache.flat[index].index_copy_(0, batch.cells, qkv[:, s.heads * s.head_dim :])
+            seen = F.scaled_dot_product_attention(
+                self._queries(qkv, batch),
+                cache.keys[index][rows, :, : batch.span],
+                cache.values[index][rows, :, : batch.span],
+                attn_mask=mask,
+            )
+            x = torch.addmm(x, self._flatten(seen, batch), layer.out)
+            both = F.linear(F.rms_norm(x, norm_shape, layer.mlp_norm, s.eps), layer.gate_up)
+            x = torch.addmm(x, F.silu(both[:, : s.inner]).mul_(both[:, s.inner :]), layer.down)
+        if batch.wanted is not None:
+            x = x.index_select(0, batch.wanted)
+        return F.linear(F.rms_norm(x, norm_shape, self._norm, s.eps), self._head)
+
+    def _queries(self, qkv: Tensor, batch: StepBatch) -> Tensor:
+        """[N, ...] -> [rows, kv_heads, group * width, head_dim]; query heads of a group lie along the query axis."""
+        s = self.shape
+        group = s.heads // s.kv_heads
+        q = qkv[:, : s.heads * s.head_dim]
+        if batch.pack is not None:
+            padded = q.new_zeros(batch.rows * batch.width, q.shape[1])
+            q = padded.index_copy_(0, batch.pack, q)
+        if batch.width == 1:
+            return q.view(batch.rows, s.kv_heads, group, s.head_dim)
+        q = q.view(batch.rows, batch.width, s.kv_heads, group, s.head_dim)
+        return q.permute(0, 2, 3, 1, 4).reshape(batch.rows, s.kv_heads, -1, s.head_dim)
+
+    def _flatten(self, seen: Tensor, batch: StepBatch) -> Tensor:
+        """The inverse of `_queries`: [N, heads * head_dim]."""
+        s = self.shape
+        if batch.width == 1:
+            flat = seen.reshape(batch.rows, s.heads * s.head_dim)
+        else:
+            group = s.heads // s.kv_heads
+            seen = seen.reshape(batch.rows, s.kv_heads, group, batch.width, s.head_dim)
+            flat = seen.permute(0, 3, 1, 2, 4).reshape(batch.rows * batch.width, -1)
+        return flat if batch.pack is None else flat.index_select(0, batch.pack)
+
+    def _grouped_mask(self, batch: StepBatch) -> Tensor:
+        group = self.shape.heads // self.shape.kv_heads
+        if group == 1 or batch.width == 1:
+            return batch.mask
+        return batch.mask.expand(-1, group, -1, -1).reshape(batch.rows, 1, -1, batch.span)
+
+
+_LAYER_NAMES = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)

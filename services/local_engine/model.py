@@ -1,0 +1,81 @@
+"""Models behind one small interface: a forward pass over the slot cache, and weights that can be swapped."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from services.local_engine.kv_cache import SlotCache, StepBatch
+from services.local_engine.llama import LlamaModel, LlamaShape
+from services.local_engine.weights import check_config, check_tensors, read_json, read_tensors
+from triforge.errors import WeightsError
+
+
+class Model(Protocol):
+    """What the scheduler needs of a model."""
+
+    vocab_size: int
+    context_length: int
+
+    def new_cache(self) -> SlotCache:
+        """An empty cache of the right shape."""
+        ...
+
+    def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
+        """Logits [M, vocab] of the wanted tokens; keys and values go to the cache."""
+        ...
+
+    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+        """Names and shapes of the weights, and the names that may be there and are ignored."""
+        ...
+
+    def apply(self, tensors: dict[str, Tensor]) -> None:
+        """Copy verified weights in."""
+        ...
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The weights that serve now."""
+        ...
+
+
+def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str, Any]]:
+    """Build the model of a folder and load its weights.
+
+    Args:
+        folder: holds `config.json` and safetensors weights.
+        own_llama: use the forward pass of `llama.py` where it fits; False always takes the transformers module.
+
+    Returns:
+        The model and its config.
+
+    Raises:
+        WeightsError: the folder is incomplete or its weights do not fit its config.
+    """
+    config = read_json(folder / "config.json")
+    if not config:
+        raise WeightsError(f"{folder / 'config.json'} does not exist; expected a model folder")
+    shape = LlamaShape.from_config(config) if own_llama else None
+    model: Model
+    if shape is not None:
+        model = LlamaModel(shape)
+    else:
+        # transformers takes seconds to import and the common case does not need it.
+        module = importlib.import_module("services.local_engine.hf_model")
+        model = module.TransformersModel(config)
+    model.apply(stage_weights(folder, model, config))
+    return model, config
+
+
+def stage_weights(folder: Path, model: Model, config: dict[str, Any]) -> dict[str, Tensor]:
+    """Read and verify the weights of a folder without touching the model.
+
+    Raises:
+        WeightsError: names the file or the tensor that is wrong.
+    """
+    tensors = read_tensors(folder)
+    check_config(config, folder)
+    shapes, ignored = model.expected()
+    return check_tensors(tensors, shapes, ignored, folder)

@@ -1,0 +1,140 @@
+"""What a request may ask for: parsing and checking, before anything is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from triforge.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Sampling parameters under SGLang's names and with its defaults. `max_new_tokens` None fills the context."""
+
+    max_new_tokens: int | None = 128
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    no_stop_trim: bool = False
+    regex: str | None = None
+    json_schema: str | None = None
+    sampling_seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a request, as ids, with what is to be returned. `rid` names it for /abort_request."""
+
+    ids: list[int]
+    params: SamplingParams
+    rid: str
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+
+
+def _number(low: float, high: float, *, whole: bool) -> Callable[[str, Any], float]:
+    def check(name: str, value: Any) -> float:
+        kind = int if whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+            word = "an integer" if whole else "a number"
+            raise InputError(f"{name} is {value!r}; expected {word} in [{low:g}, {high:g}]")
+        return int(value) if whole else float(value)
+
+    return check
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}; expected true or false")
+    return value
+
+
+def _strings(name: str, value: Any) -> tuple[str, ...]:
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(s, str) and s for s in items):
+        raise InputError(f"{name} is {value!r}; expected a string or a list of non-empty strings")
+    return tuple(items)
+
+
+def _integers(name: str, value: Any) -> tuple[int, ...]:
+    items = [value] if isinstance(value, int) else value
+    if not isinstance(items, list) or not all(type(i) is int for i in items):
+        raise InputError(f"{name} is {value!r}; expected a list of token ids")
+    return tuple(items)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{name} is {value!r}; expected a string")
+    return value
+
+
+_MANY = 2.0**31
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "max_new_tokens": _number(0, _MANY, whole=True),
+    "min_new_tokens": _number(0, _MANY, whole=True),
+    "temperature": _number(0, 100, whole=False),
+    "top_p": _number(1e-9, 1, whole=False),
+    "top_k": _number(-1, _MANY, whole=True),
+    "min_p": _number(0, 1, whole=False),
+    "n": _number(1, 4096, whole=True),
+    "stop": _strings,
+    "stop_token_ids": _integers,
+    "ignore_eos": _flag,
+    "skip_special_tokens": _flag,
+    "no_stop_trim": _flag,
+    "regex": _text,
+    "json_schema": _text,
+    "sampling_seed": _number(-(2.0**63), 2.0**63, whole=True),
+}
+# Parameters of SGLang that this engine lacks, with the value that means "not used".
+_NEUTRAL: dict[str, Any] = {
+    "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "logit_bias": None, "ebnf": None,
+    "structural_tag": None, "stop_regex": None, "custom_params": None, "beam_width": None,
+    "spaces_between_special_tokens": True, "stream_interval": None,
+}  # fmt: skip
+
+
+def _refuse_unless_neutral(name: str, value: Any) -> None:
+    if name not in _NEUTRAL:
+        raise InputError(f"sampling_params.{name} is unknown; known are {sorted(_CHECKS)}")
+    if value is not None and value != _NEUTRAL[name] and value not in ([], {}):
+        raise InputError(f"sampling_params.{name} is not supported by the local engine")
+
+
+def parse_sampling(raw: Any) -> SamplingParams:
+    """Check `sampling_params` of a request; null means the default of a parameter.
+
+    Raises:
+        InputError: a parameter is unknown, not supported here, or out of its range.
+    """
+    if raw is None:
+        return SamplingParams()
+    if not isinstance(raw, dict):
+        raise InputError(f"sampling_params is {raw!r}; expected an object")
+    found: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name not in _CHECKS:
+            _refuse_unless_neutral(name, value)
+        elif value is not None:
+            found[name] = _CHECKS[name](f"sampling_params.{name}", value)
+        elif name == "max_new_tokens":
+            found[name] = None
+    if found.get("regex") is not None and found.get("json_schema") is not None:
+        raise InputError("sampling_params: regex and json_schema exclude each other")
+    params = SamplingParams(**found)
+    if params.max_new_tokens is not None and params.min_new_tokens > params.max_new_tokens:
+        raise InputError(
+            f"min_new_tokens {params.min_new_tokens} exceeds max_new_tokens {params.max_new_tokens}"
+        )
+    return params

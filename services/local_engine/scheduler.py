@@ -1,0 +1,365 @@
+"""Continuous batching: waiting requests join between two decode steps, finished ones leave their row at once.
+
+Plain and single-threaded: the engine calls `step` again and again from its own thread, and everything else here only
+between two steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.local_engine.model import Model
+from services.local_engine.prefix_cache import PrefixCache
+from services.local_engine.sampler import Sampled, SamplingTable
+from services.local_engine.sequence import Sequence, top_scores
+
+# Prompts that agree on at least this many tokens that are not cached yet are not computed side by side: the first one
+# goes ahead and the others find its keys and values. Below it a second forward pass costs more than it saves.
+_SHARE_FROM = 16
+# Columns of one prefill forward pass; bounds its attention mask.
+_CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much the engine takes on.
+
+    `max_running`: rows. `max_total_tokens`: prompt plus requested tokens of all running requests together, and also the
+    budget of the prefix cache. `max_prefill_tokens`: prompt tokens computed between two decode steps. `max_queued`:
+    requests that may wait.
+    """
+
+    max_running: int = 64
+    max_total_tokens: int = 65536
+    max_prefill_tokens: int = 1024
+    max_queued: int = 4096
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A sequence about to be prefilled: `done` tokens of `tokens` come from the prefix cache as `pieces`."""
+
+    seq: Sequence
+    tokens: list[int]
+    done: int
+    pieces: list[Tensor]
+
+
+class Scheduler:
+    """Owns the rows of the cache and decides what runs next.
+
+    Args:
+        model: the forward pass.
+        limits: how much runs at once.
+        version: weight version that the model holds.
+    """
+
+    def __init__(self, model: Model, limits: Limits, version: str) -> None:
+        self.model = model
+        self.limits = limits
+        self.version = version
+        self.paused = False
+        self.cache = model.new_cache()
+        self.prefixes = PrefixCache(limits.max_total_tokens)
+        self.table = SamplingTable(limits.max_running)
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._reserved = 0
+        self._generation = 0
+        self._finished: list[Sequence] = []
+        # Last token of each row and the position it goes to; the torch views share the memory.
+        self._last = np.zeros(limits.max_running, dtype=np.int64)
+        self._position = np.zeros(limits.max_running, dtype=np.int64)
+        self._last_view = torch.from_numpy(self._last)
+        self._position_view = torch.from_numpy(self._position)
+        self._bases = torch.arange(limits.max_running) * self.cache.capacity
+
+    @property
+    def idle(self) -> bool:
+        """Whether `step` has nothing to do."""
+        return self.paused or not (self.running or self.waiting)
+
+    def submit(self, sequences: Iterable[Sequence]) -> None:
+        """Queue sequences."""
+        self.waiting.extend(sequences)
+
+    @torch.inference_mode()
+    def step(self) -> list[Sequence]:
+        """Admit what fits, sample one token for every running sequence; returns the sequences that ended."""
+        if not self.paused:
+            if self.waiting:
+                self._admit()
+            if self.running:
+                self._decode()
+        return self.take_finished()
+
+    def take_finished(self) -> list[Sequence]:
+        """The sequences that ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    # ---- control, between steps -----------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def pause(self, mode: str) -> None:
+        """Stop stepping. `abort` ends everything, `retract` gives rows back, `in_place` keeps them."""
+        self.paused = True
+        if mode == "abort":
+            self.abort(lambda _: True, "Aborted by pause_generation.")
+        elif mode == "retract":
+            back = list(self.running)
+            while self.running:
+                self._release(len(self.running) - 1)
+            for seq in back:
+                seq.retractions += 1
+            self.waiting.extendleft(reversed(back))
+
+    def resume(self) -> None:
+        """Step again."""
+        self.paused = False
+
+    @torch.inference_mode()
+    def abort(self, chosen: Callable[[Sequence], bool], message: str = "Aborted.") -> int:
+        """End the chosen sequences, waiting or running, with what they have; returns how many."""
+        gone = [seq for seq in self.waiting if chosen(seq)]
+        if gone:
+            self.waiting = deque(seq for seq in self.waiting if not chosen(seq))
+        for row in range(len(self.running) - 1, -1, -1):
+            if chosen(self.running[row]):
+                gone.append(self.running[row])
+                self._release(row)
+        for seq in gone:
+            seq.abort(message)
+        self._finished.extend(gone)
+        return len(gone)
+
+    def flush(self) -> bool:
+        """Forget all cached prefixes; refused (False) while rows are in use."""
+        if self.running:
+            return False
+        self.prefixes.clear()
+        return True
+
+    @torch.inference_mode()
+    def swap(self, tensors: dict[str, Tensor], version: str) -> None:
+        """Serve other weights from the next token on. Running sequences keep their keys and values."""
+        self.model.apply(tensors)
+        self.rename(version)
+        self.prefixes.clear()
+        self._generation += (
+            1  # rows that hold keys of the old weights must not enter the prefix cache
+        )
+
+    def rename(self, version: str) -> None:
+        """Call the weights that serve now `version`."""
+        self.version = version
+        for seq in self.running:
+            seq.begin_span(version)
+
+    # ---- admission ------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        budget = self.limits.max_prefill_tokens
+        while budget > 0 and self.waiting:
+            entries = self._pick(budget)
+            if not entries:
+                return
+            budget -= sum(len(e.tokens) - e.done for e in entries)
+            entries.sort(key=lambda e: len(e.tokens) - e.done)
+            while entries:
+                shortest = len(entries[0].tokens) - entries[0].done
+                n = 1
+                while (
+                    n < len(entries)
+                    and len(entries[n].tokens) - entries[n].done <= 16 + 2 * shortest
+                ):
+                    n += 1
+                self._prefill(entries[:n])
+                entries = entries[n:]
+
+    def _pick(self, budget: int) -> list[_Entry]:
+        """Take sequences off the queue, oldest first, while rows, tokens and the prefill budget last."""
+        picked: list[_Entry] = []
+        later: list[Sequence] = []
+        fresh: set[tuple[int, ...]] = set()
+        reserved = self._reserved
+        while self.waiting and len(self.running) + len(picked) < self.limits.max_running:
+            seq = self.waiting[0]
+            need = len(seq.ids) + seq.max_new
+            if budget <= 0 or reserved + need > self.limits.max_total_tokens:
+                break
+            self.waiting.popleft()
+            tokens = seq.ids + seq.output
+            limit = len(tokens) - 1
+            if seq.wants_input_scores:
+                limit = min(limit, seq.prompt.logprob_start_len)
+            done, pieces = self.prefixes.match(tokens, limit)
+            if len(tokens) - done >= _SHARE_FROM and not seq.wants_input_scores:
+                key = tuple(tokens[done : done + _SHARE_FROM])
+                if key in fresh and self.prefixes.budget >= len(tokens):
+                    later.append(seq)
+                    continue
+                fresh.add(key)
+            picked.append(_Entry(seq, tokens, done, pieces))
+            budget -= len(tokens) - done
+            reserved += need
+        self.waiting.extendleft(reversed(later))
+        return picked
+
+    def _prefill(self, entries: list[_Entry]) -> None:
+        """Give rows to sequences, compute their prompts and sample their first token."""
+        first = len(self.running)
+        longest = max(len(e.seq.ids) + e.seq.max_new for e in entries)
+        self.cache.reserve(first + len(entries), longest, self._position[:first].tolist())
+        self._bases = torch.arange(self.limits.max_running) * self.cache.capacity
+        for row, entry in enumerate(entries, first):
+            self._seat(row, entry)
+        pieces = self._compute(first, entries)
+        for row, (entry, logits) in enumerate(zip(entries, pieces, strict=True), first):
+            self.cache.open_row(row, len(entry.tokens))
+            self._position[row] = len(entry.tokens)
+            if entry.seq.wants_input_scores:
+                self._score_input(entry, logits)
+            self._remember(row, entry.tokens)
+        last = (
+            pieces[0]
+            if len(pieces) == 1 and len(pieces[0]) == 1
+            else torch.cat([p[-1:] for p in pieces])
+        )
+        self._sample(first, last)
+
+    def _seat(self, row: int, entry: _Entry) -> None:
+        seq, p = entry.seq, entry.seq.prompt.params
+        at = 0
+        for piece in entry.pieces:
+            self.cache.write_prefix(row, at, piece)
+            at += piece.shape[1]
+        self.table.put(
+            row, temperature=p.temperature, top_p=p.top_p, top_k=p.top_k, min_p=p.min_p, seed=seq.seed,
+            count=len(seq.output),
+        )  # fmt: skip
+        if not seq.retractions:
+            seq.cached = entry.done
+        seq.generation = self._generation
+        seq.begin_span(self.version)
+        self._reserved += len(seq.ids) + seq.max_new
+        self.running.append(seq)
+
+    def _compute(self, first: int, entries: list[_Entry]) -> list[Tensor]:
+        """Logits a row: of its last token, or of all new tokens when the prompt is to be scored."""
+        tokens = [e.tokens[e.done :] for e in entries]
+        found: list[list[Tensor]] = [[] for _ in entries]
+        for start in range(0, max(map(len, tokens)), _CHUNK):
+            part = [t[start : start + _CHUNK] for t in tokens]
+            past = [e.done + min(start, len(t)) for e, t in zip(entries, tokens, strict=True)]
+            wanted = []
+            for entry, here, whole in zip(entries, part, tokens, strict=True):
+                if entry.seq.wants_input_scores:
+                    wanted.append(list(range(len(here))))
+                else:
+                    ends = here and start + len(here) == len(whole)
+                    wanted.append([len(here) - 1] if ends else [])
+            batch = self.cache.prefill_batch(first, part, past, wanted)
+            logits = self.model.forward(batch, self.cache)
+            for row, piece in zip(
+                found, torch.split(logits, [len(w) for w in wanted]), strict=True
+            ):
+                if len(piece):
+                    row.append(piece)
+        return [row[0] if len(row) == 1 else torch.cat(row) for row in found]
+
+    def _score_input(self, entry: _Entry, logits: Tensor) -> None:
+        """Log-probabilities of the prompt tokens behind `logprob_start_len`; the first has none, as in SGLang."""
+        seq = entry.seq
+        start, count = seq.prompt.logprob_start_len, seq.prompt.top_logprobs_num
+        full = torch.log_softmax(logits[start - entry.done :], dim=-1)
+        following = seq.ids[start + 1 :]
+        picked = full[: len(following)].gather(
+            1, torch.tensor(following, dtype=torch.int64)[:, None]
+        )
+        seq.input_scores = [
+            (None, seq.ids[start]),
+            *zip(picked[:, 0].tolist(), following, strict=True),
+        ]
+        if count > 0:
+            seq.input_top = [None, *(top_scores(row, count) for row in full[: len(following)])]
+
+    def _remember(self, row: int, tokens: list[int]) -> None:
+        """Put the keys and values of a row into the prefix cache, as far as they are new there."""
+        if self.running[row].generation != self._generation or len(tokens) > self.prefixes.budget:
+            return
+        start = self.prefixes.missing_from(tokens)
+        if start < len(tokens):
+            self.prefixes.insert(tokens, start, self.cache.read(row, start, len(tokens)))
+
+    # ---- decoding -------------------------------------------------------------------------------------------------
+
+    def _decode(self) -> None:
+        n = len(self.running)
+        position = self._position[:n]
+        span = int(position.max()) + 1
+        batch = self.cache.decode_batch(
+            self._last_view[:n], self._position_view[:n], self._bases[:n], span
+        )
+        logits = self.model.forward(batch, self.cache)
+        position += 1
+        self._sample(0, logits)
+
+    def _sample(self, first: int, logits: Tensor) -> None:
+        """Sample for the rows from `first` on, note the tokens, and free the rows of what ended."""
+        rows = self.running[first:]
+        bans = []
+        for index, seq in enumerate(rows):
+            if seq.watched:
+                banned = seq.banned()
+                if banned is not None:
+                    bans.append((index, banned))
+        sampled = self.table.sample(logits, first, bans)
+        self._last[first : first + len(rows)] = sampled.ids.numpy()
+        ended = self._note(rows, sampled)
+        for index in reversed(ended):
+            self._finish(first + index)
+
+    def _note(self, rows: list[Sequence], sampled: Sampled) -> list[int]:
+        ended: list[int] = []
+        tokens, scores = sampled.ids.tolist(), sampled.logprobs.tolist()
+        for index, (seq, token, score) in enumerate(zip(rows, tokens, scores, strict=True)):
+            if seq.max_new == 0:  # only the prompt was to be scored
+                seq.end("length", length=0)
+                ended.append(index)
+                continue
+            seq.output.append(token)
+            seq.logprobs.append(score)
+            if seq.watched:
+                seq.after_token(token, sampled.full[index])
+            elif len(seq.output) >= seq.max_new:
+                seq.end("length", length=seq.max_new)
+            elif token in seq.end_ids:
+                seq.end("stop", matched=token)
+            if seq.finish is not None:
+                ended.append(index)
+        return ended
+
+    def _finish(self, row: int) -> None:
+        seq = self.running[row]
+        self._remember(row, seq.tokens[: int(self._position[row])])
+        self._release(row)
+        self._finished.append(seq)
+
+    def _release(self, row: int) -> None:
+        """Free a row and move the last one into the gap."""
+        seq = self.running[row]
+        last = len(self.running) - 1
+        self._reserved -= len(seq.ids) + seq.max_new
+        if row != last:
+            self.cache.move(last, row, int(self._position[last]))
+            self.table.move(last, row)
+            self._last[row], self._position[row] = self._last[last], self._position[last]
+            self.running[row] = self.running[last]
+        self.running.pop()

@@ -1,0 +1,208 @@
+"""One sample of one prompt, from its arrival to its last token, and how it looks on the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from services.local_engine.detokenize import StopStrings, TextCodec, final_text
+from services.local_engine.request import Prompt
+
+# (log-probability or None, token id) and, for one token, its likeliest alternatives
+Scored = tuple[float | None, int]
+Top = list[Scored] | None
+
+
+class TokenFilter(Protocol):
+    """A grammar in progress."""
+
+    def banned(self) -> Tensor:
+        """Bool [vocab]: tokens that must not come next."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Take a sampled token; True when nothing may follow."""
+        ...
+
+
+class Sequence:
+    """A sample in progress.
+
+    Args:
+        prompt: what was asked.
+        rid: the id on the wire.
+        seed: 64-bit seed of its random stream.
+        max_new: tokens after which it ends, resolved against the context.
+        end_ids: tokens that end it.
+    """
+
+    __slots__ = (
+        "arrived", "ban_until_min", "cached", "end_ids", "finish", "generation", "grammar", "ids", "input_scores",
+        "input_top", "logprobs", "max_new", "on_token", "output", "output_top", "owner", "prompt", "retractions", "rid",
+        "seed", "spans", "stops", "watched",
+    )  # fmt: skip
+
+    def __init__(
+        self, prompt: Prompt, rid: str, seed: int, max_new: int, end_ids: frozenset[int]
+    ) -> None:
+        self.prompt = prompt
+        self.ids = prompt.ids
+        self.rid = rid
+        self.seed = seed
+        self.max_new = max_new
+        self.end_ids = end_ids
+        self.output: list[int] = []
+        self.logprobs: list[float] = []
+        self.spans: list[tuple[str, int]] = []
+        self.finish: dict[str, Any] | None = None
+        self.cached = 0
+        self.retractions = 0
+        self.generation = 0
+        self.arrived = time.perf_counter()
+        self.grammar: TokenFilter | None = None
+        self.stops: StopStrings | None = None
+        self.ban_until_min: Tensor | None = None
+        self.input_scores: list[Scored] = []
+        self.input_top: list[Top] = []
+        self.output_top: list[Top] = []
+        self.on_token: Callable[[Sequence], None] | None = None
+        self.owner: Any = None
+        # Only watched sequences pay for more than "is it an end token, is it long enough" after a token.
+        self.watched = False
+
+    def watch(self) -> None:
+        """Decide whether `after_token` has anything to do."""
+        self.watched = (
+            self.grammar is not None
+            or self.stops is not None
+            or self.ban_until_min is not None
+            or self.on_token is not None
+            or self.prompt.top_logprobs_num > 0
+        )
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and output so far."""
+        return self.ids + self.output
+
+    @property
+    def wants_input_scores(self) -> bool:
+        """Whether prompt tokens still need log-probabilities."""
+        p = self.prompt
+        return p.return_logprob and 0 <= p.logprob_start_len < len(p.ids) and not self.input_scores
+
+    def begin_span(self, version: str) -> None:
+        """The next token will be sampled with `version`."""
+        if self.spans and self.spans[-1][0] == version:
+            return
+        if self.spans and self.spans[-1][1] == len(self.output):
+            self.spans.pop()
+            self.begin_span(version)
+            return
+        self.spans.append((version, len(self.output)))
+
+    def end(self, kind: str, **details: Any) -> None:
+        """Set the finish reason."""
+        self.finish = {"type": kind, **details}
+
+    def abort(self, message: str, status: int | None = None, kind: str | None = None) -> None:
+        """End it from outside."""
+        self.end("abort", message=message, status_code=status, err_type=kind)
+
+    def banned(self) -> Tensor | None:
+        """Bool [vocab] of tokens that must not come next, or None."""
+        mask = self.grammar.banned() if self.grammar is not None else None
+        if self.ban_until_min is None or len(self.output) >= self.prompt.params.min_new_tokens:
+            return mask
+        return self.ban_until_min if mask is None else mask | self.ban_until_min
+
+    def after_token(self, token: int, full: Tensor) -> None:
+        """Judge a sampled token: `full` [vocab] are the log-probabilities it was taken from."""
+        if self.prompt.top_logprobs_num > 0:
+            self.output_top.append(top_scores(full, self.prompt.top_logprobs_num))
+        closed = self.grammar is not None and self.grammar.accept(token)
+        if len(self.output) >= self.max_new:
+            self.end("length", length=self.max_new)
+        elif closed or token in self.end_ids:
+            self.end("stop", matched=token)
+        elif self.stops is not None and len(self.output) >= self.prompt.params.min_new_tokens:
+            found = self.stops.find(self.output)
+            if found is not None:
+                self.end("stop", matched=found)
+        if self.on_token is not None:
+            self.on_token(self)
+
+
+def top_scores(full: Tensor, count: int) -> list[Scored]:
+    """The `count` likeliest tokens of one distribution [vocab], likeliest first."""
+    values, ids = full.topk(min(count, full.shape[-1]))
+    return list(zip(values.tolist(), ids.tolist(), strict=True))
+
+
+def _wire_scores(scores: list[Scored]) -> list[list[float | int | None]]:
+    return [[logprob, token, None] for logprob, token in scores]
+
+
+def _wire_top(rows: list[Top]) -> list[list[list[float | int | None]] | None]:
+    return [None if row is None else _wire_scores(row) for row in rows]
+
+
+def _wire_spans(seq: Sequence, length: int) -> list[dict[str, Any]]:
+    ends = [start for _, start in seq.spans[1:]] + [length]
+    return [
+        {"version": version, "start": start, "end": min(end, length)}
+        for (version, start), end in zip(seq.spans, ends, strict=True)
+        if start < min(end, length)
+    ]
+
+
+def wire_result(seq: Sequence, codec: TextCodec, version: str) -> dict[str, Any]:
+    """A result as SGLang's /generate returns it; also of an unfinished sequence (streaming).
+
+    Args:
+        seq: the sequence.
+        codec: turns ids into text.
+        version: the weight version that serves now, used when nothing was sampled.
+    """
+    params = seq.prompt.params
+    length = len(seq.output)
+    output = seq.output[:length]
+    matched = seq.finish.get("matched") if seq.finish else None
+    spans = _wire_spans(seq, length)
+    now = time.perf_counter()
+    meta: dict[str, Any] = {
+        "id": seq.rid,
+        "finish_reason": seq.finish,
+        "prompt_tokens": len(seq.ids),
+        "completion_tokens": length,
+        "cached_tokens": seq.cached,
+        "cached_tokens_details": None,
+        "reasoning_tokens": 0,
+        "weight_version": spans[-1]["version"] if spans else version,
+        "weight_versions": spans,
+        "num_retractions": seq.retractions,
+        "dp_rank": None,
+        "e2e_latency": now - seq.arrived,
+        "response_sent_to_client_ts": time.time(),
+    }
+    if seq.prompt.return_logprob:
+        meta["input_token_logprobs"] = _wire_scores(seq.input_scores)
+        meta["output_token_logprobs"] = [
+            [logprob, token, None]
+            for logprob, token in zip(seq.logprobs[:length], output, strict=True)
+        ]
+        meta["output_token_logprobs_length"] = length
+        if seq.prompt.top_logprobs_num > 0:
+            meta["input_top_logprobs"] = _wire_top(seq.input_top)
+            meta["output_top_logprobs"] = _wire_top(seq.output_top[:length])
+    text = final_text(
+        codec,
+        output,
+        matched,
+        skip_special=params.skip_special_tokens,
+        keep_stop=params.no_stop_trim,
+    )
+    return {"text": text, "output_ids": output, "meta_info": meta}
