@@ -3,10 +3,10 @@
 #
 #   scripts/test.sh [PYTEST ARGUMENTS]
 #
-# Tests of one file stay on one worker; all of tests/e2e share one (tests/conftest.py sets the groups). One thread a
+# Tests of one file stay on one worker; all of tests/e2e share one (tests/conftest.py says so). One thread a
 # process: on two cores, the thread pools of two workers would only fight each other.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
-exec .venv/bin/python -m pytest -q -n "${TEST_WORKERS:-2}" --dist loadgroup --no-loadscope-reorder "$@"
+exec .venv/bin/python -m pytest -n "${TEST_WORKERS:-2}" --dist loadfile --no-loadscope-reorder "$@"

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("triforge", deadline=None, derandomize=True)
 settings.load_profile("triforge")
 
 TESTS = Path(__file__).parent
-FIRST = (
-    "e2e",
-    "service",
-)  # the slow folders start first, so that no worker waits for them alone at the end
+# The slow folders start first, so that no worker is left alone with them at the end.
+FIRST = ("e2e", "service")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+class KeepTogether(LoadFileScheduling):
+    """Tests of one file run on one worker, and all of tests/e2e on the same one.
+
+    Whole rings of processes would otherwise compete with one another. xdist's own `loadgroup` does not group under
+    pytest 9.2 (pytest-xdist issue 1386).
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/e2e" if nodeid.startswith("tests/e2e/") else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> KeepTogether:
+    """Distribute the tests over the workers by `KeepTogether`."""
+    return KeepTogether(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all of tests/e2e one xdist worker, every other file its own, and run the slow folders first."""
-    for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        group = "e2e" if folder == "e2e" else str(item.path.relative_to(TESTS))
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Run the slow folders first."""
     items.sort(key=lambda item: _rank(item.path))
 
 
