@@ -1,0 +1,352 @@
+"""One episode, and the K episodes of a group.
+
+Tokens in, tokens out: what the policy sampled is kept as the engine's own ids and is echoed as the prefix of the next
+turn; only the new observation is rendered. A trajectory is one `Segment` as long as each prompt begins with everything
+held so far. A renderer that edits the history (drops old reasoning, cuts a window) answers with another prompt, and a
+new segment begins there.
+
+How an episode ends:
+
+    the environment says so                  outcome +1 or -1
+    `max_steps` responses were played        outcome -1, whatever the environment thinks
+    the next prompt no longer fits           outcome -1, with the reason: the policy used up its own context
+    anything else went wrong                 outcome None with the error; tried again with a fresh environment
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from triforge.errors import EnvError, InputError, PolicyError, TriforgeError
+from triforge.messages import (
+    ChatMessage,
+    ErrorInfo,
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    GroupTask,
+    Outcome,
+    Segment,
+    Step,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+    VersionSpan,
+)
+from triforge.rollout.patience import patiently
+from triforge.rollout.protocols import Environment, Generate, StepResult
+from triforge.rollout.seeds import derive_seed
+
+MakeEnvironment = Callable[[], Environment]
+Ended = Callable[[Trajectory], Awaitable[Trajectory]]
+
+CONTEXT_FULL = "context_full"  # the kind of a failure by used up context
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # before the second try and at most between two
+_CLOSE_S = 5.0  # an environment that takes longer to close is left to itself
+
+_log = logging.getLogger(__name__)
+
+
+def trajectory_id(group_id: str, index: int) -> str:
+    """The id of rollout `index` of a group."""
+    return f"{group_id}-{index:02d}"
+
+
+async def run_group(
+    make: MakeEnvironment,
+    generate: Generate,
+    task: Task,
+    group: GroupTask,
+    *,
+    slots: asyncio.Semaphore | None = None,
+    known: Mapping[int, Trajectory] | None = None,
+    ended: Ended | None = None,
+    patience_s: float = 60.0,
+) -> TrajectoryGroup:
+    """Play the K episodes of a group concurrently. A failed episode never fails its group.
+
+    Args:
+        make: a fresh environment a try.
+        generate: samples; asked with the group's id as affinity, so that one engine sees the shared prefix.
+        task: the task version that all episodes play.
+        group: K, sampling, seeds, limits and retries.
+        slots: one slot is held an episode; waiting for it does not count against the deadline.
+        known: rollouts that were played before, by index; they are not played again.
+        ended: told of each new trajectory as it ends; returns the one that counts (another worker may have been first).
+        patience_s: seconds to wait for a policy that does not answer, within the deadline.
+
+    Raises:
+        Whatever `ended` raises; the episodes still in flight are then cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    played = dict(known or {})
+
+    async def play(index: int) -> None:
+        async with slots or asyncio.Semaphore():
+            trajectory = await play_episode(
+                make, generate, task, group, index, patience_s=patience_s
+            )
+        played[index] = trajectory if ended is None else await ended(trajectory)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(group.rollouts):
+                if index not in played:
+                    tasks.create_task(play(index))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    trajectories = tuple(played[index] for index in range(group.rollouts))
+    return TrajectoryGroup(
+        group=group, task=task, trajectories=trajectories, seconds=loop.time() - started
+    )
+
+
+async def play_episode(
+    make: MakeEnvironment,
+    generate: Generate,
+    task: Task,
+    group: GroupTask,
+    index: int,
+    *,
+    patience_s: float = 60.0,
+) -> Trajectory:
+    """Play one episode, again from the start after an infrastructure failure, at most `group.retries` times.
+
+    A retry keeps its seeds: it is the same episode once more, not a new draw. An error that says it is not retryable
+    (malformed task parameters) is final at once.
+    """
+    retries = 0
+    while True:
+        try:
+            environment = make()
+        except Exception as error:  # noqa: BLE001 (an adapter may raise anything; failure is data)
+            trajectory = _Episode(task, group, index).end(_failed(_blame(error, "make")))
+        else:
+            trajectory = await run_episode(
+                environment, generate, task, group, index, patience_s=patience_s
+            )
+        error_info = trajectory.outcome.error
+        final = trajectory.measured or error_info is None or not error_info.retryable
+        if final or retries >= group.retries:
+            return trajectory.model_copy(update={"retries": retries})
+        _log.warning("%s: %s; trying again", trajectory.id, error_info and error_info.detail)
+        await asyncio.sleep(min(_FIRST_PAUSE_S * 4**retries, _LONGEST_PAUSE_S))
+        retries += 1
+
+
+async def run_episode(
+    environment: Environment,
+    generate: Generate,
+    task: Task,
+    group: GroupTask,
+    index: int,
+    *,
+    patience_s: float = 60.0,
+) -> Trajectory:
+    """Play one episode once, within `group.deadline_s`. Never raises: a failure is an outcome without a value.
+
+    The deadline holds while anything awaits. An environment that blocks in synchronous code must come wrapped in
+    `IsolatedEnvironment` for the deadline to hold. Turn t of rollout k samples with the seed derived from
+    (group.seed, k, t); all K environments are reset with the same seed, so that what is compared is the policy.
+    """
+    episode = _Episode(task, group, index)
+    try:
+        async with asyncio.timeout(group.deadline_s) as deadline:
+            outcome = await _play(environment, generate, episode, patience_s)
+    except TriforgeError as error:
+        outcome = _failed(error)
+    except TimeoutError:
+        assert deadline.expired(), "timeouts of others are wrapped where they arise"
+        sentence = (
+            f"the episode took longer than its deadline of {group.deadline_s:g} s at step {len(episode.steps)}; "
+            "env_adapter.episode_deadline_s sets it"
+        )
+        outcome = Outcome(
+            value=None, error=ErrorInfo(kind="deadline", detail=sentence, retryable=True)
+        )
+    finally:
+        await _close(environment)
+    return episode.end(outcome)
+
+
+async def _play(
+    environment: Environment, generate: Generate, episode: _Episode, patience_s: float
+) -> Outcome:
+    task, group = episode.task, episode.group
+    try:
+        reset = await environment.reset(task, seed=derive_seed(group.seed, "environment"))
+    except Exception as error:
+        raise _blame(error, "reset") from error
+    episode.system = reset.system
+    observation = reset.observation.text
+    for turn in range(group.max_steps):
+        request = episode.request(observation, turn)
+        try:
+            reply = await patiently(lambda r=request: generate(r), patience_s=patience_s)  # type: ignore[misc]
+        except InputError as error:
+            if (
+                turn == 0
+            ):  # the task itself does not fit, or the request is wrong: not the policy's doing
+                raise
+            return Outcome(value=-1, error=ErrorInfo(kind=CONTEXT_FULL, detail=error.detail))
+        except TriforgeError:
+            raise
+        except Exception as error:
+            raise PolicyError(f"sampling raised {type(error).__name__}: {error}") from error
+        output = _sound(reply)
+        try:
+            result = await environment.step(output.text)
+        except Exception as error:
+            raise _blame(error, f"step {turn}") from error
+        episode.add(observation, reply, output, result)
+        observation = result.observation.text
+        if result.done:
+            return Outcome(value=1 if result.success else -1)
+    return Outcome(value=-1)
+
+
+def _sound(reply: GenerateReply) -> GenerateOutput:
+    """The single output of a reply that can be trained on.
+
+    Raises:
+        PolicyError: it cannot; trying again may help.
+    """
+    if len(reply.outputs) != 1:
+        raise PolicyError(f"asked for 1 sample, got {len(reply.outputs)}")
+    output = reply.outputs[0]
+    if output.finish == "abort":
+        raise PolicyError(
+            "the engine aborted the sample; what it had so far is not the policy's choice"
+        )
+    count = len(output.ids)
+    covered = sum(span.end - span.start for span in output.versions)
+    if not reply.prompt_ids or count == 0 or len(output.logprobs) != count or covered != count:
+        raise PolicyError(
+            f"expected a prompt and a log-probability and a version for each sampled token, got "
+            f"{len(reply.prompt_ids)} prompt ids, {count} ids, {len(output.logprobs)} log-probabilities, "
+            f"{covered} versions"
+        )
+    return output
+
+
+def _blame(error: Exception, where: str) -> TriforgeError:
+    """An exception of an environment as one of ours. Those of ours keep their kind and their word on retrying."""
+    if isinstance(error, TriforgeError):
+        return error
+    return EnvError(f"the environment raised {type(error).__name__} in {where}: {error}")
+
+
+def _failed(error: TriforgeError) -> Outcome:
+    info = ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable)
+    return Outcome(value=None, error=info)
+
+
+async def _close(environment: Environment) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await environment.close()
+    except Exception as error:  # noqa: BLE001 (the episode is over; its outcome stands)
+        _log.warning("an environment did not close: %s: %s", type(error).__name__, error)
+
+
+class _Episode:
+    """What is known of an episode while it is played."""
+
+    def __init__(self, task: Task, group: GroupTask, index: int) -> None:
+        self.task = task
+        self.group = group
+        self.system = ""
+        self.steps: list[Step] = []
+        self._index = index
+        self._segments: list[_Tape] = []
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+
+    def request(self, observation: str, turn: int) -> GenerateRequest:
+        """The request of a turn: what is held as ids, and only the new observation as text."""
+        messages = [ChatMessage(role="user", content=observation)]
+        prefix = tuple(self._segments[-1].ids) if self._segments else ()
+        if not prefix and self.system:
+            messages.insert(0, ChatMessage(role="system", content=self.system))
+        seed = derive_seed(self.group.seed, self._index, turn)
+        return GenerateRequest(
+            prefix_ids=prefix,
+            messages=tuple(messages),
+            sampling=self.group.sampling.model_copy(update={"seed": seed}),
+            affinity=self.group.group_id,
+        )
+
+    def add(
+        self, observation: str, reply: GenerateReply, output: GenerateOutput, result: StepResult
+    ) -> None:
+        """Take in a turn."""
+        if not self._segments or not self._segments[-1].continues(reply.prompt_ids):
+            self._segments.append(_Tape())
+        start, end = self._segments[-1].add(reply.prompt_ids, output)
+        self.steps.append(
+            Step(
+                index=len(self.steps),
+                observation=observation,
+                response=output.text,
+                action=result.action,
+                action_valid=result.action_valid,
+                next_observation=result.observation.text,
+                segment=len(self._segments) - 1,
+                start=start,
+                end=end,
+                finish=output.finish,
+                label=result.label,
+            )
+        )
+
+    def end(self, outcome: Outcome) -> Trajectory:
+        """The trajectory. One without a measured outcome keeps what was played until it failed."""
+        return Trajectory(
+            id=trajectory_id(self.group.group_id, self._index),
+            group_id=self.group.group_id,
+            index=self._index,
+            task_id=self.task.id,
+            task_version=self.task.version,
+            instruction=self.task.instruction,
+            system=self.system,
+            steps=tuple(self.steps),
+            segments=tuple(tape.segment() for tape in self._segments),
+            outcome=outcome,
+            seconds=self._loop.time() - self._started,
+        )
+
+
+class _Tape:
+    """A segment while it grows."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[VersionSpan] = []
+
+    def continues(self, prompt_ids: tuple[int, ...]) -> bool:
+        """Whether a prompt begins with everything held."""
+        return list(prompt_ids[: len(self.ids)]) == self.ids
+
+    def add(self, prompt_ids: tuple[int, ...], output: GenerateOutput) -> tuple[int, int]:
+        """Append the new part of a prompt and a sample; returns the sample's span."""
+        seen = prompt_ids[len(self.ids) :]
+        self.ids.extend(seen)
+        self._logprobs.extend([0.0] * len(seen))
+        start = len(self.ids)
+        self.ids.extend(output.ids)
+        self._logprobs.extend(output.logprobs)
+        self._versions.extend(
+            VersionSpan(version=span.version, start=start + span.start, end=start + span.end)
+            for span in output.versions
+        )
+        return start, len(self.ids)
+
+    def segment(self) -> Segment:
+        """The segment as it is now."""
+        return Segment(
+            ids=tuple(self.ids), logprobs=tuple(self._logprobs), versions=tuple(self._versions)
+        )
