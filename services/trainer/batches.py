@@ -1,0 +1,149 @@
+"""Token sequences as padded tensors that name exactly the positions whose log-probability is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from triforge.errors import TrainerError
+from triforge.messages import TrainRow
+
+_PAD_TO = 8  # widths repeat, so the matrix kernels that were prepared for a shape are used again
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """One forward pass, B rows of T cells, N scored tokens.
+
+    Attributes:
+        ids: int64 [B, T], padded on the right with 0. Causal attention never lets a real token see what is right of
+            it, so no attention mask is needed.
+        predict: int64 [N], cells of the flattened ids whose output predicts the scored tokens.
+        targets: int64 [N], the scored tokens.
+        cells: int64 [N], where the scored tokens stand in the step's flat arrays.
+        tokens: real cells among B * T.
+    """
+
+    ids: Tensor
+    predict: Tensor
+    targets: Tensor
+    cells: Ints
+    tokens: int
+
+
+class Sequences:
+    """Sequences with scored positions; the scored tokens of all of them, in order, index flat arrays.
+
+    What stands behind the last scored token of a sequence cannot influence anything and is left out.
+
+    Args:
+        ids: token ids a sequence.
+        scored: the positions to score a sequence, ascending, each at least 1.
+    """
+
+    def __init__(self, ids: Sequence[Ints], scored: Sequence[Ints]) -> None:
+        self._ids = ids
+        self._scored = scored
+        self.counts = [len(s) for s in scored]
+        self._starts = np.cumsum([0, *self.counts])
+        self.lengths = [int(s[-1]) if len(s) else 0 for s in scored]
+
+    @property
+    def total(self) -> int:
+        """Number of scored tokens."""
+        return int(self._starts[-1])
+
+    def cells_of(self, rows: Sequence[int]) -> Ints:
+        """Where the scored tokens of some sequences stand in flat arrays."""
+        if not rows:
+            return np.zeros(0, dtype=np.int64)
+        return np.concatenate([np.arange(self._starts[r], self._starts[r + 1]) for r in rows])
+
+    def batch(self, rows: Sequence[int], device: torch.device) -> TokenBatch:
+        """Some sequences as tensors. Each must have a scored token."""
+        width = -(-max(self.lengths[r] for r in rows) // _PAD_TO) * _PAD_TO
+        padded = np.zeros((len(rows), width), dtype=np.int64)
+        for line, r in enumerate(rows):
+            padded[line, : self.lengths[r]] = self._ids[r][: self.lengths[r]]
+        predict = np.concatenate(
+            [self._scored[r] - 1 + line * width for line, r in enumerate(rows)]
+        )
+        targets = np.concatenate([self._ids[r][self._scored[r]] for r in rows])
+        return TokenBatch(
+            ids=torch.from_numpy(padded).to(device),
+            predict=torch.from_numpy(predict).to(device),
+            targets=torch.from_numpy(targets).to(device),
+            cells=self.cells_of(rows),
+            tokens=sum(self.lengths[r] for r in rows),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepData:
+    """The rows of a training step. Flat float32 arrays [N] hold what belongs to the scored tokens.
+
+    Attributes:
+        sequences: the rows that have something to train on, in the order of the batch.
+        old: behaviour log-probabilities.
+        advantages: A of each token.
+        weights: how much each token counts.
+    """
+
+    sequences: Sequences
+    old: Floats
+    advantages: Floats
+    weights: Floats
+
+    @staticmethod
+    def from_rows(rows: Sequence[TrainRow], *, max_tokens: int, vocabulary: int) -> StepData:
+        """Check rows and lay them out. Rows whose weights are all 0 are context only and cost nothing.
+
+        Raises:
+            TrainerError: a row is too long, holds an id the model does not know, or a value that is not finite.
+        """
+        ids, scored, old, advantages, weights = [], [], [], [], []
+        for row in rows:
+            tokens = np.asarray(row.ids, dtype=np.int64)
+            weight = np.asarray(row.weights, dtype=np.float32)
+            _check(row, tokens, weight, max_tokens, vocabulary)
+            places = np.flatnonzero(weight)
+            if not len(places):
+                continue
+            ids.append(tokens)
+            scored.append(places)
+            weights.append(weight[places])
+            old.append(np.asarray(row.logprobs, dtype=np.float32)[places])
+            advantages.append(np.asarray(row.advantages, dtype=np.float32)[places])
+            if not (np.isfinite(old[-1]).all() and np.isfinite(advantages[-1]).all()):
+                raise TrainerError(
+                    f"row {row.key!r}: given a log-probability or advantage that is not finite, expected numbers"
+                )
+        return StepData(Sequences(ids, scored), _flat(old), _flat(advantages), _flat(weights))
+
+
+def _flat(parts: list[Floats]) -> Floats:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+
+
+def _check(row: TrainRow, tokens: Ints, weight: Floats, max_tokens: int, vocabulary: int) -> None:
+    if len(tokens) > max_tokens:
+        raise TrainerError(
+            f"row {row.key!r}: given {len(tokens)} tokens, expected at most {max_tokens}; raise trainer.*.max_tokens"
+        )
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
+        raise TrainerError(
+            f"row {row.key!r}: given token id {int(tokens.max())}, expected ids below the model's vocabulary of "
+            f"{vocabulary}; was it sampled by another model?"
+        )
+    if not np.isfinite(weight).all() or (weight < 0).any() or (len(weight) and weight[0] != 0):
+        raise TrainerError(
+            f"row {row.key!r}: expected finite weights of at least 0, and 0 for the first token (nothing predicts it)"
+        )

@@ -1,0 +1,106 @@
+"""The commands of this room that need torch; `__main__` imports this module only when one of them is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from services.trainer.supervised import SupervisedJob, SupervisedKnobs, read_items
+from services.trainer.tiny import TinyShape, build_tiny_model, words_of
+from triforge.errors import InputError, TriforgeError
+from triforge.rendering import Renderer
+
+NAMES = ("learner", "supervised", "tiny-model", "smollm2")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `learner`, `supervised`, `tiny-model` or `smollm2`; returns the exit status.
+
+    Errors of triforge end as one sentence on standard error and status 1.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args) or 0)
+    except TriforgeError as error:
+        print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m services.trainer")
+    commands = parser.add_subparsers(required=True)
+
+    tiny = commands.add_parser("tiny-model", help="write a tiny Llama with a word-level tokenizer")
+    tiny.add_argument(
+        "--words", type=Path, required=True, help="text whose words are the vocabulary"
+    )
+    tiny.add_argument("--out", type=Path, required=True, help="model folder to write")
+    tiny.add_argument("--hidden", type=int, default=64)
+    tiny.add_argument("--layers", type=int, default=2)
+    tiny.add_argument("--heads", type=int, default=4)
+    tiny.add_argument("--max-positions", type=int, default=1024)
+    tiny.add_argument("--seed", type=int, default=0)
+    tiny.add_argument("--replace", action="store_true", help="overwrite a folder that exists")
+    tiny.set_defaults(run=_tiny_model)
+
+    job = commands.add_parser("supervised", help="train a model folder on conversations (JSONL)")
+    job.add_argument("--model", type=Path, required=True, help="model folder to start from")
+    job.add_argument("--data", type=Path, required=True, help="JSON lines with messages")
+    job.add_argument("--out", type=Path, required=True, help="model folder to write")
+    job.add_argument("--report", type=Path, help="where the report goes; standard output without")
+    job.add_argument("--replace", action="store_true", help="overwrite a folder that exists")
+    for name, value in _knob_defaults().items():
+        job.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    job.set_defaults(run=_supervised)
+    return parser
+
+
+def _knob_defaults() -> dict[str, Any]:
+    fields = SupervisedKnobs.__dataclass_fields__
+    return {name: field.default for name, field in fields.items()}
+
+
+def _tiny_model(args: argparse.Namespace) -> None:
+    try:
+        words = words_of([args.words.read_text(encoding="utf-8")])
+    except OSError as error:
+        raise InputError(f"--words {args.words}: cannot be read: {error}") from error
+    shape = TinyShape(
+        hidden=args.hidden,
+        layers=args.layers,
+        heads=args.heads,
+        max_positions=args.max_positions,
+    )
+    build_tiny_model(args.out, words, shape=shape, seed=args.seed, replace=args.replace)
+
+
+def _supervised(args: argparse.Namespace) -> None:
+    knobs = SupervisedKnobs(**{name: getattr(args, name) for name in _knob_defaults()})
+    report = supervised(args.model, args.data, args.out, knobs, replace=args.replace)
+    text = json.dumps(report, indent=1) + "\n"
+    if args.report is None:
+        sys.stdout.write(text)
+    else:
+        args.report.write_text(text)
+
+
+def supervised(
+    model: Path, data: Path, out: Path, knobs: SupervisedKnobs, *, replace: bool = False
+) -> dict[str, Any]:
+    """Train `model` on the conversations of `data` and write the folder `out`; returns the report.
+
+    Raises:
+        InputError: a conversation is malformed.
+        WeightsError: the model folder is.
+        StorageError: `out` cannot be written.
+    """
+    renderer = Renderer.from_folder(model)
+    config = json.loads((model / "config.json").read_text())
+    items = read_items(data, renderer, max_tokens=int(config.get("max_position_embeddings", 2048)))
+    return SupervisedJob(model, items, knobs).run(out, replace=replace)
