@@ -87,7 +87,7 @@ class PlayOptions(BaseModel):
         actions: the response is a command's text, or its number in the list that the observation ends with.
         answer: which part of the response is the action: all of it, its last line that is not blank, or the content of
             its last `\boxed{}`.
-        guide: whether the episode starts with a system message that explains commands and answers.
+        guide: whether the episode starts with a system message that explains commands and answers (never in terse).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -95,4 +95,4 @@ class PlayOptions(BaseModel):
     wording: Literal["alfworld", "terse"] = "alfworld"
     actions: Literal["text", "numbered"] = "text"
     answer: Literal["whole", "last_line", "boxed"] = "whole"
-    guide: bool = False
+    guide: bool = True

@@ -89,7 +89,7 @@ def world_of(params: Params) -> World:
     objects = _things(list(game.objects), (*OBJECTS, LAMP), "objects", problems)
     places = {thing.name: index for index, thing in enumerate(receptacles)}
     for name, state in game.receptacles.items():
-        if state == "closed" and name.split()[0] not in OPENABLE:
+        if state == "closed" and name.partition(" ")[0] not in OPENABLE:
             problems.append(
                 f"field receptacles.{name}: only {_list(sorted(OPENABLE))} can be closed"
             )

@@ -83,7 +83,7 @@ def goals_of(world: World) -> list[Goal]:
     """Every goal that makes sense in this room: kinds at hand, device at hand, target a usual place for the object."""
     copies = {kind: sum(thing.kind == kind for thing in world.objects) for kind in OBJECTS}
     places = list(dict.fromkeys(thing.kind for thing in world.receptacles))
-    out = []
+    out: list[Goal] = []
     for goal_type in GOAL_TYPES:
         if not _possible(world, goal_type, places):
             continue

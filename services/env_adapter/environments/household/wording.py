@@ -6,7 +6,7 @@ A wording turns the engine's commands and states into text. It never decides wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from services.env_adapter.environments.household import instruction
 from services.env_adapter.environments.household.kinds import (
@@ -15,6 +15,8 @@ from services.env_adapter.environments.household.kinds import (
     OBJECTS,
     RECEPTACLES,
 )
+from services.env_adapter.environments.household.options import PlayOptions
+from services.env_adapter.environments.household.params import parse_model
 from services.env_adapter.environments.household.world import (
     NOTHING,
     NOWHERE,
@@ -22,8 +24,11 @@ from services.env_adapter.environments.household.world import (
     State,
     World,
 )
+from triforge.errors import InputError
+from triforge.messages import Params
 
-MAX_NUMBERED = 40
+MAX_NUMBERED: Final = 50
+"""The longest numbered list whose numbers are words of the terse vocabulary."""
 
 
 class Wording(Protocol):
@@ -110,11 +115,23 @@ class Terse:
         return "".join(f" {i} {text}" for i, text in enumerate(commands, start=1))
 
 
-def vocabulary(*, numbered: bool = False) -> list[str]:
-    """Every word that can occur in the terse wording, sorted; with `numbered` also the numbers of long lists."""
+def vocabulary(options: Params | None = None) -> list[str]:
+    """Every word that can occur in the terse wording, sorted: texts are these words with single blanks between.
+
+    Args:
+        options: the `PlayOptions` of the run; with `actions = "numbered"` the numbers of the list are words too.
+
+    Raises:
+        InputError: the options are malformed or ask for full sentences, whose words are not listed.
+    """
+    play = parse_model(PlayOptions, {"wording": "terse"} if options is None else options, "options")
+    if play.wording != "terse" or play.answer == "boxed":
+        raise InputError(
+            "household vocabulary: only wording 'terse' without boxed answers is closed"
+        )
     verbs = ("go", "open", "close", "take", "put", "clean", "heat", "cool", "use")
     told = ("task", "room", "empty", "closed", "ok", "fail", "done")
-    numbers = range(1, (MAX_NUMBERED if numbered else MAX_PER_KIND) + 1)
+    numbers = range(1, (MAX_NUMBERED if play.actions == "numbered" else MAX_PER_KIND) + 1)
     words = {*verbs, *told, *instruction.WORDS, *OBJECTS, LAMP, *RECEPTACLES, *map(str, numbers)}
     return sorted(words)
 
@@ -180,8 +197,8 @@ class Alfworld:
             case "look":
                 return self._around(world, state)
             case _:
-                held = world.objects[state.held].name if state.held != NOTHING else "nothing"
-                return f"You are carrying: {held}."
+                held = [world.objects[state.held].name] if state.held != NOTHING else []
+                return f"You are carrying: {series(held)}."
 
     def nothing(self) -> str:
         """ALFWorld's sentence for a lost turn."""

@@ -1,0 +1,192 @@
+"""Every shipped environment family keeps the contract, and the suite that says so can tell when one does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.env_adapter.environments import registry
+from services.env_adapter.environments.household.environment import Household
+from services.env_adapter.environments.household.family import HouseholdFamily
+from services.env_adapter.environments.household.options import PlayOptions
+from triforge.errors import ConfigError, EnvError, InputError
+from triforge.messages import CheckResult, Direction, Params, Task
+from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft
+from triforge.testing.check_environment import check_environment, require
+
+OPTIONS: list[Params] = [
+    {},
+    {"wording": "terse"},
+    {"wording": "terse", "actions": "numbered"},
+    {"wording": "alfworld", "actions": "numbered", "answer": "boxed"},
+    {"wording": "alfworld", "answer": "last_line", "guide": False},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+async def test_the_household_keeps_the_contract(options: Params) -> None:
+    require(await check_environment(registry.family("household"), options=options, count=4))
+
+
+async def test_the_household_keeps_the_contract_in_large_rooms_with_hints() -> None:
+    knobs: Params = {"receptacles": [10, 14], "per_kind": 3, "hint": 1.0, "closed": 0.5}
+    require(await check_environment(registry.family("household"), knobs=knobs, seed=5))
+
+
+def test_every_family_has_a_page_of_its_own() -> None:
+    folder = Path(registry.__file__).parent
+    for name in registry.FAMILIES:
+        page = (folder / name / "README.md").read_text()
+        assert page.startswith(f"# {name}\n")
+
+
+def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"'kitchen' is unknown, known are: .*household"):
+        registry.family("kitchen")
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ("no.such.module:FAMILY", "cannot be loaded"),
+        ("services.env_adapter.environments.registry:nothing", "cannot be loaded"),
+        ("services.env_adapter.environments.registry:FAMILIES", "not an EnvironmentFamily"),
+    ],
+)
+def test_an_entry_that_points_at_nothing_says_so(where: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        registry.family("broken", {"broken": where})
+
+
+def test_require_names_every_broken_promise() -> None:
+    results = (
+        CheckResult(name="first", passed=True),
+        CheckResult(name="second", passed=False, detail="two"),
+        CheckResult(name="third", passed=False, detail="three"),
+    )
+    with pytest.raises(EnvError, match="second: two; third: three"):
+        require(results)
+
+
+# ---- families that break one promise each -----------------------------------------------------------------------
+
+
+class _Rough(Household):
+    """An episode that may be used again and again."""
+
+    async def reset(self, task: Task, *, seed: int) -> Reset:
+        self._used = False
+        return await super().reset(task, seed=seed)
+
+
+class _Slow(Household):
+    async def step(self, response: str) -> StepResult:
+        time.sleep(0.05)  # noqa: ASYNC251  the very fault to be found
+        return await super().step(response)
+
+
+class _Clamping(Household):
+    """Takes any response for the first admissible command, as the published code does."""
+
+    async def step(self, response: str) -> StepResult:
+        assert self._episode is not None
+        commands = self._episode.commands()
+        return await super().step(response if response in commands else commands[0])
+
+
+class _Endless(Household):
+    async def step(self, response: str) -> StepResult:
+        return replace(await super().step(response), done=False)
+
+
+class _Generous(Household):
+    async def step(self, response: str) -> StepResult:
+        result = await super().step(response)
+        return replace(result, success=result.done)
+
+
+class _Silent(Household):
+    async def reset(self, task: Task, *, seed: int) -> Reset:
+        reset = await super().reset(task, seed=seed)
+        return replace(reset, observation=replace(reset.observation, text="a room"))
+
+
+class _Drifting(Household):
+    async def step(self, response: str) -> StepResult:
+        result = await super().step(response)
+        text = f"{result.observation.text} {time.perf_counter_ns()}"
+        return replace(result, observation=replace(result.observation, text=text))
+
+
+def _playing(environment: type[Household]) -> HouseholdFamily:
+    class Family(HouseholdFamily):
+        def make(self, options: Params) -> Environment:
+            super().make(options)
+            return environment(PlayOptions(wording="terse"))
+
+    return Family()
+
+
+class _Forgetful(HouseholdFamily):
+    """Changes the goal and keeps the sentence, and checks nothing: the published defect."""
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        return replace(super().apply_rewrite(task, answer), instruction=task.instruction)
+
+
+class _Trusting(HouseholdFamily):
+    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
+        return [CheckResult(name="fine", passed=True)]
+
+
+class _Lucky(HouseholdFamily):
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        return super().generate(count=count, seed=time.perf_counter_ns(), options=options)
+
+
+class _Lax(HouseholdFamily):
+    def validate(self, params: Params) -> TaskDraft:
+        known = ("receptacles", "objects", "goal", "horizon", "hint")
+        return super().validate({name: params[name] for name in known})
+
+
+class _Boastful(HouseholdFamily):
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        menu = super().rewrite_menu(task, direction)
+        return replace(menu, fields=dict.fromkeys(menu.fields, ("nothing",)))
+
+
+class _Wrong(HouseholdFamily):
+    def gold(self, task: Task, options: Params) -> list[str]:
+        return [*(super().gold(task, options) or ())][:-1]
+
+
+@pytest.mark.parametrize(
+    ("make", "broken"),
+    [
+        (lambda: _playing(_Rough), "calls_out_of_order_raise"),
+        (lambda: _playing(_Slow), "gold_answers_succeed"),
+        (lambda: _playing(_Clamping), "invalid_actions_are_reported"),
+        (lambda: _playing(_Endless), "limits_end_in_failure"),
+        (lambda: _playing(_Generous), "limits_end_in_failure"),
+        (lambda: _playing(_Silent), "first_observation_announces_the_task"),
+        (lambda: _playing(_Drifting), "same_seed_same_episode"),
+        (_Forgetful, "rewrites_are_true"),
+        (_Trusting, "false_rewrites_are_caught"),
+        (_Boastful, "rewrites_are_true"),
+        (_Lucky, "generate_is_deterministic"),
+        (_Lax, "unknown_fields_are_refused"),
+        (_Wrong, "gold_answers_succeed"),
+    ],
+)
+async def test_a_family_that_breaks_a_promise_is_caught(
+    make: Callable[[], HouseholdFamily], broken: str
+) -> None:
+    results = await check_environment(
+        make(), options={"wording": "terse"}, count=2, max_steps=60, block_limit_s=0.04
+    )
+    assert broken in {result.name for result in results if not result.passed}

@@ -1,0 +1,126 @@
+"""Demonstrations: exactly what the environment says, careless in the way that was asked for, labelled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.env_adapter.environments.household.demonstrations import (
+    Demonstration,
+    demonstrations,
+    judge_examples,
+)
+from services.env_adapter.environments.household.family import FAMILY
+from services.env_adapter.environments.household.wording import vocabulary
+from triforge.messages import Task
+
+TASKS = FAMILY.generate(count=60, seed=3, options={"goals": ["clean", "heat", "place", "look"]})
+
+
+def shown(**settings: Any) -> list[Demonstration]:
+    return list(demonstrations(TASKS, **{"seed": 1, **settings}))
+
+
+def test_a_careful_demonstrator_succeeds_and_every_label_is_good() -> None:
+    for demonstration in shown(random_rate=0.0):
+        assert demonstration.success
+        assert set(demonstration.labels) == {1}
+        assert not any(demonstration.noisy)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"wording": "terse"},
+        {"wording": "terse", "actions": "numbered"},
+        {"wording": "alfworld", "actions": "numbered", "answer": "boxed"},
+        {"wording": "alfworld"},
+    ],
+)
+async def test_a_transcript_is_what_the_environment_prints(options: dict[str, Any]) -> None:
+    settings = {"random_rate": 0.3, "forget_rate": 0.3, "options": options}
+    for params, demonstration in zip(TASKS[:12], shown(**settings), strict=False):
+        task = Task(
+            id="t",
+            pool_id="p",
+            slot="t",
+            family="household",
+            instruction=demonstration.instruction,
+            params=params,
+        )
+        chat = list(demonstration.messages)
+        environment = FAMILY.make(options)
+        reset = await environment.reset(task, seed=0)
+        if options["wording"] == "alfworld":
+            assert chat.pop(0) == {"role": "system", "content": reset.system}
+        assert chat.pop(0) == {"role": "user", "content": reset.observation.text}
+        for label in demonstration.labels:
+            assert chat[0]["role"] == "assistant"
+            result = await environment.step(chat.pop(0)["content"])
+            assert chat.pop(0) == {"role": "user", "content": result.observation.text}
+            assert result.label == label
+        assert not chat
+        assert result.done
+        assert result.success == demonstration.success
+
+
+def test_all_terse_words_are_in_the_vocabulary() -> None:
+    for actions in ("text", "numbered"):
+        options: dict[str, Any] = {"wording": "terse", "actions": actions}
+        words = set(vocabulary(options))
+        for demonstration in shown(random_rate=0.4, forget_rate=0.3, options=options):
+            for message in demonstration.messages:
+                assert message["content"] == " ".join(message["content"].split())
+                assert set(message["content"].split()) <= words, message
+
+
+def test_a_forgetful_demonstrator_delivers_untreated_things_and_wanders_until_the_end() -> None:
+    for demonstration in shown(random_rate=0.0, forget_rate=1.0):
+        goal = demonstration.params["goal"]
+        treated = goal["type"] in ("clean", "heat")  # type: ignore[index, call-overload]
+        assert demonstration.forgetful == treated
+        assert demonstration.success == (not treated)
+        if treated:
+            responses = [m["content"] for m in demonstration.messages if m["role"] == "assistant"]
+            assert len(responses) == demonstration.params["horizon"]
+            put = f"put {goal['object']}"  # type: ignore[index, call-overload]
+            assert responses.count(put) == 1
+            assert -1 in demonstration.labels
+            assert not {"clean", "heat"} & {response.split()[0] for response in responses}
+
+
+def test_the_rates_are_kept() -> None:
+    noisy = [flag for d in shown(random_rate=0.25) for flag in d.noisy]
+    assert 0.2 < sum(noisy) / len(noisy) < 0.3
+    treated = shown(random_rate=0.0, forget_rate=0.5)
+    forgot = [d.forgetful for d in treated if d.params["goal"]["type"] in ("clean", "heat")]  # type: ignore[index, call-overload]
+    assert 0.3 < sum(forgot) / len(forgot) < 0.7
+
+
+def test_the_same_seed_gives_the_same_demonstrations() -> None:
+    assert shown(random_rate=0.3) == shown(random_rate=0.3)
+    assert shown(random_rate=0.3) != shown(random_rate=0.3, seed=2)
+
+
+def test_random_presses_include_inadmissible_commands() -> None:
+    only = shown(random_rate=1.0, inadmissible_share=1.0)
+    for demonstration in only:
+        observations = [m["content"] for m in demonstration.messages if m["role"] == "user"]
+        assert set(observations[1:]) == {"fail"}
+
+
+def test_judge_examples_cut_the_chat_at_the_step_and_flip_at_their_rate() -> None:
+    games = shown(random_rate=0.3)
+    honest = list(judge_examples(games, seed=0))
+    assert len(honest) == sum(len(d.labels) for d in games)
+    assert all(example.label == example.truth for example in honest)
+    for step, example in enumerate(honest[: len(games[0].labels)]):
+        assert example.step == step
+        assert example.messages == games[0].messages[: 2 * step + 1]
+        assert example.response == games[0].messages[2 * step + 1]["content"]
+        assert example.next_observation == games[0].messages[2 * step + 2]["content"]
+        assert example.truth == games[0].labels[step]
+    flipped = list(judge_examples(games, seed=0, flip_rate=0.2))
+    share = sum(example.label != example.truth for example in flipped) / len(flipped)
+    assert 0.15 < share < 0.25

@@ -1,0 +1,368 @@
+"""The conformance suite of environment families: run it on your adapter, it says which promise is broken and how.
+
+    results = await check_environment(family, options={"wording": "terse"})
+    require(results)
+
+It plays real episodes: same task and seed twice, the gold answers, nonsense until the limit, calls out of order, and
+every kind of rewrite. It needs no model and no service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from triforge.errors import EnvError, InputError
+from triforge.messages import CheckResult, Direction, Params, Task
+from triforge.rollout.protocols import (
+    Environment,
+    EnvironmentFamily,
+    Observation,
+    Reset,
+    StepResult,
+    TaskDraft,
+)
+
+NONSENSE: Final = "no such action, certainly"
+DIRECTIONS: Final[tuple[Direction, ...]] = ("harder", "easier")
+REWRITES_TRIED: Final = 8
+T = TypeVar("T")
+
+
+class _BrokenError(Exception):
+    """A promise of the contract does not hold; the text says which and what was seen."""
+
+
+def _expect(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise _BrokenError(sentence)
+
+
+@dataclass(slots=True)
+class _Timed(Generic[T]):
+    """Awaits a coroutine and notes the longest time it kept the event loop between two awaits, in seconds."""
+
+    inner: Coroutine[Any, Any, T]
+    longest: float = 0.0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        value: Any = None
+        while True:
+            begun = time.perf_counter()
+            try:
+                future = self.inner.send(value)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self.longest = max(self.longest, time.perf_counter() - begun)
+            value = yield future
+
+
+@dataclass(slots=True)
+class _Suite:
+    family: EnvironmentFamily
+    options: Params
+    knobs: Params
+    seed: int
+    count: int
+    max_steps: int
+    block_limit_s: float
+    deadline_s: float
+    tasks: list[Task] = field(default_factory=list)
+
+    # ---- playing -----------------------------------------------------------------------------------------------
+
+    async def call(self, what: str, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await one call within the deadline; it must not hold the event loop."""
+        timed = _Timed(coroutine)
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                result = await timed
+        except TimeoutError:
+            raise _BrokenError(f"{what} took longer than {self.deadline_s} s") from None
+        _expect(
+            timed.longest <= self.block_limit_s,
+            f"{what} held the event loop for {timed.longest:.3f} s, allowed are {self.block_limit_s} s; "
+            "await the work or move it to a thread",
+        )
+        return result
+
+    async def play(self, task: Task, responses: Sequence[str]) -> tuple[Reset, list[StepResult]]:
+        """A whole episode: the responses in turn, until done or until they run out."""
+        environment = self.family.make(self.options)
+        try:
+            reset = await self.call("reset", environment.reset(task, seed=self.seed))
+            results: list[StepResult] = []
+            for response in responses:
+                results.append(await self.call("step", environment.step(response)))
+                if results[-1].done:
+                    break
+            return reset, results
+        finally:
+            await self.call("close", environment.close())
+
+    def task(self, draft: TaskDraft, index: int) -> Task:
+        """A stored task as env_adapter would make it."""
+        name = f"check-{index}"
+        return Task(
+            id=name,
+            pool_id="check",
+            slot=name,
+            family=self.family.name,
+            instruction=draft.instruction,
+            params=draft.params,
+        )
+
+    # ---- checks ------------------------------------------------------------------------------------------------
+
+    async def generate_is_deterministic(self) -> None:
+        first = self.family.generate(count=self.count, seed=self.seed, options=self.knobs)
+        again = self.family.generate(count=self.count, seed=self.seed, options=self.knobs)
+        _expect(len(first) == self.count, f"asked for {self.count} tasks, got {len(first)}")
+        _expect(first == again, "the same seed and options gave other tasks the second time")
+        for index, params in enumerate(first):
+            _expect(json.loads(json.dumps(params)) == params, f"params are not JSON: {params!r}")
+            self.tasks.append(self.task(self.family.validate(params), index))
+
+    async def validate_normalises(self) -> None:
+        for task in self.tasks:
+            draft = self.family.validate(task.params)
+            _expect(draft.params == task.params, "validating validated params changes them")
+            _expect(draft.instruction == task.instruction, "the same params gave two instructions")
+            _expect(bool(draft.instruction.strip()), "the instruction is empty")
+
+    async def unknown_fields_are_refused(self) -> None:
+        strange: Params = {"no_such_field": 1}
+        validated: Params = {**self.tasks[0].params, **strange}
+        options: Params = {**self.options, **strange}
+        knobs: Params = {**self.knobs, **strange}
+        _refuses("validate", lambda: self.family.validate(validated))
+        _refuses("make", lambda: self.family.make(options))
+        _refuses("generate", lambda: self.family.generate(count=1, seed=0, options=knobs))
+
+    async def first_observation_announces_the_task(self) -> None:
+        for task in self.tasks:
+            reset, _ = await self.play(task, ())
+            _expect_text(reset.observation)
+            _expect(isinstance(reset.system, str), f"the system message is {reset.system!r}")
+            _expect(
+                task.instruction in reset.observation.text,
+                f"the first observation does not contain the instruction {task.instruction!r}",
+            )
+
+    async def same_seed_same_episode(self) -> None:
+        for task in self.tasks:
+            responses = [NONSENSE, *(self.family.gold(task, self.options) or ()), NONSENSE]
+            first = await self.play(task, responses)
+            again = await self.play(task, responses)
+            _expect(first == again, f"task {task.id} went differently the second time")
+
+    async def gold_answers_succeed(self) -> None:
+        for task in self.tasks:
+            await self.expect_gold(task)
+
+    async def expect_gold(self, task: Task) -> None:
+        gold = self.family.gold(task, self.options)
+        if gold is None:
+            return
+        _, results = await self.play(task, gold)
+        _expect(
+            bool(results) and results[-1].done, f"gold answers {list(gold)} do not end {task.id}"
+        )
+        _expect(results[-1].success, f"gold answers {list(gold)} do not solve {task.id}")
+        _expect(len(results) == len(gold), f"{task.id} is over before the gold answers are")
+        _expect(
+            all(result.action_valid for result in results), f"a gold answer of {task.id} is invalid"
+        )
+        _expect(not any(result.success for result in results[:-1]), "success before the end")
+
+    async def invalid_actions_are_reported(self) -> None:
+        for response in ("", NONSENSE, "\x00\ud7ff\u2028 { [ \\boxed{", "9" * 5000):
+            _, results = await self.play(self.tasks[0], [response])
+            result = results[0]
+            _expect_text(result.observation)
+            _expect(not result.action_valid, f"the response {response[:40]!r} counts as valid")
+            _expect(not result.success, f"the response {response[:40]!r} succeeds")
+
+    async def limits_end_in_failure(self) -> None:
+        _, results = await self.play(self.tasks[0], [NONSENSE] * self.max_steps)
+        _expect(results[-1].done, f"the episode still runs after {self.max_steps} steps")
+        _expect(not results[-1].success, "an episode of nonsense ends in success")
+
+    async def calls_out_of_order_raise(self) -> None:
+        task = self.tasks[0]
+        fresh = self.family.make(self.options)
+        await self.raises("step before reset", fresh.step(NONSENSE))
+        await self.call("close before reset", fresh.close())
+        used = self.family.make(self.options)
+        await self.call("reset", used.reset(task, seed=self.seed))
+        await self.raises("a second reset", used.reset(task, seed=self.seed))
+        await self.end(used)
+        await self.raises("step after the end", used.step(NONSENSE))
+        await self.call("close", used.close())
+        await self.call("the second close", used.close())
+        await self.raises("step after close", used.step(NONSENSE))
+
+    async def end(self, environment: Environment) -> None:
+        for _ in range(self.max_steps):
+            if (await self.call("step", environment.step(NONSENSE))).done:
+                return
+
+    async def raises(self, what: str, coroutine: Coroutine[Any, Any, object]) -> None:
+        try:
+            await self.call(what, coroutine)
+        except EnvError:
+            return
+        raise _BrokenError(f"{what} did not raise EnvError")
+
+    async def rewrites_are_true(self) -> None:
+        for task in self.tasks:
+            for direction in DIRECTIONS:
+                menu = self.family.rewrite_menu(task, direction)
+                for answer in _spread(menu.combinations):
+                    offered = all(answer[name] in menu.fields[name] for name in answer)
+                    _expect(offered, f"the combination {answer} is not in the menu's own fields")
+                    await self.expect_rewrite(task, answer)
+
+    async def expect_rewrite(self, parent: Task, answer: dict[str, str]) -> None:
+        draft = self.family.apply_rewrite(parent, answer)
+        for result in self.family.check_rewrite(parent, draft):
+            _expect(result.passed, f"rewrite {answer} fails {result.name}: {result.detail}")
+        _expect(self.family.validate(draft.params) == draft, f"rewrite {answer} does not validate")
+        _expect(draft.params != parent.params, f"rewrite {answer} changes nothing")
+        await self.expect_gold(self.task(draft, 0))
+        if draft.instruction != parent.instruction:
+            self.expect_refused(
+                parent,
+                TaskDraft(params=draft.params, instruction=parent.instruction),
+                f"rewrite {answer} with its parent's instruction",
+            )
+
+    async def false_rewrites_are_caught(self) -> None:
+        for task in self.tasks:
+            same = TaskDraft(params=task.params, instruction=task.instruction)
+            if self.family.rewrite_menu(task, "easier").combinations:
+                self.expect_refused(task, same, "the unchanged task")
+        for direction in DIRECTIONS:
+            for answer in self.family.rewrite_menu(self.tasks[0], direction).combinations[:1]:
+                for name in answer:
+                    wrong = {**answer, name: "no such value"}
+                    apply = partial(self.family.apply_rewrite, self.tasks[0], wrong)
+                    _refuses("apply_rewrite", apply)
+
+    def expect_refused(self, parent: Task, draft: TaskDraft, what: str) -> None:
+        results = self.family.check_rewrite(parent, draft)
+        _expect(not all(result.passed for result in results), f"check_rewrite passes {what}")
+
+
+def _spread(combinations: Sequence[dict[str, str]]) -> Sequence[dict[str, str]]:
+    """At most `REWRITES_TRIED` of them, evenly over the list."""
+    return combinations[:: max(1, -(-len(combinations) // REWRITES_TRIED))]
+
+
+def _expect_text(observation: Observation) -> None:
+    _expect(
+        isinstance(observation.text, str) and bool(observation.text),
+        f"an observation is {observation.text!r}, expected text",
+    )
+    _expect(
+        all(isinstance(command, str) and command for command in observation.admissible),
+        "an admissible command is not text",
+    )
+
+
+def _refuses(what: str, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except InputError as error:
+        named = bool(error.detail.strip())
+        _expect(named, f"{what} refuses a bad value without a sentence")
+        return
+    raise _BrokenError(f"{what} accepts a field or value that does not exist")
+
+
+CHECKS: Final[tuple[Callable[[_Suite], Awaitable[None]], ...]] = (
+    _Suite.generate_is_deterministic,
+    _Suite.validate_normalises,
+    _Suite.unknown_fields_are_refused,
+    _Suite.first_observation_announces_the_task,
+    _Suite.same_seed_same_episode,
+    _Suite.gold_answers_succeed,
+    _Suite.invalid_actions_are_reported,
+    _Suite.limits_end_in_failure,
+    _Suite.calls_out_of_order_raise,
+    _Suite.rewrites_are_true,
+    _Suite.false_rewrites_are_caught,
+)
+
+
+async def check_environment(
+    family: EnvironmentFamily,
+    *,
+    options: Params | None = None,
+    knobs: Params | None = None,
+    seed: int = 0,
+    count: int = 3,
+    max_steps: int = 1000,
+    block_limit_s: float = 5.0,
+    deadline_s: float = 60.0,
+) -> tuple[CheckResult, ...]:
+    """Walk the whole contract of a family.
+
+    Args:
+        family: the family under test.
+        options: settings of a run, as given to `make` and `gold`.
+        knobs: difficulty knobs, as given to `generate`.
+        seed: of tasks and episodes.
+        count: how many tasks to generate and play, at least 1.
+        max_steps: an episode of nonsense must end within this many steps.
+        block_limit_s: seconds for which one call may hold the event loop between two awaits.
+        deadline_s: seconds that one call may take in all.
+
+    Returns:
+        One result a check, in order. When generation itself fails, that one result only.
+    """
+    suite = _Suite(
+        family=family,
+        options=options or {},
+        knobs=knobs or {},
+        seed=seed,
+        count=count,
+        max_steps=max_steps,
+        block_limit_s=block_limit_s,
+        deadline_s=deadline_s,
+    )
+    results: list[CheckResult] = []
+    for check in CHECKS:
+        name = getattr(check, "__name__", "check")
+        detail, passed = "", True
+        try:
+            await check(suite)
+        except _BrokenError as broken:
+            detail, passed = str(broken), False
+        except Exception as error:  # noqa: BLE001  a family may break in any way; the report says how
+            detail, passed = f"raised {type(error).__name__}: {error}", False
+        results.append(CheckResult(name=name, passed=passed, detail=detail))
+        if not suite.tasks:
+            break
+    return tuple(results)
+
+
+def require(results: Sequence[CheckResult]) -> None:
+    """Raise when a check failed.
+
+    Raises:
+        EnvError: names every failed check and what was seen.
+    """
+    failed = tuple(f"{result.name}: {result.detail}" for result in results if not result.passed)
+    if failed:
+        raise EnvError("; ".join(failed), problems=failed)
+
+
+__all__ = ["check_environment", "require"]
