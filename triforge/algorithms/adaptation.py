@@ -24,6 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal
 
 from triforge.algorithms.filters import check_counts
@@ -187,18 +188,18 @@ class SequentialTest:
         """Numbers of candidate successes that are accepted at this look.
 
         The most extreme values are taken as long as the open paths that end in them weigh no more than what is left of
-        the budget; of those the ones inside the band are accepted.
+        the budget and the plain p-value is at most alpha; of those the ones inside the band are accepted.
         """
-        extreme_first = range(len(self._open))
-        values = extreme_first if self._harder else reversed(extreme_first)
-        mass, accepted = 0.0, set()
-        for value in values:
-            mass += self._open[value]
-            if mass > budget - self._spent:
-                break
-            if self._in_band(value):
-                accepted.add(value)
-        return accepted
+        size = range(len(self._open))
+        order = list(size if self._harder else reversed(size))
+        left = budget - self._spent
+        still_open = accumulate(self._open[value] for value in order)
+        p_values = accumulate(self._null[value] for value in order)
+        return {
+            value
+            for value, mass, p in zip(order, still_open, p_values, strict=True)
+            if mass <= left and p <= self._alpha and self._in_band(value)
+        }
 
     def _give_up_the_futile(self) -> None:
         """Close the paths that were just given up: they can no longer become a false acceptance."""

@@ -196,12 +196,12 @@ judged = st.lists(
 
 @given(judged)
 def test_an_unparsable_vote_lies_below_every_valid_one_and_wrong_votes_are_never_reinforced(steps):
-    votes = [given for _, given in steps]
-    rewards = [vote_rewards(step_reward(outcome, given), given) for outcome, given in steps]
+    votes = [step for _, step in steps]
+    rewards = [vote_rewards(step_reward(outcome, step), step) for outcome, step in steps]
     advantages = vote_advantages(votes, rewards, preset=DEFAULT).advantages
     valid, invalid = [], []
-    for (outcome, given), row in zip(steps, advantages, strict=True):
-        for s, a in zip(given, row, strict=True):
+    for (outcome, step), row in zip(steps, advantages, strict=True):
+        for s, a in zip(step, row, strict=True):
             (valid if s else invalid).append(a)
             assert s != -outcome or a <= 0.0
     assert all(a <= min([0.0, *valid]) - 1.0 for a in invalid)
@@ -209,19 +209,19 @@ def test_an_unparsable_vote_lies_below_every_valid_one_and_wrong_votes_are_never
 
 @given(judged)
 def test_taking_the_unparsable_votes_out_of_a_task_changes_no_valid_advantage(steps):
-    votes = [given for _, given in steps]
-    rewards = [vote_rewards(step_reward(outcome, given), given) for outcome, given in steps]
-    kept = [[s for s in given if s] for given in votes]
+    votes = [step for _, step in steps]
+    rewards = [vote_rewards(step_reward(outcome, step), step) for outcome, step in steps]
+    kept = [[s for s in step if s] for step in votes]
     kept_rewards = [
-        [r for s, r in zip(given, row, strict=True) if s]
-        for given, row in zip(votes, rewards, strict=True)
+        [r for s, r in zip(step, row, strict=True) if s]
+        for step, row in zip(votes, rewards, strict=True)
     ]
     full = vote_advantages(votes, rewards, preset=DEFAULT).advantages
     bare = vote_advantages(kept, kept_rewards, preset=DEFAULT).advantages
     assert [
         a
-        for given, row in zip(votes, full, strict=True)
-        for s, a in zip(given, row, strict=True)
+        for step, row in zip(votes, full, strict=True)
+        for s, a in zip(step, row, strict=True)
         if s
     ] == _flat(bare)
 

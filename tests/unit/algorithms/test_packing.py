@@ -1,5 +1,6 @@
 """Weights, rectangles and updates: every row exactly once."""
 
+import itertools
 import math
 
 import pytest
@@ -61,7 +62,7 @@ def test_every_row_is_packed_once_within_the_budget(sizes, budget):
 @given(lengths.filter(bool), st.integers(40, 400))
 def test_no_two_neighbouring_rectangles_could_have_been_one(sizes, budget):
     batches = micro_batches(sizes, token_budget=budget)
-    for left, right in zip(batches, batches[1:], strict=False):
+    for left, right in itertools.pairwise(batches):
         assert (len(left) + 1) * sizes[left[0]] > budget
         assert sizes[left[-1]] >= sizes[right[0]]
 

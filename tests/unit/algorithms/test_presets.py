@@ -4,8 +4,8 @@ import json
 import math
 
 import pytest
-from triforge.algorithms.adaptation import decide, paper_accepts
 
+from triforge.algorithms.adaptation import decide, paper_accepts
 from triforge.algorithms.credit import policy_credit, vote_credit
 from triforge.algorithms.losses import KL_ESTIMATORS
 from triforge.algorithms.presets import PRESETS, resolve
