@@ -1,0 +1,171 @@
+"""Playing a group: the errand of the queue `rollout`.
+
+An errand may be delivered twice and its worker may die at any point. Everything is therefore stored under the group's
+and the trajectories' ids, first writer wins, and a second delivery goes on where the first one stopped: rollouts that
+are stored are not played again (the judge may have voted on them), judge errands without votes are sent again, and a
+group that is complete is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from prometheus_client import Counter, Histogram
+
+from triforge.messages import GroupTask, JudgeTask, Task, Trajectory, TrajectoryGroup
+from triforge.queues import Wire, unjudged
+from triforge.rollout.episode import run_group, trajectory_id
+from triforge.rollout.isolation import IsolatedEnvironment
+from triforge.rollout.patience import patiently
+from triforge.rollout.protocols import Environment, EnvironmentFamily, Generate
+from triforge.rollout.seeds import derive_seed
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+EPISODES = Counter("triforge_episodes_total", "Episodes that ended, by how.", ["ended"])
+EPISODE_RETRIES = Counter("triforge_episode_retries_total", "Fresh tries of episodes.")
+EPISODE_SECONDS = Histogram(
+    "triforge_episode_seconds",
+    "Seconds from reset to end of an episode.",
+    buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800),
+)
+
+
+class RolloutWorker:
+    """Plays groups; one a process, shared by all of its errands.
+
+    Args:
+        wire: leases, payloads and the judge's queue.
+        generate: the policy room that acts.
+        read_task: reads a task version from the store; blocking, called in a thread.
+        family: finds an environment family by name.
+        concurrency: episodes in flight in this worker, over all groups.
+        patience_s: seconds to wait for a policy room or a Redis that does not answer.
+        isolate: whether every environment gets a thread of its own, so that deadlines hold against blocking code.
+    """
+
+    def __init__(
+        self,
+        *,
+        wire: Wire,
+        generate: Generate,
+        read_task: Callable[[str], Task],
+        family: Callable[[str], EnvironmentFamily],
+        concurrency: int = 64,
+        patience_s: float = 60.0,
+        isolate: bool = True,
+    ) -> None:
+        self._wire = wire
+        self._generate = generate
+        self._read_task = read_task
+        self._family = family
+        self._slots = asyncio.Semaphore(concurrency)
+        self._patience_s = patience_s
+        self._isolate = isolate
+
+    async def play(self, group: GroupTask) -> None:
+        """Play the group, or what is left of it, and hand it on. Returns at once when another worker holds it.
+
+        Raises:
+            UnavailableError: Redis or the database does not answer; deliver the errand again later.
+            NotFoundError: the store has no such task; delivering again would not help.
+        """
+        async with self._wire.lease(group.group_id) as held:
+            if not held:
+                return
+            played = await self._wire.group(group.group_id)
+            if played is None:
+                played = await self._play(group)
+            else:
+                await self._send_missing(played)
+            await self._insist(lambda: self._wire.announce_if_complete(group.group_id))
+
+    async def _play(self, group: GroupTask) -> TrajectoryGroup:
+        task = await asyncio.to_thread(self._read_task, group.task_id)
+        known = await self._known(group)
+        played = await run_group(
+            lambda: self._environment(task, group),
+            self._generate,
+            task,
+            group,
+            slots=self._slots,
+            known=known,
+            ended=lambda trajectory: self._ended(group, trajectory),
+            patience_s=self._patience_s,
+        )
+        await self._insist(lambda: self._wire.put_group(played))
+        return played
+
+    def _environment(self, task: Task, group: GroupTask) -> Environment:
+        def make() -> Environment:
+            return self._family(task.family).make(group.options)
+
+        return IsolatedEnvironment(make) if self._isolate else make()
+
+    async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
+        """Rollouts of an earlier delivery, with their judge errands sent again if they have no votes."""
+        known: dict[int, Trajectory] = {}
+        for index in range(group.rollouts):
+            found = await self._wire.trajectory(trajectory_id(group.group_id, index))
+            if found is not None:
+                known[index] = found
+        if known:
+            voted = await self._wire.voted(group.group_id)
+            for trajectory in known.values():
+                if trajectory.id not in voted:
+                    await self._send_judge(group, trajectory)
+        return known
+
+    async def _ended(self, group: GroupTask, trajectory: Trajectory) -> Trajectory:
+        """Store a trajectory and have it judged at once; returns the stored one if another worker was first."""
+        _count(trajectory)
+        if not await self._insist(lambda: self._wire.put_trajectory(trajectory)):
+            first = await self._insist(lambda: self._wire.trajectory(trajectory.id))
+            trajectory = first or trajectory
+        await self._send_judge(group, trajectory)
+        return trajectory
+
+    async def _send_missing(self, played: TrajectoryGroup) -> None:
+        waiting = set(unjudged(played, await self._wire.voted(played.group.group_id)))
+        for trajectory in played.trajectories:
+            if trajectory.id in waiting:
+                # the payload may have expired or been lost with Redis; the judge reads it by its id
+                await self._wire.put_trajectory(trajectory)
+                await self._send_judge(played.group, trajectory)
+
+    async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
+        if group.votes == 0 or not trajectory.measured:
+            return
+        task = JudgeTask(
+            trajectory_id=trajectory.id,
+            group_id=group.group_id,
+            run_id=group.run_id,
+            votes=group.votes,
+            seed=derive_seed(group.seed, "judge", trajectory.index),
+            sampling=group.judge_sampling,
+            deadline_s=group.deadline_s,
+            prompt=group.judge_prompt,
+        )
+        await self._insist(lambda: self._wire.send_judge(task))
+
+    async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        return await patiently(call, patience_s=self._patience_s)
+
+
+def _count(trajectory: Trajectory) -> None:
+    outcome = trajectory.outcome
+    if outcome.value is None:
+        ended = outcome.error.kind if outcome.error else "unknown"
+    else:
+        ended = "success" if outcome.value == 1 else "failure"
+    EPISODES.labels(ended).inc()
+    EPISODE_RETRIES.inc(trajectory.retries)
+    EPISODE_SECONDS.observe(trajectory.seconds)
+    if outcome.value is None:
+        _log.warning(
+            "%s was not measured: %s", trajectory.id, outcome.error and outcome.error.detail
+        )

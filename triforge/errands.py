@@ -1,0 +1,66 @@
+"""From a queue to a coroutine: what every room's Celery tasks have in common.
+
+A task's only argument is a message as JSON. Work runs in the worker's one event loop, so a Celery thread merely waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from triforge.errors import StorageError, TriforgeError, UnavailableError
+from triforge.messages import Message
+from triforge.queues import LoopThread
+
+_M = TypeVar("_M", bound=Message)
+_log = logging.getLogger(__name__)
+
+_COUNTDOWN_S = 5.0  # before an errand is tried again, unless the error says when
+_LOGGED = 200  # characters of an unreadable errand that the log shows
+
+
+def register(
+    app: Any,
+    name: str,
+    kind: type[_M],
+    work: Callable[[_M], Coroutine[Any, Any, None]],
+    loop: LoopThread,
+) -> Any:
+    """Make `work` the task `name` of a Celery app; returns the task.
+
+    An errand that cannot be read is logged and dropped: it never will be readable. One that meets a service that is
+    away goes back into the queue with a countdown; every other error of ours is final and logged, for the sender watches
+    its errands and knows what to do without one. Unexpected errors are left to Celery, which logs them.
+
+    Args:
+        app: from `queues.celery_app`.
+        name: one of the task names in `queues`.
+        kind: the message that the errand carries.
+        work: does the errand; safe to repeat.
+        loop: where `work` runs.
+    """
+
+    @app.task(name=name, bind=True, max_retries=None)  # type: ignore[untyped-decorator]
+    def errand(self: Any, payload: str) -> None:
+        try:
+            message = kind.model_validate_json(payload)
+        except ValidationError as error:
+            _log.error(
+                "dropped an errand of %s that is no %s: %s; it began with %r",
+                name, kind.__name__, error.errors(include_url=False, include_input=False)[:3],
+                str(payload)[:_LOGGED],
+            )  # fmt: skip
+            return
+        try:
+            loop.run(work(message))
+        except (UnavailableError, StorageError) as error:
+            countdown = max(error.retry_after_s or 0.0, _COUNTDOWN_S)
+            _log.warning("%s again in %.0f s: %s", name, countdown, error.detail)
+            raise self.retry(exc=error, countdown=countdown) from error
+        except TriforgeError as error:
+            _log.error("gave up an errand of %s: %s: %s", name, error.kind, error.detail)
+
+    return errand
