@@ -13,7 +13,7 @@ from pydantic import Field
 from services.trainer.run_store import ENDED, RunStore
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConflictError
-from triforge.messages import Event, Message, RunState, RunStep
+from triforge.messages import Event, Message, PoolState, RunState, RunStep
 from triforge.queues import EVENTS_STREAM, Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers
@@ -30,8 +30,8 @@ class RunRequest(Message):
 class PoolDoor(Protocol):
     """The part of env_adapter's client that submitting needs."""
 
-    async def pool(self, id_or_name: str) -> dict[str, Any]:
-        """The pool.
+    async def pool(self, pool: str) -> PoolState:
+        """The pool by id or name.
 
         Raises:
             NotFoundError: there is none.
@@ -78,7 +78,7 @@ class Runs:
         return await asyncio.to_thread(
             self._store.create,
             name=config.run.name,
-            pool_id=str(pool["id"]),
+            pool_id=pool.id,
             config=config.model_dump(mode="json"),
             idempotency_key=idempotency_key,
         )

@@ -1,0 +1,9 @@
+"""The command line: `triforge up | status | doctor | pool | run`.
+
+main    the commands
+watch   the live view of a run
+"""
+
+from triforge.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,364 @@
+"""The commands. Each asks a room through its client; only `up` starts anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from triforge.cli.addresses import STATE, settings
+from triforge.cli.watch import watch as watch_run
+from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings, load, merge, read_document
+from triforge.errors import InputError, TriforgeError
+from triforge.messages import PoolRequest, PoolState
+from triforge.supervisor.layout import plan_layout
+from triforge.supervisor.supervise import Supervisor
+
+app = typer.Typer(
+    name="triforge",
+    no_args_is_help=True,
+    help="Policy, reward model and tasks improve in a closed loop.",
+)
+pool_app = typer.Typer(no_args_is_help=True, help="Task pools.")
+run_app = typer.Typer(no_args_is_help=True, help="Runs.")
+app.add_typer(pool_app, name="pool")
+app.add_typer(run_app, name="run")
+console = Console()
+
+StateOption = Annotated[
+    Path, typer.Option("--state", help="Folder of the deployment that `triforge up` runs.")
+]
+
+
+def main() -> None:
+    """Entry point: errors of triforge become one sentence and exit code 1."""
+    try:
+        app()
+    except TriforgeError as error:
+        Console(stderr=True).print(
+            f"triforge: {error.detail}", markup=False, highlight=False, soft_wrap=True
+        )
+        for problem in error.problems if len(error.problems) > 1 else ():
+            Console(stderr=True).print(
+                f"  - {problem}", markup=False, highlight=False, soft_wrap=True
+            )
+        sys.exit(1)
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+@app.command()
+def up(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="TOML document that names the models.")
+    ],
+    state: StateOption = STATE,
+    auto_ports: Annotated[bool, typer.Option("--auto-ports", help="Take free ports.")] = False,
+) -> None:
+    """Start every room, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
+    layout = plan_layout(
+        load(config), Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
+    )
+    tell = Console(stderr=True)
+    supervisor = Supervisor(
+        layout,
+        state,
+        tell=lambda text: tell.print(f"triforge: {text}", markup=False, soft_wrap=True),
+    )
+    _run(_up(supervisor, layout.settings, state))
+
+
+async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        starting = asyncio.create_task(supervisor.start())
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            starting.cancel()
+            return
+        await starting
+        _print_addresses(addresses, state)
+        watching = asyncio.create_task(supervisor.watch())
+        await asyncio.wait({watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        watching.cancel()
+    finally:
+        console.print("stopping")
+        await supervisor.stop()
+
+
+def _print_addresses(addresses: Settings, state: Path) -> None:
+    table = Table("door", "address")
+    for name, value in addresses:
+        if name.endswith("_url") and name not in ("database_url", "artifacts_url"):
+            table.add_row(name.removesuffix("_url"), str(value))
+    console.print(table)
+    console.print(
+        f"state, artifacts and logs: {state.resolve()}; Ctrl-C stops everything", soft_wrap=True
+    )
+
+
+@app.command()
+def status(state: StateOption = STATE) -> None:
+    """What serves, what is ready, and the runs."""
+    ready = _run(_status(settings(state)))
+    if not ready:
+        raise typer.Exit(1)
+
+
+async def _status(addresses: Settings) -> bool:
+    table, all_ready = Table("room", "address", "state"), True
+    async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
+        for name in (
+            "acts_url",
+            "judges_url",
+            "rewrites_url",
+            "reward_url",
+            "env_adapter_url",
+            "trainer_url",
+        ):
+            url = str(getattr(addresses, name))
+            try:
+                reply = await client.get(f"{url}/readyz")
+                state = "ready" if reply.status_code == 200 else f"not ready: {_detail(reply)}"
+            except httpx.HTTPError as error:
+                state = f"no answer ({type(error).__name__})"
+            all_ready &= state == "ready" or name == "rewrites_url"
+            table.add_row(name.removesuffix("_url"), url, state)
+    console.print(table)
+    return all_ready
+
+
+def _detail(reply: httpx.Response) -> str:
+    try:
+        return str(json.loads(reply.content).get("detail", reply.status_code))
+    except ValueError:
+        return str(reply.status_code)
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path, typer.Option("--config", "-c", help="TOML document to check.")],
+) -> None:
+    """Check a config, the models it names, the ports and the broker, without starting anything."""
+    layout = plan_layout(load(config), Settings.from_env(), config_path=config, state=STATE)
+    for spec in layout.specs:
+        console.print(
+            f"{spec.name}: {' '.join(spec.command)}", markup=False, highlight=False, soft_wrap=True
+        )
+    console.print("config, models, ports and broker are fine")
+
+
+@pool_app.command("create")
+def pool_create(
+    name: Annotated[str, typer.Argument(help="Name of the pool.")],
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--file", "-f", help="JSON body of POST /v1/pools, or JSONL, one task a line."
+        ),
+    ],
+    environment: Annotated[str, typer.Option(help="Family of a JSONL file's tasks.")] = "household",
+    state: StateOption = STATE,
+) -> None:
+    """Create a task pool."""
+    made: PoolState = _run(_pool_create(name, file, environment, settings(state)))
+    console.print_json(made.model_dump_json())
+
+
+async def _pool_create(name: str, file: Path, environment: str, addresses: Settings) -> PoolState:
+    body = _pool_body(name, file, environment)
+    client = EnvAdapterClient(addresses.env_adapter_url)
+    try:
+        return await client.create_pool(body)
+    finally:
+        await client.close()
+
+
+def _pool_body(name: str, file: Path, environment: str) -> PoolRequest:
+    try:
+        text = file.read_text()
+        if file.suffix == ".jsonl":
+            tasks = [json.loads(line) for line in text.splitlines() if line.strip()]
+            return PoolRequest.model_validate(
+                {"name": name, "environment": environment, "tasks": tasks}
+            )
+        return PoolRequest.model_validate({**json.loads(text), "name": name})
+    except (OSError, ValueError) as error:
+        raise InputError(f"pool file {file}: {error}") from None
+
+
+@pool_app.command("list")
+def pool_list(state: StateOption = STATE) -> None:
+    """All pools."""
+    pools: list[PoolState] = _run(_pools(settings(state)))
+    for pool in pools:
+        console.print_json(pool.model_dump_json())
+
+
+@pool_app.command("show")
+def pool_show(
+    name: Annotated[str, typer.Argument(help="Id or name.")], state: StateOption = STATE
+) -> None:
+    """One pool: tasks by state, proposals by state."""
+    pool: PoolState = _run(_pool(settings(state), name))
+    console.print_json(pool.model_dump_json())
+
+
+async def _pools(addresses: Settings) -> list[PoolState]:
+    client = EnvAdapterClient(addresses.env_adapter_url)
+    try:
+        return await client.pools()
+    finally:
+        await client.close()
+
+
+async def _pool(addresses: Settings, name: str) -> PoolState:
+    client = EnvAdapterClient(addresses.env_adapter_url)
+    try:
+        return await client.pool(name)
+    finally:
+        await client.close()
+
+
+@run_app.command("start")
+def run_start(
+    pool: Annotated[str, typer.Argument(help="Id or name of the pool.")],
+    name: Annotated[str, typer.Option(help="Name of the run.")] = "",
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML laid over the deployment's own.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="One field, e.g. run.steps=5. Repeatable.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--watch", help="Watch it at once.")] = False,
+    state: StateOption = STATE,
+) -> None:
+    """Queue a run on a pool."""
+    over = read_document(config) if config else {}
+    for item in set_ or []:
+        over = merge(over, _assignment(item))
+    _run(_start(settings(state), pool, name, over, follow))
+
+
+def _assignment(item: str) -> dict[str, Any]:
+    path, found, text = item.partition("=")
+    if not found or not path:
+        raise InputError(f"--set: given {item!r}, expected section.field=value")
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        value = text
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+async def _start(
+    addresses: Settings, pool: str, name: str, over: dict[str, Any], follow: bool
+) -> None:
+    client = TrainerClient(addresses.trainer_url)
+    try:
+        run = await client.submit(pool, name=name, config=over)
+        console.print(f"{run.id} {run.status}", highlight=False)
+        if follow:
+            await _watch(client, run.id)
+    finally:
+        await client.close()
+
+
+async def _watch(client: TrainerClient, run_id: str) -> None:
+    view = await watch_run(console, await client.run(run_id), client.events(run_id))
+    run = await client.run(run_id)
+    console.print(
+        f"{run.id} {run.status} at step {run.step} {run.reason}".rstrip(),
+        highlight=False,
+        soft_wrap=True,
+    )
+    if view.status == "failed":
+        raise typer.Exit(1)
+
+
+RunArgument = Annotated[str, typer.Argument(help="Id of the run.")]
+
+
+@run_app.command("watch")
+def run_watch(run_id: RunArgument, state: StateOption = STATE) -> None:
+    """Watch a run until it has ended."""
+
+    async def work(client: TrainerClient) -> None:
+        await _watch(client, run_id)
+
+    _run(_with_client(settings(state), work))
+
+
+@run_app.command("stop")
+def run_stop(run_id: RunArgument, state: StateOption = STATE) -> None:
+    """Ask a run to stop."""
+
+    async def work(client: TrainerClient) -> None:
+        console.print(f"{run_id} {(await client.stop(run_id)).status}", highlight=False)
+
+    _run(_with_client(settings(state), work))
+
+
+@run_app.command("resume")
+def run_resume(run_id: RunArgument, state: StateOption = STATE) -> None:
+    """Go on after the last finished step."""
+
+    async def work(client: TrainerClient) -> None:
+        console.print(f"{run_id} {(await client.resume(run_id)).status}", highlight=False)
+
+    _run(_with_client(settings(state), work))
+
+
+@run_app.command("list")
+def run_list(state: StateOption = STATE) -> None:
+    """All runs, newest first."""
+
+    async def work(client: TrainerClient) -> None:
+        table = Table("run", "name", "status", "step", "reason")
+        for run in await client.runs():
+            table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
+        console.print(table)
+
+    _run(_with_client(settings(state), work))
+
+
+@run_app.command("export")
+def run_export(
+    run_id: RunArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+    state: StateOption = STATE,
+) -> None:
+    """Save the run's record: one Parquet row a step, enough to recompute every number."""
+
+    async def work(client: TrainerClient) -> None:
+        await client.export(run_id, out)
+        console.print(f"wrote {out}", highlight=False)
+
+    _run(_with_client(settings(state), work))
+
+
+async def _with_client(addresses: Settings, work: Any) -> None:
+    client = TrainerClient(addresses.trainer_url)
+    try:
+        await work(client)
+    finally:
+        await client.close()

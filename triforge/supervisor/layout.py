@@ -1,0 +1,199 @@
+"""The processes of a deployment on one machine, and their addresses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from triforge.config import RunConfig, Settings
+from triforge.errors import ConfigError
+from triforge.messages import Role
+from triforge.supervisor.broker import server_command
+from triforge.supervisor.process import ProcessSpec
+
+ENGINE_PORTS: Mapping[Role, int] = {"acts": 9001, "judges": 9011, "rewrites": 9021}
+REDIS_PORT = 6379
+_DOORS = ("acts_url", "judges_url", "rewrites_url", "reward_url", "env_adapter_url", "trainer_url")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """All processes in the order in which they are started, and the settings that they share."""
+
+    settings: Settings
+    specs: tuple[ProcessSpec, ...]
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(port: int, knob: str) -> None:
+    """Raises ConfigError when somebody listens on the port already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"port {port} ({knob}) is taken ({error.strerror}); stop what uses it, set {knob} to another address, or "
+                "start with --auto-ports"
+            ) from None
+
+
+def plan_layout(
+    config: RunConfig,
+    settings: Settings,
+    *,
+    config_path: Path,
+    state: Path,
+    auto_ports: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Layout:
+    """Decide addresses and command lines.
+
+    Args:
+        config: names the three models.
+        settings: the environment's addresses; what the environment does not set is put below `state`.
+        config_path: the document that runs start from.
+        state: folder of everything that lasts: database, artifacts, Valkey, logs.
+        auto_ports: take free ports instead of the configured ones.
+        environ: the environment, to see what was set on purpose.
+
+    Raises:
+        ConfigError: a port is taken, or a model folder is missing.
+    """
+    given = os.environ if environ is None else environ
+    state = state.resolve()
+    changes: dict[str, object] = {"config": str(config_path.resolve())}
+    if "TRIFORGE_DATABASE_URL" not in given:
+        changes["database_url"] = f"sqlite:///{state / 'triforge.sqlite'}"
+    if "TRIFORGE_ARTIFACTS_URL" not in given:
+        changes["artifacts_url"] = str(state / "artifacts")
+    if auto_ports:
+        changes |= {
+            name: f"http://127.0.0.1:{free_port()}"
+            for name in _DOORS
+            if f"TRIFORGE_{name.upper()}" not in given
+        }
+    specs: list[ProcessSpec] = []
+    if "TRIFORGE_REDIS_URL" not in given:
+        port = free_port() if auto_ports else REDIS_PORT
+        check_port(port, "TRIFORGE_REDIS_URL")
+        (state / "valkey").mkdir(parents=True, exist_ok=True)
+        changes["redis_url"] = f"redis://127.0.0.1:{port}/0"
+        specs.append(
+            ProcessSpec(
+                name="valkey",
+                command=tuple(server_command(port, state / "valkey")),
+                env={},
+                tcp_port=port,
+            )
+        )
+    settings = settings.model_copy(update=changes)
+    for name in _DOORS:
+        if name != "rewrites_url" or config.models.rewrites.path:
+            check_port(_port(getattr(settings, name)), f"TRIFORGE_{name.upper()}")
+    env = settings.environment() | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    for role in ("acts", "judges", "rewrites"):
+        specs += _model_processes(role, config, settings, env, auto_ports)
+    return Layout(settings=settings, specs=(*specs, *_rooms(config, settings, env)))
+
+
+def _port(url: str) -> int:
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _python(module: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", module, *arguments)
+
+
+def _model_processes(
+    role: Role, config: RunConfig, settings: Settings, env: Mapping[str, str], auto_ports: bool
+) -> list[ProcessSpec]:
+    """The local engine of a role and the policy room in front of it; none if the role has no model."""
+    path = str(getattr(config.models, role).path)
+    if not path:
+        if role == "rewrites":
+            return []
+        raise ConfigError(f"models.{role}.path: given nothing, expected a model folder")
+    if not (Path(path) / "config.json").is_file():
+        raise ConfigError(
+            f"models.{role}.path: given {path!r}, expected a folder with config.json, tokenizer and safetensors"
+        )
+    port = free_port() if auto_ports else ENGINE_PORTS[role]
+    check_port(port, f"engine of {role}")
+    engine = f"http://127.0.0.1:{port}"
+    url = str(getattr(settings, f"{role}_url"))
+    own = {"TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": engine, "TRIFORGE_MODEL": path}
+    return [
+        ProcessSpec(
+            name=f"engine-{role}",
+            command=_python(
+                "services.local_engine", "--model-path", path, "--port", str(port), "--served-model-name", role,
+                "--weight-version", "0", "--log-level", "warning",
+            ),
+            env=env,
+            ready_url=f"{engine}/ready",
+        ),
+        ProcessSpec(
+            name=f"policy-{role}", command=_python("services.policy"), env={**env, **own}, ready_url=f"{url}/readyz"
+        ),
+    ]  # fmt: skip
+
+
+def _rooms(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> list[ProcessSpec]:
+    rooms = [
+        ProcessSpec(
+            name="env_adapter",
+            command=_python("services.env_adapter", "api"),
+            env=env,
+            ready_url=f"{settings.env_adapter_url}/readyz",
+        ),
+        ProcessSpec(
+            name="reward",
+            command=_python("services.reward", "api"),
+            env=env,
+            ready_url=f"{settings.reward_url}/readyz",
+        ),
+        ProcessSpec(
+            name="trainer",
+            command=_python("services.trainer", "api"),
+            env=env,
+            ready_url=f"{settings.trainer_url}/readyz",
+        ),
+        ProcessSpec(
+            name="rollout-worker",
+            command=_python("services.env_adapter", "rollout-worker"),
+            env=env,
+        ),
+        ProcessSpec(
+            name="judge-worker", command=_python("services.reward", "judge-worker"), env=env
+        ),
+    ]
+    if config.adaptation.controller != "none":
+        rooms.append(
+            ProcessSpec(
+                name="adapt-worker",
+                command=_python("services.env_adapter", "adapt-worker"),
+                env=env,
+            )
+        )
+    rooms += [
+        ProcessSpec(
+            name=f"learner-{role}",
+            command=_python("services.trainer", "learner", "--role", role),
+            env=env,
+        )
+        for role in ("acts", "judges")
+    ]
+    return rooms

@@ -1,0 +1,125 @@
+"""One child process: started in its own group, its output in a file, restarted when it dies, stopped with its children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_GRACE_S = 15.0  # between SIGTERM and SIGKILL; longer than a worker's soft shutdown
+_QUICK_S = 10.0  # a process that lives shorter than this died at its start
+_LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """What to start.
+
+    Attributes:
+        name: for logs and people.
+        command: argument vector, no shell.
+        env: variables laid over our own.
+        ready_url: GET answers 200 when the process can serve; empty if it has no door.
+        tcp_port: a port that is open when the process can serve, for servers that do not speak HTTP; 0 if none.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    ready_url: str = ""
+    tcp_port: int = 0
+
+
+class Process:
+    """A running spec.
+
+    Args:
+        spec: what to start.
+        log: file that its output is appended to.
+    """
+
+    def __init__(self, spec: ProcessSpec, log: Path) -> None:
+        self.spec = spec
+        self.log = log
+        self.restarts = 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._pause_s = 0.5
+        self._not_before = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it lives."""
+        return self._child.pid if self._child and self._child.poll() is None else None
+
+    def start(self) -> None:
+        """Start it; the output goes to the log."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            self._child = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
+                self.spec.command,
+                env={**os.environ, **self.spec.env},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+        self._started_at = time.monotonic()
+
+    def died(self) -> int | None:
+        """The exit code if it was started and has ended, else None."""
+        return None if self._child is None else self._child.poll()
+
+    def revive(self) -> bool:
+        """Restart it if it has died and its pause is over; the pause doubles while it dies at its start."""
+        now = time.monotonic()
+        if self.died() is None:
+            return False
+        if self._not_before == 0.0:
+            quick = now - self._started_at < _QUICK_S
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S) if quick else 0.5
+            self._not_before = now + self._pause_s
+        if now < self._not_before:
+            return False
+        self._not_before = 0.0
+        self.restarts += 1
+        self.start()
+        return True
+
+    async def stop(self, grace_s: float = _GRACE_S) -> None:
+        """SIGTERM to its group, SIGKILL after the grace."""
+        child = self._child
+        if child is None:
+            return
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(child.wait, grace_s)
+        self._signal(signal.SIGKILL)
+        await asyncio.to_thread(child.wait)
+        self._child = None
+
+    def _signal(self, number: int) -> None:
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, number)
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines of the log."""
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _die_with_parent() -> None:
+    """In the child: get SIGTERM when the supervisor dies, however it dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,141 @@
+"""Start everything, wait until it serves, restart what dies, stop it all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from triforge.errors import ConflictError, UnavailableError
+from triforge.supervisor.layout import Layout
+from triforge.supervisor.process import Process, ProcessSpec
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.25
+ADDRESSES = "addresses.json"
+
+
+class Supervisor:
+    """All processes of one deployment on this machine.
+
+    Args:
+        layout: what to start.
+        state: folder for logs, the lock and the addresses.
+        tell: gets a sentence for a person at each turn.
+    """
+
+    def __init__(self, layout: Layout, state: Path, *, tell: Callable[[str], None]) -> None:
+        self.processes = [
+            Process(spec, state / "logs" / f"{spec.name}.log") for spec in layout.specs
+        ]
+        self._layout = layout
+        self._state = state
+        self._tell = tell
+        self._lock: IO[str] | None = None
+
+    async def start(self, *, deadline_s: float = 180.0) -> None:
+        """Start all processes and wait until each serves.
+
+        Raises:
+            ConflictError: another deployment runs in this state folder.
+            UnavailableError: something did not come up; the sentence names it and ends with its last log lines.
+        """
+        self._take_lock()
+        started = time.monotonic()
+        for process in self.processes:
+            process.start()
+            if process.spec.tcp_port:  # the broker first: everything else asks for it at once
+                await self._until_ready(process, started + deadline_s)
+        for process in self.processes:
+            await self._until_ready(process, started + deadline_s)
+        self._write_addresses()
+        self._tell(
+            f"all {len(self.processes)} processes are up after {time.monotonic() - started:.0f} s"
+        )
+
+    def _take_lock(self) -> None:
+        self._state.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._state / "up.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConflictError(
+                f"another `triforge up` runs in {self._state}; stop it, or choose another folder with --state"
+            ) from None
+
+    def _write_addresses(self) -> None:
+        settings = self._layout.settings
+        addresses = {
+            name: value
+            for name, value in settings
+            if name.endswith("_url") and "@" not in str(value)
+        }
+        aside = self._state / f".{ADDRESSES}"
+        aside.write_text(json.dumps(addresses, indent=1))
+        aside.replace(self._state / ADDRESSES)
+
+    async def _until_ready(self, process: Process, deadline: float) -> None:
+        async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+            while not await _serves(process.spec, client):
+                code = process.died()
+                if code is not None:
+                    raise UnavailableError(
+                        f"{process.spec.name} ended with code {code} at its start; {process.log} ends with:\n{process.tail()}"
+                    )
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"{process.spec.name} does not serve in time; {process.log} ends with:\n{process.tail()}"
+                    )
+                await asyncio.sleep(_POLL_S)
+
+    async def watch(self) -> None:
+        """Restart what dies, until cancelled."""
+        dead: set[str] = set()
+        while True:
+            for process in self.processes:
+                code = process.died()
+                if code is not None and process.spec.name not in dead:
+                    dead.add(process.spec.name)
+                    self._tell(
+                        f"{process.spec.name} ended with code {code}; restarting it (log: {process.log})"
+                    )
+                if process.revive():
+                    dead.discard(process.spec.name)
+            await asyncio.sleep(_POLL_S)
+
+    async def stop(self) -> None:
+        """Stop everything: first whoever makes work, the broker last."""
+        broker = [p for p in self.processes if p.spec.tcp_port]
+        others = [p for p in self.processes if not p.spec.tcp_port]
+        await asyncio.gather(*(p.stop() for p in others))
+        for process in broker:
+            await process.stop()
+        with contextlib.suppress(FileNotFoundError):
+            (self._state / ADDRESSES).unlink()
+        if self._lock:
+            self._lock.close()
+
+
+async def _serves(spec: ProcessSpec, client: httpx.AsyncClient) -> bool:
+    if spec.tcp_port:
+        try:
+            with socket.create_connection(("127.0.0.1", spec.tcp_port), timeout=1.0):
+                return True
+        except OSError:
+            return False
+    if not spec.ready_url:
+        return True
+    try:
+        return (await client.get(spec.ready_url)).status_code == 200
+    except httpx.HTTPError:
+        return False
