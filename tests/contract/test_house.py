@@ -27,6 +27,8 @@ MAX_ADR_LINES = 60
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 WEB = {"fastapi", "starlette"}
+DOORS = {"app.py", "routes.py"}
+PORCH = Path("services", "problems.py")  # what all doors share; not a room
 SETUP_EXTRAS = ("trainer", "local-engine", "smollm2", "demo", "dev")
 
 # Imports every module of one package from a folder that holds nothing else of ours, and prints which of the watched
@@ -151,7 +153,7 @@ def test_the_web_framework_stays_at_the_doors_of_a_room() -> None:
     inside = [
         where(path, node)
         for path, node in nodes("services", "demo")
-        if path.name not in {"app.py", "routes.py"} and imported(node) & WEB
+        if path.name not in DOORS and path != ROOT / PORCH and imported(node) & WEB
     ]
     assert inside == []
 
@@ -176,9 +178,8 @@ def import_alone(package: str, target: Path, watched: set[str]) -> dict[str, lis
     shutil.copytree(ROOT / "triforge", target / "triforge", ignore=ignore)
     if package.startswith("services."):
         (target / "services").mkdir()
-        init = ROOT / "services" / "__init__.py"
-        if init.exists():
-            shutil.copy(init, target / "services")
+        for shared in (ROOT / "services").glob("*.py"):
+            shutil.copy(shared, target / "services")
         shutil.copytree(
             ROOT / package.replace(".", "/"), target / package.replace(".", "/"), ignore=ignore
         )
@@ -204,7 +205,15 @@ def test_the_hall_imports_alone_and_stays_light(tmp_path: Path) -> None:
 def test_a_room_imports_without_the_others(room: str, tmp_path: Path) -> None:
     light = room in {"policy", "env_adapter", "reward"}
     loaded = import_alone(f"services.{room}", tmp_path, HEAVY if light else set())
-    assert {what for names in loaded.values() for what in names} == {f"services.{room}"}, loaded
+    everything = {what for names in loaded.values() for what in names}
+    assert everything - {"services.problems"} == {f"services.{room}"}, loaded
+
+
+def test_beside_the_rooms_stands_only_what_all_doors_share() -> None:
+    shared = {path.name for path in (ROOT / "services").glob("*.py")}
+    assert shared <= {"__init__.py", PORCH.name}
+    text = (ROOT / PORCH).read_text(encoding="utf-8") if (ROOT / PORCH).exists() else ""
+    assert [room for room in ROOMS if f"services.{room}" in text] == []
 
 
 def test_the_changelog_names_the_version_of_the_package() -> None:
