@@ -69,11 +69,15 @@ def http_client(
         transport = _network(base_url, max_connections)
     return httpx.AsyncClient(
         base_url=base_url.rstrip("/"),
-        timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        timeout=_timeout(timeout_s),
         transport=transport,
         headers=sent,
         trust_env=False,
     )
+
+
+def _timeout(timeout_s: float) -> httpx.Timeout:
+    return httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
 
 
 def _network(base_url: str, max_connections: int) -> AiohttpTransport:
@@ -99,6 +103,7 @@ async def request(
     body: BaseModel | bytes | Any = None,
     params: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
     deadline_s: float = 0.0,
     repeatable: bool | None = None,
 ) -> httpx.Response:
@@ -115,6 +120,7 @@ async def request(
         params: query parameters; None values are left out.
         headers: sent with this request beside the client's own.
         headers: sent beside the client's own.
+        timeout_s: longest silence while this answer is awaited; None takes the client's.
         deadline_s: seconds to go on trying; 0 tries once.
         repeatable: whether a request that may have arrived can be sent again; None asks the method.
 
@@ -123,12 +129,15 @@ async def request(
         UnavailableError: the server is busy or not ready until the deadline.
         TriforgeError: the class that the server's problem document names.
     """
+    timeout = client.timeout if timeout_s is None else _timeout(timeout_s)
     again = method in _SAFE_METHODS if repeatable is None else repeatable
     deadline = time.monotonic() + deadline_s
     pause = _FIRST_PAUSE_S
     while True:
         try:
-            return await _once(client, method, path, body=body, params=params, headers=headers)
+            return await _once(
+                client, method, path, body=body, params=params, headers=headers, timeout=timeout
+            )
         except UnavailableError as error:
             lost = isinstance(error, UnreachableError)
             wait = pause if lost else max(pause, error.retry_after_s or 0.0)
@@ -146,6 +155,7 @@ async def _once(
     body: BaseModel | bytes | Any,
     params: Mapping[str, Any] | None,
     headers: Mapping[str, str] | None,
+    timeout: httpx.Timeout,
 ) -> httpx.Response:
     content: bytes | str | None
     if body is None or isinstance(body, bytes):
@@ -161,6 +171,7 @@ async def _once(
             path,
             content=content,
             params=query or None,
+            timeout=timeout,
             headers=(_JSON if content is not None else {}) | dict(headers or {}),
         )
     except (httpx.TransportError, aiohttp.ClientError, OSError) as error:
@@ -179,10 +190,13 @@ async def get_json(
     path: str,
     *,
     params: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
     deadline_s: float = 0.0,
 ) -> Any:
     """GET and parse the answer. Errors: see `request`."""
-    response = await request(client, "GET", path, params=params, deadline_s=deadline_s)
+    response = await request(
+        client, "GET", path, params=params, timeout_s=timeout_s, deadline_s=deadline_s
+    )
     return parse_json(response)
 
 
@@ -191,12 +205,19 @@ async def post_json(
     path: str,
     body: BaseModel | bytes | Any = None,
     *,
+    timeout_s: float | None = None,
     deadline_s: float = 0.0,
     repeatable: bool = False,
 ) -> Any:
     """POST and parse the answer. Errors: see `request`."""
     response = await request(
-        client, "POST", path, body=body, deadline_s=deadline_s, repeatable=repeatable
+        client,
+        "POST",
+        path,
+        body=body,
+        timeout_s=timeout_s,
+        deadline_s=deadline_s,
+        repeatable=repeatable,
     )
     return parse_json(response)
 

@@ -1,0 +1,207 @@
+"""The OpenAI dialect of chat: its requests into ours, our replies into its. Knows neither the web nor the engines.
+
+Beside the standard fields a request may carry `regex`, `top_k` and `affinity`, and a reply carries
+`metadata.weight_version`. Fields that would change the answer and are not supported are refused, others ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from triforge.errors import InputError
+from triforge.messages import ChatMessage, GenerateOutput, GenerateReply, GenerateRequest, Sampling
+from triforge.rendering import Renderer
+
+_UNSUPPORTED = (
+    "tools", "functions", "logit_bias", "presence_penalty", "frequency_penalty", "audio", "top_logprobs",
+    "min_p", "repetition_penalty",
+)  # fmt: skip
+
+
+class _Part(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class _ChatMessage(BaseModel):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[_Part]
+
+    def plain(self) -> ChatMessage:
+        text = (
+            self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)
+        )
+        return ChatMessage(role="system" if self.role == "developer" else self.role, content=text)
+
+
+class _JsonSchema(BaseModel):
+    name: str = "answer"
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class _ResponseFormat(BaseModel):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+    def constraint(self) -> str | None:
+        if self.type == "json_object":
+            return '{"type": "object"}'
+        if self.type == "json_schema" and self.json_schema is not None:
+            return json.dumps(self.json_schema.schema_)
+        return None
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """Body of `POST /v1/chat/completions`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = ""
+    messages: Annotated[list[_ChatMessage], Field(min_length=1)]
+    n: Annotated[int, Field(ge=1, le=64)] | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    logprobs: bool | None = None
+    response_format: _ResponseFormat | None = None
+    regex: str | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    affinity: str = ""
+
+    def request(self) -> GenerateRequest:
+        """As our own request.
+
+        Raises:
+            InputError: a field is set that is not supported here, or two constraints exclude each other.
+        """
+        extra = self.model_extra or {}
+        refused = [name for name in _UNSUPPORTED if extra.get(name)]
+        if refused:
+            raise InputError(f"{', '.join(refused)}: not supported by this endpoint; leave out")
+        schema = self.response_format.constraint() if self.response_format else None
+        if schema is not None and self.regex is not None:
+            raise InputError("regex and response_format exclude each other; give one")
+        given = {
+            "max_new_tokens": self.max_completion_tokens or self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            "seed": self.seed,
+            "regex": self.regex,
+            "json_schema": schema,
+        }
+        return GenerateRequest(
+            messages=tuple(message.plain() for message in self.messages),
+            n=self.n or 1,
+            sampling=Sampling.model_validate({k: v for k, v in given.items() if v is not None}),
+            affinity=self.affinity,
+        )
+
+
+def completion(
+    request: ChatRequest, reply: GenerateReply, *, model: str, renderer: Renderer
+) -> dict[str, Any]:
+    """Our reply as a `chat.completion` object."""
+    return {
+        **_head("chat.completion", model, reply),
+        "choices": [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": output.text},
+                "finish_reason": output.finish,
+                "logprobs": _logprobs(output, renderer) if request.logprobs else None,
+            }
+            for index, output in enumerate(reply.outputs)
+        ],
+        "usage": _usage(reply),
+    }
+
+
+def chunks(
+    request: ChatRequest, reply: GenerateReply, *, model: str, renderer: Renderer
+) -> Iterator[str]:
+    """Our reply as server-sent `chat.completion.chunk` events: role, text, finish for each choice, then [DONE]."""
+    head = _head("chat.completion.chunk", model, reply)
+    for index, output in enumerate(reply.outputs):
+        logprobs = _logprobs(output, renderer) if request.logprobs else None
+        deltas: Sequence[tuple[dict[str, str], str | None, Any]] = (
+            ({"role": "assistant", "content": ""}, None, None),
+            ({"content": output.text}, None, logprobs),
+            ({}, output.finish, None),
+        )
+        for delta, finish, shown in deltas:
+            choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": shown}
+            yield _event({**head, "choices": [choice]})
+    if request.stream_options and request.stream_options.include_usage:
+        yield _event({**head, "choices": [], "usage": _usage(reply)})
+    yield "data: [DONE]\n\n"
+
+
+def model_list(*, role: str, version: int, uri: str) -> dict[str, Any]:
+    """Body of `GET /v1/models`."""
+    return {
+        "object": "list",
+        "data": [
+            {
+                "id": role,
+                "object": "model",
+                "created": 0,
+                "owned_by": "triforge",
+                "root": uri,
+                "metadata": {"weight_version": str(version)},
+            }
+        ],
+    }
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body)}\n\n"
+
+
+def _head(kind: str, model: str, reply: GenerateReply) -> dict[str, Any]:
+    spans = [span for output in reply.outputs for span in output.versions]
+    newest = max((span.version for span in spans), default=None)
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "metadata": {"weight_version": None if newest is None else str(newest)},
+    }
+
+
+def _usage(reply: GenerateReply) -> dict[str, Any]:
+    prompt = len(reply.prompt_ids)
+    sampled = sum(len(output.ids) for output in reply.outputs)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+        "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
+    }
+
+
+def _logprobs(output: GenerateOutput, renderer: Renderer) -> dict[str, Any]:
+    content = []
+    for token, logprob in zip(output.ids, output.logprobs, strict=True):
+        text = renderer.decode([token], skip_special_tokens=False)
+        content.append(
+            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+        )
+    return {"content": content}

@@ -1,0 +1,106 @@
+"""The doors: check, call, return."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.exceptions import HTTPException
+
+from services.policy.gateway import Gateway
+from services.policy.openai import ChatRequest, chunks, completion, model_list
+from services.problems import input_error
+from triforge.messages import GenerateReply, GenerateRequest, WeightsState, WeightsUpdate
+
+_JSON = "application/json"
+
+
+class GenerateBatch(BaseModel):
+    """Body of `POST /v1/generate`."""
+
+    model_config = ConfigDict(extra="forbid")
+    requests: tuple[GenerateRequest, ...]
+
+
+class ReplyBatch(BaseModel):
+    """Answer of `POST /v1/generate`, in the order of the requests."""
+
+    replies: list[GenerateReply]
+
+
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The body of a route that reads it raw, for the API's description."""
+    content = {_JSON: {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str = "") -> APIRouter:
+    """The routes of a policy room.
+
+    Args:
+        gateway: what answers.
+        role: the model role; the name under which the model is listed.
+        api_key: bearer token that callers must send; empty asks for none.
+        admin_api_key: bearer token of `POST /v1/weights`; empty takes `api_key`.
+    """
+    router = APIRouter()
+
+    # Hot path: the body goes from bytes to messages and back in one step each, past FastAPI's own validation.
+    @router.post("/v1/generate", openapi_extra=_schema(GenerateBatch))
+    async def generate(request: Request) -> Response:
+        """Sample from prompts given as messages, prefix ids or both; one reply a request, in order."""
+        _authorise(request, api_key)
+        try:
+            batch = GenerateBatch.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise input_error(error) from None
+        replies = await gateway.generate(batch.requests)
+        body = ReplyBatch.model_construct(replies=replies).model_dump_json()
+        return Response(body, media_type=_JSON)
+
+    @router.post("/v1/chat/completions")
+    async def chat(request: Request, body: ChatRequest) -> Response:
+        """Chat in OpenAI's dialect."""
+        _authorise(request, api_key)
+        reply = (await gateway.generate([body.request()]))[0]
+        renderer = gateway.fence.renderer
+        if body.stream:
+            events = chunks(body, reply, model=role, renderer=renderer)
+            return StreamingResponse(events, media_type="text/event-stream")
+        return JSONResponse(completion(body, reply, model=role, renderer=renderer))
+
+    @router.get("/v1/models")
+    async def models(request: Request) -> Response:
+        """The one model of this room."""
+        _authorise(request, api_key)
+        state = gateway.fence.state()
+        return JSONResponse(model_list(role=role, version=state.version, uri=state.uri))
+
+    @router.get("/v1/weights")
+    async def weights(request: Request) -> WeightsState:
+        """The weight version that serves."""
+        _authorise(request, api_key)
+        return gateway.fence.state()
+
+    @router.post("/v1/weights")
+    async def update_weights(request: Request, body: WeightsUpdate) -> WeightsState:
+        """Serve another weight version; returns once it is proven to serve."""
+        _authorise(request, admin_api_key or api_key)
+        return await gateway.fence.update(body)
+
+    return router
+
+
+def _authorise(request: Request, key: str) -> None:
+    if not key:
+        return
+    given = request.headers.get("authorization", "")
+    if not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
+        raise HTTPException(
+            401,
+            "a bearer token is needed: send the room's TRIFORGE_API_KEY as `Authorization: Bearer ...`",
+            {"WWW-Authenticate": "Bearer"},
+        )

@@ -1,0 +1,192 @@
+"""Typed client of a policy room."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from types import TracebackType
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from triforge.clients.transport import get_json, http_client, request
+from triforge.config import Settings
+from triforge.errors import InputError, PolicyError
+from triforge.messages import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
+
+# Sampling again is harmless, so a lost or refused request is simply sent again for this long.
+PATIENCE_S = 60.0
+TIMEOUT_S = 600.0
+
+
+_Waiting = tuple[GenerateRequest, asyncio.Future[GenerateReply]]
+
+
+class _Batch(BaseModel):
+    requests: Sequence[GenerateRequest]
+
+
+class _Replies(BaseModel):
+    replies: list[GenerateReply]
+
+
+class PolicyClient:
+    """A policy room, as a `Generate`. One a process and event loop; close it.
+
+    Args:
+        base_url: address of the room.
+        api_key: the room's key; empty if it asks for none.
+        admin_api_key: key for `update_weights`; empty takes `api_key`.
+        batch: requests awaited in the same turn of the event loop travel together, up to this many; 1 sends each by
+            itself. A batch is answered as a whole, so keep it for requests of similar length.
+        timeout_s: longest silence while an answer is awaited.
+        patience_s: how long to go on trying while the room is away or busy.
+        transport: replaces the network in tests.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str = "",
+        admin_api_key: str = "",
+        batch: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = http_client(
+            base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
+        )
+        key = admin_api_key or api_key
+        self._admin = {"authorization": f"Bearer {key}"} if key else {}
+        self._batch = batch
+        self._patience_s = patience_s
+        self._waiting: list[_Waiting] = []
+        self._sending: set[asyncio.Task[list[GenerateReply]]] = set()
+
+    @classmethod
+    def from_settings(cls, settings: Settings, role: Role, *, batch: int = 1) -> PolicyClient:
+        """The client of a role's room, with the deployment's address and keys."""
+        urls: dict[Role, str] = {
+            "acts": settings.acts_url,
+            "judges": settings.judges_url,
+            "rewrites": settings.rewrites_url,
+        }
+        return cls(
+            urls[role],
+            api_key=settings.api_key.get_secret_value(),
+            admin_api_key=settings.admin_api_key.get_secret_value(),
+            batch=batch,
+        )
+
+    async def __aenter__(self) -> PolicyClient:
+        """Use as a context manager: closes at the end."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def __call__(self, request: GenerateRequest) -> GenerateReply:
+        """Sample. See `generate_many`."""
+        if self._batch <= 1:
+            return (await self.generate_many([request]))[0]
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[GenerateReply] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.append((request, future))
+        return await future
+
+    async def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        """Sample for many prompts in one round trip; one reply a request, in order.
+
+        Raises:
+            InputError: a request is malformed, cannot be rendered or is too long.
+            PolicyError: the room or its engines failed.
+            UnavailableError: nothing answers until the patience ends.
+        """
+        body = _Batch.model_construct(requests=requests).model_dump_json().encode()
+        response = await request(
+            self._http,
+            "POST",
+            "/v1/generate",
+            body=body,
+            deadline_s=self._patience_s,
+            repeatable=True,
+        )
+        try:
+            replies = _Replies.model_validate_json(response.content).replies
+        except ValidationError as error:
+            raise PolicyError(f"{response.url}: not an answer of a policy room: {error}") from error
+        if len(replies) != len(requests):
+            raise PolicyError(
+                f"{response.url}: expected {len(requests)} replies, got {len(replies)}"
+            )
+        return replies
+
+    async def weights(self) -> WeightsState:
+        """The weight version that serves."""
+        return WeightsState.model_validate(await get_json(self._http, "/v1/weights"))
+
+    async def update_weights(self, update: WeightsUpdate) -> WeightsState:
+        """Serve another version; returns once it is proven to serve.
+
+        Raises:
+            ConflictError: a newer version serves, or this version came from another folder.
+            WeightsError: the folder is not what it should be; the old weights serve on.
+            UnavailableError: no engine can be asked.
+        """
+        response = await request(
+            self._http,
+            "POST",
+            "/v1/weights",
+            body=update,
+            headers=self._admin,
+            deadline_s=self._patience_s,
+            repeatable=True,
+        )
+        return WeightsState.model_validate_json(response.content)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for start in range(0, len(waiting), self._batch):
+            self._send(waiting[start : start + self._batch])
+
+    def _send(self, share: Sequence[_Waiting]) -> None:
+        wanted = [item for item in share if not item[1].done()]  # not those that were given up
+        if not wanted:
+            return
+        task = asyncio.create_task(self.generate_many([request for request, _ in wanted]))
+        self._sending.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(functools.partial(self._deliver, wanted))
+
+    def _deliver(self, share: Sequence[_Waiting], task: asyncio.Task[list[GenerateReply]]) -> None:
+        self._sending.discard(task)
+        if task.cancelled():
+            for _, future in share:
+                future.cancel()
+            return
+        error = task.exception()
+        if isinstance(error, InputError) and len(share) > 1:
+            for item in share:  # one caller's bad request is not the others' failure
+                self._send([item])
+            return
+        for position, (_, future) in enumerate(share):
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(task.result()[position])
+            else:
+                future.set_exception(error)
