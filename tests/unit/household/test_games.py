@@ -18,7 +18,7 @@ from services.env_adapter.environments.household.instruction import Announced, r
 from services.env_adapter.environments.household.kinds import GOAL_TYPES, OPENABLE
 from services.env_adapter.environments.household.options import Knobs, PlayOptions
 from services.env_adapter.environments.household.params import params_of, world_of
-from services.env_adapter.environments.household.planner import plan
+from services.env_adapter.environments.household.planner import _bound, plan
 from services.env_adapter.environments.household.world import State, World
 from triforge.errors import InputError
 
@@ -65,6 +65,16 @@ def test_the_planner_finds_a_plan_as_short_as_exhaustive_search(world: World) ->
     steps = plan(world)
     assert steps is not None
     assert len(steps) == shortest(world)
+
+
+def test_the_planner_never_overestimates_what_is_left() -> None:
+    for world in (*GAMES, *LARGE):
+        steps, state = plan(world) or [], world.start()
+        for done, command in enumerate(steps):
+            assert _bound(world, world.goal, state) <= len(steps) - done, (write(world), done)
+            following = world.apply(state, command)
+            assert following is not None
+            state = following
 
 
 @pytest.mark.parametrize("wording", ["terse", "alfworld"])
@@ -179,6 +189,10 @@ def test_knobs_turn_what_they_name() -> None:
         assert sum(thing.kind in OPENABLE for thing in world.receptacles) == 4  # all there are
     opened = generate(count=10, seed=1, options={"closed": 0.0})
     assert all(world.opened == world.openable for world in opened)
+    pairs = generate(count=20, seed=1, options={"duplicates": 1.0, "distractors": [2, 2]})
+    assert all(any(thing.number == 2 for thing in world.objects) for world in pairs)
+    single = generate(count=20, seed=1, options={"duplicates": 0.0, "goals": ["place"]})
+    assert any(all(thing.number == 1 for thing in world.objects) for world in single)
     repeated = generate(count=10, seed=1, options={"per_kind": 4, "kinds": ["shelf", "desk"]})
     assert all(len({r.kind for r in world.receptacles}) == 2 for world in repeated)
 

@@ -79,6 +79,20 @@ def test_easier_offers_shorter_plans_commoner_goals_and_hints() -> None:
     assert all(length(draft.params) <= 5 for draft in drafts)
 
 
+def test_another_target_at_the_same_effort_is_neither_harder_nor_easier() -> None:
+    room: Params = {
+        "receptacles": {"countertop 1": "open", "shelf 1": "open", "diningtable 1": "open"},
+        "objects": {"mug 1": "diningtable 1"},
+        "goal": {"type": "place", "object": "mug", "target": "shelf"},
+        "horizon": 20,
+        "hint": False,
+    }
+    assert FAMILY.rewrite_menu(stored(room), "harder").combinations == ()
+    assert FAMILY.rewrite_menu(stored(room), "easier").combinations == (
+        {"goal": "place", "object": "mug", "target": "shelf", "hint": "yes"},
+    )
+
+
 def test_removing_the_hint_is_harder() -> None:
     hinted = stored({**ROOM, "hint": True})
     answers = FAMILY.rewrite_menu(hinted, "harder").combinations

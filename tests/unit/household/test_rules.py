@@ -138,6 +138,27 @@ def test_heating_undoes_cooling() -> None:
     assert not results[-1].success
 
 
+def test_two_of_a_kind_must_lie_in_one_place() -> None:
+    receptacles = {"shelf 1": "open", "shelf 2": "open", "desk 1": "open"}
+    objects = {"mug 1": "desk 1", "mug 2": "desk 1"}
+    world = room("two", "mug", "shelf", receptacles=receptacles, objects=objects)
+    commands = "go desk,take mug,go shelf 1,put mug,go desk,take mug,go shelf 2,put mug"
+    results = play(world, *commands.split(","), wording="terse")
+    assert all(r.action_valid for r in results)
+    assert not results[-1].success
+    assert [r.label for r in results] == [1] * 6 + [-1, -1]
+
+
+def test_nothing_is_put_through_a_closed_door_or_seen_behind_it() -> None:
+    commands = ["go shelf", "take mug", "go fridge", "put mug", "open fridge", "close fridge"]
+    results = play(room("place", "mug", "fridge"), *commands, "put mug", "take apple")
+    assert not any(r.action_valid for r in results[:1])  # terse words mean nothing in sentences
+    terse = play(room("heat", "mug", "fridge"), *commands, "put mug", wording="terse")
+    assert texts(terse) == ["mug", "ok", "closed", "fail", "apple mug", "ok", "fail"]
+    shut = play(room("heat", "mug", "shelf"), "go fridge", "take mug", wording="terse")
+    assert texts(shut) == ["closed", "fail"]
+
+
 @pytest.mark.parametrize(
     "response",
     ["", "take mug", "open shelf", "put mug", "clean mug", "go moon", "go fridge fridge", "look"],
@@ -233,6 +254,16 @@ def test_labels_follow_what_was_seen_so_far() -> None:
     commands = [command for command, _ in LABELS]
     results = play(room("clean", "mug", "shelf"), *commands, wording="terse")
     assert [(r.action, r.label) for r in results] == LABELS
+
+
+def test_an_object_already_treated_is_the_one_to_fetch() -> None:
+    commands = "go shelf,take mug,go sinkbasin,clean mug,go desk,put mug,go fridge,open fridge"
+    results = play(
+        room("clean", "mug", "shelf"), *commands.split(","), "take mug", "put mug", wording="terse"
+    )
+    assert [r.label for r in results] == [1, 1, 1, 1, -1, -1, -1, -1, -1, -1]
+    back = play(room("clean", "mug", "shelf"), *commands.split(","), "go desk", wording="terse")
+    assert back[-1].label == 1
 
 
 WORLDS = generate(
