@@ -1,0 +1,107 @@
+"""m votes on every step of a trajectory, sampled from the model that judges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from services.reward.parser import parse_vote
+from services.reward.prompts import Episode, PromptKind, build_prompt
+from triforge.errors import RewardError
+from triforge.messages import (
+    GenerateReply,
+    GenerateRequest,
+    Sampling,
+    StepVotes,
+    Trajectory,
+    TrajectoryVotes,
+    Vote,
+)
+from triforge.rollout.seeds import derive_seed
+
+GenerateMany = Callable[[Sequence[GenerateRequest]], Awaitable[Sequence[GenerateReply]]]
+
+
+class StepJudge:
+    """A `rollout.protocols.Judge` that asks a policy room: one request a step with n = m, all steps in one call.
+
+    The m samples of a step share their prompt, and the prompts of a trajectory share their beginning; the trajectory's
+    id as affinity keeps them on one engine, where both are cached.
+
+    Args:
+        generate_many: samples a list of requests and answers in their order.
+        sampling: how votes are sampled; its seed is replaced.
+        prompt: kind of prompt.
+    """
+
+    def __init__(
+        self, generate_many: GenerateMany, *, sampling: Sampling, prompt: PromptKind = "rubric"
+    ) -> None:
+        self._generate_many = generate_many
+        self._sampling = sampling
+        self._prompt = prompt
+
+    async def __call__(self, trajectory: Trajectory, *, votes: int, seed: int) -> TrajectoryVotes:
+        """Vote. An answer that cannot be read is a vote of 0.
+
+        Raises:
+            RewardError: the model's answer has the wrong shape.
+            TriforgeError: what the policy room raised.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        episode = Episode(
+            instruction=trajectory.instruction, steps=trajectory.steps, system=trajectory.system
+        )
+        steps = await self.judge(episode, votes=votes, seed=seed, affinity=trajectory.id)
+        return TrajectoryVotes(
+            trajectory_id=trajectory.id,
+            group_id=trajectory.group_id,
+            steps=steps,
+            seconds=loop.time() - started,
+        )
+
+    async def judge(
+        self, episode: Episode, *, votes: int, seed: int, affinity: str = ""
+    ) -> tuple[StepVotes, ...]:
+        """Vote on an episode in text form; see `__call__`."""
+        if not episode.steps:
+            return ()
+        requests = [
+            GenerateRequest(
+                messages=build_prompt(self._prompt, episode, index),
+                n=votes,
+                sampling=self._sampling.model_copy(update={"seed": derive_seed(seed, index)}),
+                affinity=affinity,
+            )
+            for index in range(len(episode.steps))
+        ]
+        replies = await self._generate_many(requests)
+        if len(replies) != len(requests):
+            raise RewardError(f"asked for votes on {len(requests)} steps, got {len(replies)}")
+        return tuple(_votes(index, reply, votes) for index, reply in enumerate(replies))
+
+
+def _votes(index: int, reply: GenerateReply, votes: int) -> StepVotes:
+    if len(reply.outputs) != votes:
+        raise RewardError(
+            f"asked for {votes} votes on step {index}, got {len(reply.outputs)}; does the engine honour n?"
+        )
+    if any(output.finish == "abort" for output in reply.outputs):
+        # not an unreadable answer of the model, which would be held against it
+        raise RewardError(f"the engine aborted a vote on step {index}")
+    return StepVotes(
+        step=index,
+        prompt_ids=reply.prompt_ids,
+        votes=tuple(
+            Vote(
+                value=parse_vote(output.text),
+                text=output.text,
+                ids=output.ids,
+                logprobs=output.logprobs,
+                versions=output.versions,
+                finish=output.finish,
+            )
+            for output in reply.outputs
+        ),
+    )

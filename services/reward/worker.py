@@ -1,0 +1,116 @@
+"""Judging a trajectory: the errand of the queue `judge`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from services.reward.judge import GenerateMany, StepJudge
+from services.reward.metrics import JUDGE_SECONDS, JUDGED, count_votes
+from triforge.errors import RewardError, TriforgeError
+from triforge.messages import ErrorInfo, JudgeTask, Trajectory, TrajectoryVotes
+from triforge.queues import Wire
+from triforge.rollout.patience import patiently
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class JudgeWorker:
+    """Judges trajectories; one a process, shared by all of its errands.
+
+    A trajectory always gets its entry: when the judge cannot answer, the entry holds the error and no steps, so the group
+    completes all the same and the trainer sees that the steps were not judged.
+
+    Args:
+        wire: leases and payloads.
+        generate_many: the policy room that judges.
+        retries: fresh tries after an answer that cannot be used.
+        patience_s: seconds to wait for a policy room or a Redis that does not answer, within the errand's deadline.
+    """
+
+    def __init__(
+        self,
+        *,
+        wire: Wire,
+        generate_many: GenerateMany,
+        retries: int = 2,
+        patience_s: float = 60.0,
+    ) -> None:
+        self._wire = wire
+        self._generate_many = generate_many
+        self._retries = retries
+        self._patience_s = patience_s
+
+    async def judge(self, task: JudgeTask) -> None:
+        """Judge the trajectory if nobody has and nobody does, and announce its group if that completes it.
+
+        Raises:
+            UnavailableError: Redis does not answer; deliver the errand again later.
+        """
+        async with self._wire.lease(task.trajectory_id) as held:
+            if not held:
+                return
+            if task.trajectory_id not in await self._wire.voted(task.group_id):
+                trajectory = await self._wire.trajectory(task.trajectory_id)
+                if trajectory is None:
+                    _log.info("%s is gone: its group is done", task.trajectory_id)
+                    return
+                votes = await self._votes(task, trajectory)
+                await patiently(lambda: self._wire.put_votes(votes), patience_s=self._patience_s)
+            await patiently(
+                lambda: self._wire.announce_if_complete(task.group_id),
+                patience_s=self._patience_s,
+            )
+
+    async def _votes(self, task: JudgeTask, trajectory: Trajectory) -> TrajectoryVotes:
+        judge = StepJudge(self._generate_many, sampling=task.sampling, prompt=task.prompt)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout(task.deadline_s):
+                votes = await self._try(judge, task, trajectory)
+        except TimeoutError:
+            sentence = f"no votes within {task.deadline_s:g} s; the judge's policy room is too slow or hangs"
+            votes = _none(task, ErrorInfo(kind="deadline", detail=sentence, retryable=True))
+        except TriforgeError as error:
+            votes = _none(
+                task, ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable)
+            )
+        votes = votes.model_copy(update={"seconds": loop.time() - started})
+        JUDGE_SECONDS.observe(votes.seconds)
+        JUDGED.labels("votes" if votes.error is None else votes.error.kind).inc()
+        if votes.error is not None:
+            _log.warning("%s was not judged: %s", task.trajectory_id, votes.error.detail)
+        count_votes(votes.steps)
+        return votes
+
+    async def _try(
+        self, judge: StepJudge, task: JudgeTask, trajectory: Trajectory
+    ) -> TrajectoryVotes:
+        tries = 0
+        while True:
+            try:
+                return await patiently(
+                    lambda: judge(trajectory, votes=task.votes, seed=task.seed),
+                    patience_s=self._patience_s,
+                )
+            except Exception as error:
+                wrapped = _blame(error)
+                if not wrapped.retryable or tries >= self._retries:
+                    raise wrapped from error
+            await asyncio.sleep(min(_FIRST_PAUSE_S * 4**tries, _LONGEST_PAUSE_S))
+            tries += 1
+
+
+def _blame(error: Exception) -> TriforgeError:
+    if isinstance(error, TriforgeError):
+        return error
+    return RewardError(f"judging raised {type(error).__name__}: {error}")
+
+
+def _none(task: JudgeTask, error: ErrorInfo) -> TrajectoryVotes:
+    return TrajectoryVotes(
+        trajectory_id=task.trajectory_id, group_id=task.group_id, steps=(), error=error
+    )

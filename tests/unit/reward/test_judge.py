@@ -1,0 +1,151 @@
+"""Voting on a trajectory, against a policy room that reads its votes from a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from services.reward.judge import StepJudge
+from services.reward.prompts import Episode, build_prompt
+from triforge.errors import PolicyError, RewardError
+from triforge.messages import (
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    Outcome,
+    Sampling,
+    Segment,
+    Step,
+    Trajectory,
+    VersionSpan,
+)
+from triforge.rollout.protocols import Judge
+from triforge.rollout.seeds import derive_seed
+
+SPAN = (VersionSpan(version=3, start=0, end=1),)
+
+
+def step(index: int) -> Step:
+    return Step(
+        index=index,
+        observation=f"o{index}",
+        response=f"a{index}",
+        action=f"a{index}",
+        next_observation=f"o{index + 1}",
+        start=0,
+        end=1,
+    )
+
+
+TRAJECTORY = Trajectory(
+    id="g-00",
+    group_id="g",
+    index=0,
+    task_id="t",
+    task_version=0,
+    instruction="win",
+    steps=(step(0), step(1)),
+    segments=(Segment(ids=(1,), logprobs=(0.0,), versions=()),),
+    outcome=Outcome(value=1),
+)
+
+
+def output(text: str, finish: str = "stop") -> GenerateOutput:
+    return GenerateOutput(text=text, ids=(9,), logprobs=(-0.5,), versions=SPAN, finish=finish)  # type: ignore[arg-type]
+
+
+class Says:
+    """Answers the requests with the given texts, one tuple a step; remembers every call."""
+
+    def __init__(self, *texts: tuple[str, ...], finish: str = "stop") -> None:
+        self.texts, self.finish = texts, finish
+        self.calls: list[list[GenerateRequest]] = []
+
+    async def __call__(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        self.calls.append(list(requests))
+        return [
+            GenerateReply(
+                prompt_ids=(5, index), outputs=tuple(output(t, self.finish) for t in texts)
+            )
+            for index, texts in enumerate(self.texts)
+        ]
+
+
+def judge(policy: Says, *, prompt: str = "terse") -> StepJudge:
+    return StepJudge(policy, sampling=Sampling(max_new_tokens=9, seed=1), prompt=prompt)  # type: ignore[arg-type]
+
+
+async def test_a_trajectory_is_judged_in_one_call_with_one_request_a_step() -> None:
+    policy = Says((r"\boxed{1}",) * 2, (r"\boxed{-1}",) * 2)
+    await judge(policy)(TRAJECTORY, votes=2, seed=7)
+    ((first, second),) = policy.calls
+    episode = Episode(instruction="win", steps=TRAJECTORY.steps)
+    assert first.messages == build_prompt("terse", episode, 0)
+    assert second.messages == build_prompt("terse", episode, 1)
+    assert (first.n, second.n) == (2, 2)
+    assert (first.affinity, second.affinity) == ("g-00", "g-00")
+    assert first.sampling == Sampling(max_new_tokens=9, seed=derive_seed(7, 0))
+    assert first.sampling.seed != second.sampling.seed
+
+
+async def test_votes_keep_text_tokens_and_versions_and_share_their_prompt() -> None:
+    judged = await judge(Says((r"good \boxed{1}", "hm"), (r"\boxed{-1}", r"\boxed{2}")))(
+        TRAJECTORY, votes=2, seed=7
+    )
+    assert (judged.trajectory_id, judged.group_id, judged.error) == ("g-00", "g", None)
+    assert [s.step for s in judged.steps] == [0, 1]
+    assert [s.prompt_ids for s in judged.steps] == [(5, 0), (5, 1)]
+    assert [[v.value for v in s.votes] for s in judged.steps] == [[1, 0], [-1, 0]]
+    vote = judged.steps[0].votes[0]
+    assert (vote.text, vote.ids, vote.logprobs, vote.versions) == (
+        r"good \boxed{1}",
+        (9,),
+        (-0.5,),
+        SPAN,
+    )
+
+
+async def test_nonsense_is_zero_and_never_an_error() -> None:
+    judged = await judge(Says(("yes!", ""), (r"\boxed{", "0")))(TRAJECTORY, votes=2, seed=7)
+    assert {v.value for s in judged.steps for v in s.votes} == {0}
+
+
+async def test_the_system_message_of_the_episode_is_shown_to_a_judge_with_a_rubric() -> None:
+    policy = Says(("",), ("",))
+    trajectory = TRAJECTORY.model_copy(update={"system": "Commands: go."})
+    await judge(policy, prompt="rubric")(trajectory, votes=1, seed=7)
+    assert "| Commands: go." in policy.calls[0][0].messages[0].content
+
+
+async def test_a_trajectory_without_steps_needs_no_model() -> None:
+    policy = Says()
+    judged = await judge(policy)(TRAJECTORY.model_copy(update={"steps": ()}), votes=2, seed=7)
+    assert judged.steps == ()
+    assert policy.calls == []
+
+
+async def test_an_answer_with_too_few_steps_or_votes_is_refused() -> None:
+    with pytest.raises(RewardError, match="votes on 2 steps, got 1"):
+        await judge(Says(("x",)))(TRAJECTORY, votes=1, seed=7)
+    with pytest.raises(RewardError, match="asked for 2 votes on step 1, got 1"):
+        await judge(Says(("x", "x"), ("x",)))(TRAJECTORY, votes=2, seed=7)
+
+
+async def test_a_vote_that_the_engine_aborted_is_not_held_against_the_judge() -> None:
+    with pytest.raises(RewardError, match="aborted") as caught:
+        await judge(Says(("x",), ("x",), finish="abort"))(TRAJECTORY, votes=1, seed=7)
+    assert caught.value.retryable
+
+
+async def test_an_error_of_the_policy_room_passes_through() -> None:
+    async def down(requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        raise PolicyError("engine says 500")
+
+    with pytest.raises(PolicyError):
+        await StepJudge(down, sampling=Sampling())(TRAJECTORY, votes=1, seed=7)
+
+
+def test_the_judge_fits_the_protocol() -> None:
+    fits: Judge = judge(Says())
+    assert callable(fits)
