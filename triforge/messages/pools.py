@@ -136,7 +136,7 @@ class PlanRequest(Message):
     """
 
     run_id: Annotated[str, Field(min_length=1, max_length=64)]
-    step: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0, le=10**9)]
     kind: Literal["train", "evaluate"]
     groups: Annotated[int, Field(ge=1, le=100_000)]
     seed: Annotated[int, Field(ge=0)] = 0

@@ -1,0 +1,77 @@
+"""The room's door: pools, tasks, lineage and plans over REST."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services import problems
+from services.env_adapter.plans import Planner
+from services.env_adapter.pools import FindFamily, PoolMaker
+from services.env_adapter.routes import add_routes
+from services.env_adapter.store import PoolStore
+from triforge.errors import TriforgeError
+from triforge.store.database import Database
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What the door opens to.
+
+    Args:
+        database: at head.
+        family: finds an environment family by name.
+        registry: where the metrics of this process are.
+    """
+
+    database: Database
+    family: FindFamily
+    registry: CollectorRegistry = REGISTRY
+
+
+class ProposalGauge(Collector):
+    """`triforge_proposals{pool,state}`, read from the database when asked: the workers have no door of their own."""
+
+    def __init__(self, store: PoolStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """The gauge; empty while the database is away."""
+        gauge = GaugeMetricFamily(
+            "triforge_proposals", "Task rewrites by pool and state.", labels=["pool", "state"]
+        )
+        try:
+            for pool, state, count in self._store.proposal_counts():
+                gauge.add_metric([pool, state], count)
+        except TriforgeError:
+            return
+        yield gauge
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not ask the database."""
+        return []
+
+
+def create_app(*, parts: Parts) -> FastAPI:
+    """The ASGI app of env_adapter."""
+    app = FastAPI(title="triforge env_adapter", version="1")
+    store = PoolStore(parts.database)
+
+    async def ready() -> None:
+        await asyncio.to_thread(parts.database.ping)
+
+    parts.registry.register(ProposalGauge(store))
+    problems.install(app, ready=ready, registry=parts.registry)
+    add_routes(
+        app,
+        store=store,
+        maker=PoolMaker(parts.database, parts.family),
+        planner=Planner(parts.database),
+    )
+    return app

@@ -1,0 +1,167 @@
+"""Which task versions a step plays. Decided once a (run, step, kind) and kept, so a resumed step plays the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from services.env_adapter.store import lock_pool, pool_row, proposal_of
+from triforge.errors import ConflictError, InputError
+from triforge.messages import Plan, PlannedGroup, PlanRequest, Proposal
+from triforge.store.database import Database
+from triforge.store.tables import PlanRow, ProposalRow, TaskRow
+
+
+class Planner:
+    """Makes plans.
+
+    Args:
+        database: at head.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def plan(self, pool: str, request: PlanRequest) -> Plan:
+        """The plan of a step; the first request for it decides, later ones read.
+
+        Train: a pair of groups (parent, candidate) for each pending proposal, oldest first, at most `max_pending`; the
+        rest are active training tasks without one, drawn without replacement by a permutation that moves on from step
+        to step. No slot is in a plan twice, so a small pool gives fewer groups. Evaluate: the first held-out tasks.
+
+        Raises:
+            NotFoundError: there is no such pool.
+            InputError: a train plan of a pool without training tasks.
+            ConflictError: this step was planned for another pool.
+        """
+        with self._database.write() as session:
+            owner = lock_pool(session, pool_row(session, pool).id)
+            row = session.get(PlanRow, (request.run_id, request.step, request.kind))
+            if row is None:
+                row = self._decide(session, owner.id, request)
+                session.add(row)
+            if row.pool_id != owner.id:
+                raise ConflictError(
+                    f"run {request.run_id} planned step {request.step} for pool {row.pool_id}, given {owner.id}; "
+                    "a run keeps its pool"
+                )
+            return Plan(groups=tuple(PlannedGroup.model_validate(group) for group in row.groups))
+
+    def _decide(self, session: Session, pool_id: str, request: PlanRequest) -> PlanRow:
+        cursor = _cursor(session, request)
+        if request.kind == "evaluate":
+            groups = _heldout(session, pool_id, request.groups)
+        else:
+            groups = _pairs(session, pool_id, min(request.max_pending, request.groups // 2))
+            drawn, cursor = _draw(
+                session, pool_id, request.groups - len(groups), request.seed, cursor
+            )
+            groups += drawn
+        return PlanRow(
+            run_id=request.run_id,
+            step=request.step,
+            kind=request.kind,
+            pool_id=pool_id,
+            cursor=cursor,
+            groups=[group.model_dump(mode="json") for group in groups],
+        )
+
+
+def _cursor(session: Session, request: PlanRequest) -> int:
+    """How many places of the permutations the run's earlier steps went through."""
+    query = select(func.max(PlanRow.cursor)).where(
+        PlanRow.run_id == request.run_id, PlanRow.kind == "train", PlanRow.step < request.step
+    )
+    return session.scalar(query) or 0
+
+
+def _heldout(session: Session, pool_id: str, groups: int) -> list[PlannedGroup]:
+    rows = session.scalars(
+        select(TaskRow)
+        .where(TaskRow.pool_id == pool_id, TaskRow.split == "heldout", TaskRow.state == "active")
+        .order_by(TaskRow.position)
+        .limit(groups)
+    )
+    return [PlannedGroup(task_id=row.id, slot=row.slot, purpose="evaluate") for row in rows]
+
+
+def _pairs(session: Session, pool_id: str, pairs: int) -> list[PlannedGroup]:
+    rows = session.scalars(
+        select(ProposalRow)
+        .where(ProposalRow.pool_id == pool_id, ProposalRow.state == "pending")
+        .order_by(ProposalRow.created_at, ProposalRow.id)
+        .limit(pairs)
+    )
+    return [group for row in rows for group in _pair(proposal_of(row))]
+
+
+def _pair(proposal: Proposal) -> tuple[PlannedGroup, PlannedGroup]:
+    assert proposal.candidate_id is not None  # only proposals with a candidate are pending
+    return (
+        PlannedGroup(
+            task_id=proposal.parent_id,
+            slot=proposal.slot,
+            purpose="measure_parent",
+            proposal_id=proposal.id,
+        ),
+        PlannedGroup(
+            task_id=proposal.candidate_id,
+            slot=proposal.slot,
+            purpose="measure_candidate",
+            proposal_id=proposal.id,
+        ),
+    )
+
+
+def _draw(
+    session: Session, pool_id: str, groups: int, seed: int, cursor: int
+) -> tuple[list[PlannedGroup], int]:
+    """Draw `groups` training tasks from the place `cursor` on; the new place comes with them.
+
+    A slot that cannot be played when its turn comes (pending, paused, or drawn a moment ago at the end of the previous
+    permutation) waits for the next permutation.
+    """
+    in_split = (TaskRow.pool_id == pool_id, TaskRow.split == "train")
+    slots = session.scalar(select(func.count()).where(*in_split, TaskRow.version == 0)) or 0
+    if slots == 0:
+        raise InputError(f"pool {pool_id} has no training tasks; only evaluate plans are possible")
+    pending = select(TaskRow.slot).where(*in_split, TaskRow.state == "pending")
+    playable = (*in_split, TaskRow.state == "active", TaskRow.slot.not_in(pending))
+    wanted = min(groups, session.scalar(select(func.count()).where(*playable)) or 0)
+    places = _places(slots, seed, cursor)
+    drawn: dict[int, PlannedGroup] = {}
+    while len(drawn) < wanted:
+        block = list(islice(places, 2 * wanted))
+        found = {
+            row.position: PlannedGroup(task_id=row.id, slot=row.slot, purpose="train")
+            for row in session.scalars(
+                select(TaskRow).where(*playable, TaskRow.position.in_(block))
+            )
+        }
+        for position in block:
+            if len(drawn) == wanted:
+                break
+            cursor += 1
+            if position in found:
+                drawn.setdefault(position, found[position])
+    return list(drawn.values()), cursor
+
+
+def _places(slots: int, seed: int, cursor: int) -> Iterator[int]:
+    """Positions from `cursor` on in an endless row of permutations."""
+    while True:
+        epoch, offset = divmod(cursor, slots)
+        yield from _permutation(slots, seed, epoch)[offset:]
+        cursor += slots - offset
+
+
+@lru_cache(maxsize=8)
+def _permutation(slots: int, seed: int, epoch: int) -> tuple[int, ...]:
+    places = list(range(slots))
+    random.Random(f"{seed}/{epoch}").shuffle(places)  # noqa: S311 (a draw of tasks, no secret)
+    return tuple(places)

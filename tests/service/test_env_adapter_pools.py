@@ -1,0 +1,335 @@
+"""Pools, tasks and plans through the door, as a client sends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from services.env_adapter.app import Parts, create_app
+from services.env_adapter.environments import registry
+from services.env_adapter.store import new_row
+from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.errors import ConflictError, InputError, NotFoundError
+from triforge.messages import GenerateSpec, PoolRequest, Proposal, TaskUpload
+from triforge.store.database import Database, open_database
+
+GAME: dict[str, Any] = {
+    "receptacles": {"shelf 1": "open", "cabinet 1": "closed"},
+    "objects": {"mug 1": "shelf 1"},
+    "goal": {"type": "place", "object": "mug", "target": "cabinet"},
+    "horizon": 20,
+    "hint": False,
+}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def app(database: Database) -> FastAPI:
+    return create_app(
+        parts=Parts(database=database, family=registry.family, registry=CollectorRegistry())
+    )
+
+
+@pytest.fixture
+async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://env") as client:
+        yield client
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[EnvAdapterClient]:
+    opened = EnvAdapterClient("http://env", transport=httpx.ASGITransport(app=app))
+    yield opened
+    await opened.close()
+
+
+def game(horizon: int = 20) -> dict[str, Any]:
+    return {**GAME, "horizon": horizon}
+
+
+def request(name: str = "kitchen", **fields: Any) -> PoolRequest:
+    return PoolRequest(name=name, environment="household", **fields)
+
+
+def generated(count: int = 4, heldout: int = 2, seed: int = 3) -> GenerateSpec:
+    return GenerateSpec(count=count, heldout=heldout, seed=seed)
+
+
+async def test_an_uploaded_pool_is_listed_shown_and_read_back(client: EnvAdapterClient) -> None:
+    made = await client.create_pool(
+        request(
+            tasks=(TaskUpload(params=game(20)), TaskUpload(params=game(21), split="heldout")),
+            options={"wording": "terse"},
+        )
+    )
+    assert made.tasks == {"train": {"active": 1}, "heldout": {"active": 1}}
+    assert made.options == {"wording": "terse"}
+    assert await client.pools() == [made]
+    assert await client.pool("kitchen") == await client.pool(made.id) == made
+    held, trained = [task async for task in client.tasks("kitchen")]
+    assert (held.split, trained.split) == ("heldout", "train")
+    assert trained.params["goal"] == GAME["goal"]
+    assert "mug" in trained.instruction
+    assert trained.slot == trained.id
+    assert (await client.task(trained.id)).task == trained
+
+
+async def test_generated_tasks_differ_and_no_heldout_one_is_trained_on(
+    client: EnvAdapterClient,
+) -> None:
+    await client.create_pool(request(generate=generated(count=30, heldout=20)))
+    tasks = [task async for task in client.tasks("kitchen")]
+    assert [task.split for task in tasks] == ["heldout"] * 20 + ["train"] * 30
+    assert len({json.dumps(task.params, sort_keys=True) for task in tasks}) == 50
+
+
+async def test_uploaded_and_generated_tasks_come_together(client: EnvAdapterClient) -> None:
+    made = await client.create_pool(
+        request(tasks=(TaskUpload(params=game()),), generate=generated())
+    )
+    assert made.tasks == {"train": {"active": 5}, "heldout": {"active": 2}}
+
+
+async def test_jsonl_makes_the_same_pool_as_json(client: EnvAdapterClient) -> None:
+    rows = [{"params": game(20)}, {"params": game(21), "split": "heldout"}]
+    lines = "\n".join(map(json.dumps, rows)) + "\n\n"
+    made = await client.upload_pool("lines", "household", lines.encode())
+    assert made.tasks == {"train": {"active": 1}, "heldout": {"active": 1}}
+
+
+async def test_every_bad_row_is_named_and_nothing_is_stored(client: EnvAdapterClient) -> None:
+    rows = [
+        {"params": game()},
+        {"params": {**game(), "horizon": 0}},
+        ["not", "an", "object"],
+        {"params": game(), "spilt": "train"},
+        {"params": 7},
+        {"params": game(), "split": "test"},
+    ]
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    with pytest.raises(InputError) as caught:
+        await client.upload_pool("bad", "household", lines)
+    assert "5 of 6 rows are malformed, nothing was stored" in caught.value.detail
+    starts = [problem.split(":")[0] for problem in caught.value.problems]
+    assert starts == ["line 2", "line 3", "line 4", "line 5", "line 6"]
+    assert "horizon" in caught.value.problems[0]
+    assert "spilt" in caught.value.problems[2]
+    assert await client.pools() == []
+
+
+async def test_lines_that_are_no_json_are_named(client: EnvAdapterClient) -> None:
+    lines = b'{"params": {}}\nnonsense\n{"params": NaN}'
+    with pytest.raises(InputError) as caught:
+        await client.upload_pool("bad", "household", lines)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["line 2", "line 3"]
+
+
+async def test_a_long_list_of_bad_rows_ends_with_a_count(http: httpx.AsyncClient) -> None:
+    body = {"name": "bad", "environment": "household", "tasks": [{"params": {}}] * 130}
+    reply = await http.post("/v1/pools", json=body)
+    problems = reply.json()["problems"]
+    assert reply.status_code == 422
+    assert problems[99].startswith("tasks[99]: ")
+    assert problems[100:] == ["and 30 more"]
+
+
+async def test_a_heldout_row_that_is_also_trained_on_is_named(client: EnvAdapterClient) -> None:
+    upload = request(tasks=(TaskUpload(params=game()), TaskUpload(params=game(), split="heldout")))
+    with pytest.raises(InputError, match=r"tasks\[1\]: the same task as tasks\[0\]"):
+        await client.create_pool(upload)
+
+
+async def test_an_unknown_environment_is_answered_with_the_known_ones(
+    client: EnvAdapterClient,
+) -> None:
+    with pytest.raises(InputError, match=r"'moon' is unknown, known are: .*household"):
+        await client.create_pool(PoolRequest(name="x", environment="moon", generate=generated()))
+
+
+async def test_options_that_allow_too_few_tasks_say_so(client: EnvAdapterClient) -> None:
+    lines = b"\n".join(json.dumps({"params": game()}).encode() for _ in range(2))
+    with pytest.raises(InputError, match="no_such_knob"):
+        await client.create_pool(
+            request(generate=GenerateSpec(count=1, options={"no_such_knob": 1}))
+        )
+    # Equal rows of one split are the uploader's business.
+    assert (await client.upload_pool("twice", "household", lines)).tasks["train"] == {"active": 2}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"nonsense", "not JSON"),
+        (b"[1]", "expected a JSON object"),
+        (b'{"name": "x", "environment": "household", "tasks": 3}', "tasks: given int"),
+        (b'{"name": "x", "environment": "household"}', "tasks: given 0"),
+        (b'{"environment": "household"}', "name"),
+        (b'{"name": "a/b", "environment": "household"}', "name"),
+        (b'{"name": "x", "environment": "household", "colour": 1}', "colour"),
+    ],
+)
+async def test_a_malformed_request_is_a_problem_document(
+    http: httpx.AsyncClient, body: bytes, said: str
+) -> None:
+    reply = await http.post("/v1/pools", content=body)
+    assert reply.status_code == 422
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert reply.json()["type"] == "urn:triforge:input"
+    assert said in reply.json()["detail"]
+
+
+async def test_a_taken_name_is_a_conflict(client: EnvAdapterClient) -> None:
+    await client.create_pool(request(generate=generated()))
+    with pytest.raises(ConflictError, match="'kitchen' exists already"):
+        await client.create_pool(request(generate=generated()))
+
+
+async def test_the_same_key_and_request_return_the_same_pool(http: httpx.AsyncClient) -> None:
+    body = request(generate=generated()).model_dump(mode="json")
+    headers = {"Idempotency-Key": "k-1"}
+    first = await http.post("/v1/pools", json=body, headers=headers)
+    again = await http.post("/v1/pools", json=body, headers=headers)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert first.headers["location"] == f"/v1/pools/{first.json()['id']}"
+    body["name"] = "other"
+    other = await http.post("/v1/pools", json=body, headers=headers)
+    assert other.status_code == 409
+    assert "k-1" in other.json()["detail"]
+
+
+async def test_clients_that_race_for_one_pool_make_one(client: EnvAdapterClient) -> None:
+    made = await asyncio.gather(
+        *(client.create_pool(request(generate=generated()), key="race") for _ in range(6))
+    )
+    assert len({pool.id for pool in made}) == 1
+    assert len(await client.pools()) == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/pools/none", "/v1/pools/none/tasks", "/v1/tasks/none", "/v1/tasks/none/lineage"]
+)
+async def test_what_does_not_exist_is_not_found(http: httpx.AsyncClient, path: str) -> None:
+    reply = await http.get(path)
+    assert (reply.status_code, reply.json()["type"]) == (404, "urn:triforge:not_found")
+
+
+async def test_tasks_come_in_pages_and_by_filter(http: httpx.AsyncClient) -> None:
+    body = request(generate=generated(count=5, heldout=2)).model_dump(mode="json")
+    await http.post("/v1/pools", json=body)
+    seen: list[str] = []
+    cursor = ""
+    while cursor is not None:
+        page = await http.get(
+            "/v1/pools/kitchen/tasks", params={"limit": 3, "cursor": cursor, "state": "active"}
+        )
+        seen += [task["id"] for task in page.json()["tasks"]]
+        cursor = page.json()["next_cursor"]
+    assert len(seen) == len(set(seen)) == 7
+    trained = await http.get("/v1/pools/kitchen/tasks", params={"split": "train"})
+    assert [task["id"] for task in trained.json()["tasks"]] == seen[2:]
+    assert (await http.get("/v1/pools/kitchen/tasks?state=pending")).json()["tasks"] == []
+
+
+@pytest.mark.parametrize(
+    "query", ["cursor=nonsense", "cursor=train.1.99999999999", "limit=0", "limit=x", "state=odd"]
+)
+async def test_a_malformed_query_is_refused(http: httpx.AsyncClient, query: str) -> None:
+    await http.post("/v1/pools", json=request(generate=generated()).model_dump(mode="json"))
+    reply = await http.get(f"/v1/pools/kitchen/tasks?{query}")
+    assert (reply.status_code, reply.json()["type"]) == (422, "urn:triforge:input")
+
+
+async def test_a_plan_through_the_door_is_the_same_twice(client: EnvAdapterClient) -> None:
+    await client.create_pool(request(generate=generated(count=6, heldout=2)))
+    first = await client.plan(
+        "kitchen", run_id="r", step=0, kind="train", groups=3, seed=1, max_pending=0
+    )
+    again = await client.plan(
+        "kitchen", run_id="r", step=0, kind="train", groups=6, seed=9, max_pending=0
+    )
+    held = await client.plan(
+        "kitchen", run_id="r", step=0, kind="evaluate", groups=9, seed=1, max_pending=0
+    )
+    assert first == again
+    assert [group.purpose for group in first] == ["train"] * 3
+    assert [group.purpose for group in held] == ["evaluate"] * 2
+    with pytest.raises(NotFoundError):
+        await client.plan("no", run_id="r", step=1, kind="train", groups=1, seed=1, max_pending=0)
+
+
+async def test_a_database_that_is_away_is_a_503_with_retry_after(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/no/such/folder/store.sqlite")
+    app = create_app(
+        parts=Parts(database=database, family=registry.family, registry=CollectorRegistry())
+    )
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
+        plan = {"run_id": "r", "step": 0, "kind": "train", "groups": 1}
+        replies = [
+            await http.get("/v1/pools"),
+            await http.get("/readyz"),
+            await http.post("/v1/pools", json=request(generate=generated()).model_dump()),
+            await http.post("/v1/pools/x/plans", json=plan),
+        ]
+        assert [reply.status_code for reply in replies] == [503] * 4
+        assert all(int(reply.headers["retry-after"]) > 0 for reply in replies)
+        assert (await http.get("/healthz")).status_code == 200
+        assert (await http.get("/metrics")).status_code == 200
+    database.close()
+
+
+async def test_proposals_are_listed_counted_and_shown_as_metrics(
+    http: httpx.AsyncClient, client: EnvAdapterClient, database: Database
+) -> None:
+    pool = await client.create_pool(request(generate=generated()))
+
+    def proposal(name: str, **fields: Any) -> Proposal:
+        return Proposal(
+            id=name,
+            pool_id=pool.id,
+            slot="s",
+            parent_id="p",
+            candidate_id=None,
+            direction="harder",
+            run_id="r",
+            step=1,
+            trigger_accuracy=1.0,
+            critic="",
+            prompt="",
+            answer="",
+            instruction_before="",
+            **fields,
+        )
+
+    with database.write() as session:
+        session.add(new_row(proposal("a", state="invalid")))
+        session.add(new_row(proposal("b", state="accepted", verdict="accepted")))
+        session.add(new_row(proposal("c", state="rejected", verdict="accepted", null_control=True)))
+    shown = await client.pool(pool.id)
+    assert shown.proposals == {"invalid": 1, "accepted": 1}
+    assert shown.null_control == {"accepted": 1}
+    assert [p.id for p in await client.proposals(pool.name)] == ["a", "b", "c"]
+    assert [p.id for p in await client.proposals(pool.name, state="invalid")] == ["a"]
+    page = (await http.get(f"/v1/pools/{pool.id}/proposals?limit=2")).json()
+    assert page["next_cursor"] == "b"
+    rest = (await http.get(f"/v1/pools/{pool.id}/proposals?cursor=b")).json()
+    assert [p["id"] for p in rest["proposals"]] == ["c"]
+    assert (await http.get(f"/v1/pools/{pool.id}/proposals?state=odd")).status_code == 422
+    text = (await http.get("/metrics")).text
+    assert 'triforge_proposals{pool="kitchen",state="rejected"} 1.0' in text

@@ -1,0 +1,217 @@
+"""Plans: what a step plays, decided once, drawn without replacement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from services.env_adapter.plans import Planner
+from services.env_adapter.pools import PoolMaker
+from services.env_adapter.store import PoolStore, new_row
+from triforge.errors import ConflictError, InputError
+from triforge.messages import PlannedGroup, PlanRequest, PoolRequest, PoolState, Proposal, Split
+from triforge.rollout.protocols import EnvironmentFamily
+from triforge.store.database import Database
+from triforge.store.tables import PlanRow, TaskRow
+
+
+def make_pool(
+    database: Database,
+    family: EnvironmentFamily,
+    *,
+    train: int = 6,
+    heldout: int = 0,
+    name: str = "p",
+) -> PoolState:
+    rows: list[tuple[str, Any]] = []
+    splits: list[Split] = ["train"] * train + ["heldout"] * heldout
+    for index, split in enumerate(splits):
+        params = {"shelf": 1 + index % 8, "colour": ("red", "green", "blue")[index // 8]}
+        rows.append((f"tasks[{index}]", {"params": params, "split": split}))
+    maker = PoolMaker(database, lambda _: family)
+    return maker.create(PoolRequest(name=name, environment="shelf"), rows)[0]
+
+
+def ask(step: int, groups: int, *, kind: Any = "train", run_id: str = "r", **more: Any) -> Any:
+    return PlanRequest(run_id=run_id, step=step, kind=kind, groups=groups, **more)
+
+
+def make_pending(database: Database, pool: PoolState, slot: TaskRow, order: int = 0) -> str:
+    proposal = Proposal(
+        id=f"prop-{order}-{slot.id}",
+        pool_id=pool.id,
+        slot=slot.id,
+        parent_id=slot.id,
+        candidate_id=f"{slot.id}-v1",
+        direction="harder",
+        state="pending",
+        run_id="r",
+        step=0,
+        trigger_accuracy=1.0,
+        critic="",
+        prompt="",
+        answer="",
+        instruction_before="",
+    )
+    with database.write() as session:
+        candidate = TaskRow(
+            id=f"{slot.id}-v1",
+            pool_id=pool.id,
+            slot=slot.id,
+            version=1,
+            parent_id=slot.id,
+            split="train",
+            state="pending",
+            position=slot.position,
+            instruction="",
+            params={},
+            created_at=0.0,
+        )
+        row = new_row(proposal)
+        row.created_at = float(order)
+        session.add_all([candidate, row])
+    return proposal.id
+
+
+def slots(database: Database, pool: PoolState) -> list[TaskRow]:
+    with database.read() as session:
+        found = [session.get_one(TaskRow, t.id) for t in tasks_of(database, pool)]
+    return sorted(found, key=lambda row: row.position)
+
+
+def tasks_of(database: Database, pool: PoolState) -> Any:
+    return PoolStore(database).tasks(pool.id, split="train", state="active", limit=1000).tasks
+
+
+def ids(groups: tuple[PlannedGroup, ...]) -> list[str]:
+    return [group.task_id for group in groups]
+
+
+def test_an_epoch_of_steps_plays_every_task_once_before_any_twice(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    pool, planner = make_pool(database, shelf_family, train=6), Planner(database)
+    drawn = [task for step in range(4) for task in ids(planner.plan("p", ask(step, 3)).groups)]
+    everything = {task.id for task in tasks_of(database, pool)}
+    assert set(drawn[:6]) == set(drawn[6:]) == everything
+    assert drawn[:6] != drawn[6:]
+
+
+def test_a_task_that_meets_itself_at_the_seam_of_two_epochs_waits(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    make_pool(database, shelf_family, train=5)
+    planner = Planner(database)
+    plans = [ids(planner.plan("p", ask(step, 4)).groups) for step in range(20)]
+    assert all(len(set(plan)) == 4 for plan in plans)
+    played = Counter(task for plan in plans for task in plan)
+    assert len(played) == 5
+    assert max(played.values()) - min(played.values()) <= 4
+
+
+def test_two_seeds_draw_in_two_orders_and_one_seed_in_one(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    make_pool(database, shelf_family, train=20)
+    planner = Planner(database)
+    first = planner.plan("p", ask(0, 20, seed=1, run_id="a"))
+    same = planner.plan("p", ask(0, 20, seed=1, run_id="b"))
+    other = planner.plan("p", ask(0, 20, seed=2, run_id="c"))
+    assert ids(first.groups) == ids(same.groups) != ids(other.groups)
+
+
+def test_a_plan_is_decided_once_whatever_is_asked_later(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    pool, planner = make_pool(database, shelf_family), Planner(database)
+    first = planner.plan("p", ask(0, 4))
+    make_pending(database, pool, slots(database, pool)[0])
+    assert planner.plan(pool.id, ask(0, 2, seed=5, max_pending=3)) == first
+
+
+def test_planners_that_race_decide_once(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    make_pool(database, shelf_family)
+    with ThreadPoolExecutor(8) as threads:
+        seeds = range(8)
+        plans = list(
+            threads.map(lambda seed: Planner(database).plan("p", ask(0, 3, seed=seed)), seeds)
+        )
+    assert all(plan == plans[0] for plan in plans)
+    with database.read() as session:
+        assert session.query(PlanRow).count() == 1
+
+
+def test_pending_proposals_are_measured_in_pairs_oldest_first_and_not_drawn(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    pool, planner = make_pool(database, shelf_family, train=5), Planner(database)
+    first, second, third, *_ = slots(database, pool)
+    newest = make_pending(database, pool, first, order=2)
+    oldest = make_pending(database, pool, second, order=1)
+    make_pending(database, pool, third, order=3)
+    groups = planner.plan("p", ask(0, 6, max_pending=2)).groups
+    assert [(g.purpose, g.task_id, g.proposal_id) for g in groups[:4]] == [
+        ("measure_parent", second.id, oldest),
+        ("measure_candidate", f"{second.id}-v1", oldest),
+        ("measure_parent", first.id, newest),
+        ("measure_candidate", f"{first.id}-v1", newest),
+    ]
+    # Two of five slots are left to draw from: the third proposal waits unmeasured, and its slot is not drawn.
+    rest = {row.id for row in slots(database, pool)[3:]}
+    assert {g.task_id for g in groups[4:]} == rest
+    assert {g.purpose for g in groups[4:]} == {"train"}
+
+
+def test_pairs_never_crowd_out_more_than_the_plan_holds(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    pool = make_pool(database, shelf_family)
+    for order, slot in enumerate(slots(database, pool)[:3]):
+        make_pending(database, pool, slot, order)
+    groups = Planner(database).plan("p", ask(0, 3, max_pending=9)).groups
+    assert [group.purpose for group in groups] == ["measure_parent", "measure_candidate", "train"]
+
+
+def test_a_small_pool_gives_fewer_groups_and_no_task_twice(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    make_pool(database, shelf_family, train=3)
+    planner = Planner(database)
+    for step in range(4):
+        drawn = ids(planner.plan("p", ask(step, 8)).groups)
+        assert len(drawn) == len(set(drawn)) == 3
+
+
+def test_evaluation_plays_the_first_heldout_tasks_at_every_step(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    make_pool(database, shelf_family, train=2, heldout=5)
+    planner = Planner(database)
+    first = planner.plan("p", ask(0, 3, kind="evaluate")).groups
+    later = planner.plan("p", ask(10, 3, kind="evaluate", seed=4)).groups
+    assert ids(first) == ids(later)
+    assert [task[-2:] for task in ids(first)] == ["00", "01", "02"]
+    assert {group.purpose for group in first} == {"evaluate"}
+
+
+def test_a_pool_without_training_tasks_can_only_be_evaluated(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    make_pool(database, shelf_family, train=0, heldout=2)
+    planner = Planner(database)
+    assert len(planner.plan("p", ask(0, 3, kind="evaluate")).groups) == 2
+    with pytest.raises(InputError, match="no training tasks"):
+        planner.plan("p", ask(0, 3))
+
+
+def test_a_run_keeps_its_pool(database: Database, shelf_family: EnvironmentFamily) -> None:
+    make_pool(database, shelf_family)
+    make_pool(database, shelf_family, name="q")
+    Planner(database).plan("p", ask(0, 2))
+    with pytest.raises(ConflictError, match="keeps its pool"):
+        Planner(database).plan("q", ask(0, 2))
