@@ -97,3 +97,29 @@ def test_impossible_input_is_refused():
         policy_credit([1, -1], [[[1]]], preset=DEFAULT)
     with pytest.raises(InputError, match="given 2, allowed -1, 1 or 0"):
         vote_credit([1], [[[2]]], preset=DEFAULT)
+
+
+def test_lambda_reaches_both_credits():
+    preset = resolve("rlanything", {"lam": 0.25})
+    assert policy_credit([1, -1], [[[1]], [[1]]], preset=preset).rewards == ((1.25,), (-0.75,))
+    assert vote_credit([1, -1], [[[1]], [[1]]], preset=preset).rewards == (((1.25,),), ((-0.75,),))
+
+
+def test_the_convention_of_the_deviation_reaches_all_three_estimators():
+    sample = {"std_ddof": 1, "std_floor": 0.0}
+    steps, group = resolve("rlanything", sample), resolve("grpo", sample)
+    for preset in (steps, group):
+        credit = policy_credit([1, -1], [[[1]], [[-1]]], preset=preset)
+        assert credit.advantages[0][0] == pytest.approx(0.5**0.5)
+    votes = vote_credit([1, -1], [[[1]], [[1]]], preset=steps)
+    assert votes.advantages[0][0][0] == pytest.approx(0.5**0.5)
+
+
+def test_the_reward_of_an_unparsable_vote_is_a_knob():
+    preset = resolve("rlanything", {"invalid_vote_reward": -3.0, "invalid_vote_margin": 0.5})
+    credit = vote_credit([1, -1], [[[1, 0]], [[-1]]], preset=preset)
+    assert credit.rewards[0][0] == (1.5, -3.0)
+    assert (
+        credit.advantages[0][0][1]
+        == min(0.0, credit.advantages[1][0][0], credit.advantages[0][0][0]) - 0.5
+    )

@@ -103,8 +103,19 @@ def test_the_seed_decides_the_split():
     assert minibatches(20, num_updates=4, seed=3) != minibatches(20, num_updates=4, seed=4)
 
 
-def test_rows_are_shuffled_over_the_updates():
-    assert minibatches(20, num_updates=2, seed=1)[0] != list(range(10))
+def test_neighbouring_rows_may_land_in_any_update():
+    together = []
+    for seed in range(40):
+        parts = minibatches(20, num_updates=2, seed=seed)
+        together.append(any({0, 1} <= set(part) for part in parts))
+    assert True in together
+    assert False in together
+
+
+def test_the_largest_row_may_land_in_any_update():
+    first = [0 in minibatches([9, 4, 3, 2], num_updates=2, seed=seed)[0] for seed in range(20)]
+    assert True in first
+    assert False in first
 
 
 def test_no_update_is_refused():
