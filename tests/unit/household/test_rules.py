@@ -155,6 +155,10 @@ def test_nothing_is_put_through_a_closed_door_or_seen_behind_it() -> None:
     assert not any(r.action_valid for r in results[:1])  # terse words mean nothing in sentences
     terse = play(room("heat", "mug", "fridge"), *commands, "put mug", wording="terse")
     assert texts(terse) == ["mug", "ok", "closed", "fail", "apple mug", "ok", "fail"]
+    world = room("heat", "mug", "fridge")
+    mug, fridge = 2, 1
+    before_the_door = world.start()._replace(at=fridge, held=mug, where=(1, 0, -1, 3))
+    assert world.apply(before_the_door, Command("put", mug, fridge)) is None
     shut = play(room("heat", "mug", "shelf"), "go fridge", "take mug", wording="terse")
     assert texts(shut) == ["closed", "fail"]
 
