@@ -168,8 +168,9 @@ class PolicyClient:
         wanted = [item for item in share if not item[1].done()]  # not those that were given up
         if not wanted:
             return
-        task = asyncio.create_task(self.generate_many([request for request, _ in wanted]))
-        self._sending.add(task)  # the loop itself keeps no reference
+        requests = [request for request, _ in wanted]
+        task = asyncio.create_task(self.generate_many(requests))
+        self._sending.add(task)
         task.add_done_callback(functools.partial(self._deliver, wanted))
 
     def _deliver(self, share: Sequence[_Waiting], task: asyncio.Task[list[GenerateReply]]) -> None:
