@@ -7,6 +7,7 @@ Times are seconds, sizes are tokens or bytes, as the names say.
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -228,6 +229,24 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
+
+
+def assignment(text: str) -> dict[str, Any]:
+    """One field as an override: `run.steps=5` becomes `{"run": {"steps": 5}}`. The value is JSON, else a string.
+
+    Raises:
+        ConfigError: there is no `=`, or nothing before it.
+    """
+    path, found, given = text.partition("=")
+    if not found or not path:
+        raise ConfigError(f"override: given {text!r}, expected section.field=value")
+    try:
+        value: Any = json.loads(given)
+    except ValueError:
+        value = given
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return dict(value)
 
 
 def parse(document: Mapping[str, Any]) -> RunConfig:

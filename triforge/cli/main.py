@@ -19,7 +19,7 @@ from triforge.cli.addresses import STATE, settings
 from triforge.cli.watch import watch as watch_run
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings, load, merge, read_document
+from triforge.config import Settings, assignment, load, merge, read_document
 from triforge.errors import InputError, TriforgeError
 from triforge.messages import PoolRequest, PoolState
 from triforge.supervisor.layout import plan_layout
@@ -253,21 +253,8 @@ def run_start(
     """Queue a run on a pool."""
     over = read_document(config) if config else {}
     for item in set_ or []:
-        over = merge(over, _assignment(item))
+        over = merge(over, assignment(item))
     _run(_start(settings(state), pool, name, over, follow))
-
-
-def _assignment(item: str) -> dict[str, Any]:
-    path, found, text = item.partition("=")
-    if not found or not path:
-        raise InputError(f"--set: given {item!r}, expected section.field=value")
-    try:
-        value: Any = json.loads(text)
-    except ValueError:
-        value = text
-    for part in reversed(path.split(".")):
-        value = {part: value}
-    return dict(value)
 
 
 async def _start(

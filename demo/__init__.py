@@ -1,0 +1,9 @@
+"""The demo: a newcomer's first look at the closed loop, driven through the same doors that every user has.
+
+settings    what is played and trained, and for how long
+warm_start  the models that the loop starts from, made once and cached
+stack       `triforge up` as a child process
+session     pool and run over REST, progress on the screen
+plots       pictures
+report      the table and the HTML page
+"""

@@ -1,0 +1,66 @@
+"""What the demo plays and trains. The run's own document is `configs/demo.toml` or `configs/demo-smollm2.toml`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SMOLLM2_FOLDER = "smollm2-135m-instruct"
+
+
+def cache_folder() -> Path:
+    """Where models are kept between runs: `$XDG_CACHE_HOME/triforge`, usually `~/.cache/triforge`."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "triforge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedSettings:
+    """One supervised job."""
+
+    learning_rate: float
+    batch_size: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """The supervised first phase: careless demonstrations for the policy, noisy labels for the judge."""
+
+    demonstrations: int = 3000
+    random_rate: float = 0.2
+    forget_rate: float = 0.6
+    flip_rate: float = 0.05
+    hidden: int = 64
+    layers: int = 2
+    heads: int = 4
+    max_positions: int = 1024
+    policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_size=16, steps=600)
+    judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_size=32, steps=900)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings:
+    """Everything that decides what the demo does; its digest names the cache folder of the warm start."""
+
+    seed: int = 1
+    train_tasks: int = 240
+    heldout_tasks: int = 128
+    generate: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=lambda: {"wording": "terse"})
+    warm_start: WarmStart = WarmStart()
+
+    def digest(self) -> str:
+        """Short name of the warm start: changes with everything that goes into it."""
+        parts = {
+            "seed": self.seed,
+            "generate": self.generate,
+            "options": self.options,
+            "warm": asdict(self.warm_start),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

