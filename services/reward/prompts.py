@@ -25,7 +25,7 @@ PromptKind = Literal["rubric", "terse"]
 
 
 class JudgedStep(Protocol):
-    """What a prompt needs to know of a step; `messages.Step` has it."""
+    """What a prompt needs to know of a step; `messages.Step` and `messages.StepText` have it."""
 
     @property
     def observation(self) -> str:
@@ -46,16 +46,6 @@ class JudgedStep(Protocol):
     def next_observation(self) -> str:
         """What followed."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextStep:
-    """A step in text form, for trajectories that came from outside."""
-
-    observation: str
-    response: str
-    next_observation: str
-    action: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ Each message names its producer and consumer. Messages are frozen and refuse unk
     generation    what is asked of a policy room and what it answers
     tasks         tasks, and the groups that are to be played
     trajectories  what was played and how it was judged
+    judging       judging a trajectory from outside
     adaptation    how tasks went, and how they are rewritten
     training      what a learner trains on, and the weights that come out
     runs          runs and events, as people see them
@@ -37,6 +38,13 @@ from triforge.messages.generation import (
     GenerateRequest,
     Sampling,
     VersionSpan,
+)
+from triforge.messages.judging import (
+    JudgeReply,
+    JudgeRequest,
+    StepJudgement,
+    StepText,
+    VoteText,
 )
 from triforge.messages.pools import (
     GenerateSpec,
@@ -89,6 +97,8 @@ __all__ = [
     "GenerateRequest",
     "GenerateSpec",
     "GroupTask",
+    "JudgeReply",
+    "JudgeRequest",
     "JudgeTask",
     "JudgedGroup",
     "Lineage",
@@ -113,7 +123,9 @@ __all__ = [
     "Segment",
     "Split",
     "Step",
+    "StepJudgement",
     "StepReport",
+    "StepText",
     "StepVotes",
     "Task",
     "TaskDetail",
@@ -129,6 +141,7 @@ __all__ = [
     "TrajectoryVotes",
     "VersionSpan",
     "Vote",
+    "VoteText",
     "WeightsReady",
     "WeightsState",
     "WeightsUpdate",

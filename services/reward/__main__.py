@@ -1,0 +1,128 @@
+"""`python -m services.reward api | judge-worker | judge-items`: the only wiring of this room."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from triforge.config import RunConfig, Settings, load
+from triforge.errors import TriforgeError
+
+# Errands that one worker works on at a time. They only wait for the policy room; more in flight fill its batches better.
+_ERRANDS = 64
+
+
+def _config(settings: Settings) -> RunConfig:
+    return load(settings.config) if settings.config else RunConfig()
+
+
+def api() -> int:
+    """Serve `POST /v1/judge`."""
+    import uvicorn
+
+    from services.reward.app import create_app
+    from services.reward.door import JudgeDoor
+    from triforge.clients.policy import PolicyClient
+
+    settings = Settings.from_env()
+    config = _config(settings)
+
+    async def serve() -> None:
+        policy = PolicyClient.from_settings(settings, "judges")
+
+        async def ready() -> None:
+            await policy.weights()
+
+        door = JudgeDoor(
+            policy.generate_many,
+            sampling=config.models.judges.sampling(),
+            votes=config.reward.votes,
+            prompt=config.reward.prompt,
+            deadline_s=config.reward.deadline_s,
+        )
+        server = uvicorn.Config(
+            create_app(door=door, ready=ready),
+            host=settings.host,
+            port=urlsplit(settings.reward_url).port or 8002,
+            log_level="warning",
+            timeout_graceful_shutdown=5,
+        )
+        try:
+            await uvicorn.Server(server).serve()
+        finally:
+            await policy.close()
+
+    asyncio.run(serve())
+    return 0
+
+
+def judge_worker(concurrency: int, metrics_port: int) -> int:
+    """Work on the queue `judge` until SIGTERM."""
+    from prometheus_client import start_http_server
+
+    from services.reward.tasks import register_judge
+    from services.reward.worker import JudgeWorker
+    from triforge.clients.policy import PolicyClient
+    from triforge.queues import JUDGE_QUEUE, LoopThread, Wire, celery_app, start_worker
+
+    settings = Settings.from_env()
+    if metrics_port:
+        start_http_server(metrics_port, addr=settings.host)
+    loop = LoopThread()
+
+    async def build() -> JudgeWorker:
+        policy = PolicyClient.from_settings(settings, "judges")
+        wire = Wire(settings.redis_url, lease_s=settings.lease_s)
+        return JudgeWorker(wire=wire, generate_many=policy.generate_many)
+
+    app = celery_app(settings.redis_url)
+    register_judge(app, loop.run(build()), loop)
+    start_worker(app, JUDGE_QUEUE, concurrency=concurrency)
+    return 0
+
+
+def items(source: Path, target: Path, prompt: str) -> int:
+    """Convert labelled transcripts into supervised chats."""
+    from services.reward.items import write_items
+
+    count = write_items(source, target, prompt="terse" if prompt == "terse" else "rubric")
+    sys.stdout.write(f"{count} items in {target}\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m services.reward", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("api", help="serve POST /v1/judge")
+    worker = commands.add_parser("judge-worker", help="work on the queue judge")
+    worker.add_argument("--concurrency", type=int, default=_ERRANDS, help="errands at a time")
+    worker.add_argument("--metrics-port", type=int, default=0, help="0 serves no metrics")
+    convert = commands.add_parser("judge-items", help="labelled transcripts to supervised chats")
+    convert.add_argument("--in", dest="source", type=Path, required=True, help="JSON lines")
+    convert.add_argument("--out", dest="target", type=Path, required=True, help="JSON lines")
+    convert.add_argument("--prompt", choices=("rubric", "terse"), default="rubric")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        if options.command == "api":
+            return api()
+        if options.command == "judge-worker":
+            return judge_worker(options.concurrency, options.metrics_port)
+        return items(options.source, options.target, options.prompt)
+    except TriforgeError as error:
+        logging.getLogger(__name__).error("%s", error.detail)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

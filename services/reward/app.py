@@ -1,0 +1,23 @@
+"""The room's door: `POST /v1/judge`."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from services import problems
+from services.problems import Ready
+from services.reward.door import JudgeDoor
+from services.reward.routes import add_routes
+
+
+def create_app(*, door: JudgeDoor, ready: Ready | None = None) -> FastAPI:
+    """The ASGI app of reward.
+
+    Args:
+        door: answers the requests.
+        ready: raises while the policy room that judges cannot be asked.
+    """
+    app = FastAPI(title="triforge reward", version="1")
+    problems.install(app, ready=ready)
+    add_routes(app, door=door)
+    return app
