@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 def api() -> int:
     """Serve the REST doors and conduct the runs. No torch."""
     import uvicorn
-    from triforge.clients.env_adapter import EnvAdapterClient
-    from triforge.clients.policy import PolicyClient
 
     from services.trainer.app import create_app
     from services.trainer.conductor import Conductor
     from services.trainer.parts import Parts
     from services.trainer.run_store import RunStore
     from services.trainer.runs import Runs
+    from triforge.clients.env_adapter import EnvAdapterClient
+    from triforge.clients.policy import PolicyClient
     from triforge.config import Settings
     from triforge.queues import Wire
     from triforge.store.artifacts import ArtifactStore
@@ -73,9 +73,9 @@ def main(arguments: Sequence[str]) -> int:
     known, rest = parser.parse_known_args(arguments[:1])
     if known.command == "api":
         return api()
-    from services.trainer import commands
+    from services.trainer.commands import run
 
-    return commands.run(known.command, [*rest, *arguments[1:]])
+    return run(known.command, [*rest, *arguments[1:]])
 
 
 if __name__ == "__main__":

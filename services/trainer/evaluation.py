@@ -8,7 +8,7 @@ from services.trainer.gather import Gatherer
 from services.trainer.measures import success_rate
 from services.trainer.parts import Parts
 from triforge.config import RunConfig
-from triforge.messages import GroupTask, JudgedGroup, PlanRequest, RunState
+from triforge.messages import GroupTask, JudgedGroup, RunState
 
 
 class Evaluator:
@@ -37,14 +37,15 @@ class Evaluator:
         if config.run.eval_every == 0 or config.run.eval_tasks == 0:
             return {}
         started = time.monotonic()
-        request = PlanRequest(
+        plan = await self._parts.env_adapter.plan(
+            run.pool_id,
             run_id=run.id,
             step=step,
             kind="evaluate",
             groups=config.run.eval_tasks,
             seed=config.run.seed,
+            max_pending=0,
         )
-        plan = await self._parts.env_adapter.plan(run.pool_id, request)
         modes = ("sampled", "greedy") if config.run.eval_greedy else ("sampled",)
         tasks = [
             self._task(step, mode, index, group.task_id)

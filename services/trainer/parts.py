@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from services.trainer.publish import WeightsDoor
 from services.trainer.run_store import RunStore
 from triforge.config import Settings
-from triforge.messages import PlannedGroup, PlanRequest, TrainedRole
+from triforge.messages import PlannedGroup, TrainedRole
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
 
@@ -21,7 +21,17 @@ class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
 class PlanDoor(Protocol):
     """The part of env_adapter's client that the conductor needs."""
 
-    async def plan(self, pool: str, plan: PlanRequest) -> list[PlannedGroup]:
+    async def plan(
+        self,
+        pool_id: str,
+        *,
+        run_id: str,
+        step: int,
+        kind: Literal["train", "evaluate"],
+        groups: int,
+        seed: int,
+        max_pending: int,
+    ) -> list[PlannedGroup]:
         """The step's groups; the same for the same run, step and kind."""
         ...
 

@@ -22,7 +22,6 @@ from triforge.messages import (
     GroupTask,
     JudgedGroup,
     PlannedGroup,
-    PlanRequest,
     RunState,
     TaskOutcome,
     TrainBatch,
@@ -130,7 +129,8 @@ class StepRunner:
 
     async def _plan(self, step: int) -> list[PlannedGroup]:
         config = self._config
-        request = PlanRequest(
+        return await self._parts.env_adapter.plan(
+            self._run.pool_id,
             run_id=self._run.id,
             step=step,
             kind="train",
@@ -138,7 +138,6 @@ class StepRunner:
             seed=config.run.seed,
             max_pending=config.adaptation.max_pending if self._adapts else 0,
         )
-        return await self._parts.env_adapter.plan(self._run.pool_id, request)
 
     @property
     def _adapts(self) -> bool:
