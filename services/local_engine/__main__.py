@@ -49,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     from services.local_engine.model import load_model
     from services.local_engine.scheduler import Limits
 
+    # The decoding thread holds the interpreter lock between its many short operations; with the default of 5 ms the
+    # thread that speaks HTTP would wait for several decode steps of a small model.
+    sys.setswitchinterval(0.0005)
     torch.set_num_threads(options.threads)
     try:
         model, config = load_model(options.model_path)

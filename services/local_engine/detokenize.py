@@ -50,6 +50,8 @@ class TextCodec:
         self.file = file
         self._settings = read_json(folder / "tokenizer_config.json")
         self.end_ids = self._find_end_ids(folder)
+        added = self.tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self._template = self._find_template(folder)
 
     def _find_end_ids(self, folder: Path) -> frozenset[int]:
@@ -125,16 +127,11 @@ class StopStrings:
         # A token of plain text carries at least one byte, so this many tokens hold any new match; the four more keep a
         # character cut at the window's start, or a stripped leading space, away from it.
         self._window = max((len(s.encode()) for s in stops), default=0) + 4
-        self._special = frozenset(
-            token
-            for token, added in codec.tokenizer.get_added_tokens_decoder().items()
-            if added.special
-        )
 
     def find(self, ids: list[int]) -> str | None:
         """The stop string that the last token completed, or None."""
         tail = ids[-self._window :]
-        if self._skip_special and not self._special.isdisjoint(tail):
+        if self._skip_special and not self._codec.special_ids.isdisjoint(tail):
             tail = ids  # special tokens carry no bytes, so the window may be too short
         text = self._codec.decode(tail, skip_special=self._skip_special)
         for stop in self.stops:

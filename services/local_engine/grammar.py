@@ -1,8 +1,13 @@
-"""Constrained output (regex, JSON schema) through the llguidance library, which is imported on first use."""
+"""Constrained output (regex, JSON schema) through the llguidance library, which is imported on first use.
+
+Tokenizers without a decoder join their tokens with spaces. Their tokens are shown to llguidance as words that end in a
+space, and the grammar gets one more space at its end: then no word looks like the beginning of a longer one.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,8 @@ from services.local_engine.detokenize import TextCodec
 from services.local_engine.request import SamplingParams
 from triforge.errors import InputError
 
+_KEPT = 64
+
 
 class GrammarState:
     """One constrained output in progress; a `TokenFilter`.
@@ -20,27 +27,78 @@ class GrammarState:
     Args:
         matcher: llguidance's matcher, at its start.
         vocab: size of the model's vocabulary.
+        width: size of the vocabulary that the matcher knows, at least `vocab`.
+        end_ids: tokens that end the output; the matcher allows them where the grammar is complete.
     """
 
-    def __init__(self, matcher: Any, vocab: int) -> None:
+    def __init__(self, matcher: Any, vocab: int, width: int, end_ids: frozenset[int]) -> None:
         self._matcher = matcher
         self._vocab = vocab
-        self._bits = np.zeros((vocab + 31) // 32, dtype=np.int32)
+        self._end_ids = end_ids
+        self._bits = np.zeros((width + 31) // 32, dtype=np.int32)
+        self._stuck = False
+
+    @property
+    def stuck(self) -> bool:
+        """Whether no token of the vocabulary fitted."""
+        return self._stuck
 
     def banned(self) -> Tensor:
-        """Bool [vocab]: tokens that the grammar excludes next."""
+        """Bool [vocab]: tokens that the grammar excludes next.
+
+        When no token of the vocabulary fits, the end tokens are let through and `stuck` is set.
+        """
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._vocab]
-        return torch.from_numpy(bits == 0)
+        banned = torch.from_numpy(bits == 0)
+        if bool(banned.all()):
+            self._stuck = True
+            banned[list(self._end_ids)] = False
+        return banned
 
     def accept(self, token: int) -> bool:
-        """Take a sampled token; True when the grammar is complete and nothing may follow."""
+        """Take a sampled token; True when it ended the output."""
+        if token in self._end_ids:
+            return True
         self._matcher.consume_token(token)
-        return bool(self._matcher.is_stopped())
+        return False
+
+
+class _SpacedWords:
+    """The table llguidance wants of a tokenizer that joins words with spaces.
+
+    Behind the words stand the 256 single bytes, so that llguidance can tokenise any text; they are beyond the model's
+    vocabulary and never sampled.
+    """
+
+    def __init__(self, codec: TextCodec, vocab: int, end_id: int) -> None:
+        special = codec.special_ids | codec.end_ids
+        self.eos_token_id = end_id
+        self.bos_token_id = None
+        self.special_token_ids = sorted(special)
+        words = [codec.tokenizer.id_to_token(i) or f"<{i}>" for i in range(vocab)]
+        self.tokens = [
+            b"\xff" + word.encode() if i in special else word.encode() + b" "
+            for i, word in enumerate(words)
+        ] + [bytes([i]) for i in range(256)]
+        self._ids = {token: i for i, token in enumerate(self.tokens)}
+        self._longest = max(map(len, self.tokens))
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Ids of a text, longest token first."""
+        rest = text.encode() if isinstance(text, str) else text
+        found = []
+        while rest:
+            for n in range(min(self._longest, len(rest)), 0, -1):
+                if rest[:n] in self._ids:
+                    found.append(self._ids[rest[:n]])
+                    rest = rest[n:]
+                    break
+        return found
 
 
 class GrammarCompiler:
-    """Compiles the grammars of requests for one tokenizer.
+    """Compiles the grammars of requests for one tokenizer, and keeps the last ones.
 
     Args:
         codec: the tokenizer.
@@ -50,40 +108,65 @@ class GrammarCompiler:
     def __init__(self, codec: TextCodec, vocab: int) -> None:
         self._codec = codec
         self._vocab = vocab
+        self._spaced = codec.tokenizer.decoder is None
+        self._width = vocab + 256 if self._spaced else vocab
         self._library: Any = None
         self._tokenizer: Any = None
+        self._compiled: dict[str, Any] = {}
 
     def start(self, params: SamplingParams) -> GrammarState | None:
-        """The grammar that a request asks for, or None.
+        """The grammar that a request asks for, at its start, or None.
 
         Raises:
-            InputError: llguidance is not installed, or the grammar is invalid.
+            InputError: llguidance is not installed, the grammar is invalid, or the tokenizer cannot serve it.
         """
         if params.regex is None and params.json_schema is None:
             return None
-        self._prepare()
-        matcher_class = self._library.LLMatcher
+        if self._tokenizer is None:
+            self._prepare()
+        grammar = self._grammar(params)
+        matcher = self._compiled.get(grammar)
+        if matcher is None:
+            matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
+            if matcher.is_error():
+                raise InputError(f"the grammar is invalid: {matcher.get_error()}")
+            if len(self._compiled) >= _KEPT:
+                self._compiled.clear()
+            self._compiled[grammar] = matcher
+        return GrammarState(matcher.deep_copy(), self._vocab, self._width, self._codec.end_ids)
+
+    def _grammar(self, params: SamplingParams) -> str:
+        matcher = self._library.LLMatcher
+        if params.regex is not None:
+            pattern = f"(?:{params.regex}) " if self._spaced else params.regex
+            return str(matcher.grammar_from_regex(pattern))
         try:
-            if params.regex is not None:
-                grammar = matcher_class.grammar_from_regex(params.regex)
-            else:
-                grammar = matcher_class.grammar_from_json_schema(params.json_schema)
+            schema = json.loads(params.json_schema or "")
         except ValueError as error:
-            raise InputError(f"the grammar is invalid: {error}") from error
-        matcher = matcher_class(self._tokenizer, grammar)
-        if matcher.is_error():
-            raise InputError(f"the grammar is invalid: {matcher.get_error()}")
-        return GrammarState(matcher, self._vocab)
+            raise InputError(f"json_schema is not valid JSON: {error}") from error
+        if not self._spaced:
+            return str(matcher.grammar_from_json_schema(json.dumps(schema)))
+        return str(
+            matcher.grammar_from_lark(f'start: value " "\nvalue: %json {json.dumps(schema)}')
+        )
 
     def _prepare(self) -> None:
-        if self._tokenizer is not None:
-            return
+        ends = sorted(self._codec.end_ids)
+        if not ends:
+            raise InputError(
+                "regex and json_schema need a model folder that names its eos_token_id"
+            )
         try:
             self._library = importlib.import_module("llguidance")
         except ImportError as error:
             raise InputError(
                 "regex and json_schema need the llguidance package: pip install 'triforge[local-engine]'"
             ) from error
-        self._tokenizer = self._library.LLTokenizer(
-            str(self._codec.file), n_vocab=self._vocab, eos_token=sorted(self._codec.end_ids)
-        )
+        source: Any = str(self._codec.file)
+        if self._spaced:
+            words = _SpacedWords(self._codec, self._vocab, ends[0])
+            source = self._library.TokenizerWrapper(words)
+        try:
+            self._tokenizer = self._library.LLTokenizer(source, n_vocab=self._width, eos_token=ends)
+        except ValueError as error:
+            raise InputError(f"llguidance cannot use this tokenizer: {error}") from error

@@ -7,7 +7,12 @@ it is worthless once the weights change, so it is then emptied.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+# A conversation grows its path turn by turn. Below this size a leaf is extended by copying it, because many small nodes
+# cost more on every later walk than the copy does.
+_MERGE_BYTES = 1 << 20
 
 
 class _Node:
@@ -100,10 +105,14 @@ class PrefixCache:
                 child = self._split(child, n)
             done += n
             node = child
-        leaf = _Node(ids[start:], cells, node)
-        leaf.used = self._clock
-        node.children[ids[start]] = leaf
-        self.tokens += len(leaf.tokens)
+        if node.cells is not None and not node.children and node.cells.nbytes <= _MERGE_BYTES:
+            node.tokens = node.tokens + ids[start:]
+            node.cells = torch.cat((node.cells, cells), dim=1)
+        else:
+            leaf = _Node(ids[start:], cells, node)
+            leaf.used = self._clock
+            node.children[ids[start]] = leaf
+        self.tokens += len(ids) - start
         if self.tokens > self.budget:
             self._evict()
 

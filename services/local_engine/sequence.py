@@ -24,7 +24,12 @@ class TokenFilter(Protocol):
         ...
 
     def accept(self, token: int) -> bool:
-        """Take a sampled token; True when nothing may follow."""
+        """Take a sampled token; True when it ended the output."""
+        ...
+
+    @property
+    def stuck(self) -> bool:
+        """Whether no token of the vocabulary fitted."""
         ...
 
 
@@ -124,7 +129,10 @@ class Sequence:
         if self.prompt.top_logprobs_num > 0:
             self.output_top.append(top_scores(full, self.prompt.top_logprobs_num))
         closed = self.grammar is not None and self.grammar.accept(token)
-        if len(self.output) >= self.max_new:
+        if self.grammar is not None and self.grammar.stuck:
+            message = "no token of the vocabulary continues the grammar"
+            self.abort(message, 400, "BadRequestError")
+        elif len(self.output) >= self.max_new:
             self.end("length", length=self.max_new)
         elif closed or token in self.end_ids:
             self.end("stop", matched=token)

@@ -1,0 +1,132 @@
+"""Any decoder of transformers with plain full attention, over the same slot cache.
+
+The transformers module sees an ordinary padded batch, a four-dimensional mask and a `Cache` whose `update` writes into
+the slots and answers with views. Slower a step than `llama.py`, and for every architecture that has no special cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.cache_utils import Cache, DynamicLayer
+
+from services.local_engine.kv_cache import SlotCache, StepBatch
+from triforge.errors import WeightsError
+
+
+class _SlotView(Cache):  # type: ignore[misc]
+    """A transformers `Cache` over one step's rows of the slot cache."""
+
+    def __init__(self, cache: SlotCache, batch: StepBatch) -> None:
+        super().__init__(layer_class_to_replicate=DynamicLayer)
+        self._slots, self._batch = cache, batch
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write [rows, kv_heads, width, head_dim] keys and values; returns all that the rows hold."""
+        batch, cache = self._batch, self._slots
+        both = torch.stack((key_states, value_states), dim=1)  # rows, 2, heads, width, dim
+        flat = both.permute(0, 3, 1, 2, 4).reshape(batch.rows * batch.width, -1)
+        if batch.pack is not None:
+            flat = flat.index_select(0, batch.pack)
+        cache.flat[layer_idx].index_copy_(0, batch.cells, flat)
+        rows = slice(batch.first, batch.first + batch.rows)
+        return (
+            cache.keys[layer_idx][rows, :, : batch.span],
+            cache.values[layer_idx][rows, :, : batch.span],
+        )
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens before this step in the longest row; the positions are given explicitly anyway."""
+        return self._batch.span - self._batch.width
+
+
+class TransformersModel:
+    """A `Model` around `AutoModelForCausalLM`.
+
+    Args:
+        config: the folder's `config.json`.
+
+    Raises:
+        WeightsError: the architecture is unknown to transformers or needs another cache than keys and values of
+            full attention.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        try:
+            settings = AutoConfig.for_model(**config)
+        except (ValueError, KeyError, TypeError) as error:
+            raise WeightsError(f"config.json is not one of transformers: {error}") from error
+        text = settings.get_text_config()
+        kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"} or getattr(text, "use_sliding_window", False):
+            raise WeightsError(
+                f"model_type {config.get('model_type')!r} has layers of kind {sorted(kinds)}; "
+                "the local engine serves full attention only"
+            )
+        self._module = AutoModelForCausalLM.from_config(
+            settings, dtype=torch.float32, attn_implementation="sdpa"
+        ).eval()
+        self.vocab_size = int(text.vocab_size)
+        self.context_length = int(getattr(text, "max_position_embeddings", 2048))
+        heads = int(text.num_attention_heads)
+        self._cache_shape = (
+            int(text.num_hidden_layers),
+            int(getattr(text, "num_key_value_heads", None) or heads),
+            int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        )
+        # Tied tensors share their storage and stand in a folder once, or twice.
+        self._tensors: dict[str, Tensor] = {}
+        seen: dict[int, str] = {}
+        self._twins: set[str] = set()
+        for name, tensor in self._module.state_dict(keep_vars=True).items():
+            if tensor.data_ptr() in seen:
+                self._twins.add(name)
+            else:
+                seen[tensor.data_ptr()] = name
+                self._tensors[name] = tensor.detach()
+
+    def new_cache(self) -> SlotCache:
+        """An empty cache of the right shape."""
+        return SlotCache(*self._cache_shape)
+
+    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+        """Names and shapes of the weights, and the names that may be there and are ignored."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        return shapes, frozenset(self._twins)
+
+    @torch.inference_mode()
+    def apply(self, tensors: dict[str, Tensor]) -> None:
+        """Copy verified weights in."""
+        for name, tensor in self._tensors.items():
+            tensor.copy_(tensors[name])
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The weights that serve now."""
+        return dict(self._tensors)
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
+        """Logits [M, vocab] of the wanted tokens."""
+        places = batch.rows * batch.width
+        ids, positions = batch.ids, batch.positions
+        if batch.pack is not None:
+            ids = ids.new_zeros(places).index_copy_(0, batch.pack, ids)
+            positions = positions.new_zeros(places).index_copy_(0, batch.pack, positions)
+        # The whole module, because some architectures scale or cap their logits behind the output matrix.
+        logits: Tensor = self._module(
+            input_ids=ids.view(batch.rows, batch.width),
+            position_ids=positions.view(batch.rows, batch.width),
+            attention_mask=batch.mask,
+            past_key_values=_SlotView(cache, batch),
+            use_cache=True,
+        ).logits.reshape(places, -1)
+        if batch.pack is not None:
+            logits = logits.index_select(0, batch.pack)
+        if batch.wanted is not None:
+            logits = logits.index_select(0, batch.wanted)
+        return logits
