@@ -91,8 +91,7 @@ class Renderer:
         scaffold = self._probe({token.content for token in added.values()})
         self._closing = scaffold.closing
         control = set(special.values()) | set(scaffold.markers)
-        unknown = self._live.token_to_id(self._variables.get("unk_token", ""))
-        self._unknown = frozenset(() if unknown is None else (unknown,))
+        self._unknown = self._live.token_to_id(self._variables.get("unk_token", ""))
         self._control_ids = set(special) | {
             index for m in scaffold.markers if (index := self._live.token_to_id(m)) is not None
         }
@@ -278,9 +277,10 @@ class Renderer:
         ids = list(self._plain.encode(text, add_special_tokens=False).ids)
         if self._control_ids.isdisjoint(ids):
             return ids
-        # A vocabulary of whole words knows the marker as a word; letter by letter it does not.
+        if self._unknown is not None:  # a vocabulary of whole words knows the marker as a word
+            return [self._unknown]
         letters = [i for c in text for i in self._plain.encode(c, add_special_tokens=False).ids]
-        return [i for i in letters if i not in self._control_ids or i in self._unknown]
+        return [i for i in letters if i not in self._control_ids]
 
     def _probe(self, registered: set[str]) -> _Scaffold:
         try:
