@@ -43,7 +43,7 @@ def register(
         loop: where `work` runs.
     """
 
-    @app.task(name=name, bind=True, max_retries=None)  # type: ignore[untyped-decorator]
+    @app.task(name=name, bind=True, max_retries=None, shared=False)  # type: ignore[untyped-decorator]
     def errand(self: Any, payload: str) -> None:
         try:
             message = kind.model_validate_json(payload)

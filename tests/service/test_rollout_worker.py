@@ -1,0 +1,362 @@
+"""The errand of the queue `rollout` against a real Valkey: delivered twice, taken over, and handed on."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from services.env_adapter.rollout import RolloutWorker
+from services.env_adapter.rollout_tasks import register_rollout
+from triforge.errors import EnvError, NotFoundError, UnavailableError
+from triforge.messages import (
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    GroupTask,
+    JudgeTask,
+    Params,
+    Sampling,
+    Task,
+    TrajectoryVotes,
+    VersionSpan,
+)
+from triforge.queues import JUDGE_QUEUE, ROLLOUT_TASK, LoopThread, Wire, celery_app
+from triforge.rollout.episode import play_episode
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.rollout.seeds import derive_seed
+
+TASK = Task(id="t", pool_id="p", slot="t", family="two", instruction="say yes twice")
+JUDGE_SAMPLING = Sampling(max_new_tokens=7, temperature=0.5)
+
+
+def group(**changes: object) -> GroupTask:
+    fields: dict[str, object] = {
+        "group_id": "g",
+        "run_id": "r",
+        "step": 0,
+        "task_id": "t",
+        "purpose": "train",
+        "rollouts": 3,
+        "votes": 2,
+        "seed": 5,
+        "sampling": Sampling(max_new_tokens=4),
+        "judge_sampling": JUDGE_SAMPLING,
+        "max_steps": 5,
+        "deadline_s": 20.0,
+        "retries": 0,
+        "options": {"wording": "plain"},
+        "judge_prompt": "terse",
+    }
+    return GroupTask.model_validate(fields | changes)
+
+
+class Two:
+    """Solved after two responses. The family counts its environments and may break or hold some of them."""
+
+    def __init__(self, family: Family, number: int) -> None:
+        self.family, self.number, self.n = family, number, 0
+
+    async def reset(self, task: Task, *, seed: int) -> Reset:
+        return Reset(observation=Observation(text=task.instruction))
+
+    async def step(self, response: str) -> StepResult:
+        await self.family.before_step(self)
+        self.n += 1
+        return StepResult(
+            observation=Observation(text=f"heard {self.n}"),
+            action=response,
+            action_valid=True,
+            done=self.n == 2,
+            success=self.n == 2,
+        )
+
+    async def close(self) -> None:
+        return
+
+
+class Family:
+    name = "two"
+
+    def __init__(self) -> None:
+        self.made: list[Params] = []
+        self.broken: set[int] = set()
+        self.held: dict[int, asyncio.Event] = {}
+        self.meanwhile: Callable[[], Any] | None = None
+
+    def make(self, options: Params) -> Two:
+        self.made.append(options)
+        return Two(self, len(self.made))
+
+    async def before_step(self, environment: Two) -> None:
+        if environment.number in self.broken:
+            raise EnvError("the simulator died")
+        if environment.number in self.held:
+            await self.held[environment.number].wait()
+        if self.meanwhile is not None:
+            await self.meanwhile()
+
+
+async def says_yes(request: GenerateRequest) -> GenerateReply:
+    span = VersionSpan(version=1, start=0, end=1)
+    output = GenerateOutput(text="yes", ids=(7,), logprobs=(-0.5,), versions=(span,), finish="stop")
+    return GenerateReply(prompt_ids=(*request.prefix_ids, 100), outputs=(output,))
+
+
+def worker(wire: Wire, family: Family, *, tasks: tuple[Task, ...] = (TASK,)) -> RolloutWorker:
+    known = {task.id: task for task in tasks}
+
+    def read(task_id: str) -> Task:
+        if task_id not in known:
+            raise NotFoundError(f"task {task_id}: not found")
+        return known[task_id]
+
+    return RolloutWorker(
+        wire=wire,
+        generate=says_yes,
+        read_task=read,
+        family=lambda _: family,  # type: ignore[arg-type, return-value]
+        patience_s=1.0,
+        isolate=False,
+    )
+
+
+def sent(redis_url: str, queue: str = JUDGE_QUEUE) -> list[JudgeTask]:
+    """The errands that wait in a queue, oldest first."""
+    with redis.Redis.from_url(redis_url) as client:
+        raw = [json.loads(item) for item in client.lrange(queue, 0, -1)]
+    bodies = [json.loads(base64.b64decode(item["body"])) for item in reversed(raw)]
+    return [JudgeTask.model_validate_json(body[0][0]) for body in bodies]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until a condition in another process holds; it has no event to wait for."""
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def announced(wire: Wire) -> list[str]:
+    return [name for _, name in await wire.read_judged("0", block_s=0.01)]
+
+
+async def test_a_group_is_played_stored_and_sent_to_the_judge(wire: Wire, redis_url: str) -> None:
+    family = Family()
+    await worker(wire, family).play(group())
+    played = await wire.group("g")
+    assert played is not None
+    assert (played.group, played.task) == (group(), TASK)
+    assert [t.id for t in played.trajectories] == ["g-00", "g-01", "g-02"]
+    assert [t.outcome.value for t in played.trajectories] == [1, 1, 1]
+    assert [await wire.trajectory(t.id) for t in played.trajectories] == list(played.trajectories)
+    assert family.made == [{"wording": "plain"}] * 3
+    assert {task.trajectory_id: task for task in sent(redis_url)} == {
+        f"g-{k:02d}": JudgeTask(
+            trajectory_id=f"g-{k:02d}",
+            group_id="g",
+            run_id="r",
+            votes=2,
+            seed=derive_seed(5, "judge", k),
+            sampling=JUDGE_SAMPLING,
+            deadline_s=20.0,
+            prompt="terse",
+        )
+        for k in range(3)
+    }
+    assert await announced(wire) == []  # not before it is judged
+    assert not await wire.is_held("g")
+
+
+async def test_a_group_without_votes_is_complete_as_soon_as_it_is_played(
+    wire: Wire, redis_url: str
+) -> None:
+    await worker(wire, Family()).play(group(votes=0))
+    assert await announced(wire) == ["g"]
+    assert sent(redis_url) == []
+
+
+async def test_a_trajectory_is_sent_to_the_judge_before_its_group_ends(
+    wire: Wire, redis_url: str
+) -> None:
+    family = Family()
+    family.held[2] = asyncio.Event()
+    playing = asyncio.create_task(worker(wire, family).play(group()))
+
+    async def two_sent() -> bool:
+        return len(sent(redis_url)) == 2
+
+    await until(two_sent)
+    assert not await wire.is_played("g")
+    assert {task.trajectory_id for task in sent(redis_url)} == {"g-00", "g-02"}
+    family.held[2].set()
+    await playing
+    assert await wire.is_played("g")
+
+
+async def test_an_unmeasured_trajectory_is_kept_but_not_judged(wire: Wire, redis_url: str) -> None:
+    family = Family()
+    family.broken = {1}
+    await worker(wire, family).play(group())
+    played = await wire.group("g")
+    assert played is not None
+    assert sorted(t.measured for t in played.trajectories) == [False, True, True]
+    judged = {task.trajectory_id for task in sent(redis_url)}
+    assert judged == {t.id for t in played.trajectories if t.measured}
+
+
+async def test_an_errand_delivered_twice_at_once_is_played_once(wire: Wire) -> None:
+    family = Family()
+    one, two = worker(wire, family), worker(wire, family)
+    await asyncio.gather(one.play(group(votes=0)), two.play(group(votes=0)))
+    await one.play(group(votes=0))
+    assert len(family.made) == 3
+    assert await announced(wire) == ["g"]
+
+
+async def test_an_errand_that_another_worker_holds_is_left_alone(wire: Wire) -> None:
+    family = Family()
+    async with wire.lease("g") as held:
+        assert held
+        await worker(wire, family).play(group())
+    assert family.made == []
+    assert not await wire.is_played("g")
+
+
+async def test_a_second_delivery_sends_the_missing_judge_errands_again(
+    wire: Wire, redis_url: str
+) -> None:
+    family = Family()
+    player = worker(wire, family)
+    await player.play(group())
+    await wire.put_votes(TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(JUDGE_QUEUE, "tf:trajectory:g-00")  # what a crash of the queue may lose
+    await player.play(group())
+    assert len(family.made) == 3
+    assert {task.trajectory_id for task in sent(redis_url)} == {"g-00", "g-02"}
+    assert await wire.trajectory("g-00") is not None
+
+
+async def test_the_group_of_a_killed_worker_is_taken_over_where_it_stopped(
+    wire: Wire, redis_url: str
+) -> None:
+    # the dead worker had stored one trajectory, and its lease is renewed by nobody
+    dead = await play_episode(lambda: Two(Family(), 1), says_yes, TASK, group(), 1)
+    dead = dead.model_copy(update={"seconds": 77.0})
+    await wire.put_trajectory(dead)
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("tf:lease:g", "dead", px=300)
+    family = Family()
+    player = worker(wire, family)
+    await player.play(group())
+    assert family.made == []
+
+    async def free() -> bool:
+        return not await wire.is_held("g")
+
+    await until(free)
+    await player.play(group())
+    assert len(family.made) == 2
+    played = await wire.group("g")
+    assert played is not None
+    assert played.trajectories[1] == dead
+    assert {task.trajectory_id for task in sent(redis_url)} == {"g-00", "g-01", "g-02"}
+
+
+async def test_a_trajectory_that_another_worker_stored_first_is_the_one_that_counts(
+    wire: Wire,
+) -> None:
+    first = await play_episode(lambda: Two(Family(), 1), says_yes, TASK, group(), 0)
+    first = first.model_copy(update={"seconds": 77.0})
+    family = Family()
+
+    async def store() -> None:
+        await wire.put_trajectory(first)
+
+    family.meanwhile = store
+    await worker(wire, family).play(group(rollouts=1))
+    played = await wire.group("g")
+    assert played is not None
+    assert played.trajectories == (first,)
+    assert await wire.trajectory("g-00") == first
+
+
+async def test_a_task_that_the_store_does_not_know_is_an_error_and_frees_the_lease(
+    wire: Wire,
+) -> None:
+    with pytest.raises(NotFoundError):
+        await worker(wire, Family(), tasks=()).play(group())
+    assert not await wire.is_held("g")
+
+
+async def test_without_redis_the_errand_is_not_done(wire: Wire) -> None:
+    nowhere = Wire("redis://127.0.0.1:1/0")
+    try:
+        with pytest.raises(UnavailableError):
+            await worker(nowhere, Family()).play(group())
+    finally:
+        await nowhere.close()
+
+
+class Errand:
+    """A Celery task run in place, as its worker would call it."""
+
+    def __init__(self, redis_url: str, player: Any) -> None:
+        self.loop = LoopThread()
+        app = celery_app(redis_url)
+        register_rollout(app, player, self.loop)
+        self.task = app.tasks[ROLLOUT_TASK]
+
+    def run(self, payload: str) -> Any:
+        return self.task.apply(args=[payload])
+
+
+def test_an_errand_that_cannot_be_read_is_dropped(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Never:
+        async def play(self, group: GroupTask) -> None:
+            raise AssertionError
+
+    result = Errand(redis_url, Never()).run('{"group_id": "g", "colour": 1}')
+    assert result.successful()
+    assert "dropped an errand of triforge.rollout" in caplog.text
+
+
+def test_an_errand_that_cannot_succeed_is_given_up_with_a_sentence(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Lost:
+        async def play(self, group: GroupTask) -> None:
+            raise NotFoundError("task t: not found")
+
+    assert Errand(redis_url, Lost()).run(group().model_dump_json()).successful()
+    assert "task t: not found" in caplog.text
+
+
+def test_an_errand_that_meets_a_service_that_is_away_is_tried_again_after_a_pause(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away:
+        def __init__(self) -> None:
+            self.errors = [
+                UnavailableError("the database does not answer", retry_after_s=30.0),
+                UnavailableError("Redis does not answer", retry_after_s=0.0),
+            ]
+            self.played: list[GroupTask] = []
+
+        async def play(self, group: GroupTask) -> None:
+            self.played.append(group)
+            if self.errors:
+                raise self.errors.pop(0)
+
+    player = Away()
+    Errand(redis_url, player).run(group().model_dump_json())
+    assert player.played == [group()] * 3
+    assert "again in 30 s: the database does not answer" in caplog.text
+    assert "again in 5 s: Redis does not answer" in caplog.text  # never at once
