@@ -71,28 +71,27 @@ def tiny_models(settings: DemoSettings, tell: Tell) -> tuple[Path, Path]:
 def _data(settings: DemoSettings, home: Path) -> None:
     warm = settings.warm_start
     logs = home / "logs"
-    played = home / "demonstrations.jsonl"
     arguments = [
-        "services.env_adapter", "demonstrations", "--environment", "household", "--count", str(warm.demonstrations),
+        "services.env_adapter", "demonstrations", "--count", str(warm.demonstrations),
         # far from the pool's seed: no demonstrated room is played or evaluated
         "--seed", str(settings.seed + 500_000), "--random-rate", str(warm.random_rate),
         "--forget-rate", str(warm.forget_rate), "--flip-rate", str(warm.flip_rate),
-        "--generate", json.dumps(settings.generate), "--options", json.dumps(settings.options),
-        "--out", str(played), "--words", str(home / "words.txt"),
+        "--generate", json.dumps(settings.generate), "--options", json.dumps(settings.options), "--out", str(home),
     ]  # fmt: skip
     _finish(_start("demonstrations", arguments, logs))
-    items = [
+    source, items = home / "transcripts.jsonl", home / "judge.jsonl"
+    convert = [
         "services.reward",
         "judge-items",
         "--in",
-        str(played),
+        str(source),
         "--out",
-        str(home / "judge.jsonl"),
+        str(items),
         "--prompt",
         "terse",
     ]
-    _finish(_start("judge-items", items, logs))
-    (home / "policy.jsonl").symlink_to(played)
+    _finish(_start("judge-items", convert, logs))
+    _add_words(home / "words.txt", items)
     for name, seed in (("policy", settings.seed), ("judge", settings.seed + 1)):
         tiny = [
             "services.trainer", "tiny-model", "--words", str(home / "words.txt"), "--out", str(home / f"{name}-blank"),
@@ -100,6 +99,16 @@ def _data(settings: DemoSettings, home: Path) -> None:
             "--max-positions", str(warm.max_positions), "--seed", str(seed),
         ]  # fmt: skip
         _finish(_start(f"tiny-{name}", tiny, logs))
+
+
+def _add_words(words: Path, items: Path) -> None:
+    """The judge's prompt has words of its own; both models share one vocabulary."""
+    found = set(words.read_text(encoding="utf-8").split())
+    with items.open(encoding="utf-8") as lines:
+        for line in lines:
+            for message in json.loads(line)["messages"]:
+                found.update(message["content"].split())
+    words.write_text(" ".join(sorted(found)) + "\n", encoding="utf-8")
 
 
 def _supervised(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
+
+from triforge.errors import TriforgeError
 
 
 def api() -> int:
@@ -32,15 +36,92 @@ def api() -> int:
     return 0
 
 
-COMMANDS = {"api": api}
+def rollout_worker() -> int:
+    """Work on the queue `rollout` until SIGTERM."""
+    from services.env_adapter.environments import registry
+    from services.env_adapter.rollout import RolloutWorker
+    from services.env_adapter.rollout_tasks import register_rollout
+    from services.env_adapter.store import PoolStore
+    from triforge.clients.policy import PolicyClient
+    from triforge.config import RunConfig, Settings, load
+    from triforge.queues import ROLLOUT_QUEUE, LoopThread, Wire, celery_app, start_worker
+    from triforge.store.database import open_database
+
+    settings = Settings.from_env()
+    config = load(settings.config) if settings.config else RunConfig()
+    store = PoolStore(open_database(settings.database_url))
+    loop = LoopThread()
+
+    async def build() -> RolloutWorker:
+        return RolloutWorker(
+            wire=Wire(settings.redis_url, lease_s=settings.lease_s),
+            generate=PolicyClient.from_settings(settings, "acts"),
+            read_task=store.task,
+            family=registry.family,
+            concurrency=config.env_adapter.concurrency,
+        )
+
+    app = celery_app(settings.redis_url)
+    register_rollout(app, loop.run(build()), loop)
+    start_worker(app, ROLLOUT_QUEUE, concurrency=_GROUPS)
+    return 0
+
+
+def demonstrations(arguments: argparse.Namespace) -> int:
+    """Write the files of a supervised warm start."""
+    from services.env_adapter.demonstrations import Carelessness, write_demonstrations
+
+    counts = write_demonstrations(
+        arguments.out,
+        count=arguments.count,
+        seed=arguments.seed,
+        generate=json.loads(arguments.generate),
+        options=json.loads(arguments.options),
+        careless=Carelessness(
+            random_rate=arguments.random_rate,
+            forget_rate=arguments.forget_rate,
+            flip_rate=arguments.flip_rate,
+        ),
+    )
+    sys.stdout.write(json.dumps(counts) + "\n")
+    return 0
+
+
+# Groups that one worker has in flight; its episodes are bounded by env_adapter.concurrency beside that.
+_GROUPS = 32
+
+WORKERS = {"api": api, "rollout-worker": rollout_worker}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m services.env_adapter", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, work in WORKERS.items():
+        commands.add_parser(name, help=work.__doc__)
+    demo = commands.add_parser("demonstrations", help=demonstrations.__doc__)
+    demo.add_argument("--out", type=Path, required=True, help="folder to write")
+    demo.add_argument("--count", type=int, default=1000, help="episodes")
+    demo.add_argument("--seed", type=int, default=0)
+    demo.add_argument("--random-rate", type=float, default=0.2, help="share of random commands")
+    demo.add_argument(
+        "--forget-rate", type=float, default=0.5, help="share of forgotten treatments"
+    )
+    demo.add_argument("--flip-rate", type=float, default=0.0, help="share of wrong labels")
+    demo.add_argument("--generate", default="{}", help="knobs of the generator, JSON")
+    demo.add_argument("--options", default='{"wording": "terse"}', help="wording and format, JSON")
+    return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command."""
-    parser = argparse.ArgumentParser(prog="python -m services.env_adapter", description=__doc__)
-    parser.add_argument("command", choices=sorted(COMMANDS))
-    known = parser.parse_args(arguments)
-    return COMMANDS[known.command]()
+    known = _parser().parse_args(arguments)
+    try:
+        return (
+            demonstrations(known) if known.command == "demonstrations" else WORKERS[known.command]()
+        )
+    except TriforgeError as error:
+        print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
+        return 1
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ def api() -> int:
             artifacts=artifacts,
             env_adapter=pools,
             doors={
-                "acts": PolicyClient(settings.acts_url),
-                "judges": PolicyClient(settings.judges_url),
+                "acts": PolicyClient.from_settings(settings, "acts"),
+                "judges": PolicyClient.from_settings(settings, "judges"),
             },
             settings=settings,
         )
