@@ -1,0 +1,190 @@
+"""`POST /v1/judge` as people use it, through the typed client and as plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from services.reward.app import create_app
+from services.reward.door import JudgeDoor
+from triforge.clients.reward import RewardClient
+from triforge.errors import InputError, RewardError, UnavailableError
+from triforge.messages import (
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    JudgeRequest,
+    Sampling,
+    StepText,
+    VersionSpan,
+)
+
+BODY: dict[str, Any] = {
+    "instruction": "put mug in shelf",
+    "steps": [
+        {"observation": "room desk", "response": "go desk", "next_observation": "mug"},
+        {"observation": "mug", "response": "I will take it.\ntake mug", "action": "take mug",
+         "next_observation": "ok"},
+    ],
+    "votes": 3,
+    "prompt": "terse",
+}  # fmt: skip
+
+
+class Room:
+    """Votes +1, nonsense, -1 on every step, with weights of version 4."""
+
+    def __init__(self) -> None:
+        self.requests: list[GenerateRequest] = []
+        self.error: Exception | None = None
+
+    async def __call__(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        if self.error is not None:
+            raise self.error
+        self.requests += requests
+        texts = (r"\boxed{1}", "hm", r"\boxed{-1}")
+        spans = (VersionSpan(version=4, start=0, end=1),)
+        outputs = [
+            GenerateOutput(text=text, ids=(9,), logprobs=(0.0,), versions=spans, finish="stop")
+            for text in texts
+        ]
+        return [
+            GenerateReply(prompt_ids=(5,), outputs=tuple(outputs[: request.n]))
+            for request in requests
+        ]
+
+
+class House:
+    """The room's app and what stands behind it."""
+
+    def __init__(self) -> None:
+        self.room = Room()
+        self.ready_error: Exception | None = None
+        door = JudgeDoor(self.room, sampling=Sampling(temperature=0.5), votes=2, deadline_s=5.0)
+        app = create_app(door=door, ready=self.ready)
+        self.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=self.transport, base_url="http://reward")
+
+    async def ready(self) -> None:
+        if self.ready_error is not None:
+            raise self.ready_error
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    made = House()
+    async with made.http:
+        yield made
+
+
+async def test_a_trajectory_in_text_form_gets_votes_on_every_step(house: House) -> None:
+    reply = await house.http.post("/v1/judge", json=BODY)
+    assert reply.status_code == 200
+    votes = [
+        {"value": 1, "text": r"\boxed{1}"},
+        {"value": 0, "text": "hm"},
+        {"value": -1, "text": r"\boxed{-1}"},
+    ]
+    assert reply.json() == {
+        "steps": [{"step": step, "votes": votes, "mean": 0.0, "invalid": 1} for step in (0, 1)],
+        "mean": 0.0,
+        "invalid": 2,
+        "versions": [4],
+    }
+    (first,) = house.room.requests[1].messages
+    assert first.content == "task put mug in shelf ; room desk > go desk ; mug > take mug ; ok ?"
+
+
+async def test_what_the_request_leaves_out_is_the_deployments_own(house: House) -> None:
+    body = {key: value for key, value in BODY.items() if key not in ("votes", "prompt")}
+    reply = (await house.http.post("/v1/judge", json=body)).json()
+    assert [len(step["votes"]) for step in reply["steps"]] == [2, 2]
+    assert reply["mean"] == 0.5
+    assert "| I will take it." in house.room.requests[1].messages[0].content
+    assert house.room.requests[0].sampling.temperature == 0.5
+
+
+async def test_the_same_seed_asks_for_the_same_votes_and_no_seed_for_fresh_ones(
+    house: House,
+) -> None:
+    async def seeds(**extra: int) -> list[int | None]:
+        house.room.requests.clear()
+        await house.http.post("/v1/judge", json=BODY | extra)
+        return [request.sampling.seed for request in house.room.requests]
+
+    assert await seeds(seed=3) == await seeds(seed=3)
+    assert await seeds() != await seeds()
+    assert len(set(await seeds(seed=3))) == 2
+
+
+async def test_the_typed_client_speaks_the_same(house: House) -> None:
+    client = RewardClient("http://reward", transport=house.transport)
+    step = StepText(observation="o", response="a", next_observation="p")
+    reply = await client.judge(JudgeRequest(instruction="win", steps=(step,), votes=1))
+    assert [vote.value for vote in reply.steps[0].votes] == [1]
+    house.room.error = RewardError("no")
+    with pytest.raises(RewardError, match="no"):
+        await client.judge(JudgeRequest(instruction="win", steps=(step,)))
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"votes": 0}, "votes"),
+        ({"steps": []}, "steps"),
+        ({"prompt": "nice"}, "prompt"),
+        ({"colour": 1}, "colour"),
+        ({"steps": [{"observation": "o", "response": "r"}]}, "steps.0.next_observation"),
+    ],
+)
+async def test_a_malformed_request_is_a_problem_that_names_the_field(
+    house: House, change: dict[str, Any], field: str
+) -> None:
+    reply = await house.http.post("/v1/judge", json=BODY | change)
+    assert reply.status_code == 422
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert field in reply.json()["detail"]
+    assert house.room.requests == []
+
+
+async def test_more_votes_than_a_request_may_ask_for_are_refused(house: House) -> None:
+    steps = [BODY["steps"][0]] * 100
+    reply = await house.http.post("/v1/judge", json=BODY | {"steps": steps, "votes": 41})
+    assert reply.status_code == 422
+    assert "given 100 x 41, allowed at most 4096" in reply.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UnavailableError("nobody there", retry_after_s=3.0), 503),
+        (InputError("the prompt has 5000 tokens"), 422),
+    ],
+)
+async def test_errors_of_the_model_leave_as_problem_documents(
+    house: House, error: Exception, status: int
+) -> None:
+    house.room.error = error
+    reply = await house.http.post("/v1/judge", json=BODY)
+    assert reply.status_code == status
+    assert reply.json()["detail"] == str(error)
+    assert reply.headers.get("retry-after") == ("3" if status == 503 else None)
+
+
+async def test_the_room_is_alive_always_and_ready_when_its_model_is(house: House) -> None:
+    assert (await house.http.get("/healthz")).status_code == 200
+    assert (await house.http.get("/readyz")).status_code == 200
+    house.ready_error = UnavailableError("nobody at 127.0.0.1:8011")
+    assert (await house.http.get("/healthz")).status_code == 200
+    assert (await house.http.get("/readyz")).status_code == 503
+
+
+async def test_votes_are_counted_in_the_metrics(house: House) -> None:
+    await house.http.post("/v1/judge", json=BODY)
+    text = (await house.http.get("/metrics")).text
+    for name in ('triforge_votes_total{value="invalid"}', "triforge_judge_seconds_count"):
+        assert f"\n{name} " in text

@@ -1,0 +1,376 @@
+"""The errand of the queue `judge` against a real Valkey: voted once, announced once, complete even without a judge."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import redis
+from prometheus_client import REGISTRY
+from pydantic import BaseModel
+
+from services.reward.worker import JudgeWorker
+from triforge.errors import ConfigError, PolicyError, TriforgeError, UnavailableError
+from triforge.messages import (
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    GroupTask,
+    JudgeTask,
+    Outcome,
+    Sampling,
+    Segment,
+    Step,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryVotes,
+    VersionSpan,
+)
+from triforge.queues import Wire
+
+GROUP = GroupTask(
+    group_id="g",
+    run_id="r",
+    step=0,
+    task_id="t",
+    purpose="train",
+    rollouts=2,
+    votes=2,
+    seed=5,
+    sampling=Sampling(),
+    max_steps=5,
+    deadline_s=20.0,
+)
+TASK = Task(id="t", pool_id="p", slot="t", family="two", instruction="win")
+SPAN = (VersionSpan(version=3, start=0, end=1),)
+
+
+def trajectory(index: int) -> Trajectory:
+    steps = tuple(
+        Step(index=n, observation=f"o{n}", response="a", action="a", next_observation=f"o{n + 1}", start=0, end=1)
+        for n in range(2)
+    )  # fmt: skip
+    return Trajectory(
+        id=f"g-{index:02d}",
+        group_id="g",
+        index=index,
+        task_id="t",
+        task_version=0,
+        instruction="win",
+        steps=steps,
+        segments=(Segment(ids=(1,), logprobs=(0.0,), versions=()),),
+        outcome=Outcome(value=1),
+    )
+
+
+def errand(index: int = 0, **changes: object) -> JudgeTask:
+    fields: dict[str, object] = {
+        "trajectory_id": f"g-{index:02d}",
+        "group_id": "g",
+        "run_id": "r",
+        "votes": 2,
+        "seed": 7,
+        "sampling": Sampling(max_new_tokens=4),
+        "deadline_s": 20.0,
+        "prompt": "terse",
+    }
+    return JudgeTask.model_validate(fields | changes)
+
+
+def answer(request: GenerateRequest, text: str) -> GenerateReply:
+    output = GenerateOutput(text=text, ids=(9,), logprobs=(-0.5,), versions=SPAN, finish="stop")
+    return GenerateReply(prompt_ids=(5,), outputs=(output,) * request.n)
+
+
+class Room:
+    """A policy room that says one text for ever, or raises the given errors first."""
+
+    def __init__(self, text: str = r"\boxed{1}", errors: Sequence[Exception] = ()) -> None:
+        self.text, self.errors = text, list(errors)
+        self.calls = 0
+        self.hold: asyncio.Event | None = None
+
+    async def __call__(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.hold is not None:
+            await self.hold.wait()
+        return [answer(request, self.text) for request in requests]
+
+
+def worker(wire: Wire, room: Room) -> JudgeWorker:
+    return JudgeWorker(wire=wire, generate_many=room, retries=2, patience_s=0.3)
+
+
+@pytest.fixture
+async def played(wire: Wire) -> Wire:
+    """A wire that holds a played group of two trajectories."""
+    both = (trajectory(0), trajectory(1))
+    for one in both:
+        await wire.put_trajectory(one)
+    await wire.put_group(TrajectoryGroup(group=GROUP, task=TASK, trajectories=both))
+    return wire
+
+
+async def announced(wire: Wire) -> list[str]:
+    return [name for _, name in await wire.read_judged("0", block_s=0.01)]
+
+
+async def votes_of(wire: Wire) -> dict[str, TrajectoryVotes]:
+    judged = await wire.judged_group("g")
+    assert judged is not None
+    return {votes.trajectory_id: votes for votes in judged.votes if votes is not None}
+
+
+async def test_the_last_judged_trajectory_completes_and_announces_the_group(played: Wire) -> None:
+    judge = worker(played, Room())
+    await judge.judge(errand(0))
+    assert await announced(played) == []
+    await judge.judge(errand(1))
+    assert await announced(played) == ["g"]
+    votes = await votes_of(played)
+    assert set(votes) == {"g-00", "g-01"}
+    assert [[v.value for v in s.votes] for s in votes["g-00"].steps] == [[1, 1], [1, 1]]
+
+
+async def test_a_trajectory_is_judged_before_its_group_is_played(wire: Wire) -> None:
+    await wire.put_trajectory(trajectory(0))
+    await worker(wire, Room()).judge(errand(0))
+    assert await wire.voted("g") == {"g-00"}
+    assert await announced(wire) == []
+
+
+async def test_an_errand_delivered_twice_is_judged_once_and_announced_once(played: Wire) -> None:
+    room = Room()
+    judge = worker(played, room)
+    await asyncio.gather(judge.judge(errand(0)), judge.judge(errand(0)))
+    await judge.judge(errand(0))
+    await judge.judge(errand(1))
+    await judge.judge(errand(1))
+    assert room.calls == 2
+    assert await announced(played) == ["g"]
+
+
+async def test_an_errand_that_another_worker_holds_is_left_alone(played: Wire) -> None:
+    room = Room()
+    async with played.lease("g-00"):
+        await worker(played, room).judge(errand(0))
+    assert room.calls == 0
+    assert await played.voted("g") == set()
+
+
+async def test_the_errand_of_a_killed_worker_is_taken_over(played: Wire, redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("tf:lease:g-00", "dead", px=200)
+    judge = worker(played, Room())
+    await judge.judge(errand(0))
+    assert await played.voted("g") == set()
+    async with asyncio.timeout(30):
+        while await played.is_held("g-00"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await judge.judge(errand(0))
+    assert await played.voted("g") == {"g-00"}
+
+
+async def test_a_worker_that_died_between_voting_and_announcing_loses_nothing(
+    played: Wire,
+) -> None:
+    for index in (0, 1):
+        await played.put_votes(
+            TrajectoryVotes(trajectory_id=f"g-{index:02d}", group_id="g", steps=())
+        )
+    room = Room()
+    await worker(played, room).judge(errand(1))
+    assert await announced(played) == ["g"]
+    assert room.calls == 0
+
+
+async def test_votes_that_another_worker_stored_first_are_the_ones_that_count(
+    played: Wire,
+) -> None:
+    room = Room()
+    room.hold = asyncio.Event()
+    judging = asyncio.create_task(worker(played, room).judge(errand(0)))
+    first = TrajectoryVotes(trajectory_id="g-00", group_id="g", steps=(), seconds=77.0)
+    await played.put_votes(first)
+    room.hold.set()
+    await judging
+    await worker(played, Room()).judge(errand(1))
+    assert (await votes_of(played))["g-00"] == first
+
+
+async def test_a_trajectory_whose_group_was_forgotten_is_not_judged(wire: Wire) -> None:
+    room = Room()
+    await worker(wire, room).judge(errand(0))
+    assert room.calls == 0
+    assert await wire.voted("g") == set()
+
+
+async def test_a_judge_that_answers_nonsense_votes_zero_and_the_group_completes(
+    played: Wire,
+) -> None:
+    before = REGISTRY.get_sample_value("triforge_votes_total", {"value": "invalid"}) or 0.0
+    judge = worker(played, Room(text="I like trains."))
+    await judge.judge(errand(0))
+    await judge.judge(errand(1))
+    assert await announced(played) == ["g"]
+    votes = await votes_of(played)
+    values = [v.value for one in votes.values() for s in one.steps for v in s.votes]
+    assert values == [0] * 8
+    assert {v.text for s in votes["g-00"].steps for v in s.votes} == {"I like trains."}
+    after = REGISTRY.get_sample_value("triforge_votes_total", {"value": "invalid"}) or 0.0
+    assert after - before == 8
+
+
+AWAY = UnavailableError("nobody at 127.0.0.1:8011", retry_after_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("errors", "calls"),
+    [([AWAY, AWAY], 3), ([PolicyError("engine says 500"), KeyError("ids")], 3)],
+)
+async def test_a_judge_that_recovers_is_waited_for(
+    played: Wire, errors: list[Exception], calls: int
+) -> None:
+    room = Room(errors=errors)
+    await worker(played, room).judge(errand(0))
+    await worker(played, Room()).judge(errand(1))
+    assert room.calls == calls
+    votes = (await votes_of(played))["g-00"]
+    assert votes.error is None
+    assert len(votes.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "calls"),
+    [
+        (PolicyError("engine says 500"), "policy", 3),
+        (RuntimeError("bug"), "reward", 3),
+        (ConfigError("wrong key"), "config", 1),
+    ],
+)
+async def test_a_judge_that_stays_broken_leaves_an_error_and_the_group_completes(
+    played: Wire, error: Exception, kind: str, calls: int
+) -> None:
+    room = Room(errors=[error] * 50)
+    await worker(played, room).judge(errand(0))
+    await worker(played, Room()).judge(errand(1))
+    assert room.calls == calls
+    votes = (await votes_of(played))["g-00"]
+    assert votes.error is not None
+    assert (votes.error.kind, votes.steps) == (kind, ())
+    assert str(error) in votes.error.detail
+    assert await announced(played) == ["g"]
+
+
+async def test_a_judge_that_stays_away_leaves_an_error_when_the_patience_ends(
+    played: Wire,
+) -> None:
+    await worker(played, Room(errors=[AWAY] * 200)).judge(errand(0))
+    await worker(played, Room()).judge(errand(1))
+    votes = (await votes_of(played))["g-00"]
+    assert votes.error is not None
+    assert votes.error.kind == "unavailable"
+
+
+async def test_a_judge_that_hangs_meets_the_deadline(played: Wire) -> None:
+    room = Room()
+    room.hold = asyncio.Event()
+    await worker(played, room).judge(errand(0, deadline_s=0.05))
+    await worker(played, Room()).judge(errand(1))
+    votes = (await votes_of(played))["g-00"]
+    assert votes.error is not None
+    assert votes.error.kind == "deadline"
+
+
+async def test_without_redis_the_errand_is_not_done() -> None:
+    nowhere = Wire("redis://127.0.0.1:1/0")
+    try:
+        with pytest.raises(TriforgeError) as caught:
+            await worker(nowhere, Room()).judge(errand(0))
+    finally:
+        await nowhere.close()
+    assert isinstance(caught.value, UnavailableError)
+
+
+# ---- the real worker process ----
+
+
+class _Batch(BaseModel):
+    requests: list[GenerateRequest]
+
+
+class _PolicyDoor(BaseHTTPRequestHandler):
+    """POST /v1/generate: votes +1 and -1 in turn."""
+
+    texts = itertools.cycle([r"\boxed{1}", r"\boxed{-1}"])
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        requests = _Batch.model_validate_json(body).requests
+        replies = [answer(request, next(self.texts)).model_dump_json() for request in requests]
+        reply = f'{{"replies": [{", ".join(replies)}]}}'.encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.fixture
+def policy_url() -> Iterator[str]:
+    """The address of a policy room that answers for ever."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _PolicyDoor)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+async def test_a_real_worker_process_takes_errands_from_the_queue_and_completes_the_group(
+    played: Wire, redis_url: str, policy_url: str
+) -> None:
+    environment = {
+        **os.environ,
+        "TRIFORGE_REDIS_URL": redis_url,
+        "TRIFORGE_JUDGES_URL": policy_url,
+    }
+    process = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-m", "services.reward", "judge-worker", "--concurrency", "4"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        for index in (0, 1, 0):
+            await played.send_judge(errand(index))
+        async with asyncio.timeout(60):
+            while not await announced(played):
+                assert process.poll() is None
+        votes = await votes_of(played)
+        assert [[v.value for v in s.votes] for s in votes["g-00"].steps] == [[1, 1], [-1, -1]]
+        process.send_signal(signal.SIGTERM)
+        output, _ = await asyncio.to_thread(process.communicate, timeout=30)
+        assert process.returncode == 0, output.decode()
+        assert await announced(played) == ["g"]
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
