@@ -11,12 +11,19 @@ import hmac
 import json
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import aclosing
 from typing import Any
 
 from services.local_engine import chat, routes
 from services.local_engine.engine import Engine
-from services.local_engine.sequence import wire_result
-from triforge.errors import InputError, TriforgeError, UnavailableError, WeightsError
+from services.local_engine.sequence import Sequence, wire_result
+from triforge.errors import (
+    InputError,
+    PolicyError,
+    TriforgeError,
+    UnavailableError,
+    WeightsError,
+)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -86,6 +93,8 @@ class App:
         except UnavailableError as error:
             retry = str(int(error.retry_after_s or 1)).encode()
             await _answer(send, 503, _error(error.detail, 503), ((b"retry-after", retry),))
+        except PolicyError as error:
+            await _answer(send, 500, _error(error.detail, 500))
         except TriforgeError as error:
             await _answer(send, 400, _error(error.detail, 400))
         except Exception as error:  # noqa: BLE001 - the last line before the web server
@@ -138,21 +147,24 @@ class App:
         sequences, many, stream = routes.parse_generate(engine, await _read_json(receive))
         if not stream:
             await _unless_gone(engine.generate(sequences), receive)
+            _raise_if_failed(sequences)
             results = [wire_result(seq, engine.codec, engine.version) for seq in sequences]
             await _answer(send, 200, results if many else results[0])
             return
-        sent = [-1] * len(sequences)
+        updates = engine.stream(sequences)
+        sent: list[Any] = [(0, True)] * len(sequences)
 
         async def events() -> None:
-            await _start_events(send)
-            async for _ in engine.stream(sequences):
-                for i, seq in enumerate(sequences):
-                    # The finish reason is read first: tokens that come later belong to the next event.
-                    state = len(seq.output) + (1 << 40 if seq.finish is not None else 0)
-                    if state != sent[i] and state > 0:
-                        sent[i] = state
+            async with aclosing(updates):
+                await _start_events(send)
+                async for _ in updates:
+                    for i, seq in enumerate(sequences):
                         result = wire_result(seq, engine.codec, engine.version)
-                        await _event(send, {**result, "index": i} if many else result)
+                        finish = result["meta_info"]["finish_reason"]
+                        state = (len(result["output_ids"]), finish is None)
+                        if state != sent[i]:
+                            sent[i] = state
+                            await _event(send, {**result, "index": i} if many else result)
             await _end_events(send)
 
         await _unless_gone(events(), receive)
@@ -162,15 +174,19 @@ class App:
         sequences, request = chat.parse_chat(engine, await _read_json(receive), self._served_name)
         if not request.stream:
             await _unless_gone(engine.generate(sequences), receive)
+            _raise_if_failed(sequences)
             await _answer(send, 200, chat.completion(engine, request, sequences))
             return
 
+        updates = engine.stream(sequences)
+
         async def events() -> None:
-            await _start_events(send)
-            deltas = chat.Deltas(engine, request, sequences)
-            async for _ in engine.stream(sequences):
-                for chunk in deltas.take():
-                    await _event(send, chunk)
+            async with aclosing(updates):
+                await _start_events(send)
+                deltas = chat.Deltas(engine, request, sequences)
+                async for _ in updates:
+                    for chunk in deltas.take():
+                        await _event(send, chunk)
             await _end_events(send)
 
         await _unless_gone(events(), receive)
@@ -185,6 +201,15 @@ def create_app(
 ) -> App:
     """The application around a started engine; see `App`."""
     return App(engine, served_name, api_key, admin_api_key)
+
+
+def _raise_if_failed(sequences: list[Sequence]) -> None:
+    """An abort that carries a status is the request's failure, not a result."""
+    for seq in sequences:
+        finish = seq.finish or {}
+        status = finish.get("status_code")
+        if status is not None:
+            raise (InputError if status == 400 else PolicyError)(str(finish.get("message")))
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -112,13 +112,12 @@ def parse_chat(engine: Engine, body: Any, served_name: str) -> tuple[list[Sequen
     return engine.build(prompt), request
 
 
-def _text(engine: Engine, seq: Sequence) -> str:
+def _text(engine: Engine, seq: Sequence, length: int, finish: dict[str, Any] | None) -> str:
     params = seq.prompt.params
-    matched = seq.finish.get("matched") if seq.finish else None
     return final_text(
         engine.codec,
-        list(seq.output),
-        matched,
+        seq.output[:length],
+        finish.get("matched") if finish else None,
         skip_special=params.skip_special_tokens,
         keep_stop=params.no_stop_trim,
     )
@@ -161,7 +160,7 @@ def completion(engine: Engine, request: ChatRequest, sequences: list[Sequence]) 
     choices = [
         {
             "index": i,
-            "message": {"role": "assistant", "content": _text(engine, seq)},
+            "message": {"role": "assistant", "content": _text(engine, seq, *seq.snapshot())},
             "logprobs": _logprobs(engine, seq) if request.logprobs else None,
             **_finish(seq),
         }
@@ -197,9 +196,9 @@ class Deltas:
         for i, seq in enumerate(self._sequences):
             if self._ended[i]:
                 continue
-            ended = seq.finish is not None
-            text = _text(self._engine, seq)
-            if not ended:
+            length, finish = seq.snapshot()
+            text = _text(self._engine, seq, length, finish)
+            if finish is None:
                 text = self._safe(seq, text)
             before = self._sent[i]
             delta: dict[str, Any] = {} if before is not None else {"role": "assistant"}
@@ -207,7 +206,7 @@ class Deltas:
             if new or before is None:
                 self._sent[i] = text
                 yield self._chunk(i, {**delta, "content": new}, {"finish_reason": None})
-            if ended:
+            if finish is not None:
                 self._ended[i] = True
                 yield self._chunk(i, {}, _finish(seq))
         if all(self._ended) and self._request.usage:

@@ -14,7 +14,7 @@ import random
 import threading
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -256,10 +256,19 @@ class Engine:
         finally:
             self._close(ticket)
 
-    async def stream(self, sequences: list[Sequence]) -> AsyncIterator[None]:
-        """Yield whenever there may be new tokens, and once more when all have ended."""
+    def stream(self, sequences: list[Sequence]) -> AsyncGenerator[None, None]:
+        """Start at once; the generator yields whenever there may be new tokens, and once more when all have ended.
+
+        Raises:
+            UnavailableError: the queue is full.
+            InputError: a rid is in use.
+        """
         progress: asyncio.Queue[None] = asyncio.Queue()
-        ticket = self._enter(sequences, progress)
+        return self._updates(self._enter(sequences, progress), progress)
+
+    async def _updates(
+        self, ticket: _Ticket, progress: asyncio.Queue[None]
+    ) -> AsyncGenerator[None, None]:
         ticket.future.add_done_callback(lambda _: progress.put_nowait(None))
         try:
             while not ticket.future.done():

@@ -40,7 +40,7 @@ class _SlotView(Cache):  # type: ignore[misc]
             cache.values[layer_idx][rows, :, : batch.span],
         )
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
+    def get_seq_length(self, *_: Any) -> int:
         """Tokens before this step in the longest row; the positions are given explicitly anyway."""
         return self._batch.span - self._batch.width
 

@@ -47,7 +47,7 @@ class Sequence:
     __slots__ = (
         "arrived", "ban_until_min", "cached", "end_ids", "finish", "generation", "grammar", "ids", "input_scores",
         "input_top", "logprobs", "max_new", "on_token", "output", "output_top", "owner", "prompt", "retractions", "rid",
-        "seed", "spans", "stops", "watched",
+        "seed", "spans", "stops", "visible", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,7 @@ class Sequence:
         self.output_top: list[Top] = []
         self.on_token: Callable[[Sequence], None] | None = None
         self.owner: Any = None
+        self.visible = 0
         # Only watched sequences pay for more than "is it an end token, is it long enough" after a token.
         self.watched = False
 
@@ -141,7 +142,17 @@ class Sequence:
             if found is not None:
                 self.end("stop", matched=found)
         if self.on_token is not None:
+            self.visible = len(self.output)
             self.on_token(self)
+
+    def snapshot(self) -> tuple[int, dict[str, Any] | None]:
+        """Tokens that may be shown, and the finish reason; may be called while the other thread adds tokens.
+
+        The order of reading matters: a last token is visible only after its finish reason was set.
+        """
+        visible = self.visible
+        finish = self.finish
+        return (visible if finish is None else len(self.output)), finish
 
 
 def top_scores(full: Tensor, count: int) -> list[Scored]:
@@ -176,14 +187,14 @@ def wire_result(seq: Sequence, codec: TextCodec, version: str) -> dict[str, Any]
         version: the weight version that serves now, used when nothing was sampled.
     """
     params = seq.prompt.params
-    length = len(seq.output)
+    length, finish = seq.snapshot()
     output = seq.output[:length]
-    matched = seq.finish.get("matched") if seq.finish else None
+    matched = finish.get("matched") if finish else None
     spans = _wire_spans(seq, length)
     now = time.perf_counter()
     meta: dict[str, Any] = {
         "id": seq.rid,
-        "finish_reason": seq.finish,
+        "finish_reason": finish,
         "prompt_tokens": len(seq.ids),
         "completion_tokens": length,
         "cached_tokens": seq.cached,
