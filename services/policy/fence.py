@@ -137,13 +137,17 @@ class Fence:
         """Look at the engines again and again; never returns."""
         while True:
             self._pool.lost.clear()
-            async with self._lock:
-                await self._look()
+            await self.look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._probe_s):
                     await self._pool.lost.wait()
             # A dying engine may be lost many times in a moment.
             await asyncio.sleep(min(0.1, self._probe_s))
+
+    async def look(self) -> None:
+        """Ask every engine what it holds, and admit, fence off or bring it up to date."""
+        async with self._lock:
+            await self._look()
 
     async def _look(self) -> None:
         found = await asyncio.gather(*(self._probe(member) for member in self._pool.members))

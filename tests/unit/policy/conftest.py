@@ -1,0 +1,63 @@
+"""A policy room in one process: fake engines, real everything else, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.policy.app import create_app
+from services.policy.fence import Fence
+from services.policy.gateway import Gateway
+from services.policy.pool import Pool
+from services.policy.sglang import SGLangEngine
+from triforge.testing import FakeEngine
+from triforge.testing.model_folders import words_folder
+
+WORDS = ("go", "take", "cup", "fridge", "you", "see", "a")
+
+
+class Room:
+    """The parts of a room, within a test's reach."""
+
+    def __init__(self, fakes: dict[str, FakeEngine], model_path: Path, wait_s: float) -> None:
+        self.fakes = list(fakes.values())
+        engines = [
+            SGLangEngine(url, transport=httpx.ASGITransport(fake)) for url, fake in fakes.items()
+        ]
+        self.pool = Pool(engines, wait_s=wait_s)
+        self.fence = Fence(self.pool, role="acts", model_path=str(model_path), probe_s=0.01)
+        self.gateway = Gateway(self.pool, self.fence)
+
+    async def start(self) -> None:
+        """Look at the engines once, as the watch does."""
+        await self.fence.look()
+
+    def client(self, **keys: str) -> httpx.AsyncClient:
+        """A client of the room's doors."""
+        app = create_app(gateway=self.gateway, role="acts", **keys)
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://room")
+
+
+MakeRoom = Callable[..., Room]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with a tokenizer of whole words."""
+    return words_folder(tmp_path / "model", WORDS)
+
+
+@pytest.fixture
+def make_room(model: Path) -> MakeRoom:
+    """Makes a room with the given fake engines, named http://a, http://b, ..."""
+
+    def make(*fakes: FakeEngine, wait_s: float = 0.0) -> Room:
+        for fake in fakes:
+            fake.model_path = str(model)
+        urls = (f"http://{name}" for name in "abcdef")
+        return Room(dict(zip(urls, fakes, strict=False)), model, wait_s)
+
+    return make

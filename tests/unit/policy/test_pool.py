@@ -1,0 +1,173 @@
+"""Which engine gets a request, and what happens when that engine fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.policy.pool import SPILL_OVER, Pool
+from services.policy.sglang import SGLangEngine
+from tests.unit.policy.conftest import MakeRoom
+from triforge.errors import InputError, PolicyError, UnavailableError
+from triforge.messages import ChatMessage, GenerateRequest
+from triforge.testing import FakeEngine
+
+GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
+
+
+def pool_of(*urls: str) -> Pool:
+    pool = Pool([SGLangEngine(url) for url in urls])
+    for member in pool.members:
+        pool.admit(member)
+    return pool
+
+
+def test_requests_of_one_affinity_go_to_one_engine_and_many_affinities_to_all() -> None:
+    pool = pool_of("http://a", "http://b", "http://c")
+    chosen = {f"task-{n}": pool.choose(f"task-{n}") for n in range(60)}
+    assert all(pool.choose(affinity) is member for affinity, member in chosen.items())
+    counts = [list(chosen.values()).count(member) for member in pool.members]
+    assert min(counts) >= 10
+
+
+def test_when_an_engine_goes_only_its_own_affinities_move() -> None:
+    pool = pool_of("http://a", "http://b", "http://c")
+    before = {f"task-{n}": pool.choose(f"task-{n}") for n in range(60)}
+    gone = pool.members[0]
+    pool.fence_off(gone, "gone")
+    for affinity, member in before.items():
+        if member is not gone:
+            assert pool.choose(affinity) is member
+        else:
+            assert pool.choose(affinity) in pool.members[1:]
+
+
+def test_without_affinity_the_idlest_engine_is_chosen() -> None:
+    pool = pool_of("http://a", "http://b")
+    pool.members[0].in_flight = 1
+    assert pool.choose("") is pool.members[1]
+
+
+def test_an_engine_with_a_long_queue_is_passed_over() -> None:
+    pool = pool_of("http://a", "http://b")
+    loved = pool.choose("task")
+    assert loved is not None
+    loved.in_flight = SPILL_OVER + 1
+    assert pool.choose("task") is not loved
+
+
+def test_a_batch_without_affinity_is_spread_evenly() -> None:
+    pool = pool_of("http://a", "http://b")
+    shares = pool.split([""] * 10)
+    assert sorted(len(positions) for _, positions in shares) == [5, 5]
+    assert sorted(p for _, positions in shares for p in positions) == list(range(10))
+    assert [member.in_flight for member in pool.members] == [0, 0]
+
+
+async def test_a_request_that_loses_its_engine_is_answered_by_another(make_room: MakeRoom) -> None:
+    lost, healthy = FakeEngine(), FakeEngine()
+    room = make_room(lost, healthy)
+    await room.start()
+    lost.gone = True
+    replies = [await room.gateway.generate([GO]) for _ in range(4)]
+    assert all(reply[0].outputs[0].finish == "stop" for reply in replies)
+    assert [member.serving for member in room.pool.members] == [False, True]
+    assert healthy.paths().count("/generate") == 4
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+async def test_an_engine_that_fails_or_is_busy_is_not_given_up(
+    make_room: MakeRoom, status: int
+) -> None:
+    room = make_room(FakeEngine(fail_next=1, fail_status=status), FakeEngine())
+    await room.start()
+    assert (await room.gateway.generate([GO]))[0].outputs
+    assert len(room.pool.serving()) == 2
+
+
+async def test_when_all_engines_are_busy_the_answer_says_when_to_come_back(
+    make_room: MakeRoom,
+) -> None:
+    room = make_room(*(FakeEngine(fail_next=1, fail_status=429) for _ in range(2)))
+    await room.start()
+    with pytest.raises(UnavailableError) as caught:
+        await room.gateway.generate([GO])
+    assert caught.value.retry_after_s == 1.0
+
+
+async def test_when_all_engines_fail_it_is_a_policy_error(make_room: MakeRoom) -> None:
+    room = make_room(FakeEngine(fail_next=1))
+    await room.start()
+    with pytest.raises(PolicyError, match="told to fail"):
+        await room.gateway.generate([GO])
+
+
+async def test_a_bad_request_is_not_tried_on_another_engine(make_room: MakeRoom) -> None:
+    room = make_room(*(FakeEngine(fail_next=1, fail_status=400) for _ in range(2)))
+    await room.start()
+    with pytest.raises(InputError, match="told to fail"):
+        await room.gateway.generate([GO])
+    assert sum(fake.paths().count("/generate") for fake in room.fakes) == 1
+
+
+async def test_without_an_engine_the_error_names_each_and_why(make_room: MakeRoom) -> None:
+    room = make_room(FakeEngine(gone=True), FakeEngine(starting=True))
+    await room.start()
+    with pytest.raises(UnavailableError) as caught:
+        await room.gateway.generate([GO])
+    assert "http://a" in caught.value.problems[0]
+    assert "gone" in caught.value.problems[0]
+    assert "http://b" in caught.value.problems[1]
+
+
+async def test_a_request_waits_for_an_engine_that_comes_back(make_room: MakeRoom) -> None:
+    import asyncio
+
+    room = make_room(FakeEngine(gone=True), wait_s=30.0)
+    await room.start()
+    asked = asyncio.create_task(room.gateway.generate([GO]))
+    await asyncio.sleep(0)
+    room.fakes[0].gone = False
+    await room.start()
+    assert (await asked)[0].outputs
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {},
+        [],
+        [{}],
+        [{"text": "a", "output_ids": [1], "meta_info": None}],
+        [{"text": "a", "output_ids": [1], "meta_info": {"finish_reason": {"type": "stop"}}}],
+    ],
+)
+async def test_an_engine_that_answers_nonsense_is_a_policy_error(
+    make_room: MakeRoom, nonsense: object
+) -> None:
+    room = make_room(FakeEngine(nonsense=nonsense))
+    await room.start()
+    with pytest.raises(PolicyError, match="http://a"):
+        await room.gateway.generate([GO])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weight_versions": [{"version": "0", "start": 0, "end": 1}]},
+        {"weight_versions": [{"version": "0", "start": 1, "end": 2}]},
+        {"weight_version": "latest", "weight_versions": []},
+        {"output_token_logprobs": [[-0.5, 5, None], [-0.5, 6, None]]},
+        {"finish_reason": {"type": "bored"}},
+    ],
+)
+async def test_an_answer_whose_numbers_contradict_each_other_is_refused(
+    make_room: MakeRoom, change: dict[str, object]
+) -> None:
+    fake = FakeEngine()
+    room = make_room(fake)
+    await room.start()
+    truth = await fake._say([5], {"stop_token_ids": [1]})
+    assert truth["output_ids"] == [5, 1]
+    fake.nonsense = [{**truth, "meta_info": {**truth["meta_info"], **change}}]
+    with pytest.raises(PolicyError):
+        await room.gateway.generate([GO])
