@@ -45,7 +45,6 @@ class RolloutWorker:
         family: finds an environment family by name.
         concurrency: episodes in flight in this worker, over all groups.
         patience_s: seconds to wait for a policy room or a Redis that does not answer.
-        isolate: whether every environment gets a thread of its own, so that deadlines hold against blocking code.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class RolloutWorker:
         family: Callable[[str], EnvironmentFamily],
         concurrency: int = 64,
         patience_s: float = 60.0,
-        isolate: bool = True,
     ) -> None:
         self._wire = wire
         self._generate = generate
@@ -65,7 +63,6 @@ class RolloutWorker:
         self._family = family
         self._slots = asyncio.Semaphore(concurrency)
         self._patience_s = patience_s
-        self._isolate = isolate
 
     async def play(self, group: GroupTask) -> None:
         """Play the group, or what is left of it, and hand it on. Returns at once when another worker holds it.
@@ -101,10 +98,10 @@ class RolloutWorker:
         return played
 
     def _environment(self, task: Task, group: GroupTask) -> Environment:
-        def make() -> Environment:
-            return self._family(task.family).make(group.options)
-
-        return IsolatedEnvironment(make) if self._isolate else make()
+        family = self._family(task.family)
+        if getattr(family, "never_blocks", False):
+            return family.make(group.options)
+        return IsolatedEnvironment(lambda: family.make(group.options))
 
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
         """Rollouts of an earlier delivery, with their judge errands sent again if they have no votes."""

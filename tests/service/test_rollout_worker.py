@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,7 @@ class Two:
 
 class Family:
     name = "two"
+    never_blocks = True
 
     def __init__(self) -> None:
         self.made: list[Params] = []
@@ -122,7 +124,6 @@ def worker(wire: Wire, family: Family, *, tasks: tuple[Task, ...] = (TASK,)) -> 
         read_task=read,
         family=lambda _: family,  # type: ignore[arg-type, return-value]
         patience_s=1.0,
-        isolate=False,
     )
 
 
@@ -207,6 +208,24 @@ async def test_an_unmeasured_trajectory_is_kept_but_not_judged(wire: Wire, redis
     assert sorted(t.measured for t in played.trajectories) == [False, True, True]
     judged = {task.trajectory_id for task in sent(redis_url)}
     assert judged == {t.id for t in played.trajectories if t.measured}
+
+
+async def test_an_environment_gets_its_own_thread_unless_its_family_never_blocks(
+    wire: Wire,
+) -> None:
+    async def threads(never_blocks: bool, group_id: str) -> set[bool]:
+        family, seen = Family(), set()
+        family.never_blocks = never_blocks
+
+        async def note() -> None:
+            seen.add(threading.current_thread() is threading.main_thread())
+
+        family.meanwhile = note
+        await worker(wire, family).play(group(group_id=group_id))
+        return seen
+
+    assert await threads(True, "g1") == {True}
+    assert await threads(False, "g2") == {False}
 
 
 async def test_an_errand_delivered_twice_at_once_is_played_once(wire: Wire) -> None:

@@ -117,7 +117,11 @@ class RewriteMenu:
 
 @runtime_checkable
 class EnvironmentFamily(Protocol):
-    """A kind of environment: what adapter authors implement and `triforge.testing.check_environment` walks."""
+    """A kind of environment: what adapter authors implement and `triforge.testing.check_environment` walks.
+
+    Each episode gets a thread of its own, so that one that blocks cannot stop the others. A family whose environments
+    return at once from every call may have an attribute `never_blocks = True`; its episodes then share one event loop.
+    """
 
     name: str
 

@@ -20,6 +20,7 @@ class HouseholdFamily:
     """The family `household`; see README.md beside this file for the knobs."""
 
     name = "household"
+    never_blocks = True  # plain arithmetic on a small state
 
     def validate(self, params: Params) -> TaskDraft:
         """Check and normalise a game and write its instruction.
