@@ -10,10 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from triforge.algorithms.packing import micro_batches
 from triforge.errors import TrainerError
 from triforge.messages import TrainRow
 
 _PAD_TO = 8  # widths repeat, so the matrix kernels that were prepared for a shape are used again
+_PADDING = 256  # padded cells that a forward pass may always have
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -86,6 +88,30 @@ class Sequences:
         )
 
 
+def rectangles(rows: Sequence[int], lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Split rows into forward passes of at most `token_budget` cells, of which few are padding.
+
+    A forward pass more costs about as much as a hundred cells of a tiny model and less of a large one, so a budget's
+    worth of rows is cut again where the rows grow shorter.
+
+    Args:
+        rows: numbers of the rows; every one comes back exactly once.
+        lengths: tokens of each row, indexed by its number.
+        token_budget: rows times width that a forward pass may hold; a single longer row has one of its own.
+    """
+    spare = max(_PADDING, token_budget // 64)
+    found: list[list[int]] = []
+    for part in micro_batches([lengths[r] for r in rows], token_budget=token_budget):
+        width = padding = 0
+        for row in sorted((rows[i] for i in part), key=lambda r: -lengths[r]):
+            padding += width - lengths[row]
+            if width == 0 or padding > spare:
+                found.append([])
+                width, padding = lengths[row], 0
+            found[-1].append(row)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class StepData:
     """The rows of a training step. Flat float32 arrays [N] hold what belongs to the scored tokens.
@@ -95,21 +121,31 @@ class StepData:
         old: behaviour log-probabilities.
         advantages: A of each token.
         weights: how much each token counts.
+        same: bool [N], whether the token was sampled with the weights that are now trained.
     """
 
     sequences: Sequences
     old: Floats
     advantages: Floats
     weights: Floats
+    same: npt.NDArray[np.bool_]
 
     @staticmethod
-    def from_rows(rows: Sequence[TrainRow], *, max_tokens: int, vocabulary: int) -> StepData:
+    def from_rows(
+        rows: Sequence[TrainRow], *, max_tokens: int, vocabulary: int, version: int
+    ) -> StepData:
         """Check rows and lay them out. Rows whose weights are all 0 are context only and cost nothing.
+
+        Args:
+            rows: of a batch.
+            max_tokens: longest row that is allowed.
+            vocabulary: ids lie below it.
+            version: of the weights that are trained.
 
         Raises:
             TrainerError: a row is too long, holds an id the model does not know, or a value that is not finite.
         """
-        ids, scored, old, advantages, weights = [], [], [], [], []
+        ids, scored, old, advantages, weights, same = [], [], [], [], [], []
         for row in rows:
             tokens = np.asarray(row.ids, dtype=np.int64)
             weight = np.asarray(row.weights, dtype=np.float32)
@@ -120,13 +156,20 @@ class StepData:
             ids.append(tokens)
             scored.append(places)
             weights.append(weight[places])
+            same.append(np.full(len(places), row.version == version))
             old.append(np.asarray(row.logprobs, dtype=np.float32)[places])
             advantages.append(np.asarray(row.advantages, dtype=np.float32)[places])
             if not (np.isfinite(old[-1]).all() and np.isfinite(advantages[-1]).all()):
                 raise TrainerError(
                     f"row {row.key!r}: given a log-probability or advantage that is not finite, expected numbers"
                 )
-        return StepData(Sequences(ids, scored), _flat(old), _flat(advantages), _flat(weights))
+        return StepData(
+            sequences=Sequences(ids, scored),
+            old=_flat(old),
+            advantages=_flat(advantages),
+            weights=_flat(weights),
+            same=np.concatenate(same) if same else np.zeros(0, dtype=np.bool_),
+        )
 
 
 def _flat(parts: list[Floats]) -> Floats:

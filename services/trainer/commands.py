@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import logging
 import sys
@@ -10,21 +11,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from services.trainer.learner_loop import serve_learner
+from services.trainer.smollm2 import smollm2_folder
 from services.trainer.supervised import SupervisedJob, SupervisedKnobs, read_items
 from services.trainer.tiny import TinyShape, build_tiny_model, words_of
+from triforge.config import Settings
 from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 
 NAMES = ("learner", "supervised", "tiny-model", "smollm2")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(command: str, arguments: Sequence[str]) -> int:
     """Run `learner`, `supervised`, `tiny-model` or `smollm2`; returns the exit status.
 
     Errors of triforge end as one sentence on standard error and status 1.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    args = _parser().parse_args(argv)
+    args = _parser().parse_args([command, *arguments])
     try:
         return int(args.run(args) or 0)
     except TriforgeError as error:
@@ -35,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m services.trainer")
     commands = parser.add_subparsers(required=True)
+
+    learner = commands.add_parser("learner", help="train one role, batch by batch, until SIGTERM")
+    learner.add_argument("--role", choices=("acts", "judges"), required=True)
+    learner.set_defaults(run=_learner)
 
     tiny = commands.add_parser("tiny-model", help="write a tiny Llama with a word-level tokenizer")
     tiny.add_argument(
@@ -58,12 +66,28 @@ def _parser() -> argparse.ArgumentParser:
     for name, value in _knob_defaults().items():
         job.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     job.set_defaults(run=_supervised)
+
+    small = commands.add_parser("smollm2", help="SmolLM2-135M-Instruct as a model folder")
+    small.add_argument("--cache", type=Path, help="where it is kept; the user's cache without")
+    small.set_defaults(run=_smollm2)
     return parser
 
 
 def _knob_defaults() -> dict[str, Any]:
     fields = SupervisedKnobs.__dataclass_fields__
     return {name: field.default for name, field in fields.items()}
+
+
+def _learner(args: argparse.Namespace) -> None:
+    settings = Settings.from_env()
+    asyncio.run(
+        serve_learner(
+            args.role,
+            redis_url=settings.redis_url,
+            artifacts_url=settings.artifacts_url,
+            lease_s=settings.lease_s,
+        )
+    )
 
 
 def _tiny_model(args: argparse.Namespace) -> None:
@@ -88,6 +112,10 @@ def _supervised(args: argparse.Namespace) -> None:
         sys.stdout.write(text)
     else:
         args.report.write_text(text)
+
+
+def _smollm2(args: argparse.Namespace) -> None:
+    sys.stdout.write(f"{smollm2_folder(args.cache)}\n")
 
 
 def supervised(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,14 @@ class ScoringModel:
         """Trainable parameters by name, tied ones once."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
+    def freeze(self) -> ScoringModel:
+        """Mark the weights as never trained."""
+        self.module.requires_grad_(False)
+        return self
+
     def frozen_copy(self) -> ScoringModel:
         """The same weights, never trained."""
-        model = AutoModelForCausalLM.from_config(self._model.config, dtype=torch.float32)
-        model.load_state_dict(self._model.state_dict())
-        return ScoringModel(model.to(self.device).requires_grad_(False))
+        return ScoringModel(copy.deepcopy(self._model)).freeze()
 
 
 def _score_logits(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 
-from services.trainer.batches import Floats, Sequences
+from services.trainer.batches import Floats, Sequences, rectangles
 from services.trainer.model import ScoringModel
 from services.trainer.weights import publish_model
-from triforge.algorithms.packing import micro_batches
 from triforge.errors import InputError
 from triforge.messages import ChatMessage
 from triforge.rendering import Renderer
@@ -259,9 +258,7 @@ class SupervisedJob:
         return loss
 
     def _parts(self, rows: Sequence[int]) -> list[list[int]]:
-        lengths = [self._items.sequences.lengths[r] for r in rows]
-        parts = micro_batches(lengths, token_budget=self._knobs.token_budget)
-        return [[rows[i] for i in part] for part in parts]
+        return rectangles(rows, self._items.sequences.lengths, self._knobs.token_budget)
 
     @torch.no_grad()
     def _measure(self, step: int) -> tuple[int, float, float]:

@@ -31,6 +31,9 @@ from triforge.store.artifacts import storage_error
 
 MANIFEST = "manifest.json"
 TENSORS = "model.safetensors"
+_READABLE = (
+    0o644  # safetensors writes files that only their owner reads; engines may run as someone else
+)
 _FORMAT = "triforge-folder/1"
 _COPIED = {".json", ".jinja", ".txt", ".model", ".tiktoken"}
 _VERSION = re.compile(r"v(\d{6,})")
@@ -59,7 +62,8 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     try:
         aside.mkdir(parents=True)
         yield aside
-        for path in sorted(aside.rglob("*")):
+        for path in sorted(aside.iterdir()):
+            path.chmod(_READABLE)
             _sync(path)
         _sync(aside)
         if target.exists():
@@ -128,8 +132,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return document
 
 
-def verify_manifest(folder: Path) -> str:
+def verify_manifest(folder: Path, *, contents: bool = True) -> str:
     """Check every file of a folder against its manifest.
+
+    Args:
+        folder: the folder.
+        contents: also compare the SHA-256 of every file; without, names and sizes only.
 
     Returns:
         The SHA-256 of the manifest, the digest under which the version is announced.
@@ -138,7 +146,7 @@ def verify_manifest(folder: Path) -> str:
         WeightsError: a file is missing, truncated, changed, or not listed.
     """
     files: dict[str, Any] = read_manifest(folder)["files"]
-    problems = [_problem(folder / name, entry) for name, entry in files.items()]
+    problems = [_problem(folder / name, entry, contents) for name, entry in files.items()]
     strangers = {path.name for path in folder.iterdir()} - set(files) - {MANIFEST}
     problems += [f"{name} is not in the manifest" for name in sorted(strangers)]
     found = tuple(problem for problem in problems if problem)
@@ -147,13 +155,13 @@ def verify_manifest(folder: Path) -> str:
     return sha256(folder / MANIFEST)
 
 
-def _problem(path: Path, entry: Mapping[str, Any]) -> str:
+def _problem(path: Path, entry: Mapping[str, Any], contents: bool) -> str:
     if not path.is_file():
         return f"{path.name} is missing"
     size = path.stat().st_size
     if size != entry["bytes"]:
         return f"{path.name} has {size} bytes, expected {entry['bytes']}"
-    if sha256(path) != entry["sha256"]:
+    if contents and sha256(path) != entry["sha256"]:
         return f"{path.name} has changed (its SHA-256 is another)"
     return ""
 

@@ -1,0 +1,195 @@
+"""A role's versions of one run on disk: weights for the engines, optimiser state for the learner.
+
+    <artifacts>/weights/<run>/<role>/v000012/        see `weights`; its manifest names the checkpoint that belongs to it
+    <artifacts>/checkpoints/<run>/<role>/v000012/    optimizer.safetensors, state.json, manifest.json
+
+The checkpoint is written first. A version is published when its weight folder has its name; a learner that is killed
+before that takes the step again, from the version before, and comes to the same weights.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from services.trainer.learner import Learner
+from services.trainer.model import ScoringModel
+from services.trainer.weights import (
+    atomic_folder,
+    load_tensors,
+    prune,
+    publish_model,
+    read_manifest,
+    sweep,
+    verify_manifest,
+    version_name,
+    versions,
+    write_manifest,
+)
+from triforge.errors import WeightsError
+from triforge.messages import StepReport, TrainBatch, TrainedRole, WeightsReady
+from triforge.store.artifacts import ArtifactStore
+
+_OPTIMIZER, _STATE = "optimizer.safetensors", "state.json"
+
+
+class Shelf:
+    """The versions of one run and role.
+
+    Args:
+        store: artifact store; must be a local folder.
+        run_id: the run.
+        role: the model.
+    """
+
+    def __init__(self, store: ArtifactStore, run_id: str, role: TrainedRole) -> None:
+        self.run_id, self.role = run_id, role
+        self.weights = store.local_path(f"weights/{run_id}/{role}")
+        self.checkpoints = store.local_path(f"checkpoints/{run_id}/{role}")
+
+    def newest(self) -> int | None:
+        """The newest published version, or None."""
+        return max(versions(self.weights), default=None)
+
+    def ready(self, version: int) -> WeightsReady | None:
+        """The announcement of a published version, or None.
+
+        Raises:
+            WeightsError: the folder is not what its manifest says, or is not of this run and role.
+        """
+        folder = self.weights / version_name(version)
+        if not folder.is_dir():
+            return None
+        digest = verify_manifest(folder)
+        about = self._about(folder, version)
+        report = StepReport(
+            run_id=self.run_id, role=self.role, step=about["step"], metrics=about["metrics"]
+        )
+        return WeightsReady(
+            run_id=self.run_id,
+            role=self.role,
+            step=about["step"],
+            version=version,
+            uri=str(folder),
+            digest=digest,
+            report=report,
+        )
+
+    def _about(self, folder: Path, version: int) -> dict[str, Any]:
+        about = read_manifest(folder)
+        given = (about.get("run_id"), about.get("role"), about.get("version"))
+        if given != (self.run_id, self.role, version):
+            raise WeightsError(
+                f"{folder}: belongs to run {given[0]}, role {given[1]}, version {given[2]}; expected run {self.run_id}, "
+                f"role {self.role}, version {version}"
+            )
+        return about
+
+    def publish(
+        self, learner: Learner, batch: TrainBatch, report: StepReport, *, keep: int
+    ) -> WeightsReady:
+        """Write checkpoint and weights of version `batch.version + 1` and forget old ones.
+
+        Raises:
+            StorageError: disk full or no permission; no half version is left.
+            WeightsError: the version is published already.
+        """
+        version = batch.version + 1
+        name = version_name(version)
+        about = {
+            "run_id": self.run_id,
+            "role": self.role,
+            "version": version,
+            "step": batch.step,
+            "batch_id": batch.batch_id,
+        }
+        for parent in (self.weights, self.checkpoints):
+            parent.mkdir(parents=True, exist_ok=True)
+            sweep(parent)
+        state = {
+            **about,
+            "counters": asdict(learner.counters),
+            "random": bytes(torch.get_rng_state().tolist()).hex(),
+        }
+        with atomic_folder(self.checkpoints / name, replace=True) as aside:
+            save_file(learner.optimizer_tensors(), aside / _OPTIMIZER)
+            (aside / _STATE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
+            checkpoint = write_manifest(aside, about)
+        publish_model(
+            learner.model.module,
+            learner.initial,
+            self.weights / name,
+            {**about, "checkpoint": checkpoint, "metrics": report.metrics},
+        )
+        for parent in (self.checkpoints, self.weights):
+            prune(parent, newest=version, keep=keep)
+        ready = self.ready(version)
+        assert ready is not None
+        return ready
+
+    def load(self, version: int, initial: Path, device: torch.device | None = None) -> Learner:
+        """The learner as it was when it published `version`.
+
+        Raises:
+            WeightsError: the version is missing, truncated, of another run, or its two folders do not belong together.
+        """
+        folder, state_folder = (p / version_name(version) for p in (self.weights, self.checkpoints))
+        verify_manifest(folder)
+        about = self._about(folder, version)
+        if not state_folder.is_dir():
+            raise WeightsError(
+                f"{state_folder}: not found; without it version {version} cannot be trained on"
+            )
+        digest = verify_manifest(state_folder)
+        if digest != about.get("checkpoint"):
+            raise WeightsError(
+                f"{state_folder}: does not belong to {folder} (its manifest has SHA-256 {digest}, expected "
+                f"{about.get('checkpoint')})"
+            )
+        state = _read_state(state_folder / _STATE)
+        learner = Learner(ScoringModel.load(folder, device), initial)
+        learner.restore(load_tensors(state_folder / _OPTIMIZER), state["counters"])
+        torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["random"])), dtype=torch.uint8))
+        return learner
+
+    def start_of(
+        self,
+        batch: TrainBatch,
+        *,
+        base_version: int,
+        initial: Path,
+        device: torch.device | None = None,
+    ) -> Learner:
+        """The learner that a batch is to be trained with: the initial folder's, or the one that the run left last.
+
+        Raises:
+            WeightsError: the version the batch was sampled with is not on the shelf, or is damaged.
+        """
+        before = [
+            version
+            for version, about in versions(self.weights).items()
+            if base_version < version <= batch.version and int(about.get("step", -1)) < batch.step
+        ]
+        if before:
+            return self.load(before[-1], initial, device)
+        if batch.version == base_version:
+            return Learner.fresh(initial, device)
+        raise WeightsError(
+            f"{self.weights}: no version up to {batch.version} of run {self.run_id}, expected the one that the batch was "
+            "sampled with; were the artifacts moved or deleted?"
+        )
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        if {"counters", "random"} - set(state):
+            raise ValueError("counters or random state missing")
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{path}: cannot be read: {error}") from error
+    return state

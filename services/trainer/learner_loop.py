@@ -1,0 +1,223 @@
+"""The learner as a process: batches in from its stream, weight versions out, one at a time, each at most once.
+
+A delivered batch may be new, old, or one that was trained before a crash:
+
+| newest published version of the run | what happens                                             |
+|-------------------------------------|----------------------------------------------------------|
+| below batch.version + 1             | train, publish, announce                                 |
+| batch.version + 1                   | announce again                                           |
+| above                               | nothing: the run has moved on                            |
+
+A failure is announced as well (`WeightsReady.error`), so that the conductor stops the run with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from services.trainer.checkpoint import Shelf
+from services.trainer.learner import Interrupted, Learner
+from services.trainer.train_settings import TrainSettings
+from triforge.errors import TriforgeError, UnavailableError
+from triforge.messages import ErrorInfo, TrainBatch, TrainedRole, WeightsReady
+from triforge.queues import Wire, batches_stream
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.rows import read_rows
+
+log = logging.getLogger(__name__)
+
+_BLOCK_S = 1.0
+_RETRY_S = 0.5
+
+
+class LearnerLoop:
+    """Serves one role until told to stop.
+
+    Args:
+        wire: streams; when Redis is away the loop waits for it.
+        store: rows, weights, checkpoints and the place in the stream.
+        role: the model this process trains.
+        device: where it trains; the CPU by default.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        store: ArtifactStore,
+        role: TrainedRole,
+        *,
+        device: torch.device | None = None,
+    ) -> None:
+        self._wire, self._store, self._role, self._device = wire, store, role, device
+        self._cursor_name = f"checkpoints/cursor-{role}.json"
+        self._stopping = asyncio.Event()
+        # The learner in memory, and the run and version whose state it holds.
+        self._held: tuple[str, int, Learner] | None = None
+
+    def stop(self) -> None:
+        """End soon: a step under way is given up and taken again by the next process."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serve until `stop`."""
+        cursor = self._read_cursor()
+        log.info("learner of %s waits for batches after %s", self._role, cursor)
+        while not self._stopping.is_set():
+            try:
+                entries = await self._wire.read_batches(self._role, cursor, block_s=_BLOCK_S)
+            except UnavailableError as error:
+                log.warning("waiting: %s", error.detail)
+                await self._pause()
+                continue
+            except ValidationError:
+                log.exception("a batch of another version of triforge is passed over")
+                cursor = await self._wire.last_id(batches_stream(self._role))
+                continue
+            for entry, batch in entries:
+                if not await self._serve(batch):
+                    return
+                cursor = entry
+                self._write_cursor(cursor)
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), _RETRY_S)
+
+    async def _serve(self, batch: TrainBatch) -> bool:
+        """Handle one batch to its end; False when told to stop before."""
+        ready: WeightsReady | None = None
+        answered = False
+        while not self._stopping.is_set():
+            try:
+                if not answered:
+                    async with self._wire.lease(f"learner:{batch.run_id}:{batch.role}") as mine:
+                        if mine:
+                            ready = await asyncio.to_thread(self.answer, batch)
+                            answered = True
+                if answered:
+                    if ready is not None:
+                        await self._wire.announce_weights(ready)
+                    return True
+            except Interrupted:
+                return False
+            except UnavailableError as error:
+                log.warning("waiting: %s", error.detail)
+            await self._pause()
+        return False
+
+    def answer(self, batch: TrainBatch) -> WeightsReady | None:
+        """What is to be announced about a batch; None when the run has moved on. Blocks while it trains.
+
+        Raises:
+            Interrupted: told to stop; nothing of the step is kept.
+        """
+        try:
+            return self._train_once(batch)
+        except Interrupted:
+            self._held = None
+            raise
+        except TriforgeError as error:
+            log.exception("batch %s", batch.batch_id)
+            return self._failed(
+                batch, ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable)
+            )
+        except (
+            Exception
+        ) as error:  # the border: an unforeseen fault fails this run, not the process
+            log.exception("batch %s", batch.batch_id)
+            return self._failed(
+                batch, ErrorInfo(kind="internal", detail=f"{type(error).__name__}: {error}")
+            )
+
+    def _failed(self, batch: TrainBatch, error: ErrorInfo) -> WeightsReady:
+        self._held = None
+        return WeightsReady(
+            run_id=batch.run_id,
+            role=batch.role,
+            step=batch.step,
+            version=batch.version,
+            uri="",
+            digest="",
+            error=error,
+        )
+
+    def _train_once(self, batch: TrainBatch) -> WeightsReady | None:
+        shelf = Shelf(self._store, batch.run_id, batch.role)
+        target = batch.version + 1
+        published = shelf.ready(target)
+        if published is not None:
+            log.info("batch %s: version %d is published already", batch.batch_id, target)
+            return published
+        newest = shelf.newest()
+        if newest is not None and newest > target:
+            return None
+        settings = TrainSettings.of(batch)
+        rows = read_rows(self._store, batch.uri)
+        learner = self._learner(shelf, batch, settings)
+        report = learner.train(batch, rows, should_stop=self._stopping.is_set)
+        ready = shelf.publish(learner, batch, report, keep=settings.keep)
+        self._held = (batch.run_id, ready.version, learner)
+        log.info("batch %s: version %d, %s", batch.batch_id, ready.version, _short(report.metrics))
+        return ready
+
+    def _learner(self, shelf: Shelf, batch: TrainBatch, settings: TrainSettings) -> Learner:
+        """The learner in memory if it holds the state the batch starts from, else the one on the shelf."""
+        held, self._held = self._held, None  # given back only after a whole step
+        if held is not None and held[:2] == (batch.run_id, batch.version):
+            return held[2]
+        del held
+        return shelf.start_of(
+            batch,
+            base_version=settings.base_version,
+            initial=Path(settings.model_path),
+            device=self._device,
+        )
+
+    def _read_cursor(self) -> str:
+        if not self._store.exists(self._cursor_name):
+            return "0"
+        try:
+            return str(json.loads(self._store.read(self._cursor_name))["after"])
+        except (ValueError, KeyError, TypeError):
+            log.warning(
+                "%s cannot be read; the stream is read from its beginning", self._cursor_name
+            )
+            return "0"
+
+    def _write_cursor(self, cursor: str) -> None:
+        try:
+            self._store.write(self._cursor_name, json.dumps({"after": cursor}).encode())
+        except (
+            TriforgeError
+        ) as error:  # reading a batch again is harmless, so this must not end the learner
+            log.warning("the place in the stream is not saved: %s", error.detail)
+
+
+def _short(metrics: dict[str, float]) -> str:
+    shown = ("loss", "grad_norm", "tokens_per_s", "seconds")
+    return ", ".join(f"{name} {metrics[name]:.4g}" for name in shown if name in metrics)
+
+
+async def serve_learner(
+    role: TrainedRole, *, redis_url: str, artifacts_url: str, lease_s: float = 10.0
+) -> None:
+    """Run a learner until SIGTERM or SIGINT."""
+    wire = Wire(redis_url, lease_s=lease_s)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loop = LearnerLoop(wire, ArtifactStore(artifacts_url), role, device=device)
+    events: Any = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        events.add_signal_handler(name, loop.stop)
+    try:
+        await loop.run()
+    finally:
+        await wire.close()

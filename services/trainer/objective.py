@@ -1,0 +1,142 @@
+"""The loss of one micro-batch, and what is measured beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from services.trainer.train_settings import TrainSettings
+from triforge.algorithms.losses import (
+    KL_ESTIMATORS,
+    clipped_surrogate,
+    kl_k1,
+    kl_k3,
+    ratio_metrics,
+    weighted_sum,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Flat float tensors [N] of a micro-batch's trained tokens.
+
+    Attributes:
+        new: log-probabilities under the weights being trained, with gradient.
+        old: behaviour log-probabilities.
+        advantages: A of each token.
+        weights: how much each token counts in this update.
+        reference: log-probabilities under the KL anchor; None when no KL term is wanted.
+        entropy: of the full distribution at each token, nats.
+    """
+
+    new: Tensor
+    old: Tensor
+    advantages: Tensor
+    weights: Tensor
+    reference: Tensor | None
+    entropy: Tensor
+
+
+def loss_of(scored: Scored, settings: TrainSettings) -> Tensor:
+    """`sum_t w_t * (clipped surrogate_t + kl_beta * KL_t)`, a scalar with gradient.
+
+    Source: arXiv 2602.02488 with its released code; see `triforge.algorithms.losses` for the two terms.
+    """
+    losses = clipped_surrogate(
+        scored.new,
+        scored.old,
+        scored.advantages,
+        clip_low=settings.clip_low,
+        clip_high=settings.clip_high,
+        log_ratio_clamp=settings.log_ratio_clamp,
+    )
+    if scored.reference is not None:
+        estimate = KL_ESTIMATORS[settings.kl_estimator]
+        divergence = estimate(scored.new, scored.reference, clamp=settings.kl_clamp)
+        losses = losses + settings.kl_beta * divergence
+    total: Tensor = weighted_sum(losses, scored.weights)
+    return total
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over the trained tokens of a step; `metrics` turns them into means."""
+
+    tokens: int = 0
+    anchored: int = 0
+    entropy: float = 0.0
+    clipped: float = 0.0
+    approx_kl: float = 0.0
+    ratio: float = 0.0
+    ratio_max: float = 1.0
+    kl_k1: float = 0.0
+    kl_k3: float = 0.0
+    compared: int = 0
+    mismatch: float = 0.0
+    mismatch_max: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    grad_norms: list[float] = field(default_factory=list)
+    skipped: int = 0
+
+    @torch.no_grad()
+    def add(self, scored: Scored, settings: TrainSettings) -> None:
+        """Count a micro-batch."""
+        n = len(scored.new)
+        new = scored.new.detach()
+        ratios = ratio_metrics(
+            new,
+            scored.old,
+            scored.advantages,
+            scored.weights,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            log_ratio_clamp=settings.log_ratio_clamp,
+        )
+        self.tokens += n
+        self.entropy += float(scored.entropy.sum())
+        self.clipped += n * ratios.clip_share
+        self.approx_kl += n * ratios.approx_kl
+        self.ratio += n * ratios.mean_ratio
+        self.ratio_max = max(self.ratio_max, ratios.max_ratio)
+        if scored.reference is not None:
+            self.anchored += n
+            self.kl_k1 += float(kl_k1(new, scored.reference, clamp=None).sum())
+            self.kl_k3 += float(kl_k3(new, scored.reference, clamp=None).sum())
+
+    @torch.no_grad()
+    def compare(self, scored: Scored, same: Tensor) -> None:
+        """Compare the trainer's log-probabilities with the engine's, where the weights are the same (bool [N])."""
+        difference = (scored.new.detach() - scored.old).abs()[same]
+        if len(difference):
+            self.compared += len(difference)
+            self.mismatch += float(difference.sum())
+            self.mismatch_max = max(self.mismatch_max, float(difference.max()))
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the tokens; a KL that was not asked for and an engine that was not compared are left out."""
+        n = max(1, self.tokens)
+        found = {
+            "loss": _mean(self.losses),
+            "entropy": self.entropy / n,
+            "clip_share": self.clipped / n,
+            "approx_kl": self.approx_kl / n,
+            "ratio_mean": self.ratio / n if self.tokens else 1.0,
+            "ratio_max": self.ratio_max,
+            "grad_norm": _mean(self.grad_norms),
+            "grad_norm_max": max(self.grad_norms, default=0.0),
+            "updates": float(len(self.grad_norms)),
+            "skipped_updates": float(self.skipped),
+        }
+        if self.anchored:
+            found["kl_k1"] = self.kl_k1 / self.anchored
+            found["kl_k3"] = self.kl_k3 / self.anchored
+        if self.compared:
+            found["logprob_mismatch"] = self.mismatch / self.compared
+            found["logprob_mismatch_max"] = self.mismatch_max
+        return found
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,60 @@
+"""What a batch says about how it is to be trained on: the conductor's side of the bargain, checked by the learner."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from triforge.config import LearnerSection
+from triforge.errors import ConfigError
+from triforge.messages import TrainBatch
+
+NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class TrainSettings(BaseModel):
+    """`TrainBatch.settings`, typed. Unknown fields are refused: a knob that is not obeyed must not look obeyed.
+
+    Attributes:
+        model_path: the run's initial model folder, also the anchor of `kl_reference = "initial"`.
+        learner: optimiser section of the role.
+        clip_low: see `triforge.algorithms.presets.Preset`, as for all fields up to `kl_clamp`.
+        temperature: at which the rows were sampled; log-probabilities are those of `logits / temperature`.
+        seed: of the order of the rows.
+        base_version: the version that serves the initial folder.
+        keep: weight versions that stay on the disk.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model_path: str
+    learner: LearnerSection = LearnerSection()
+    clip_low: Positive = 0.2
+    clip_high: Positive = 0.2
+    log_ratio_clamp: Positive = 10.0
+    kl_beta: NonNegative = 0.01
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_reference: Literal["step_start", "initial"] = "initial"
+    kl_clamp: Positive | None = 10.0
+    temperature: Positive = 1.0
+    seed: int = 1
+    base_version: int = 0
+    keep: Annotated[int, Field(ge=1)] = 3
+
+    @staticmethod
+    def of(batch: TrainBatch) -> TrainSettings:
+        """Read a batch's settings.
+
+        Raises:
+            ConfigError: a field is missing, unknown or impossible.
+        """
+        try:
+            return TrainSettings.model_validate(batch.settings)
+        except ValidationError as error:
+            problems = tuple(
+                f"batch {batch.batch_id}, settings.{'.'.join(str(p) for p in item['loc'])}: {item['msg']}"
+                for item in error.errors()
+            )
+            raise ConfigError("; ".join(problems), problems=problems) from None
