@@ -67,6 +67,39 @@ def rollout_worker() -> int:
     return 0
 
 
+def adapt_worker() -> int:
+    """Work on the queue `adapt` until SIGTERM."""
+    from services.env_adapter.adaptation.drafter import Drafter
+    from services.env_adapter.adaptation.ledger import Ledger
+    from services.env_adapter.adaptation.worker import AdaptWorker
+    from services.env_adapter.environments import registry
+    from services.env_adapter.tasks import register_adapt
+    from triforge.clients.openai import OpenAIGenerate, is_openai_url
+    from triforge.clients.policy import PolicyClient
+    from triforge.config import Settings
+    from triforge.queues import ADAPT_QUEUE, LoopThread, Wire, celery_app, start_worker
+    from triforge.store.database import open_database
+
+    settings = Settings.from_env()
+    ledger = Ledger(open_database(settings.database_url))
+    url, key = settings.rewrites_url, settings.api_key.get_secret_value()
+    loop = LoopThread()
+
+    async def build() -> AdaptWorker:
+        generate = (
+            OpenAIGenerate(url, api_key=key)
+            if is_openai_url(url)
+            else PolicyClient.from_settings(settings, "rewrites")
+        )
+        wire = Wire(settings.redis_url, lease_s=settings.lease_s)
+        return AdaptWorker(wire=wire, ledger=ledger, drafter=Drafter(generate, registry.family))
+
+    app = celery_app(settings.redis_url)
+    register_adapt(app, loop.run(build()), loop)
+    start_worker(app, ADAPT_QUEUE, concurrency=_OUTCOMES)
+    return 0
+
+
 def demonstrations(arguments: argparse.Namespace) -> int:
     """Write the files of a supervised warm start."""
     from services.env_adapter.demonstrations import Carelessness, write_demonstrations
@@ -89,8 +122,10 @@ def demonstrations(arguments: argparse.Namespace) -> int:
 
 # Groups that one worker has in flight; its episodes are bounded by env_adapter.concurrency beside that.
 _GROUPS = 32
+# Outcomes that one worker has in flight. Most are counted at once; few wait for a model.
+_OUTCOMES = 8
 
-WORKERS = {"api": api, "rollout-worker": rollout_worker}
+WORKERS = {"api": api, "rollout-worker": rollout_worker, "adapt-worker": adapt_worker}
 
 
 def _parser() -> argparse.ArgumentParser:
