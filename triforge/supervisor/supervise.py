@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import json
 import logging
@@ -11,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import httpx
 
@@ -23,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.25
 ADDRESSES = "addresses.json"
+PROCESSES = "processes.json"
 
 
 class Supervisor:
@@ -80,9 +80,16 @@ class Supervisor:
             for name, value in settings
             if name.endswith("_url") and "@" not in str(value)
         }
-        aside = self._state / f".{ADDRESSES}"
-        aside.write_text(json.dumps(addresses, indent=1))
-        aside.replace(self._state / ADDRESSES)
+        self._write(ADDRESSES, addresses)
+
+    def _write_processes(self) -> None:
+        """Who runs under which process id, for operators."""
+        self._write(PROCESSES, {process.spec.name: process.pid for process in self.processes})
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        aside = self._state / f".{name}"
+        aside.write_text(json.dumps(document, indent=1))
+        aside.replace(self._state / name)
 
     async def _until_ready(self, process: Process, deadline: float) -> None:
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
@@ -111,6 +118,7 @@ class Supervisor:
                     )
                 if process.revive():
                     dead.discard(process.spec.name)
+                    self._write_processes()
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
@@ -120,8 +128,8 @@ class Supervisor:
         await asyncio.gather(*(p.stop() for p in others))
         for process in broker:
             await process.stop()
-        with contextlib.suppress(FileNotFoundError):
-            (self._state / ADDRESSES).unlink()
+        for name in (ADDRESSES, PROCESSES):
+            (self._state / name).unlink(missing_ok=True)
         if self._lock:
             self._lock.close()
 
