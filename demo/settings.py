@@ -24,7 +24,7 @@ class SupervisedSettings:
     """One supervised job."""
 
     learning_rate: float
-    batch_size: int
+    batch_rows: int
     steps: int
 
 
@@ -40,8 +40,8 @@ class WarmStart:
     layers: int = 2
     heads: int = 4
     max_positions: int = 1024
-    policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_size=16, steps=600)
-    judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_size=32, steps=900)
+    policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=600)
+    judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=900)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,7 +117,7 @@ def _supervised(
     arguments = [
         "services.trainer", "supervised", "--model", str(home / f"{name}-blank"), "--data", str(home / f"{name}.jsonl"),
         "--out", str(out), "--report", str(home / f"{name}.json"), "--learning-rate", str(job.learning_rate),
-        "--batch-size", str(job.batch_size), "--steps", str(job.steps), "--seed", str(seed),
+        "--batch-rows", str(job.batch_rows), "--steps", str(job.steps), "--seed", str(seed),
     ]  # fmt: skip
     return _start(name, arguments, home / "logs")
 
