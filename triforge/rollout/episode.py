@@ -185,17 +185,11 @@ async def _play(
     for turn in range(group.max_steps):
         request = episode.request(observation, turn)
         try:
-            reply = await patiently(lambda r=request: generate(r), patience_s=patience_s)  # type: ignore[misc]
+            reply = await _sample(generate, request, patience_s)
         except InputError as error:
-            if (
-                turn == 0
-            ):  # the task itself does not fit, or the request is wrong: not the policy's doing
+            if turn == 0:  # the task itself does not fit, or the request is wrong
                 raise
             return Outcome(value=-1, error=ErrorInfo(kind=CONTEXT_FULL, detail=error.detail))
-        except TriforgeError:
-            raise
-        except Exception as error:
-            raise PolicyError(f"sampling raised {type(error).__name__}: {error}") from error
         output = _sound(reply)
         try:
             result = await environment.step(output.text)
@@ -206,6 +200,15 @@ async def _play(
         if result.done:
             return Outcome(value=1 if result.success else -1)
     return Outcome(value=-1)
+
+
+async def _sample(generate: Generate, request: GenerateRequest, patience_s: float) -> GenerateReply:
+    try:
+        return await patiently(lambda: generate(request), patience_s=patience_s)
+    except TriforgeError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"sampling raised {type(error).__name__}: {error}") from error
 
 
 def _sound(reply: GenerateReply) -> GenerateOutput:
