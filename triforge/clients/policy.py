@@ -81,6 +81,11 @@ class PolicyClient:
             batch=batch,
         )
 
+    @property
+    def base_url(self) -> str:
+        """Address of the room."""
+        return str(self._http.base_url).rstrip("/")
+
     async def __aenter__(self) -> PolicyClient:
         """Use as a context manager: closes at the end."""
         return self

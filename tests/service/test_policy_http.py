@@ -1,0 +1,134 @@
+"""The policy room over real sockets: real server, real client, fake engines that come, fail and reload."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from services.policy.app import create_app
+from services.policy.fence import Fence
+from services.policy.gateway import Gateway
+from services.policy.pool import Pool
+from services.policy.sglang import SGLangEngine
+from triforge.clients.policy import PolicyClient
+from triforge.clients.transport import get_json, http_client
+from triforge.errors import UnavailableError, WeightsError
+from triforge.messages import ChatMessage, GenerateRequest, WeightsUpdate
+from triforge.testing import FakeEngine
+from triforge.testing.model_folders import words_folder
+
+WORDS = ("go", "take", "cup", "fridge")
+GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Any, port: int = 0) -> AsyncIterator[tuple[str, int]]:
+    """Serve an ASGI app on a free (or the given) port of this machine."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen()  # callers that are early wait for the server instead of being refused
+    config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    found = listener.getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{found}", found
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+@contextlib.asynccontextmanager
+async def room(model: Path, *urls: str, api_key: str = "") -> AsyncIterator[str]:
+    """A policy room before the given engines."""
+    pool = Pool([SGLangEngine(url) for url in urls])
+    fence = Fence(pool, role="acts", model_path=str(model), probe_s=0.05)
+    app = create_app(gateway=Gateway(pool, fence), role="acts", api_key=api_key)
+    async with serving(app) as (url, _):
+        yield url
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return words_folder(tmp_path / "model", WORDS)
+
+
+def engine(model: Path, **knobs: Any) -> FakeEngine:
+    return FakeEngine(model_path=str(model), **knobs)
+
+
+async def test_weights_change_under_load_and_no_request_fails(model: Path, tmp_path: Path) -> None:
+    fakes = [engine(model, answer=lambda *_: [5] * 20) for _ in range(2)]
+    done = asyncio.Event()
+    finished: asyncio.Queue[set[int]] = asyncio.Queue()
+
+    async def load(client: PolicyClient) -> None:
+        while not done.is_set():
+            (output,) = (await client(GO)).outputs
+            assert (len(output.ids), output.finish) == (20, "stop")
+            assert output.versions[-1].end == 20
+            finished.put_nowait({span.version for span in output.versions})
+
+    async with (
+        serving(fakes[0]) as (a, _),
+        serving(fakes[1]) as (b, _),
+        room(model, a, b) as url,
+        PolicyClient(url, batch=4) as client,
+    ):
+        workers = [asyncio.create_task(load(client)) for _ in range(8)]
+        seen = [await finished.get() for _ in range(10)]
+        for version in (1, 2):
+            folder = shutil.copytree(model, tmp_path / f"v{version}")
+            state = await client.update_weights(WeightsUpdate(version=version, uri=str(folder)))
+            assert (state.version, state.ready) == (version, 2)
+            seen += [await finished.get() for _ in range(finished.qsize() + 20)]
+        with pytest.raises(WeightsError):
+            await client.update_weights(WeightsUpdate(version=3, uri="/nowhere"))
+        done.set()
+        await asyncio.gather(*workers)
+    assert seen[-1] == {2}
+    assert set().union(*seen) == {0, 1, 2}
+
+
+async def test_an_engine_that_starts_late_dies_and_returns_only_makes_callers_wait(
+    model: Path,
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with (
+        room(model, f"http://127.0.0.1:{port}") as url,
+        PolicyClient(url) as client,
+        http_client(url) as plain,
+    ):
+        with pytest.raises(UnavailableError, match="none of 1 engines serves"):
+            await get_json(plain, "/readyz")
+        asked = asyncio.create_task(client(GO))
+        async with serving(engine(model), port):
+            assert (await asked).outputs[0].ids == (3, 1)
+            assert await get_json(plain, "/readyz", deadline_s=30) == {"status": "ready"}
+        asked = asyncio.create_task(client(GO))
+        async with serving(engine(model), port):
+            assert (await asked).outputs[0].ids == (3, 1)
+
+
+async def test_keys_travel_from_client_to_room_to_engine(model: Path) -> None:
+    async with serving(engine(model, api_key="deep", admin_api_key="deeper")) as (deep, _):
+        pool = Pool([SGLangEngine(deep, api_key="deep", admin_api_key="deeper")])
+        gateway = Gateway(pool, Fence(pool, role="acts", model_path=str(model), probe_s=0.05))
+        app = create_app(gateway=gateway, role="acts", api_key="user")
+        async with serving(app) as (url, _), PolicyClient(url, api_key="user") as client:
+            assert (await client(GO)).outputs[0].ids == (3, 1)
+            async with httpx.AsyncClient(base_url=url) as stranger:
+                assert (await stranger.post("/v1/generate", json={})).status_code == 401

@@ -1,0 +1,138 @@
+"""The policy client: one request at a time or many together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from triforge.clients.policy import PolicyClient
+from triforge.config import Settings
+from triforge.errors import InputError, PolicyError, UnavailableError
+from triforge.messages import ChatMessage, GenerateRequest, WeightsUpdate
+
+
+def asked(word: str) -> GenerateRequest:
+    return GenerateRequest(messages=(ChatMessage(role="user", content=word),))
+
+
+class Server:
+    """A room that says each prompt's word back, refuses the word `bad`, and remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.keys: list[str | None] = []
+        self.failure: httpx.Response | None = None
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.keys.append(request.headers.get("authorization"))
+        if self.failure is not None:
+            return self.failure
+        if request.url.path == "/v1/weights":
+            state = {"role": "acts", "version": 2, "uri": "/w", "engines": 1, "ready": 1}
+            return httpx.Response(200, json=state)
+        requests = json.loads(request.content)["requests"]
+        words = [request["messages"][0]["content"] for request in requests]
+        self.batches.append(words)
+        if "bad" in words:
+            return httpx.Response(422, json={"type": "urn:triforge:input", "detail": "bad word"})
+        return httpx.Response(200, json={"replies": [self._reply(word) for word in words]})
+
+    def _reply(self, word: str) -> dict[str, Any]:
+        output = {"text": word, "ids": [], "logprobs": [], "versions": [], "finish": "stop"}
+        return {"prompt_ids": [1], "outputs": [output]}
+
+    def client(self, **options: Any) -> PolicyClient:
+        return PolicyClient("http://room", transport=httpx.MockTransport(self), **options)
+
+
+async def say(client: PolicyClient, word: str) -> str:
+    return (await client(asked(word))).outputs[0].text
+
+
+async def test_without_batching_every_request_travels_alone() -> None:
+    server = Server()
+    async with server.client() as client:
+        words = await asyncio.gather(*(say(client, word) for word in "abc"))
+    assert words == ["a", "b", "c"]
+    assert sorted(server.batches) == [["a"], ["b"], ["c"]]
+
+
+async def test_requests_of_one_turn_travel_together_up_to_the_limit() -> None:
+    server = Server()
+    async with server.client(batch=2) as client:
+        words = await asyncio.gather(*(say(client, word) for word in "abcde"))
+    assert words == ["a", "b", "c", "d", "e"]
+    assert sorted(server.batches) == [["a", "b"], ["c", "d"], ["e"]]
+
+
+async def test_a_bad_request_fails_alone() -> None:
+    server = Server()
+    async with server.client(batch=8) as client:
+        found = await asyncio.gather(
+            *(say(client, word) for word in ("a", "bad", "c")), return_exceptions=True
+        )
+    assert [found[0], found[2]] == ["a", "c"]
+    assert isinstance(found[1], InputError)
+
+
+async def test_a_failure_reaches_everyone_who_waits() -> None:
+    server = Server()
+    server.failure = httpx.Response(502, text="broken")
+    async with server.client(batch=8) as client:
+        found = await asyncio.gather(*(say(client, w) for w in "ab"), return_exceptions=True)
+    assert [type(error) for error in found] == [PolicyError, PolicyError]
+
+
+async def test_a_caller_that_gives_up_harms_nobody() -> None:
+    server = Server()
+    async with server.client(batch=8) as client:
+        gone = asyncio.create_task(say(client, "a"))
+        stays = asyncio.create_task(say(client, "b"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await stays == "b"
+        assert gone.cancelled() or await asyncio.wait([gone])
+
+
+async def test_many_are_answered_in_order() -> None:
+    server = Server()
+    async with server.client() as client:
+        replies = await client.generate_many([asked("a"), asked("b")])
+    assert [reply.outputs[0].text for reply in replies] == ["a", "b"]
+    assert server.batches == [["a", "b"]]
+
+
+@pytest.mark.parametrize("answer", [{"replies": []}, {"answers": []}])
+async def test_an_answer_of_something_else_is_a_policy_error(answer: dict[str, Any]) -> None:
+    server = Server()
+    server.failure = httpx.Response(200, json=answer)
+    async with server.client() as client:
+        with pytest.raises(PolicyError):
+            await client(asked("a"))
+
+
+async def test_patience_ends() -> None:
+    server = Server()
+    server.failure = httpx.Response(503, headers={"retry-after": "9"})
+    async with server.client(patience_s=1.0) as client:
+        with pytest.raises(UnavailableError):
+            await client(asked("a"))
+
+
+async def test_weights_travel_with_the_admin_s_key() -> None:
+    server = Server()
+    async with server.client(api_key="user", admin_api_key="admin") as client:
+        state = await client.update_weights(WeightsUpdate(version=2, uri="/w"))
+        assert await client.weights() == state
+        await client(asked("a"))
+    assert server.keys == ["Bearer admin", "Bearer user", "Bearer user"]
+
+
+async def test_the_settings_name_address_and_key_of_every_role() -> None:
+    settings = Settings.from_env({"TRIFORGE_JUDGES_URL": "http://j:1", "TRIFORGE_API_KEY": "k"})
+    async with PolicyClient.from_settings(settings, "judges") as client:
+        assert str(client.base_url) == "http://j:1"

@@ -1,0 +1,158 @@
+"""Problem documents become errors again; busy servers are asked again for as long as the caller has patience."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from triforge.clients.transport import (
+    UnreachableError,
+    get_json,
+    http_client,
+    post_json,
+    request,
+)
+from triforge.errors import (
+    ConfigError,
+    ConflictError,
+    InputError,
+    NotFoundError,
+    PolicyError,
+    StorageError,
+    TriforgeError,
+    UnavailableError,
+)
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def client_of(
+    *answers: httpx.Response | Exception,
+) -> tuple[httpx.AsyncClient, list[httpx.Request]]:
+    """A client whose server gives these answers in turn, and what it was sent."""
+    left, seen = list(answers), []
+
+    def answer(sent: httpx.Request) -> httpx.Response:
+        seen.append(sent)
+        found = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return http_client("http://server", transport=httpx.MockTransport(answer)), seen
+
+
+def busy(seconds: str = "0") -> httpx.Response:
+    return httpx.Response(503, headers={"retry-after": seconds}, text="busy")
+
+
+OK = httpx.Response(200, json={"a": 1})
+LOST = httpx.ConnectError("refused")
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        (httpx.Response(409, json={"type": "urn:triforge:conflict", "detail": "said"}), ConflictError),
+        (httpx.Response(507, json={"type": "urn:triforge:storage", "detail": "said"}), StorageError),
+        (httpx.Response(500, json={"type": "urn:triforge:internal", "detail": "said"}), TriforgeError),
+        (httpx.Response(503, json={"type": "urn:triforge:unavailable", "detail": "said"}), UnavailableError),
+        (httpx.Response(400, json={"error": {"message": "said"}}), InputError),
+        (httpx.Response(400, json={"success": False, "message": "said"}), InputError),
+        (httpx.Response(401, json={"error": "said"}), ConfigError),
+        (httpx.Response(404, text="said"), NotFoundError),
+        (httpx.Response(409, text="said"), ConflictError),
+        (httpx.Response(429, text="said"), UnavailableError),
+        (httpx.Response(502, text="said"), PolicyError),
+        (httpx.Response(500, json=["said"]), TriforgeError),
+    ],
+)  # fmt: skip
+async def test_an_answer_becomes_the_error_it_stands_for(
+    response: httpx.Response, error: type[TriforgeError]
+) -> None:
+    client, _ = client_of(response)
+    with pytest.raises(TriforgeError, match="said") as caught:
+        await request(client, "GET", "/x")
+    assert type(caught.value) is error
+
+
+async def test_problems_and_the_time_to_wait_come_back() -> None:
+    body = {"type": "urn:triforge:unavailable", "detail": "d", "problems": ["a", "b"]}
+    client, _ = client_of(httpx.Response(503, headers={"retry-after": "7"}, json=body))
+    with pytest.raises(UnavailableError) as caught:
+        await get_json(client, "/x")
+    assert caught.value.problems == ("a", "b")
+    assert caught.value.retry_after_s == 7
+
+
+async def test_a_busy_server_is_asked_again_within_the_deadline() -> None:
+    client, seen = client_of(busy(), httpx.Response(429, headers={"retry-after": "0"}), OK)
+    assert await post_json(client, "/x", {}, deadline_s=60) == {"a": 1}
+    assert len(seen) == 3
+
+
+async def test_a_server_that_wants_more_time_than_there_is_is_not_asked_again() -> None:
+    client, seen = client_of(busy("3600"), OK)
+    with pytest.raises(UnavailableError):
+        await post_json(client, "/x", {}, deadline_s=60)
+    assert len(seen) == 1
+
+
+async def test_without_a_deadline_nothing_is_repeated() -> None:
+    client, seen = client_of(busy(), OK)
+    with pytest.raises(UnavailableError):
+        await get_json(client, "/x")
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(("method", "repeatable"), [("GET", None), ("POST", True)])
+async def test_after_a_lost_connection_what_may_be_repeated_is_sent_again(
+    method: str, repeatable: bool | None
+) -> None:
+    client, seen = client_of(LOST, OK)
+    await request(client, method, "/x", body={}, deadline_s=60, repeatable=repeatable)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(("method", "repeatable"), [("POST", None), ("GET", False)])
+async def test_after_a_lost_connection_what_may_have_arrived_is_not_sent_again(
+    method: str, repeatable: bool | None
+) -> None:
+    client, seen = client_of(LOST, OK)
+    with pytest.raises(UnreachableError, match=r"http://server: no answer .* is the service up"):
+        await request(client, method, "/x", body={}, deadline_s=60, repeatable=repeatable)
+    assert len(seen) == 1
+
+
+async def test_other_errors_are_not_repeated() -> None:
+    client, seen = client_of(httpx.Response(404), OK)
+    with pytest.raises(NotFoundError):
+        await get_json(client, "/x", deadline_s=60)
+    assert len(seen) == 1
+
+
+async def test_an_answer_that_is_no_json_says_so() -> None:
+    client, _ = client_of(httpx.Response(200, text="<html>"))
+    with pytest.raises(PolicyError, match="expected JSON, got '<html>'"):
+        await get_json(client, "/x")
+
+
+async def test_the_key_and_the_parameters_are_sent() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(sent: httpx.Request) -> httpx.Response:
+        seen.append(sent)
+        return OK
+
+    client = http_client("http://server/base/", transport=httpx.MockTransport(answer), api_key="k")
+    await get_json(client, "/x", params={"a": 1, "b": None})
+    assert str(seen[0].url) == "http://server/base/x?a=1"
+    assert seen[0].headers["authorization"] == "Bearer k"
+
+
+async def test_nobody_at_the_address_is_unreachable_over_the_real_network() -> None:
+    async with http_client("http://127.0.0.1:1") as client:
+        with pytest.raises(UnreachableError, match="http://127"):
+            await get_json(client, "/x")

@@ -1,0 +1,114 @@
+"""The shipped fakes keep the contracts of what they stand for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from triforge.errors import EnvError, PolicyError
+from triforge.messages import ChatMessage, GenerateRequest, Outcome, Step, Task, Trajectory
+from triforge.rollout.protocols import EnvironmentFamily, Generate, Judge
+from triforge.testing import (
+    FakeEngine,
+    FakeFamily,
+    FakeGenerate,
+    FakeJudge,
+    check_environment,
+    require,
+)
+
+UP = GenerateRequest(messages=(ChatMessage(role="user", content="count up"),), n=2)
+TASK = Task(
+    id="t", pool_id="p", slot="t", family="fake", instruction="Count to 2.", params={"target": 2}
+)
+
+
+async def test_the_fake_sampler_echoes_the_prefix_and_says_what_it_is_told() -> None:
+    fake: Generate = FakeGenerate(["up", PolicyError("broken"), "down"], version=4)
+    first = await fake(UP)
+    assert [output.text for output in first.outputs] == ["up", "up"]
+    assert first.outputs[0].versions[0].version == 4
+    with pytest.raises(PolicyError, match="broken"):
+        await fake(UP)
+    prefix = (*first.prompt_ids, *first.outputs[0].ids)
+    second = await fake(GenerateRequest(prefix_ids=prefix, messages=UP.messages))
+    assert second.prompt_ids == prefix + first.prompt_ids
+    assert (await fake(UP)).outputs[0].text == "down"
+
+
+async def test_the_fake_sampler_may_be_a_function() -> None:
+    fake = FakeGenerate(lambda request: request.messages[-1].content.upper(), finish="length")
+    (output, _) = (await fake(UP)).outputs
+    assert (output.text, output.finish, len(output.ids)) == ("COUNT UP", "length", 2)
+
+
+async def test_the_fake_judge_votes_by_its_opinion() -> None:
+    steps = tuple(
+        Step(
+            index=i, observation="o", response="r", action="a", next_observation="n", start=0, end=0
+        )
+        for i in range(2)
+    )
+    trajectory = Trajectory(
+        id="x", group_id="g", index=0, task_id="t", task_version=0, instruction="i", steps=steps,
+        segments=(), outcome=Outcome(value=1),
+    )  # fmt: skip
+    judge: Judge = FakeJudge(lambda trajectory, step, vote: 1 if step == 0 else -1 if vote else 0)
+    found = await judge(trajectory, votes=2, seed=1)
+    assert [[vote.value for vote in step.votes] for step in found.steps] == [[1, 1], [0, -1]]
+
+
+async def test_the_fake_family_keeps_the_contract_of_families() -> None:
+    family: EnvironmentFamily = FakeFamily()
+    require(await check_environment(family))
+
+
+async def test_the_fake_environment_counts_to_its_target() -> None:
+    family = FakeFamily()
+    environment = family.make({})
+    await environment.reset(TASK, seed=0)
+    labels = [await environment.step(word) for word in ("up", "down", "sideways", "up", "up")]
+    assert [result.label for result in labels] == [1, -1, -1, 1, 1]
+    assert [result.action_valid for result in labels] == [True, True, False, True, True]
+    assert (labels[-1].done, labels[-1].success) == (True, True)
+
+
+async def test_the_fake_environment_breaks_and_hangs_where_it_is_told_to() -> None:
+    breaking = FakeFamily(raise_at=1).make({})
+    await breaking.reset(TASK, seed=0)
+    await breaking.step("up")
+    with pytest.raises(EnvError, match="break at step 1"):
+        await breaking.step("up")
+    hanging = FakeFamily(hang_at=0).make({})
+    await hanging.reset(TASK, seed=0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await hanging.step("up")
+
+
+async def test_the_fake_engine_dies_as_the_real_one_if_its_cache_is_flushed_under_running_requests(
+    tmp_path: Path,
+) -> None:
+    begun = asyncio.Event()
+
+    def talk(ids: object, params: object) -> list[int]:
+        begun.set()
+        return [1] * 1000
+
+    fake = FakeEngine(answer=talk)
+    update = {"model_path": str(tmp_path), "weight_version": "1", "flush_cache": True}
+    transport = httpx.ASGITransport(fake)
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        asked = asyncio.create_task(
+            client.post(
+                "/generate", json={"input_ids": [1], "sampling_params": {"max_new_tokens": 999}}
+            )
+        )
+        await begun.wait()
+        await client.post("/pause_generation", json={"mode": "in_place"})
+        with pytest.raises(httpx.RemoteProtocolError, match="flush"):
+            await client.post("/update_weights_from_disk", json=update)
+        asked.cancel()
