@@ -28,19 +28,23 @@ class ScoringModel:
 
     Args:
         model: the causal model; its log-probabilities are those of `logits / temperature` over the full softmax.
+        chunk: logits held at once; longer batches are computed in pieces, and again on the way back.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, chunk: int = _CHUNK) -> None:
         self.module: nn.Module = model
         self._model = model
         self._body = model.base_model
         self._head = model.get_output_embeddings()
         self.vocabulary = int(model.config.vocab_size)
         self.device: torch.device = next(model.parameters()).device
+        self._chunk = chunk
         self._whole = not self._head_is_all()
 
     @staticmethod
-    def load(folder: Path, device: torch.device | None = None) -> ScoringModel:
+    def load(
+        folder: Path, device: torch.device | None = None, *, chunk: int = _CHUNK
+    ) -> ScoringModel:
         """Read a model folder into float32.
 
         Raises:
@@ -61,7 +65,7 @@ class ScoringModel:
             raise WeightsError(f"model folder {folder}: config.json: {error}") from error
         tensors = {k: v for path in tensor_files for k, v in load_tensors(path).items()}
         load_into(model, tensors, where=str(folder))
-        return ScoringModel(model.to(device or torch.device("cpu")))
+        return ScoringModel(model.to(device or torch.device("cpu")), chunk=chunk)
 
     def _head_is_all(self) -> bool:
         """Whether `head(last hidden state)` gives this model's logits (some families scale or cap them afterwards)."""
@@ -89,7 +93,7 @@ class ScoringModel:
             return _score_logits(picked, batch.targets, temperature)
         hidden = self._body(input_ids=batch.ids, use_cache=False).last_hidden_state
         picked = hidden.reshape(-1, hidden.shape[-1])[batch.predict]
-        size = max(1, _CHUNK // self.vocabulary)
+        size = max(1, self._chunk // self.vocabulary)
         if len(picked) <= size:
             return _score_logits(self._head(picked), batch.targets, temperature)
         parts = [
@@ -114,7 +118,7 @@ class ScoringModel:
 
     def frozen_copy(self) -> ScoringModel:
         """The same weights, never trained."""
-        return ScoringModel(copy.deepcopy(self._model)).freeze()
+        return ScoringModel(copy.deepcopy(self._model), chunk=self._chunk).freeze()
 
 
 def _score_logits(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

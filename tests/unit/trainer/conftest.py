@@ -1,0 +1,96 @@
+"""One tiny model of nine words for all tests of the trainer, and rows that are sampled from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from services.trainer.batches import Sequences
+from services.trainer.model import ScoringModel
+from services.trainer.tiny import TinyShape, build_tiny_model
+from triforge.messages import TrainBatch, TrainRow
+
+WORDS = ["go", "take", "put", "fridge", "shelf", "apple", "egg", "ok", "fail"]
+VERSION = 3  # weight version that the rows were sampled with
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights: ids 0..5 are special, 6..14 the words."""
+    shape = TinyShape(hidden=16, layers=2, heads=2, max_positions=64)
+    return build_tiny_model(tmp_path_factory.mktemp("model") / "tiny", WORDS, shape=shape, seed=7)
+
+
+def sampled_rows(
+    folder: Path, count: int, *, seed: int = 0, temperature: float = 1.0
+) -> list[TrainRow]:
+    """Rows of 6 to 20 tokens; about half of the tokens are trained on, with the model's own log-probabilities."""
+    draw = np.random.default_rng(seed)
+    model = ScoringModel.load(folder)
+    rows = []
+    for number in range(count):
+        ids = draw.integers(6, 15, size=int(draw.integers(6, 21)))
+        mask = draw.random(len(ids)) < 0.5
+        mask[0], mask[-1] = False, True
+        places = np.flatnonzero(mask)
+        batch = Sequences([ids], [places]).batch([0], torch.device("cpu"))
+        with torch.no_grad():
+            scored, _ = model.score(batch, temperature)
+        logprobs, advantages = np.zeros(len(ids)), np.zeros(len(ids))
+        logprobs[places] = scored.numpy()
+        advantages[places] = draw.normal()
+        rows.append(
+            TrainRow(
+                key=f"row-{number}",
+                ids=tuple(ids.tolist()),
+                logprobs=tuple(logprobs.tolist()),
+                advantages=tuple(advantages.tolist()),
+                weights=tuple((mask / (count * len(places))).tolist()),
+                version=VERSION,
+                task_id="task",
+            )
+        )
+    return rows
+
+
+@pytest.fixture(scope="session")
+def rows(model_folder: Path) -> list[TrainRow]:
+    """Sixteen rows sampled from the model."""
+    return sampled_rows(model_folder, 16)
+
+
+MakeBatch = Callable[..., TrainBatch]
+
+
+@pytest.fixture
+def make_batch(model_folder: Path) -> MakeBatch:
+    """A batch of 16 rows; keywords of the learner section go there, all others into the settings."""
+
+    def make(
+        step: int = 1, version: int = VERSION, num_rows: int = 16, **knobs: object
+    ) -> TrainBatch:
+        learner = {"learning_rate": 1e-3, "updates_per_step": 4}
+        settings: dict[str, object] = {"model_path": str(model_folder), "base_version": VERSION}
+        for name, value in knobs.items():
+            known = {
+                "learning_rate", "updates_per_step", "epochs", "grad_clip", "token_budget", "max_tokens",
+                "max_bad_updates", "weight_decay",
+            }  # fmt: skip
+            (learner if name in known else settings)[name] = value  # type: ignore[assignment]
+        return TrainBatch(
+            batch_id=f"run-{step:05d}-acts",
+            run_id="run",
+            role="acts",
+            step=step,
+            version=version,
+            uri="runs/rows.parquet",
+            num_rows=num_rows,
+            num_tokens=0,
+            settings={**settings, "learner": learner},  # type: ignore[dict-item]
+        )
+
+    return make

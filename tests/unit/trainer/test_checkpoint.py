@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from services.trainer.checkpoint import Shelf
+from services.trainer.learner import Learner
+from services.trainer.weights import atomic_folder, read_manifest, verify_manifest, versions
+from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
+from triforge.errors import StorageError, WeightsError
+from triforge.messages import TrainRow
+from triforge.rendering import Renderer
+from triforge.store.artifacts import ArtifactStore
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "acts")
+
+
+def publish(
+    shelf: Shelf,
+    learner: Learner,
+    make_batch: MakeBatch,
+    rows: list[TrainRow],
+    step: int,
+    keep: int = 3,
+):
+    batch = make_batch(step=step, version=VERSION + step - 1)
+    return shelf.publish(learner, batch, learner.train(batch, rows), keep=keep)
+
+
+@pytest.fixture
+def one(shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]) -> Path:
+    """The weight folder of a shelf with one published version."""
+    return Path(publish(shelf, Learner.fresh(model_folder), make_batch, rows, 1).uri)
+
+
+def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
+    tmp_path: Path, model_folder: Path, make_batch: MakeBatch
+):
+    data = {step: sampled_rows(model_folder, 16, seed=step) for step in (1, 2, 3)}
+    files = []
+    for name, reload in (("straight", False), ("resumed", True)):
+        shelf = Shelf(ArtifactStore(str(tmp_path / name)), "run", "acts")
+        learner = Learner.fresh(model_folder)
+        for step in (1, 2, 3):
+            ready = publish(shelf, learner, make_batch, data[step], step)
+            if reload and step == 1:
+                learner = shelf.load(ready.version, model_folder)
+        folders = (shelf.weights / "v000006", shelf.checkpoints / "v000006")
+        files.append([(f / n).read_bytes() for f, n in zip(folders, (
+            "model.safetensors", "optimizer.safetensors"), strict=True)])  # fmt: skip
+    assert files[0] == files[1]
+
+
+def test_a_published_version_is_a_whole_model_folder(
+    one: Path, model_folder: Path, shelf: Shelf, make_batch: MakeBatch
+):
+    assert one == shelf.weights / "v000004"
+    model = AutoModelForCausalLM.from_pretrained(one)
+    assert model.config.vocab_size == 15
+    assert Renderer.from_folder(one).encode_text("go egg") == [6, 12]
+    copied = {p.name for p in model_folder.iterdir()}
+    assert {p.name for p in one.iterdir()} == copied
+    changed = (one / "model.safetensors").read_bytes() != (
+        model_folder / "model.safetensors"
+    ).read_bytes()
+    assert changed
+    assert json.loads((one / "config.json").read_text())["dtype"] == "float32"
+    assert {p.stat().st_mode & 0o777 for p in one.iterdir()} == {0o644}
+
+
+def test_a_version_is_announced_with_its_digest_and_report(one: Path, shelf: Shelf):
+    ready = shelf.ready(4)
+    assert ready is not None
+    assert (ready.version, ready.step, ready.uri) == (4, 1, str(one))
+    assert ready.digest == verify_manifest(one)
+    assert ready.report is not None
+    assert ready.report.metrics["updates"] == 4
+    assert shelf.ready(5) is None
+
+
+def test_old_versions_go_and_the_newest_stay(
+    shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    learner = Learner.fresh(model_folder)
+    for step in range(1, 5):
+        publish(shelf, learner, make_batch, rows, step, keep=1)
+    assert list(versions(shelf.weights)) == [6, 7]  # the newest may not be committed yet
+    assert list(versions(shelf.checkpoints)) == [6, 7]
+    assert model_folder.is_dir()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_truncated_file_is_refused_by_name(
+    one: Path, shelf: Shelf, model_folder: Path, name: str
+):
+    size = (one / name).stat().st_size
+    with (one / name).open("rb+") as file:
+        file.truncate(size - 1)
+    with pytest.raises(WeightsError, match=f"{name} has {size - 1} bytes, expected {size}"):
+        shelf.load(4, model_folder)
+
+
+def test_a_changed_byte_is_refused(one: Path, shelf: Shelf, model_folder: Path):
+    data = bytearray((one / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (one / "model.safetensors").write_bytes(data)
+    with pytest.raises(WeightsError, match=r"model.safetensors has changed"):
+        shelf.load(4, model_folder)
+
+
+def test_missing_and_additional_files_are_refused(one: Path):
+    (one / "tokenizer.json").unlink()
+    (one / "more.safetensors").write_bytes(b"x")
+    with pytest.raises(WeightsError) as caught:
+        verify_manifest(one)
+    assert caught.value.problems == (
+        "tokenizer.json is missing",
+        "more.safetensors is not in the manifest",
+    )
+
+
+def test_a_folder_of_another_run_is_refused(
+    one: Path, shelf: Shelf, model_folder: Path, tmp_path: Path
+):
+    other = Shelf(ArtifactStore(str(tmp_path / "artifacts")), "other", "acts")
+    shutil.copytree(shelf.weights, other.weights)
+    with pytest.raises(
+        WeightsError, match="belongs to run run, role acts, version 4; expected run other"
+    ):
+        other.load(4, model_folder)
+
+
+def test_a_checkpoint_that_belongs_to_other_weights_is_refused(
+    one: Path,
+    shelf: Shelf,
+    model_folder: Path,
+    make_batch: MakeBatch,
+    rows: list[TrainRow],
+    tmp_path: Path,
+):
+    other = Shelf(ArtifactStore(str(tmp_path / "twin")), "run", "acts")
+    batch = make_batch(learning_rate=1e-2)
+    learner = Learner.fresh(model_folder)
+    other.publish(learner, batch, learner.train(batch, rows), keep=3)
+    shutil.rmtree(shelf.checkpoints)
+    with pytest.raises(WeightsError, match="without it version 4 cannot be trained on"):
+        shelf.load(4, model_folder)
+    shutil.copytree(other.checkpoints, shelf.checkpoints)
+    with pytest.raises(WeightsError, match="does not belong to"):
+        shelf.load(4, model_folder)
+
+
+def test_a_folder_without_a_manifest_of_ours_is_refused(one: Path):
+    (one / "manifest.json").write_text("{}")
+    with pytest.raises(WeightsError, match="is not of the format"):
+        read_manifest(one)
+    (one / "manifest.json").write_text("{")
+    with pytest.raises(WeightsError, match="cannot be read"):
+        read_manifest(one)
+    (one / "manifest.json").unlink()
+    with pytest.raises(WeightsError, match=r"no manifest.json"):
+        verify_manifest(one)
+
+
+def test_a_published_version_is_never_overwritten(
+    one: Path, shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    before = verify_manifest(one)
+    with pytest.raises(WeightsError, match="exists, expected a new one"):
+        publish(shelf, Learner.fresh(model_folder), make_batch, rows, 1)
+    assert verify_manifest(one) == before
+
+
+def test_a_writer_that_dies_leaves_no_version_and_its_rests_are_swept(
+    shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    rest = shelf.weights / ".aside-v000004-deadbeef"
+    rest.mkdir(parents=True)
+    (rest / "model.safetensors").write_bytes(b"half")
+    assert shelf.newest() is None
+    publish(shelf, Learner.fresh(model_folder), make_batch, rows, 1)
+    assert [p.name for p in shelf.weights.iterdir()] == ["v000004"]
+
+
+def test_a_folder_whose_writing_fails_does_not_appear(tmp_path: Path):
+    def fill() -> None:
+        with atomic_folder(tmp_path / "v") as aside:
+            (aside / "a").write_text("x")
+            (aside / "missing" / "b").write_text("x")
+
+    with pytest.raises(StorageError, match="cannot write"):
+        fill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_batch_starts_from_the_initial_folder_and_later_ones_from_the_shelf(
+    one: Path, shelf: Shelf, model_folder: Path, make_batch: MakeBatch
+):
+    def start(step: int, version: int) -> Learner:
+        batch = make_batch(step=step, version=version)
+        return shelf.start_of(batch, base_version=VERSION, initial=model_folder)
+
+    assert start(1, VERSION).counters.updates == 0
+    assert start(2, VERSION + 1).counters.updates == 4
+    # published again under a higher number after other runs had used the same rooms
+    assert start(2, VERSION + 20).counters.updates == 4
+
+
+def test_a_batch_whose_version_is_nowhere_is_refused(
+    shelf: Shelf, model_folder: Path, make_batch: MakeBatch
+):
+    batch = make_batch(step=5, version=9)
+    with pytest.raises(WeightsError, match="no version up to 9 of run run"):
+        shelf.start_of(batch, base_version=VERSION, initial=model_folder)

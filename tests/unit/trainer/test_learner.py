@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.trainer.learner import Interrupted, Learner
+from services.trainer.train_settings import TrainSettings
+from tests.unit.trainer.conftest import MakeBatch, sampled_rows
+from triforge.errors import ConfigError, TrainerError, WeightsError
+from triforge.messages import TrainRow
+
+
+def weights_of(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in learner.model.parameters().items()}
+
+
+def first_gradient(folder: Path, make_batch: MakeBatch, rows: list[TrainRow], **knobs: object):
+    """The gradient of one update over all rows: AdamW's first moment after one step is a tenth of it."""
+    learner = Learner.fresh(folder)
+    learner.train(make_batch(updates_per_step=1, grad_clip=1e9, **knobs), rows)
+    tensors = learner.optimizer_tensors()
+    return torch.cat(
+        [t.flatten() * 10 for n, t in sorted(tensors.items()) if n.endswith("exp_avg")]
+    )
+
+
+def test_the_gradient_does_not_depend_on_the_micro_batches(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    whole = first_gradient(model_folder, make_batch, rows, token_budget=100_000)
+    for budget in (1, 64):
+        parts = first_gradient(model_folder, make_batch, rows, token_budget=budget)
+        assert float((whole - parts).norm() / whole.norm()) < 1e-5
+
+
+def test_the_gradient_is_that_of_the_formula_on_plain_log_probabilities(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    """At equal weights the ratio is 1, so the loss has the gradient of -sum(w * A * log p)."""
+    found = first_gradient(model_folder, make_batch, rows, kl_beta=0.0)
+    model = Learner.fresh(model_folder).model
+    loss = torch.zeros(())
+    for row in rows:
+        logits = model.module(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+        for place, (weight, advantage) in enumerate(zip(row.weights, row.advantages, strict=True)):
+            if weight:
+                loss = loss - weight * advantage * logits[place - 1, row.ids[place]]
+    loss.backward()
+    wanted = torch.cat([p.grad.flatten() for _, p in sorted(model.parameters().items())])
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-4
+
+
+def test_every_update_has_the_scale_of_the_whole_batch(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    """Equal advantages and ratios of 1 make each update's loss -A, however few rows it has."""
+    same = [
+        row.model_copy(update={"advantages": tuple(2.0 if w else 0.0 for w in row.weights)})
+        for row in rows
+    ]
+    learner = Learner.fresh(model_folder)
+    report = learner.train(make_batch(updates_per_step=16, learning_rate=1e-12, kl_beta=0.0), same)
+    assert report.metrics["updates"] == 16
+    assert report.metrics["loss"] == pytest.approx(-2.0, abs=1e-4)
+
+
+def test_nothing_is_dropped_and_every_epoch_sees_everything(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    trained = sum(1 for row in rows for w in row.weights if w)
+    read = sum(len(row.ids) - 1 for row in rows)  # the last token is predicted, not read
+    metrics = (
+        Learner.fresh(model_folder).train(make_batch(epochs=2, updates_per_step=3), rows).metrics
+    )
+    assert (metrics["rows"], metrics["tokens"], metrics["updates"]) == (16, trained, 6)
+    assert metrics["input_tokens"] == 2 * read
+
+
+@pytest.mark.parametrize("anchor", ["initial", "step_start"])
+def test_before_anything_has_moved_the_kl_is_exactly_zero(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow], anchor: str
+):
+    batch = make_batch(updates_per_step=1, kl_reference=anchor, token_budget=64)
+    metrics = Learner.fresh(model_folder).train(batch, rows).metrics
+    assert metrics["kl_k1"] == 0.0
+    assert metrics["kl_k3"] == 0.0
+
+
+def test_the_initial_anchor_stays_and_the_step_anchor_moves_along(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    found = {}
+    for anchor in ("initial", "step_start"):
+        learner = Learner.fresh(model_folder)
+        learner.train(make_batch(step=1, kl_reference=anchor), rows)
+        report = learner.train(make_batch(step=2, updates_per_step=1, kl_reference=anchor), rows)
+        found[anchor] = report.metrics["kl_k3"]
+    assert found["step_start"] == 0.0
+    assert found["initial"] > 1e-6
+
+
+def test_a_stronger_anchor_keeps_the_model_nearer(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    distances = []
+    for beta in (1e-6, 10.0):
+        learner = Learner.fresh(model_folder)
+        batch = make_batch(kl_beta=beta, epochs=10, learning_rate=3e-3)
+        distances.append(learner.train(batch, rows).metrics["kl_k3"])
+    assert distances[1] < distances[0] / 2
+
+
+def test_at_equal_versions_trainer_and_engine_agree(model_folder: Path, make_batch: MakeBatch):
+    rows = sampled_rows(model_folder, 16, seed=5, temperature=0.7)
+    metrics = Learner.fresh(model_folder).train(make_batch(temperature=0.7), rows).metrics
+    assert metrics["logprob_mismatch_max"] < 1e-5
+    wrong = Learner.fresh(model_folder).train(make_batch(temperature=1.0), rows).metrics
+    assert wrong["logprob_mismatch_max"] > 0.1
+
+
+def test_rows_of_another_version_are_not_compared(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    stale = [row.model_copy(update={"version": 2}) for row in rows]
+    metrics = Learner.fresh(model_folder).train(make_batch(), stale).metrics
+    assert "logprob_mismatch_max" not in metrics
+
+
+def test_tokens_with_positive_advantage_become_likelier(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    learner = Learner.fresh(model_folder)
+    before = learner.train(make_batch(learning_rate=1e-12), rows).metrics["loss"]
+    for step in range(2, 8):
+        after = learner.train(make_batch(step=step), rows).metrics["loss"]
+    assert after < before - 0.05
+
+
+def test_the_same_batch_gives_the_same_weights_bit_for_bit(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    results = []
+    for _ in range(2):
+        learner = Learner.fresh(model_folder)
+        learner.train(make_batch(), rows)
+        results.append(weights_of(learner))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def broken(row: TrainRow) -> TrainRow:
+    """An advantage so large that the loss overflows."""
+    return row.model_copy(update={"advantages": tuple(3e38 if w else 0.0 for w in row.weights)})
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    learner = Learner.fresh(model_folder)
+    bad = [broken(rows[0]), *rows[1:]]
+    metrics = learner.train(make_batch(updates_per_step=16, max_bad_updates=2), bad).metrics
+    assert (metrics["updates"], metrics["skipped_updates"]) == (15, 1)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert all(torch.isfinite(p).all() for p in weights_of(learner).values())
+    assert (learner.counters.skipped, learner.counters.bad_in_a_row) in ((1, 0), (1, 1))
+
+
+def test_too_many_bad_updates_in_a_row_stop_the_step_with_the_reason(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    bad = [broken(row) for row in rows]
+    with pytest.raises(TrainerError, match="3 updates in a row were not finite") as caught:
+        Learner.fresh(model_folder).train(make_batch(), bad)
+    assert "learning_rate" in caught.value.detail
+
+
+def test_rows_longer_than_the_limit_are_refused(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    with pytest.raises(TrainerError, match="expected at most 5"):
+        Learner.fresh(model_folder).train(make_batch(max_tokens=5), rows)
+
+
+def test_a_file_with_fewer_rows_than_announced_is_refused(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    with pytest.raises(TrainerError, match="given 15 rows, expected the announced 16"):
+        Learner.fresh(model_folder).train(make_batch(), rows[1:])
+
+
+def test_a_batch_of_context_only_changes_nothing(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    silent = [row.model_copy(update={"weights": (0.0,) * len(row.ids)}) for row in rows]
+    learner = Learner.fresh(model_folder)
+    before = weights_of(learner)
+    metrics = learner.train(make_batch(), silent).metrics
+    assert (metrics["updates"], metrics["tokens"], metrics["loss"]) == (0, 0, 0)
+    assert all(torch.equal(before[name], p) for name, p in weights_of(learner).items())
+
+
+def test_a_stop_is_obeyed_between_two_forward_passes(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    asked = iter([False, False, True])
+    with pytest.raises(Interrupted):
+        Learner.fresh(model_folder).train(
+            make_batch(kl_beta=0.0), rows, should_stop=lambda: next(asked)
+        )
+    assert next(asked, None) is None
+
+
+def test_settings_that_nobody_obeys_are_refused(make_batch: MakeBatch):
+    with pytest.raises(ConfigError, match=r"settings.entropy_bonus: Extra inputs"):
+        TrainSettings.of(make_batch(entropy_bonus=0.1))
+    with pytest.raises(ConfigError, match=r"settings.temperature"):
+        TrainSettings.of(make_batch(temperature=0.0))
+
+
+def test_optimiser_state_of_another_model_is_refused(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    learner = Learner.fresh(model_folder)
+    learner.train(make_batch(), rows)
+    tensors = learner.optimizer_tensors()
+    fresh = Learner.fresh(model_folder)
+    with pytest.raises(WeightsError, match="missing or unknown tensors: stranger"):
+        fresh.restore({**tensors, "stranger": torch.zeros(1)}, {})
+    with pytest.raises(WeightsError, match="expected \\(15, 16\\)"):
+        fresh.restore({**tensors, "lm_head.weight.exp_avg": torch.zeros(1)}, {})

@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from services.trainer.batches import Sequences
+from services.trainer.model import ScoringModel
+from services.trainer.weights import copy_companions
+from triforge.errors import WeightsError
+
+CPU = torch.device("cpu")
+IDS = [np.array([4, 13, 11, 5, 6, 9, 2]), np.array([4, 14, 5, 7, 10, 2])]
+SCORED = [np.array([4, 5, 6]), np.array([3, 5])]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_scores_are_those_of_a_plain_forward_pass_of_each_row(
+    model_folder: Path, temperature: float
+):
+    batch = Sequences(IDS, SCORED).batch([0, 1], CPU)
+    with torch.no_grad():
+        found, entropy = ScoringModel.load(model_folder).score(batch, temperature)
+    plain = AutoModelForCausalLM.from_pretrained(model_folder)
+    wanted, spread = [], []
+    for ids, places in zip(IDS, SCORED, strict=True):
+        with torch.no_grad():
+            logits = plain(torch.from_numpy(ids)[None]).logits[0]
+        logprobs = (logits.double() / temperature).log_softmax(-1)
+        for place in places:
+            wanted.append(float(logprobs[place - 1, ids[place]]))
+            spread.append(float(-(logprobs[place - 1].exp() * logprobs[place - 1]).sum()))
+    assert found.tolist() == pytest.approx(wanted, abs=1e-5)
+    assert entropy.tolist() == pytest.approx(spread, abs=1e-5)
+
+
+def test_computing_in_pieces_changes_neither_scores_nor_gradients(model_folder: Path):
+    batch = Sequences(IDS, SCORED).batch([0, 1], CPU)
+    results = []
+    for chunk in (1 << 24, 30):
+        model = ScoringModel.load(model_folder, chunk=chunk)
+        found, _ = model.score(batch, 1.0)
+        (found * torch.arange(5.0)).sum().backward()
+        results.append((found.detach(), {n: p.grad for n, p in model.parameters().items()}))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=2e-6)
+
+
+def damaged(model_folder: Path, target: Path, **changes: torch.Tensor | None) -> Path:
+    """A copy of the folder with some tensors replaced (or dropped, with None)."""
+    target.mkdir()
+    copy_companions(model_folder, target)
+    tensors = load_file(model_folder / "model.safetensors")
+    for name, tensor in changes.items():
+        if tensor is None:
+            del tensors[name]
+        else:
+            tensors[name] = tensor
+    save_file(tensors, target / "model.safetensors")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"lm_head.weight": None}, "tensors missing: lm_head.weight"),
+        ({"stranger": torch.zeros(1)}, "tensors unknown: stranger"),
+        (
+            {"lm_head.weight": torch.zeros(2, 2)},
+            r"lm_head.weight has shape \(2, 2\), expected \(15, 16\)",
+        ),
+        ({"lm_head.weight": torch.full((15, 16), torch.nan)}, "tensors not finite: lm_head.weight"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(
+    model_folder: Path, tmp_path: Path, changes: dict[str, torch.Tensor | None], sentence: str
+):
+    with pytest.raises(WeightsError, match=sentence):
+        ScoringModel.load(damaged(model_folder, tmp_path / "m", **changes))
+
+
+def test_folders_that_are_no_models_are_refused(model_folder: Path, tmp_path: Path):
+    with pytest.raises(WeightsError, match=r"no config.json"):
+        ScoringModel.load(tmp_path)
+    copy_companions(model_folder, tmp_path)
+    with pytest.raises(WeightsError, match=r"no \*\.safetensors"):
+        ScoringModel.load(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(
+        (model_folder / "model.safetensors").read_bytes()[:500]
+    )
+    with pytest.raises(WeightsError, match="cannot be read as safetensors"):
+        ScoringModel.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "nosuch"}')
+    with pytest.raises(WeightsError, match=r"config.json"):
+        ScoringModel.load(tmp_path)
