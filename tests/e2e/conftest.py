@@ -1,0 +1,205 @@
+"""Whole deployments: every room a process, a real Valkey, tiny models with random weights in all three roles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from services.env_adapter.environments.household.wording import vocabulary
+from services.trainer.tiny import build_tiny_model
+from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings
+from triforge.messages import GenerateSpec, PoolRequest, RunState
+
+_START_S = 120.0
+_JUDGE_WORDS = (r"\boxed{1}", r"\boxed{-1}", ";", ">", "?")
+
+DOCUMENT = """
+[run]
+steps = {steps}
+groups_per_step = 4
+eval_every = 100
+eval_tasks = 4
+
+[models.acts]
+path = "{model}"
+max_new_tokens = 4
+
+[models.judges]
+path = "{model}"
+max_new_tokens = 2
+
+[models.rewrites]
+path = "{model}"
+max_new_tokens = 24
+
+[env_adapter]
+rollouts = 4
+max_steps = 4
+
+[env_adapter.options]
+wording = "terse"
+
+[reward]
+votes = 2
+prompt = "terse"
+
+[adaptation]
+max_pending = 1
+candidates = 2
+critic_tokens = 4
+max_rollouts = 16
+
+[trainer.policy]
+learning_rate = 1e-3
+updates_per_step = 2
+
+[trainer.reward]
+learning_rate = 1e-3
+updates_per_step = 2
+
+[algorithm]
+preset = "rlanything"
+
+# random weights never succeed; without the band the judge's learner works all the same
+[algorithm.overrides]
+reward_band = "none"
+"""
+
+
+class Deployment:
+    """`triforge up` as a child process.
+
+    Args:
+        config: TOML document.
+        state: folder of the deployment; a second deployment on it goes on where the first one ended.
+    """
+
+    def __init__(self, config: Path, state: Path) -> None:
+        self._config = config
+        self.state = state
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        (self.state / "addresses.json").unlink(missing_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "triforge",
+            "up",
+            "-c",
+            str(self._config),
+            "--state",
+            str(self.state),
+        ]
+        with (self.state.parent / "up.log").open("ab") as out:
+            self._child = subprocess.Popen(
+                [*command, "--auto-ports"],
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env=os.environ.copy(),
+            )
+        deadline = time.monotonic() + _START_S
+        while not (self.state / "addresses.json").is_file():
+            if self._child.poll() is not None or time.monotonic() > deadline:
+                pytest.fail((self.state.parent / "up.log").read_text()[-4000:])
+            time.sleep(0.1)
+
+    def stop(self) -> int:
+        """SIGTERM, as Ctrl-C would; returns the exit code."""
+        assert self._child
+        self._child.send_signal(signal.SIGTERM)
+        return self._child.wait(60)
+
+    def kill(self) -> None:
+        """SIGKILL everything at once, the supervisor first."""
+        pids = self.pids()
+        assert self._child
+        self._child.kill()
+        for pid in pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._child.wait(30)
+
+    def close(self) -> None:
+        if self._child and self._child.poll() is None:
+            self.stop()
+
+    def pids(self) -> dict[str, int]:
+        return json.loads((self.state / "processes.json").read_text())
+
+    def settings(self) -> Settings:
+        written = json.loads((self.state / "addresses.json").read_text())
+        return Settings().model_copy(update=written)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    build_tiny_model(folder, [*vocabulary(), *_JUDGE_WORDS], seed=3)
+    return folder
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[[int], Deployment]]:
+    """Start a deployment whose runs have that many steps."""
+    made: list[Deployment] = []
+
+    def start(steps: int) -> Deployment:
+        config = tmp_path / "run.toml"
+        config.write_text(DOCUMENT.format(steps=steps, model=tiny_model))
+        (tmp_path / "state").mkdir(exist_ok=True)
+        deployment = Deployment(config, tmp_path / "state")
+        made.append(deployment)
+        deployment.start()
+        return deployment
+
+    yield start
+    for deployment in made:
+        deployment.close()
+
+
+async def submit(settings: Settings, *, tasks: int = 12) -> RunState:
+    """A pool of easy tasks and a run on it."""
+    pools, trainer = EnvAdapterClient(settings.env_adapter_url), TrainerClient(settings.trainer_url)
+    try:
+        made = await pools.create_pool(
+            PoolRequest(
+                name="e2e", environment="household", options={"wording": "terse"},
+                generate=GenerateSpec(count=tasks, heldout=4, seed=5),
+            )
+        )  # fmt: skip
+        return await trainer.submit(made.id, name="e2e")
+    finally:
+        await pools.close()
+        await trainer.close()
+
+
+async def wait_for(
+    settings: Settings, run_id: str, *, step: int | None = None, within_s: float = 150.0
+) -> RunState:
+    """The run once it has finished that step, or ended."""
+    client = TrainerClient(settings.trainer_url)
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                run = await client.run(run_id)
+                if run.status in ("finished", "failed", "stopped") or (
+                    step is not None and run.step >= step
+                ):
+                    return run
+                await asyncio.sleep(0.1)
+    finally:
+        await client.close()
