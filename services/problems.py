@@ -100,7 +100,9 @@ def _sentence(item: Mapping[str, Any]) -> str:
 async def _on_triforge_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, TriforgeError)
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        _log.warning("%s: %s", error.kind, error.detail)
+        # Who is asked before it is ready is asked again and again.
+        level = logging.DEBUG if isinstance(error, UnavailableError) else logging.WARNING
+        _log.log(level, "%s: %s", error.kind, error.detail)
     return of_error(error)
 
 

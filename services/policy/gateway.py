@@ -35,7 +35,7 @@ class Gateway:
         self._tokens = Counter("triforge_policy_tokens", "Tokens sampled.", registry=self.registry)
         self._cached = Counter(
             "triforge_policy_cached_tokens",
-            "Prompt tokens that came from an engine's cache.",
+            "Prompt tokens that came from an engine's cache, once a prompt.",
             registry=self.registry,
         )
         self._seconds = Histogram(
@@ -132,5 +132,5 @@ def _reply(prompt_ids: Sequence[int], samples: Sequence[Sample]) -> GenerateRepl
     return GenerateReply(
         prompt_ids=tuple(prompt_ids),
         outputs=tuple(sample.output for sample in samples),
-        cached_tokens=sum(sample.cached_tokens for sample in samples),
+        cached_tokens=max((sample.cached_tokens for sample in samples), default=0),
     )

@@ -155,7 +155,7 @@ class Pool:
 
     def nobody(self) -> UnavailableError:
         """The error that says why no engine serves."""
-        reasons = tuple(f"{m.engine.url}: {m.reason}" for m in self.members)
+        reasons = tuple(f"engine {m.engine.url}: {m.reason}" for m in self.members)
         return UnavailableError(
             f"none of {len(self.members)} engines serves now: {'; '.join(reasons)}",
             problems=reasons,

@@ -38,8 +38,11 @@ class PolicyClient:
         base_url: address of the room.
         api_key: the room's key; empty if it asks for none.
         admin_api_key: key for `update_weights`; empty takes `api_key`.
-        batch: requests awaited in the same turn of the event loop travel together, up to this many; 1 sends each by
-            itself. A batch is answered as a whole, so keep it for requests of similar length.
+        batch: short requests made in the same turn of the event loop travel together, up to this many; 1 sends each
+            by itself. Episodes that are answered together go on together, so this keeps itself going: a tiny model
+            behind one room answers three to five times as many requests a second.
+        batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
+            would hold up the others.
         timeout_s: longest silence while an answer is awaited.
         patience_s: how long to go on trying while the room is away or busy.
         transport: replaces the network in tests.
@@ -51,7 +54,8 @@ class PolicyClient:
         *,
         api_key: str = "",
         admin_api_key: str = "",
-        batch: int = 1,
+        batch: int = 16,
+        batch_tokens: int = 32,
         timeout_s: float = TIMEOUT_S,
         patience_s: float = PATIENCE_S,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -62,12 +66,13 @@ class PolicyClient:
         key = admin_api_key or api_key
         self._admin = {"authorization": f"Bearer {key}"} if key else {}
         self._batch = batch
+        self._batch_tokens = batch_tokens
         self._patience_s = patience_s
         self._waiting: list[_Waiting] = []
         self._sending: set[asyncio.Task[list[GenerateReply]]] = set()
 
     @classmethod
-    def from_settings(cls, settings: Settings, role: Role, *, batch: int = 1) -> PolicyClient:
+    def from_settings(cls, settings: Settings, role: Role, *, batch: int = 16) -> PolicyClient:
         """The client of a role's room, with the deployment's address and keys."""
         urls: dict[Role, str] = {
             "acts": settings.acts_url,
@@ -105,7 +110,7 @@ class PolicyClient:
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Sample. See `generate_many`."""
-        if self._batch <= 1:
+        if self._batch <= 1 or request.sampling.max_new_tokens > self._batch_tokens:
             return (await self.generate_many([request]))[0]
         loop = asyncio.get_running_loop()
         future: asyncio.Future[GenerateReply] = loop.create_future()

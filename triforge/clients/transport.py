@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -37,6 +38,9 @@ _BUSY = (429, 503)
 _SAFE_METHODS = ("GET", "HEAD", "PUT", "DELETE")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _JSON = {"content-type": "application/json"}
+
+# httpx logs a line a request at INFO: thousands a minute, and a good part of their time.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class UnreachableError(UnavailableError):

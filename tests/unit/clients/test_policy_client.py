@@ -12,11 +12,14 @@ import pytest
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.messages import ChatMessage, GenerateRequest, WeightsUpdate
+from triforge.messages import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 
 
-def asked(word: str) -> GenerateRequest:
-    return GenerateRequest(messages=(ChatMessage(role="user", content=word),))
+def asked(word: str, *, tokens: int = 8) -> GenerateRequest:
+    return GenerateRequest(
+        messages=(ChatMessage(role="user", content=word),),
+        sampling=Sampling(max_new_tokens=tokens),
+    )
 
 
 class Server:
@@ -55,10 +58,19 @@ async def say(client: PolicyClient, word: str) -> str:
 
 async def test_without_batching_every_request_travels_alone() -> None:
     server = Server()
-    async with server.client() as client:
+    async with server.client(batch=1) as client:
         words = await asyncio.gather(*(say(client, word) for word in "abc"))
     assert words == ["a", "b", "c"]
     assert sorted(server.batches) == [["a"], ["b"], ["c"]]
+
+
+async def test_long_requests_travel_alone_so_that_they_hold_nobody_up() -> None:
+    server = Server()
+    async with server.client(batch_tokens=8) as client:
+        await asyncio.gather(
+            *(client(asked(word, tokens=n)) for word, n in zip("abcd", (8, 9, 1, 99), strict=True))
+        )
+    assert sorted(server.batches) == [["a", "c"], ["b"], ["d"]]
 
 
 async def test_requests_of_one_turn_travel_together_up_to_the_limit() -> None:
