@@ -159,10 +159,13 @@ class Drafter:
         return await call()
 
 
+def is_null_control(name: str, share: float) -> bool:
+    """Whether the proposal of that id is one of the share that measures false acceptance; repeated, the same."""
+    return derive_seed(name, "null control") < share * 2**31
+
+
 def _begin(outcome: TaskOutcome, direction: Direction, opening: Opening) -> Proposal:
     name, parent = proposal_id(outcome.group_id), opening.parent
-    # A share of the proposals, by a draw that a repeated delivery repeats.
-    control = derive_seed(name, "null control") < outcome.settings.null_control * 2**31
     return Proposal(
         id=name,
         pool_id=parent.pool_id,
@@ -178,5 +181,5 @@ def _begin(outcome: TaskOutcome, direction: Direction, opening: Opening) -> Prop
         prompt="",
         answer="",
         instruction_before=parent.instruction,
-        null_control=control,
+        null_control=is_null_control(name, outcome.settings.null_control),
     )
