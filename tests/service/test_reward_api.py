@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -40,10 +41,13 @@ class Room:
     def __init__(self) -> None:
         self.requests: list[GenerateRequest] = []
         self.error: Exception | None = None
+        self.hangs = False
 
     async def __call__(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         if self.error is not None:
             raise self.error
+        if self.hangs:
+            await asyncio.Event().wait()
         self.requests += requests
         texts = (r"\boxed{1}", "hm", r"\boxed{-1}")
         spans = (VersionSpan(version=4, start=0, end=1),)
@@ -63,7 +67,7 @@ class House:
     def __init__(self) -> None:
         self.room = Room()
         self.ready_error: Exception | None = None
-        door = JudgeDoor(self.room, sampling=Sampling(temperature=0.5), votes=2, deadline_s=5.0)
+        door = JudgeDoor(self.room, sampling=Sampling(temperature=0.5), votes=2, deadline_s=0.5)
         app = create_app(door=door, ready=self.ready)
         self.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=self.transport, base_url="http://reward")
@@ -173,6 +177,13 @@ async def test_errors_of_the_model_leave_as_problem_documents(
     assert reply.status_code == status
     assert reply.json()["detail"] == str(error)
     assert reply.headers.get("retry-after") == ("3" if status == 503 else None)
+
+
+async def test_a_model_that_hangs_meets_the_deadline(house: House) -> None:
+    house.room.hangs = True
+    reply = await house.http.post("/v1/judge", json=BODY)
+    assert reply.status_code == 502
+    assert "reward.deadline_s" in reply.json()["detail"]
 
 
 async def test_the_room_is_alive_always_and_ready_when_its_model_is(house: House) -> None:
