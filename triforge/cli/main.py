@@ -97,6 +97,8 @@ async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
         _print_addresses(addresses, state)
         watching = asyncio.create_task(supervisor.watch())
         await asyncio.wait({watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            await watching  # the supervisor itself failed: say why
         watching.cancel()
     finally:
         console.print("stopping")

@@ -58,6 +58,7 @@ class Supervisor:
                 await self._until_ready(process, started + deadline_s)
         for process in self.processes:
             await self._until_ready(process, started + deadline_s)
+        self._write_processes()
         self._write_addresses()
         self._tell(
             f"all {len(self.processes)} processes are up after {time.monotonic() - started:.0f} s"
