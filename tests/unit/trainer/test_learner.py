@@ -167,6 +167,17 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(
     assert (learner.counters.skipped, learner.counters.bad_in_a_row) in ((1, 0), (1, 1))
 
 
+def test_bad_updates_with_good_ones_between_them_do_not_stop_the_run(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    learner = Learner.fresh(model_folder)
+    bad = [broken(rows[0]), *rows[1:]]
+    metrics = learner.train(
+        make_batch(epochs=4, updates_per_step=16, max_bad_updates=3), bad
+    ).metrics
+    assert metrics["skipped_updates"] == 4
+
+
 def test_too_many_bad_updates_in_a_row_stop_the_step_with_the_reason(
     model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
 ):
