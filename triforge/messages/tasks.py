@@ -40,7 +40,7 @@ class PlannedGroup(Message):
 class GroupTask(Message):
     """Play K episodes of one task version. Produced by: conductor. Consumed by: rollout workers (queue `rollout`).
 
-    `votes` is m, the judge's samples a step; 0 plays without judging. `greedy` adds nothing but temperature 0.
+    `votes` is m, the judge's samples a step; 0 plays without judging.
     """
 
     group_id: str

@@ -12,6 +12,7 @@ from triforge.messages.base import ErrorInfo, Message, Params, Role, TrainedRole
 class TrainRow(Message):
     """One sequence to train on. All token fields are aligned with `ids`; a token with weight 0 is context only.
 
+    Produced by: conductor (Parquet, named by `TrainBatch.uri`). Consumed by: learner.
     `weights` say how much a token counts in the loss (they sum to about 1 over the batch), `advantages` its advantage,
     `logprobs` the behaviour log-probability.
     """

@@ -1,0 +1,388 @@
+"""Write docs/messages.md and docs/configuration.md from the code; `--check` only says whether they are up to date.
+
+    python -m scripts.gen_docs [--check]
+
+Messages come from their docstrings, their JSON schemas and the worked examples in tests/contract/messages; the
+configuration comes from the fields of `triforge.config`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from triforge import messages
+from triforge.algorithms.presets import PRESETS
+from triforge.config import RunConfig, Section, Settings, parse
+from triforge.errors import ConfigError
+from triforge.messages import Message
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "tests" / "contract" / "messages"
+
+_WIDTH = 100  # characters of an example's line
+_LONG = 60  # lines; a longer example is only linked
+
+# The ring, from the pool to what people see; every module of `triforge.messages` stands here once.
+STRETCHES = (
+    ("pools", "Pools, plans and lineage", "Tasks enter, and the conductor asks what a step plays."),
+    (
+        "tasks",
+        "Groups to be played",
+        "The conductor sends one errand a group to the rollout workers.",
+    ),
+    (
+        "generation",
+        "Text and tokens",
+        "Episodes, judge and rewriter ask a policy room; it is the only one that is waited for.",
+    ),
+    (
+        "trajectories",
+        "What was played, and the votes on it",
+        "Payloads between rollout worker, judge worker and conductor; they lie in Redis under their ids.",
+    ),
+    (
+        "training",
+        "Training and weights",
+        "The conductor hands batches to the learners and their weights to the policy rooms.",
+    ),
+    (
+        "adaptation",
+        "Rewriting tasks",
+        "The conductor tells env_adapter how every group went; env_adapter proposes, measures and decides.",
+    ),
+    ("runs", "Runs and events", "What people and dashboards read."),
+    ("judging", "Judging from outside", "Votes on a trajectory that was played elsewhere."),
+    ("base", "Everywhere", "What the others are made of."),
+)
+
+# Documents whose fields are fine one by one; `parse` says why they are refused.
+IMPOSSIBLE: tuple[dict[str, Any], ...] = (
+    {"run": {"staleness_bound": 1}},
+    {"env_adapter": {"rollouts": 16}, "adaptation": {"max_rollouts": 8}},
+    {"models": {"acts": {"top_p": 0.9}}},
+    {"models": {"judges": {"temperature": 0}}},
+)
+
+
+# ---- JSON and types as text ----
+
+
+def pretty(value: Any, indent: int = 0) -> str:
+    """JSON in which a value stands on one line if it fits, and lists of numbers are wrapped like text."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(flat) + indent <= _WIDTH or not isinstance(value, dict | list):
+        return flat
+    pad = " " * (indent + 2)
+    if isinstance(value, dict):
+        items = [
+            f"{pad}{json.dumps(key, ensure_ascii=False)}: {pretty(item, indent + 2)}"
+            for key, item in value.items()
+        ]
+        return "{\n" + ",\n".join(items) + "\n" + " " * indent + "}"
+    if all(isinstance(item, int | float) for item in value):
+        return "[\n" + "\n".join(_wrapped(value, pad)) + "\n" + " " * indent + "]"
+    rows = [pad + pretty(item, indent + 2) for item in value]
+    return "[\n" + ",\n".join(rows) + "\n" + " " * indent + "]"
+
+
+def _wrapped(numbers: list[float], pad: str) -> list[str]:
+    lines, line = [], pad
+    for place, number in enumerate(numbers):
+        word = json.dumps(number) + ("" if place == len(numbers) - 1 else ", ")
+        if len(line) + len(word.rstrip()) > _WIDTH:
+            lines.append(line.rstrip())
+            line = pad
+        line += word
+    return [*lines, line.rstrip()]
+
+
+def type_of(schema: dict[str, Any]) -> str:
+    """A fragment of a JSON schema in words; other messages as links."""
+    if "$ref" in schema:
+        name = str(schema["$ref"]).rpartition("/")[2]
+        return "any JSON" if name == "JsonValue" else f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(type_of(option) for option in schema["anyOf"])
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return " or ".join(f"`{json.dumps(value)}`" for value in values)
+    kind = schema.get("type")
+    if kind == "array":
+        return _list_of(schema)
+    if kind == "object":
+        values = schema.get("additionalProperties")
+        inner = type_of(values) if isinstance(values, dict) else "any JSON"
+        return "object" if inner == "any JSON" else f"object of {inner}"
+    return " ".join([str(kind or "any JSON"), *_limits(schema)])
+
+
+def _list_of(schema: dict[str, Any]) -> str:
+    if "prefixItems" in schema:
+        return "[" + ", ".join(type_of(item) for item in schema["prefixItems"]) + "]"
+    low, high = schema.get("minItems"), schema.get("maxItems")
+    limits = f" ({low or 0} to {high} entries)" if high else ""
+    return f"list of {type_of(schema.get('items', {}))}{limits}"
+
+
+def _limits(schema: dict[str, Any]) -> Iterator[str]:
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    if low is not None and high is not None:
+        yield f"{low:.12g} to {high:.12g}"
+        low = high = None
+    for sign, limit in (("≥", low), (">", above), ("≤", high), ("<", below)):
+        if limit is not None:
+            yield f"{sign} {limit:.12g}"
+    if schema.get("minLength"):
+        yield "not empty"
+    if "pattern" in schema:
+        yield f"`{schema['pattern']}`"
+
+
+def cell(text: str) -> str:
+    """Text as the cell of a table."""
+    return text.replace("|", r"\|").replace("\n", " ")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return f"`{_value(field.get_default(call_default_factory=True))}`"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        changed = value.model_dump(exclude_defaults=True)
+        return f"{type(value).__name__}({', '.join(f'{k}={v}' for k, v in changed.items())})"
+    if isinstance(value, SecretStr):
+        return '""'
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> list[str]:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell(text) for text in row) + " |" for row in rows]
+    return lines
+
+
+def _paragraphs(docstring: str) -> str:
+    return "\n\n".join(
+        part.replace("\n", " ") for part in inspect.cleandoc(docstring).split("\n\n")
+    )
+
+
+# ---- messages ----
+
+
+def models_of(module: str) -> list[type[Message]]:
+    """The messages that a module of `triforge.messages` defines, in their order."""
+    found = vars(import_module(f"triforge.messages.{module}")).values()
+    return [
+        item
+        for item in found
+        if isinstance(item, type)
+        and issubclass(item, Message)
+        and item is not Message
+        and item.__module__.endswith(f".{module}")
+    ]
+
+
+def containers() -> dict[str, list[str]]:
+    """Message name to the names of the messages that hold it directly."""
+    found: dict[str, list[str]] = {}
+    for module, _, _ in STRETCHES:
+        for model in models_of(module):
+            properties = json.dumps(model.model_json_schema().get("properties", {}))
+            for name in dict.fromkeys(re.findall(r'"#/\$defs/(\w+)"', properties)):
+                found.setdefault(name, []).append(model.__name__)
+    return found
+
+
+def message_section(model: type[Message], held_by: list[str]) -> list[str]:
+    """One message: what it is, who holds it, its fields, its example."""
+    schema = model.model_json_schema()["properties"]
+    lines = [f"### {model.__name__}", "", _paragraphs(model.__doc__ or ""), ""]
+    if held_by:
+        lines += ["Part of " + ", ".join(f"[{n}](#{n.lower()})" for n in held_by) + ".", ""]
+    rows = (
+        (f"`{name}`", type_of(schema[name]), _default(field))
+        for name, field in model.model_fields.items()
+    )
+    lines += [*_table(("field", "type", "default"), rows), ""]
+    path = EXAMPLES / f"{model.__name__}.json"
+    example = path.read_text(encoding="utf-8").rstrip("\n")
+    if example.count("\n") < _LONG:
+        return [*lines, "```json", example, "```", ""]
+    return [*lines, f"Example: [{path.name}](../{path.relative_to(ROOT).as_posix()})", ""]
+
+
+def words_section() -> list[str]:
+    """The closed vocabularies."""
+    rows = (
+        (f"`{name}`", ", ".join(f"`{word}`" for word in get_args(getattr(messages, name))))
+        for name in messages.__all__
+        if get_args(getattr(messages, name)) and name != "Params"
+    )
+    return ["## Words", "", *_table(("name", "one of"), rows), ""]
+
+
+def messages_page() -> str:
+    """docs/messages.md."""
+    lines = [
+        "# Messages",
+        "",
+        "<!-- Written by scripts/gen_docs.py; change triforge/messages or tests/contract/messages and run `make docs`. -->",
+        "",
+        "Every type that crosses a process border, in the order of the ring. All of them are frozen, refuse unknown",
+        "fields and travel as JSON. Spans are half open, `[start, end)`. Times are seconds; `at` and `created_at` are",
+        "seconds since 1970. The examples are one story: a task of the household family at step 7 of a run, its trajectories",
+        "shortened to two rollouts of four steps. Each is a file in `tests/contract/messages/` that a test reads, writes back",
+        "and compares.",
+        "",
+    ]
+    held = containers()
+    for module, title, _ in STRETCHES:
+        names = ", ".join(f"[{m.__name__}](#{m.__name__.lower()})" for m in models_of(module))
+        lines += [f"- {title}: {names}"]
+    for module, title, text in STRETCHES:
+        lines += ["", f"## {title}", "", text, ""]
+        for model in models_of(module):
+            lines += message_section(model, held.get(model.__name__, []))
+        lines.pop()
+    return "\n".join([*lines, "", *words_section()])
+
+
+# ---- configuration ----
+
+
+def sections(section: Section, path: str = "") -> Iterator[tuple[str, Section]]:
+    """(dotted path, section with its defaults) of every section that has fields of its own."""
+    values = [(name, getattr(section, name)) for name in type(section).model_fields]
+    inner = [(name, value) for name, value in values if isinstance(value, Section)]
+    if len(inner) < len(values):
+        yield path, section
+    for name, value in inner:
+        yield from sections(value, f"{path}.{name}".lstrip("."))
+
+
+def config_section(path: str, section: Section) -> list[str]:
+    """One section of the run's document."""
+    schema = type(section).model_json_schema()["properties"]
+    rows = (
+        (
+            f"`{name}`",
+            type_of(schema[name]),
+            f"`{_value(getattr(section, name))}`",
+            field.description or "",
+        )
+        for name, field in type(section).model_fields.items()
+    )
+    head = [f"## `[{path}]`", "", _paragraphs(type(section).__doc__ or ""), ""]
+    return [*head, *_table(("field", "type", "default", "what it does"), rows), ""]
+
+
+def refusals() -> Iterator[tuple[str, str]]:
+    """(document, sentence) of combinations that are refused."""
+    for document in IMPOSSIBLE:
+        try:
+            parse(document)
+        except ConfigError as error:
+            yield f"`{json.dumps(document)}`", error.detail
+        else:
+            raise SystemExit(f"{document} is not refused any more: mend IMPOSSIBLE in {__file__}")
+
+
+def settings_section() -> list[str]:
+    """The environment variables."""
+    schema = Settings.model_json_schema()["properties"]
+    rows = (
+        (
+            f"`TRIFORGE_{name.upper()}`",
+            type_of(schema[name]),
+            f"`{_value(field.default)}`",
+            field.description or "",
+        )
+        for name, field in Settings.model_fields.items()
+    )
+    return [
+        "## Environment variables",
+        "",
+        "Addresses and secrets of a deployment; never part of a run's document. `triforge up` sets them for the processes",
+        "it starts: what the environment does not give goes below its state folder. A variable that begins with `TRIFORGE_`",
+        "and is not in this table is refused.",
+        "",
+        *_table(("variable", "type", "default", "what it is"), rows),
+        "",
+    ]
+
+
+def configuration_page() -> str:
+    """docs/configuration.md."""
+    presets = ", ".join(f"`{name}`" for name in sorted(PRESETS))
+    lines = [
+        "# Configuration",
+        "",
+        "<!-- Written by scripts/gen_docs.py; change triforge/config.py and run `make docs`. -->",
+        "",
+        "A run is described by one document of frozen sections. Unknown fields and impossible values are refused with a",
+        "sentence that names the field, what was given and what is allowed. The document of a run is laid together from,",
+        "the later over the earlier:",
+        "",
+        "1. the defaults below;",
+        "2. the deployment's own document: `triforge up --config FILE`, TOML;",
+        "3. what the run brings: `config` in `POST /v1/runs` (JSON of the same shape), or `triforge run start --config FILE`",
+        "   and `--set section.field=value`.",
+        "",
+        "`[models.*] path` is what engines are started with, so it belongs into the deployment's document. Two finished",
+        "documents stand in [configs/](../configs/).",
+        "",
+    ]
+    for path, section in sections(RunConfig()):
+        lines += config_section(path, section)
+    lines += [
+        "## Presets",
+        "",
+        f"`[algorithm] preset` is one of {presets}. What each is, and the value of every knob that",
+        "`[algorithm.overrides]` may turn: [algorithms.md](algorithms.md#all-knobs).",
+        "",
+        "## Combinations that are refused",
+        "",
+        *_table(("given", "answer"), refusals()),
+        "",
+        *settings_section(),
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with `--check` name those that would change."""
+    stale = []
+    for name, page in (
+        ("messages.md", messages_page()),
+        ("configuration.md", configuration_page()),
+    ):
+        path = ROOT / "docs" / name
+        text = page.rstrip("\n") + "\n"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(f"docs/{name}")
+            if "--check" not in arguments:
+                path.write_text(text, encoding="utf-8")
+    if stale and "--check" in arguments:
+        sys.stderr.write(f"out of date: {', '.join(stale)}; run make docs\n")
+        return 1
+    sys.stdout.write(f"{'wrote ' + ', '.join(stale) if stale else 'up to date'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
