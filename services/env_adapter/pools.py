@@ -246,15 +246,18 @@ def _repeated(session: Session, name: str, key: str | None, digest: str) -> Pool
     Raises:
         ConflictError: the key was used for another request, or the name is taken.
     """
+    # The name is looked up first: whoever commits between the two queries is then seen by the key, as the same request.
+    taken = session.scalars(select(PoolRow.id).where(PoolRow.name == name)).one_or_none()
     if key is not None:
-        found = session.scalars(select(PoolRow).where(PoolRow.idempotency_key == key)).one_or_none()
+        query = select(PoolRow).where(PoolRow.idempotency_key == key)
+        found = session.scalars(query).one_or_none()
         if found is not None and found.request_digest == digest:
             return found
         if found is not None:
             raise ConflictError(
                 f"Idempotency-Key {key!r} was used for another request (pool {found.name!r}); send a new key"
             )
-    if session.scalars(select(PoolRow.id).where(PoolRow.name == name)).one_or_none():
+    if taken:
         raise ConflictError(f"pool {name!r} exists already; choose another name")
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -79,6 +80,14 @@ def shelf_family() -> ShelfFamily:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+    """SQLite, or the PostgreSQL server of TEST_DATABASE_URL, whose schema `public` is emptied before every test."""
+    url = os.environ.get("TEST_DATABASE_URL")
+    if url:
+        emptied = Database(url)
+        with emptied.engine.begin() as connection:
+            connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+            connection.exec_driver_sql("CREATE SCHEMA public")
+        emptied.close()
+    opened = open_database(url or f"sqlite:///{tmp_path}/store.sqlite")
     yield opened
     opened.close()
