@@ -51,13 +51,19 @@ ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK = "triforge.rollout", "triforge.judge", "tr
 JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
 
 _STREAM_LENGTH = 100_000  # entries kept a stream; a run needs only the newest few hundred
+_PAGE = 1000  # entries of a stream that one read brings
 _PAYLOAD_TTL_S = 7 * 24 * 3600  # an abandoned group's payload leaves Redis after a week
 
 _Any = TypeVar("_Any")
 _M = TypeVar("_M", bound=Message)
 
-# Only the holder may renew or release; compare and act must be one step.
-_RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end return 0"
+# Only the holder may renew or release; compare and act must be one step. A lease that ran out because Redis was away for
+# too long is taken back, unless somebody else has it by now.
+_RENEW = (
+    "local holder = redis.call('get', KEYS[1]) "
+    "if holder and holder ~= ARGV[1] then return 0 end "
+    "redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1"
+)
 _RELEASE = (
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 )
@@ -207,13 +213,13 @@ class Wire:
             renewer.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await renewer
-            with contextlib.suppress(UnavailableError):
+            with contextlib.suppress(UnavailableError, StorageError):
                 await self._call(self._redis.eval(_RELEASE, 1, key, token))
 
     async def _renew(self, key: str, token: str) -> None:
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
-            with contextlib.suppress(UnavailableError):
+            with contextlib.suppress(UnavailableError, StorageError):
                 await self._call(self._redis.eval(_RENEW, 1, key, token, self._lease_ms))
 
     async def is_held(self, errand_id: str) -> bool:
@@ -313,7 +319,7 @@ class Wire:
         await self._call(self._redis.xadd(stream, fields, maxlen=_STREAM_LENGTH, approximate=True))
 
     async def _read(
-        self, stream: str, after: str, block_s: float, count: int = 1000
+        self, stream: str, after: str, block_s: float, count: int = _PAGE
     ) -> list[tuple[str, dict[str, str]]]:
         block = max(1, int(block_s * 1000))
         reply = await self._call(self._redis.xread({stream: after}, count=count, block=block))
@@ -367,11 +373,18 @@ class Wire:
     ) -> list[tuple[str, Event]]:
         """(entry id, event) after `after`, of one run or of all; waits up to `block_s`.
 
-        Events of other runs are dropped, so an empty answer does not move the reader: use the id of `last_id` first.
+        Events of other runs are dropped. An empty answer means that the whole stream up to now holds none, but does not
+        move the reader: to skip what was looked through, use the id of `last_id` from before the call.
         """
-        entries = await self._read(EVENTS_STREAM, after, block_s)
-        events = [(entry, Event.model_validate_json(fields["json"])) for entry, fields in entries]
-        return [(entry, event) for entry, event in events if not run_id or event.run_id == run_id]
+        while True:
+            entries = await self._read(EVENTS_STREAM, after, block_s, count=_PAGE)
+            events = [
+                (entry, Event.model_validate_json(fields["json"])) for entry, fields in entries
+            ]
+            found = [pair for pair in events if not run_id or pair[1].run_id == run_id]
+            if found or len(entries) < _PAGE:
+                return found
+            after = entries[-1][0]
 
 
 def unjudged(played: TrajectoryGroup, voted: set[str]) -> tuple[str, ...]:
