@@ -1,0 +1,147 @@
+"""Played and judged groups, small enough to check by eye.
+
+Every step of a trajectory has two context tokens (ids 100, 101) and then its response tokens (ids 1, 2, ...), all in
+segment 0 unless a step is told to begin a new one. Every sampled token has the log-probability -0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from triforge.messages import (
+    ErrorInfo,
+    GroupTask,
+    JudgedGroup,
+    Outcome,
+    Sampling,
+    Segment,
+    Step,
+    StepVotes,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryVotes,
+    VersionSpan,
+    Vote,
+)
+
+CONTEXT = (100, 101)
+LOGPROB = -0.5
+PROMPT = (200, 201, 202)
+TEXTS = {1: "good", -1: "bad", 0: "banana"}
+
+
+def group_task(group_id: str = "g", **changes: object) -> GroupTask:
+    fields: dict[str, object] = {
+        "group_id": group_id,
+        "run_id": "run",
+        "step": 1,
+        "task_id": "task",
+        "purpose": "train",
+        "rollouts": 2,
+        "votes": 2,
+        "seed": 5,
+        "sampling": Sampling(max_new_tokens=4),
+        "max_steps": 5,
+        "deadline_s": 20.0,
+    }
+    return GroupTask.model_validate(fields | changes)
+
+
+def task_of(group: GroupTask) -> Task:
+    return Task(
+        id=group.task_id, pool_id="pool", slot=group.task_id, family="fake", instruction="win"
+    )
+
+
+def trajectory(
+    group: GroupTask,
+    index: int,
+    *,
+    outcome: int | None,
+    lengths: Sequence[int],
+    version: int | None = 1,
+    segments: Sequence[int] | None = None,
+    labels: Sequence[int | None] | None = None,
+) -> Trajectory:
+    """One trajectory whose step i has `lengths[i]` response tokens in segment `segments[i]`."""
+    parts = segments or [0] * len(lengths)
+    ids: dict[int, list[int]] = {part: [] for part in parts}
+    spans: dict[int, list[VersionSpan]] = {part: [] for part in parts}
+    steps = []
+    for i, (length, part) in enumerate(zip(lengths, parts, strict=True)):
+        start = len(ids[part]) + len(CONTEXT)
+        end = start + length
+        ids[part] += [*CONTEXT, *range(1, length + 1)]
+        if length and version is not None:
+            spans[part].append(VersionSpan(version=version, start=start, end=end))
+        steps.append(
+            Step(
+                index=i, observation=f"o{i}", response=f"r{i}", action=f"a{i}", next_observation=f"o{i + 1}",
+                segment=part, start=start, end=end, label=labels[i] if labels else None,
+            )
+        )  # fmt: skip
+    error = ErrorInfo(kind="environment", detail="it broke") if outcome is None else None
+    return Trajectory(
+        id=f"{group.group_id}-{index:02d}", group_id=group.group_id, index=index, task_id=group.task_id,
+        task_version=0, instruction="win", steps=tuple(steps), outcome=Outcome(value=outcome, error=error),
+        segments=tuple(
+            Segment(
+                ids=tuple(ids[part]),
+                logprobs=tuple(0.0 if i in CONTEXT else LOGPROB for i in ids[part]),
+                versions=tuple(spans[part]),
+            )
+            for part in sorted(ids)
+        ),
+    )  # fmt: skip
+
+
+def votes_on(
+    played: Trajectory, values: Sequence[Sequence[int]], *, version: int | None = 1, tokens: int = 2
+) -> TrajectoryVotes:
+    """`values[i]` are the votes on step i, each of `tokens` tokens."""
+    spans = () if version is None else (VersionSpan(version=version, start=0, end=tokens),)
+    return TrajectoryVotes(
+        trajectory_id=played.id,
+        group_id=played.group_id,
+        steps=tuple(
+            StepVotes(
+                step=i,
+                prompt_ids=PROMPT,
+                votes=tuple(
+                    Vote(
+                        value=value,
+                        text=TEXTS[value],
+                        ids=tuple(range(1, tokens + 1)),
+                        logprobs=(LOGPROB,) * tokens,
+                        versions=spans,
+                    )
+                    for value in row
+                ),
+            )
+            for i, row in enumerate(values)
+        ),
+    )
+
+
+def judged(
+    group: GroupTask,
+    outcomes: Sequence[int | None],
+    values: Sequence[Sequence[Sequence[int]]],
+    *,
+    version: int = 1,
+    judge_version: int = 1,
+    length: int = 1,
+) -> JudgedGroup:
+    """A group of one-segment trajectories; trajectory t has one step an entry of `values[t]`."""
+    played = tuple(
+        trajectory(group, t, outcome=outcome, lengths=[length] * len(values[t]), version=version)
+        for t, outcome in enumerate(outcomes)
+    )
+    return JudgedGroup(
+        played=TrajectoryGroup(group=group, task=task_of(group), trajectories=played),
+        votes=tuple(
+            votes_on(t, row, version=judge_version) if t.measured else None
+            for t, row in zip(played, values, strict=True)
+        ),
+    )
