@@ -33,8 +33,20 @@ class ReplyBatch(BaseModel):
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
     """The body of a route that reads it raw, for the API's description."""
-    content = {_JSON: {"schema": model.model_json_schema()}}
+    schema = model.model_json_schema()
+    content = {_JSON: {"schema": _inline(schema, schema.pop("$defs", {}))}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _inline(schema: Any, known: dict[str, Any]) -> Any:
+    """A schema with its references replaced by what they name; `$defs` have no place inside an API description."""
+    if isinstance(schema, list):
+        return [_inline(item, known) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inline(known[schema["$ref"].rpartition("/")[2]], known)
+    return {key: _inline(value, known) for key, value in schema.items()}
 
 
 def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str = "") -> APIRouter:

@@ -277,3 +277,15 @@ async def test_the_metrics_count_what_was_answered(room: Room) -> None:
     assert "triforge_policy_requests_total 2.0" in text
     assert "triforge_policy_tokens_total 4.0" in text
     assert "triforge_policy_engines_serving 1.0" in text
+
+
+async def test_the_api_s_description_is_whole(room: Room) -> None:
+    async with room.client() as client:
+        found = (await client.get("/openapi.json")).json()
+    body = found["paths"]["/v1/generate"]["post"]["requestBody"]["content"]["application/json"]
+    request = body["schema"]["properties"]["requests"]["items"]["properties"]
+    assert request["messages"]["items"]["properties"]["role"]["enum"] == [
+        "system", "user", "assistant",
+    ]  # fmt: skip
+    assert "/readyz" not in found["paths"]
+    assert "$defs" not in json.dumps(found)
