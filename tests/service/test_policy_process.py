@@ -1,0 +1,76 @@
+"""`python -m services.policy`: starts without an engine, says so, and refuses what cannot work."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from triforge.clients.transport import get_json, http_client
+from triforge.errors import UnavailableError
+from triforge.testing.model_folders import words_folder
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment(**settings: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("TRIFORGE_")}
+    return {**kept, "PYTHONPATH": str(ROOT), **{f"TRIFORGE_{k}": v for k, v in settings.items()}}
+
+
+@contextmanager
+def process(**settings: str) -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen(
+        [sys.executable, "-m", "services.policy"],
+        cwd=ROOT,
+        env=environment(**settings),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield started
+    finally:
+        started.terminate()
+        started.communicate(timeout=30)
+
+
+async def test_the_room_comes_up_before_its_engines_and_stops_when_told(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    settings = {
+        "ROLE": "judges",
+        "JUDGES_URL": url,
+        "ENGINES": "http://127.0.0.1:1",
+        "MODEL": str(words_folder(tmp_path, ["go"])),
+    }
+    with process(**settings) as started:
+        async with http_client(url) as client:
+            assert await get_json(client, "/healthz", deadline_s=60) == {"status": "alive"}
+            with pytest.raises(UnavailableError, match="none of 1 engines serves"):
+                await get_json(client, "/readyz")
+    assert started.returncode in (0, -15)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"MODEL": "/nowhere"}, "tokenizer.json is missing"),
+        ({"ENGINES": " , "}, "TRIFORGE_ENGINES: given none"),
+        ({"COLOUR": "red"}, "TRIFORGE_COLOUR: unknown field"),
+    ],
+)
+def test_settings_that_cannot_work_end_it_with_a_sentence(
+    settings: dict[str, str], sentence: str
+) -> None:
+    with process(**settings) as started:
+        _, said = started.communicate(timeout=60)
+    assert started.returncode == 2
+    assert sentence in said
+    assert "Traceback" not in said
