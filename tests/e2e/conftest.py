@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from services.env_adapter.environments.household.kinds import GOAL_TYPES
 from services.env_adapter.environments.household.wording import vocabulary
 from services.trainer.tiny import build_tiny_model
 from triforge.clients.env_adapter import EnvAdapterClient
@@ -23,6 +24,8 @@ from triforge.config import Settings
 from triforge.messages import GenerateSpec, PoolRequest, RunState
 
 _START_S = 120.0
+# the words of the constrained answers: a word-level model can only say what its vocabulary has
+_REWRITER_WORDS = ("goal:", "object:", "target:", "hint:", "yes", "no")
 _JUDGE_WORDS = (r"\boxed{1}", r"\boxed{-1}", ";", ">", "?")
 
 DOCUMENT = """
@@ -148,7 +151,9 @@ class Deployment:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    build_tiny_model(folder, [*vocabulary(), *_JUDGE_WORDS], seed=3)
+    values = [*vocabulary(), *GOAL_TYPES]
+    words = {*values, *(f"{value}," for value in values), *_JUDGE_WORDS, *_REWRITER_WORDS}
+    build_tiny_model(folder, sorted(words), seed=3)
     return folder
 
 
