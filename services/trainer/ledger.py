@@ -24,6 +24,7 @@ NOT_FOR_TRAINING = {
 STALE = "stale weight version"
 TOO_LONG = "longer than max_tokens"
 OVER_BUDGET = "over max_rows"
+NO_TOKENS = "no sampled tokens"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +107,9 @@ def keep_ledger(
     ledger.policy_rows = _policy_rows(policy_drafts, preset, policy_limits, seed)
     ledger.reward_rows = _vote_rows(vote_drafts, preset, reward_limits, seed)
     for record in ledger.records:
+        for entry in (record, *record["votes"]):
+            if entry["reason"]:
+                entry["advantage"] = 0.0  # the one that was used
         ledger.reasons[record["reason"] or "trained"] += 1
     return ledger
 
@@ -207,11 +211,10 @@ def _policy_drafts(
         for step, record in zip(trajectory.steps, records, strict=True):
             if step.segment != number:
                 continue
-            if record["reason"] == "" and any(v != version for v in record["policy_versions"]):
-                record["reason"] = STALE
-            if record["reason"] == "" and len(segment.ids) > limits.max_tokens:
-                record["reason"] = TOO_LONG
-            if record["reason"] == "" and step.end > step.start:
+            record["reason"] = record["reason"] or _unfit(
+                step.end - step.start, record["policy_versions"], version, len(segment.ids), limits
+            )
+            if not record["reason"]:
                 spans.append(Span(step.start, step.end, record["advantage"]))
                 used.append(record)
         if spans:
@@ -238,11 +241,10 @@ def _vote_drafts(
             zip(given.votes, records[given.step]["votes"], strict=True)
         ):
             length = len(given.prompt_ids) + len(vote.ids)
-            if record["reason"] == "" and any(v != version for v in record["versions"]):
-                record["reason"] = STALE
-            if record["reason"] == "" and length > limits.max_tokens:
-                record["reason"] = TOO_LONG
-            if record["reason"] or not vote.ids:
+            record["reason"] = record["reason"] or _unfit(
+                len(vote.ids), record["versions"], version, length, limits
+            )
+            if record["reason"]:
                 continue
             span = Span(len(given.prompt_ids), length, record["advantage"])
             logprobs = (0.0,) * len(given.prompt_ids) + vote.logprobs
@@ -252,6 +254,15 @@ def _vote_drafts(
             )
             drafts.append((draft, record))
     return drafts
+
+
+def _unfit(tokens: int, sampled: list[int], wanted: int, length: int, limits: Limits) -> str:
+    """Why `tokens` sampled tokens in a row of `length` are not trained on; empty if they are."""
+    if tokens == 0:
+        return NO_TOKENS
+    if sampled != [wanted]:  # tokens of no known version count as stale
+        return STALE
+    return TOO_LONG if length > limits.max_tokens else ""
 
 
 def _drawn(count: int, max_rows: int, seed: int) -> set[int]:
@@ -269,7 +280,7 @@ def _policy_rows(
     for i, (_, records) in enumerate(drafts):
         if i not in kept:
             for record in records:
-                record["reason"], record["advantage"] = OVER_BUDGET, 0.0
+                record["reason"] = OVER_BUDGET
     weights = _span_weights([d.spans for d, _ in chosen], preset)
     rows = []
     for (draft, records), per_span in zip(chosen, weights, strict=True):
@@ -286,7 +297,7 @@ def _vote_rows(
     chosen = [drafts[i] for i in sorted(kept)]
     for i, (_, record) in enumerate(drafts):
         if i not in kept:
-            record["reason"], record["advantage"] = OVER_BUDGET, 0.0
+            record["reason"] = OVER_BUDGET
     weights = _span_weights([d.spans for d, _ in chosen], preset)
     rows = []
     for (draft, record), per_span in zip(chosen, weights, strict=True):

@@ -101,9 +101,9 @@ def export_ledgers(store: ArtifactStore, uris: Iterable[str], path: Path) -> int
                 rows += table.num_rows
         aside.replace(path)
     except pa.ArrowException as error:
-        aside.unlink(missing_ok=True)
         raise StorageError(f"cannot export to {path}: {error}") from error
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise storage_error("write", str(path), error) from error
+    finally:
+        aside.unlink(missing_ok=True)
     return rows
