@@ -1,0 +1,111 @@
+"""What a step says about policy, judge and tasks, checked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.trainer.measures import critic_notes, judge_measures, step_measures, success_rate
+from tests.unit.trainer.played import group_task, judged, task_of, trajectory, votes_on
+from triforge.messages import JudgedGroup, TrajectoryGroup
+
+
+def measures(*groups: JudgedGroup) -> dict[str, float]:
+    return step_measures(groups, alpha_low=0.2, alpha_high=0.8)
+
+
+def labelled(labels: list[int], values: list[list[int]]) -> JudgedGroup:
+    """One won rollout whose steps the environment calls good or bad, with the votes on them."""
+    group = group_task(rollouts=1)
+    played = trajectory(group, 0, outcome=1, lengths=[1] * len(labels), labels=labels)
+    whole = TrajectoryGroup(group=group, task=task_of(group), trajectories=(played,))
+    return JudgedGroup(played=whole, votes=(votes_on(played, values),))
+
+
+def test_rates_count_measured_rollouts_only() -> None:
+    group = judged(group_task(rollouts=4), [1, -1, -1, None], [[[]], [[], []], [[]], [[]]])
+    found = measures(group)
+    assert (found["groups"], found["trajectories"]) == (1.0, 4.0)
+    assert found["success"] == pytest.approx(1 / 3)
+    assert found["infrastructure_failures"] == 1.0
+    assert found["length"] == pytest.approx(4 / 3)
+
+
+def test_the_band_is_inclusive_and_counts_groups() -> None:
+    def group(name: str, wins: int, of: int) -> JudgedGroup:
+        outcomes = [1] * wins + [-1] * (of - wins)
+        return judged(group_task(name, rollouts=of), outcomes, [[[]]] * of)
+
+    found = measures(group("a", 1, 5), group("b", 4, 5), group("c", 0, 5), group("d", 5, 5))
+    assert (found["in_band"], found["all_same"], found["success"]) == (0.5, 0.5, 0.5)
+
+
+def test_candidates_and_evaluations_count_in_no_rate() -> None:
+    def lost(purpose: str) -> JudgedGroup:
+        return judged(group_task(purpose, purpose=purpose, rollouts=1), [-1], [[[1]]])
+
+    won = judged(group_task("t", rollouts=1), [1], [[[1]]])
+    found = measures(won, lost("measure_candidate"), lost("evaluate"))
+    assert (found["groups"], found["trajectories"], found["success"]) == (3.0, 1.0, 1.0)
+    assert found["judge/votes"] == 1.0
+
+
+def test_what_cannot_be_measured_is_left_out() -> None:
+    broken = judged(group_task(rollouts=2), [None, None], [[], []])
+    found = measures(broken)
+    assert found == {
+        "groups": 1.0,
+        "trajectories": 2.0,
+        "infrastructure_failures": 2.0,
+        "retries": 0.0,
+    }
+    assert measures() == {
+        "groups": 0.0,
+        "trajectories": 0.0,
+        "infrastructure_failures": 0.0,
+        "retries": 0.0,
+    }
+    assert success_rate([broken]) == (0, 0)
+
+
+def test_balanced_accuracy_does_not_reward_a_constant_answer() -> None:
+    constant = judge_measures([labelled([1, 1, 1, -1], [[1], [1], [1], [1]])])
+    assert constant["judge/accuracy"] == constant["judge/constant"] == 0.75
+    assert constant["judge/balanced"] == 0.5
+    right = judge_measures([labelled([1, 1, 1, -1], [[1], [1], [1], [-1]])])
+    assert (right["judge/accuracy"], right["judge/balanced"]) == (1.0, 1.0)
+
+
+def test_invalid_votes_are_counted_and_kept_out_of_every_accuracy() -> None:
+    found = judge_measures([labelled([1, -1], [[1, 0], [0, 0]])])
+    assert (found["judge/votes"], found["judge/invalid"]) == (4.0, 0.75)
+    assert (found["judge/accuracy"], found["judge/positive"]) == (1.0, 1.0)
+    assert "judge/balanced" not in found  # no valid vote on a bad step
+    assert judge_measures([labelled([1], [[0]])]) == {"judge/votes": 1.0, "judge/invalid": 1.0}
+    assert judge_measures([labelled([1], [[]])]) == {}
+
+
+def test_votes_are_compared_with_the_outcome_of_their_rollout() -> None:
+    group = judged(group_task(), [1, -1], [[[1, -1]], [[1, -1]]])
+    assert judge_measures([group])["judge/outcome"] == 0.5
+    assert "judge/accuracy" not in judge_measures([group])  # the environment labels no step here
+
+
+def test_the_critic_reads_failures_as_they_come_and_the_shortest_successes() -> None:
+    group = judged(
+        group_task(rollouts=5),
+        [1, -1, 1, None, -1],
+        [[[1], [1]], [[-1]], [[1]], [[1]], [[0, -1]]],
+    )
+    failed = critic_notes(group, succeeded=False, count=2)
+    assert [note.trajectory_id for note in failed] == ["g-01", "g-04"]
+    assert failed[1].judge_texts == ("step 1: bad",)
+    assert failed[1].steps == (("a0", "o1", (0, -1)),)
+    won = critic_notes(group, succeeded=True, count=1)
+    assert [note.trajectory_id for note in won] == ["g-02"]
+    assert (won[0].success, won[0].judge_texts) == (True, ())
+
+
+def test_notes_of_an_unjudged_group_hold_no_votes() -> None:
+    group = judged(group_task(votes=0, rollouts=1), [-1], [[[1]]])
+    silent = group.model_copy(update={"votes": (None,)})
+    assert critic_notes(silent, succeeded=False, count=3)[0].steps == (("a0", "o1", ()),)
