@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.local_engine.detokenize import TextCodec
+from services.local_engine.engine import Engine
+from services.local_engine.request import Prompt, SamplingParams
+from tests.unit.local_engine.models import build_folder, new_engine
+from triforge.errors import InputError
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}, "b": {"enum": ["x", "yy", 3]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+async def sample(
+    engine: Engine, count: int, **params: Any
+) -> list[tuple[str, dict[str, Any] | None]]:
+    """(text, finish reason) of `count` samples of a prompt."""
+    ids = engine.codec.encode("w1" if engine.codec.tokenizer.decoder is None else "a")
+    settings = SamplingParams(n=count, sampling_seed=1, **params)
+    sequences = engine.build(Prompt(ids, settings, "r"))
+    await engine.generate(sequences)
+    return [(engine.codec.decode(seq.output), seq.finish) for seq in sequences]
+
+
+@pytest.fixture
+def words(folder: Path) -> Any:
+    engine = new_engine(folder)
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture
+def bytes_engine(byte_folder: Path) -> Any:
+    engine = new_engine(byte_folder)
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+async def test_json_output_over_bytes_always_fits_the_schema(bytes_engine: Engine) -> None:
+    # Bounded whitespace: a random model would otherwise print spaces until its tokens run out.
+    strict = SCHEMA | {"x-guidance": {"whitespace_flexible": False}}
+    for text, finish in await sample(
+        bytes_engine, 12, json_schema=json.dumps(strict), max_new_tokens=80
+    ):
+        found = json.loads(text)
+        assert type(found["a"]) is bool
+        assert found["b"] in ("x", "yy", 3)
+        assert finish == {"type": "stop", "matched": 2}
+
+
+async def test_regex_output_over_bytes_always_matches(bytes_engine: Engine) -> None:
+    pattern = r"(yes|no), [0-9]{1,3}\."
+    for text, finish in await sample(bytes_engine, 12, regex=pattern, max_new_tokens=40):
+        assert re.fullmatch(pattern, text)
+        assert finish == {"type": "stop", "matched": 2}
+
+
+async def test_regex_output_over_words_always_matches(words: Engine) -> None:
+    # "yes" begins "yesterday": a word must not be taken for the beginning of another one.
+    pattern = r"(yesterday|no) (w[1-3]|w1[0-9]) (yes|no)"
+    found = await sample(words, 16, regex=pattern, max_new_tokens=20)
+    for text, finish in found:
+        assert re.fullmatch(pattern, text)
+        assert finish == {"type": "stop", "matched": 2}
+    assert len({text for text, _ in found}) > 4
+
+
+async def test_json_output_over_words_always_fits_the_schema(words: Engine) -> None:
+    numbers = {"a": {"type": "integer"}, "b": {"enum": [1, "a", "b"]}}
+    schema = json.dumps({**SCHEMA, "properties": numbers})
+    for text, _ in await sample(words, 12, json_schema=schema, max_new_tokens=30):
+        found = json.loads(text)
+        assert type(found["a"]) is int
+        assert found["b"] in (1, "a", "b")
+
+
+async def test_constrained_tokens_keep_the_logprobs_of_the_free_distribution(words: Engine) -> None:
+    ids = words.codec.encode("w1")
+    forced = words.build(Prompt(ids, SamplingParams(regex="w5", temperature=0.0), "f"))
+    prompt = words.codec.encode("w1 w5")
+    scored = words.build(Prompt(prompt, SamplingParams(max_new_tokens=0), "s", True, 0))
+    await words.generate(forced)
+    await words.generate(scored)
+    assert forced[0].logprobs[0] == pytest.approx(scored[0].input_scores[1][0], abs=1e-5)
+
+
+async def test_a_grammar_that_the_vocabulary_cannot_continue_ends_as_aborted(words: Engine) -> None:
+    [(_, finish)] = await sample(words, 1, regex="w1 unheard", max_new_tokens=20)
+    assert finish is not None
+    assert finish["type"] == "abort"
+    assert "no token of the vocabulary" in finish["message"]
+
+
+@pytest.mark.parametrize(
+    "params", [{"regex": "(a"}, {"json_schema": "{no"}, {"json_schema": '{"type": "nonsense"}'}]
+)
+async def test_an_invalid_grammar_is_refused(words: Engine, params: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=r"invalid|not valid"):
+        words.build(Prompt([3], SamplingParams(**params), "r"))
+
+
+async def test_a_grammar_needs_an_end_token(tmp_path: Path) -> None:
+    folder = build_folder(tmp_path / "m", eos_token_id=None)
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "generation_config.json").unlink()
+    assert TextCodec(folder).end_ids == frozenset()
+    with pytest.raises(InputError, match="eos_token_id"):
+        new_engine(folder).build(Prompt([3], SamplingParams(regex="w1"), "r"))

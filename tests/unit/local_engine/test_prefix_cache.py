@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from services.local_engine.prefix_cache import PrefixCache
+
+
+def cells(ids: list[int]) -> Tensor:
+    """Fake keys and values that can be recognised: the running hash of the prefix."""
+    found, state = [], 1
+    for i in ids:
+        state = (state * 31 + i + 1) % 1_000_003
+        found.append(float(state))
+    return torch.tensor(found).view(1, -1, 1, 1, 1).expand(1, -1, 2, 1, 1).clone()
+
+
+def add(cache: PrefixCache, ids: list[int]) -> None:
+    start = cache.missing_from(ids)
+    cache.insert(ids, start, cells(ids)[:, start:])
+
+
+def test_the_longest_common_prefix_is_found_with_its_cells() -> None:
+    cache = PrefixCache(100)
+    add(cache, [1, 2, 3, 4])
+    add(cache, [1, 2, 9, 9])
+    for ids, expected in (([1, 2, 3, 7], 3), ([1, 2, 9, 9, 5], 4), ([1, 2], 2), ([2, 1], 0)):
+        found, pieces = cache.match(ids, len(ids))
+        assert found == expected
+        if found:
+            assert torch.equal(torch.cat(pieces, dim=1), cells(ids)[:, :found])
+
+
+def test_the_limit_cuts_the_match() -> None:
+    cache = PrefixCache(100)
+    add(cache, [1, 2, 3, 4])
+    found, pieces = cache.match([1, 2, 3, 4], 3)
+    assert found == 3
+    assert pieces[0].shape[1] == 3
+
+
+def test_the_least_recently_used_prefix_is_dropped_first() -> None:
+    cache = PrefixCache(16)
+    for head in (1, 2, 3):
+        add(cache, [head] * 5)
+    cache.match([1] * 5, 5)
+    add(cache, [4] * 5)
+    assert [cache.match([head] * 5, 5)[0] for head in (1, 2, 3, 4)] == [5, 0, 0, 5]
+    assert cache.tokens == 10
+
+
+def test_a_prefix_larger_than_the_budget_is_not_kept() -> None:
+    cache = PrefixCache(3)
+    add(cache, [1, 2, 3, 4])
+    assert cache.tokens == 0
+
+
+def test_clearing_forgets_everything() -> None:
+    cache = PrefixCache(10)
+    add(cache, [1, 2, 3])
+    cache.clear()
+    assert cache.match([1, 2, 3], 3) == (0, [])
+    assert cache.tokens == 0
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=25), st.integers(4, 40)
+)
+def test_every_match_returns_the_cells_of_exactly_that_prefix(
+    rows: list[list[int]], budget: int
+) -> None:
+    cache = PrefixCache(budget)
+    for ids in rows:
+        add(cache, ids)
+        assert cache.tokens <= budget
+        found, pieces = cache.match(ids, len(ids))
+        if found:
+            assert torch.equal(torch.cat(pieces, dim=1), cells(ids)[:, :found])
+    if budget >= 200:
+        assert all(cache.match(ids, len(ids))[0] == len(ids) for ids in rows)

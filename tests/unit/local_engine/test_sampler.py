@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from services.local_engine.sampler import SamplingTable, stream_seed, uniforms
+
+LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, -3.0]])
+
+
+def frequencies(
+    count: int = 20000, bans: list[int] | None = None, **settings: float
+) -> list[float]:
+    """Shares of the tokens over `count` rows with different seeds."""
+    table = SamplingTable(count)
+    chosen = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0} | settings
+    for row in range(count):
+        table.put(row, seed=stream_seed(7, row), count=0, **chosen)  # type: ignore[arg-type]
+    banned = torch.zeros(5, dtype=torch.bool)
+    banned[bans or []] = True
+    masks = [(row, banned) for row in range(count)] if bans else []
+    ids = table.sample(LOGITS.expand(count, -1), 0, masks).ids
+    return (torch.bincount(ids, minlength=5) / count).tolist()
+
+
+def renormalised(keep: list[int], temperature: float = 1.0) -> list[float]:
+    p = torch.softmax(LOGITS[0] / temperature, -1)
+    mask = torch.zeros(5)
+    mask[keep] = 1.0
+    return (p * mask / (p * mask).sum()).tolist()
+
+
+def test_sampled_shares_follow_the_distribution() -> None:
+    assert frequencies() == pytest.approx(renormalised([0, 1, 2, 3, 4]), abs=0.012)
+
+
+def test_sampled_shares_follow_the_temperature() -> None:
+    assert frequencies(temperature=2.0) == pytest.approx(
+        renormalised([0, 1, 2, 3, 4], 2.0), abs=0.012
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "keep"),
+    [
+        ({"top_k": 2}, [0, 1]),
+        # shares are 0.60, 0.22, 0.13, 0.03, 0.004
+        ({"top_p": 0.7}, [0, 1]),
+        ({"top_p": 0.59}, [0]),
+        ({"min_p": 0.2}, [0, 1, 2]),
+        ({"top_p": 0.9, "top_k": 2, "min_p": 0.01}, [0, 1]),
+    ],
+)
+def test_filters_keep_exactly_the_likeliest_tokens(
+    settings: dict[str, float], keep: list[int]
+) -> None:
+    assert frequencies(**settings) == pytest.approx(renormalised(keep), abs=0.012)
+
+
+def test_banned_tokens_are_never_sampled_but_keep_their_share_of_the_logprobs() -> None:
+    assert frequencies(bans=[0, 2]) == pytest.approx(renormalised([1, 3, 4]), abs=0.012)
+    table = SamplingTable(1)
+    table.put(0, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=1, count=0)
+    banned = torch.tensor([True, False, False, False, False])
+    sampled = table.sample(LOGITS, 0, [(0, banned)])
+    assert sampled.ids.tolist() == [1]
+    assert sampled.logprobs.item() == pytest.approx(torch.log_softmax(LOGITS[0], -1)[1].item())
+
+
+def test_logprobs_are_taken_before_any_filter() -> None:
+    table = SamplingTable(1)
+    table.put(0, temperature=2.0, top_p=0.1, top_k=1, min_p=0.0, seed=1, count=0)
+    sampled = table.sample(LOGITS, 0, [])
+    assert sampled.logprobs.item() == pytest.approx(torch.log_softmax(LOGITS[0] / 2, -1)[0].item())
+
+
+def test_rows_of_one_batch_keep_their_own_settings() -> None:
+    table = SamplingTable(3)
+    table.put(0, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=1, count=0)
+    table.put(1, temperature=1.0, top_p=1.0, top_k=1, min_p=0.0, seed=2, count=0)
+    table.put(2, temperature=1e6, top_p=1.0, top_k=0, min_p=0.0, seed=3, count=0)
+    seen = [table.sample(LOGITS.expand(3, -1).clone(), 0, []).ids.tolist() for _ in range(40)]
+    assert {row[0] for row in seen} == {0}
+    assert {row[1] for row in seen} == {0}
+    assert {row[2] for row in seen} == {0, 1, 2, 3, 4}
+
+
+def test_random_numbers_are_fixed_by_seed_and_count() -> None:
+    seeds = np.array([1, 1, 2], dtype=np.uint64)
+    counts = np.array([0, 1, 0], dtype=np.uint64)
+    u = uniforms(seeds, counts)
+    assert len(set(u.tolist())) == 3
+    assert uniforms(seeds[::-1].copy(), counts[::-1].copy()).tolist() == u[::-1].tolist()
+
+
+def test_random_numbers_fill_the_unit_interval_evenly() -> None:
+    u = uniforms(np.full(100_000, 5, dtype=np.uint64), np.arange(100_000, dtype=np.uint64))
+    assert u.min() >= 0.0
+    assert u.max() < 1.0
+    shares = np.histogram(u, bins=20, range=(0, 1))[0] / len(u)
+    assert shares == pytest.approx(np.full(20, 0.05), abs=0.003)
+
+
+def test_samples_of_one_seed_differ_and_are_not_another_seeds_samples() -> None:
+    seeds = {stream_seed(seed, sample) for seed in range(-20, 20) for sample in range(20)}
+    assert len(seeds) == 800

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from services.local_engine.model import load_model, stage_weights
+from services.local_engine.request import Prompt, SamplingParams
+from services.local_engine.scheduler import Limits
+from services.local_engine.sequence import Sequence
+from tests.unit.local_engine.models import (
+    build_folder,
+    new_scheduler,
+    new_sequence,
+    plain_logprobs,
+    plain_model,
+    random_prompts,
+    run_all,
+)
+
+CLOSE = 1e-4
+
+
+def assert_scores_match(model: Any, sequences: list[Sequence], temperature: float = 1.0) -> None:
+    for seq in sequences:
+        expected = plain_logprobs(model, seq.ids, seq.output, temperature)
+        assert seq.logprobs == pytest.approx(expected, abs=CLOSE)
+
+
+@pytest.mark.parametrize("own_llama", [True, False])
+@pytest.mark.parametrize(("kv_heads", "tied"), [(4, False), (2, True), (1, False)])
+def test_logprobs_of_a_mixed_batch_equal_a_plain_forward_pass(
+    tmp_path: Path, own_llama: bool, kv_heads: int, tied: bool
+) -> None:
+    folder = build_folder(tmp_path / "m", num_key_value_heads=kv_heads, tie_word_embeddings=tied)
+    scheduler = new_scheduler(folder, own_llama=own_llama)
+    prompts = random_prompts(12, longest=60)
+    done = run_all(
+        scheduler, [new_sequence(p, i, max_new_tokens=3 + i) for i, p in enumerate(prompts)]
+    )
+    assert_scores_match(plain_model(folder), done)
+    assert all(seq.finish is not None for seq in done)
+
+
+def test_a_head_dim_and_a_rope_theta_of_the_config_are_used(tmp_path: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": 777.0}
+    folder = build_folder(tmp_path / "m", head_dim=12, rope_parameters=rope, rms_norm_eps=1e-2)
+    done = run_all(new_scheduler(folder), [new_sequence(list(range(3, 60)), max_new_tokens=9)])
+    assert_scores_match(plain_model(folder), done)
+
+
+def test_temperature_scales_the_logprobs_and_greedy_reports_temperature_one(folder: Path) -> None:
+    scheduler, model = new_scheduler(folder), plain_model(folder)
+    warm = run_all(scheduler, [new_sequence([5, 6, 7], max_new_tokens=9, temperature=0.7)])
+    assert_scores_match(model, warm, 0.7)
+    greedy = run_all(scheduler, [new_sequence([5, 6, 7], max_new_tokens=9, temperature=0.0)])
+    assert_scores_match(model, greedy)
+    with torch.inference_mode():
+        ids = torch.tensor([greedy[0].tokens])
+        likeliest = model(ids).logits[0, 2:-1].argmax(-1).tolist()
+    assert greedy[0].output == likeliest
+
+
+def test_a_cached_prefix_is_reused_and_changes_no_logprob(folder: Path) -> None:
+    scheduler, model = new_scheduler(folder), plain_model(folder)
+    prompts = random_prompts(8, shared=50)
+    first = run_all(scheduler, [new_sequence(prompts[0], max_new_tokens=6, ignore_eos=True)])
+    later = [new_sequence(p, i, max_new_tokens=6) for i, p in enumerate(prompts[1:])]
+    run_all(scheduler, later)
+    next_turn = [*first[0].tokens, 40, 41, 42]
+    turn = run_all(scheduler, [new_sequence(next_turn, max_new_tokens=6)])
+    assert first[0].cached == 0
+    assert all(seq.cached >= 50 for seq in later)
+    # The last sampled token was never fed back, so its keys and values do not exist.
+    assert turn[0].cached == len(first[0].tokens) - 1
+    assert_scores_match(model, [*later, *turn])
+
+
+def test_prompts_that_arrive_together_compute_their_shared_prefix_once(folder: Path) -> None:
+    scheduler, model = new_scheduler(folder), plain_model(folder)
+    prompt = list(range(3, 63))
+    together = [new_sequence(prompt, i, max_new_tokens=5) for i in range(6)]
+    run_all(scheduler, together)
+    assert sorted(seq.cached for seq in together) == [0, 59, 59, 59, 59, 59]
+    assert len({tuple(seq.output) for seq in together}) > 1
+    assert_scores_match(model, together)
+
+
+def test_prompt_logprobs_equal_a_plain_forward_pass_even_on_a_cached_prefix(folder: Path) -> None:
+    scheduler, model = new_scheduler(folder), plain_model(folder)
+    ids = list(range(3, 33))
+    run_all(scheduler, [new_sequence(ids, max_new_tokens=2)])
+    for start, max_new in ((0, 0), (10, 3), (29, 1)):
+        prompt = Prompt(ids, SamplingParams(), f"s{start}", True, start, 2)
+        seq = Sequence(prompt, prompt.rid, 1, max_new, frozenset())
+        seq.watch()
+        run_all(scheduler, [seq])
+        scores = [score for score, _ in seq.input_scores]
+        assert [token for _, token in seq.input_scores] == ids[start:]
+        assert scores[0] is None
+        assert scores[1:] == pytest.approx(plain_logprobs(model, ids[: start + 1], ids[start + 1 :]), abs=CLOSE)  # fmt: skip
+        assert len(seq.input_top) == len(scores)
+        assert len(seq.output) == max_new
+        assert seq.cached <= start
+
+
+def test_a_prompt_longer_than_one_prefill_chunk_is_computed_in_pieces(tmp_path: Path) -> None:
+    folder = build_folder(tmp_path / "m", max_position_embeddings=2048)
+    prompts = [[3 + i % 90 for i in range(n)] for n in (700, 1100, 650)]
+    done = run_all(
+        new_scheduler(folder, Limits(max_prefill_tokens=4096)),
+        [new_sequence(p, i, max_new_tokens=4) for i, p in enumerate(prompts)],
+    )
+    assert_scores_match(plain_model(folder), done)
+
+
+def test_a_seed_gives_the_same_tokens_alone_and_in_any_batch(folder: Path) -> None:
+    prompts = random_prompts(10, seed=3)
+    make = lambda i: new_sequence(prompts[i], 100 + i, max_new_tokens=12, top_p=0.9)  # noqa: E731
+    alone = [run_all(new_scheduler(folder), [make(i)])[0].output for i in range(10)]
+    together = run_all(new_scheduler(folder), [make(i) for i in range(10)])
+    assert [seq.output for seq in together] == alone
+    reverse = run_all(
+        new_scheduler(folder, Limits(max_running=3)), [make(i) for i in range(9, -1, -1)]
+    )
+    assert [seq.output for seq in reversed(reverse)] == alone
+
+
+def test_requests_join_and_leave_while_others_run(folder: Path) -> None:
+    scheduler, model = new_scheduler(folder, Limits(max_running=4)), plain_model(folder)
+    prompts = random_prompts(11, seed=5)
+    sequences = [new_sequence(p, i, max_new_tokens=2 + 3 * i) for i, p in enumerate(prompts)]
+    for seq in sequences:
+        scheduler.submit([seq])
+        scheduler.step()
+        assert len(scheduler.running) <= 4
+    while not scheduler.idle:
+        scheduler.step()
+    assert_scores_match(model, sequences)
+
+
+def test_running_requests_never_hold_more_tokens_than_the_limit(folder: Path) -> None:
+    scheduler = new_scheduler(folder, Limits(max_total_tokens=50))
+    sequences = [new_sequence([7] * 10, i, max_new_tokens=10, ignore_eos=True) for i in range(5)]
+    scheduler.submit(sequences)
+    most = 0
+    while not scheduler.idle:
+        scheduler.step()
+        most = max(most, len(scheduler.running))
+    assert most == 2
+    assert all(len(seq.output) == 10 for seq in sequences)
+
+
+def test_swapped_weights_serve_from_the_next_token_and_spans_say_so(
+    folder: Path, other_folder: Path
+) -> None:
+    scheduler = new_scheduler(folder)
+    _, config = load_model(folder)
+    prompts = random_prompts(16, seed=7)
+    running = [
+        new_sequence(p, i, max_new_tokens=20, ignore_eos=True) for i, p in enumerate(prompts)
+    ]
+    scheduler.submit(running)
+    for _ in range(5):
+        scheduler.step()
+    before = [len(seq.output) for seq in running]
+    scheduler.swap(stage_weights(other_folder, scheduler.model, config), "1")
+    run_all(scheduler, [fresh := new_sequence(prompts[0], 99, max_new_tokens=8)])
+    for seq, count in zip(running, before, strict=True):
+        assert seq.spans == [("0", 0), ("1", count)]
+        assert len(seq.output) == 20
+        old = plain_logprobs(plain_model(folder), seq.ids, seq.output[:count])
+        assert seq.logprobs[:count] == pytest.approx(old, abs=CLOSE)
+    # The running rows kept keys of the old weights; a fresh request must not see any of them.
+    assert fresh.cached == 0
+    assert fresh.spans == [("1", 0)]
+    assert_scores_match(plain_model(other_folder), [fresh])
+    again = run_all(scheduler, [new_sequence(running[0].tokens, 98, max_new_tokens=4)])
+    assert_scores_match(plain_model(other_folder), again)
+
+
+def test_retracted_requests_go_on_as_if_nothing_had_happened(folder: Path) -> None:
+    prompts = random_prompts(6, seed=9)
+    make = lambda: [new_sequence(p, i, max_new_tokens=15) for i, p in enumerate(prompts)]  # noqa: E731
+    expected = [seq.output for seq in run_all(new_scheduler(folder), make())]
+    scheduler, sequences = new_scheduler(folder), make()
+    scheduler.submit(sequences)
+    for _ in range(4):
+        scheduler.step()
+    scheduler.pause("retract")
+    assert scheduler.idle
+    assert scheduler.running == []
+    assert scheduler.flush()
+    scheduler.resume()
+    run_all(scheduler, [])
+    assert [seq.output for seq in sequences] == expected
+    assert {seq.retractions for seq in sequences if len(seq.output) > 4} == {1}
+
+
+def test_pausing_in_place_keeps_the_rows_and_refuses_to_flush(folder: Path) -> None:
+    scheduler = new_scheduler(folder)
+    seq = new_sequence([5, 6], max_new_tokens=8, ignore_eos=True)
+    scheduler.submit([seq])
+    scheduler.step()
+    scheduler.pause("in_place")
+    count = len(seq.output)
+    scheduler.step()
+    assert len(seq.output) == count
+    assert not scheduler.flush()
+    scheduler.resume()
+    run_all(scheduler, [])
+    assert len(seq.output) == 8
+
+
+def test_aborted_requests_keep_what_they_have_and_the_others_go_on(folder: Path) -> None:
+    scheduler, model = new_scheduler(folder, Limits(max_running=4)), plain_model(folder)
+    prompts = random_prompts(6, seed=11)
+    sequences = [
+        new_sequence(p, i, max_new_tokens=9, ignore_eos=True) for i, p in enumerate(prompts)
+    ]
+    scheduler.submit(sequences)
+    for _ in range(3):  # the first step admits, samples a token and decodes one more
+        scheduler.step()
+    assert scheduler.abort(lambda seq: seq.rid in ("r0", "r2", "r5")) == 3
+    run_all(scheduler, [])
+    gone = [seq for seq in sequences if seq.finish is not None and seq.finish["type"] == "abort"]
+    assert [seq.rid for seq in gone] == ["r0", "r2", "r5"]
+    assert [len(seq.output) for seq in sequences] == [4, 9, 4, 9, 9, 0]
+    assert_scores_match(model, sequences)
+
+
+def test_a_token_that_ends_the_output_is_kept_and_length_comes_first(folder: Path) -> None:
+    scheduler = new_scheduler(folder)
+    full = run_all(scheduler, [new_sequence([9, 8], 4, max_new_tokens=6, ignore_eos=True)])[0]
+    third = full.output[2]
+    cut = full.output.index(third) + 1
+    prompt = Prompt([9, 8], SamplingParams(), "x")
+    stopped = Sequence(prompt, "x", 4, 6, frozenset({third}))
+    exact = Sequence(prompt, "y", 4, cut, frozenset({third}))
+    run_all(scheduler, [stopped, exact])
+    assert stopped.output == full.output[:cut]
+    assert stopped.finish == {"type": "stop", "matched": third}
+    assert exact.finish == {"type": "length", "length": cut}

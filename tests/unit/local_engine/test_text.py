@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from services.local_engine.detokenize import StopStrings, TextCodec, final_text
+from services.local_engine.request import SamplingParams, parse_sampling
+from tests.unit.local_engine.models import END, VOCAB, build_folder
+from triforge.errors import InputError, WeightsError
+
+
+@pytest.fixture
+def codec(byte_folder: Path) -> TextCodec:
+    return TextCodec(byte_folder)
+
+
+def test_text_survives_encoding_and_decoding(codec: TextCodec) -> None:
+    text = "Grüße, 世界!"
+    assert codec.decode(codec.encode(text)) == text
+
+
+def test_a_stop_string_is_found_across_tokens_and_at_its_last_token_only(codec: TextCodec) -> None:
+    stops = StopStrings(codec, ("世界", "###"), skip_special=True)
+    ids = codec.encode("say 世界 now")
+    found = [stops.find(ids[: i + 1]) for i in range(len(ids))]
+    assert found.index("世界") == len("say 世界".encode()) - 1
+    assert set(found[: found.index("世界")]) == {None}
+
+
+def test_a_stop_string_is_found_behind_special_tokens_that_are_skipped(codec: TextCodec) -> None:
+    stops = StopStrings(codec, ("ab",), skip_special=True)
+    a, b = codec.encode("a"), codec.encode("b")
+    assert stops.find([*a, *[END] * 20, *b]) == "ab"
+
+
+def test_stop_strings_match_words_that_are_joined_with_spaces(folder: Path) -> None:
+    words = TextCodec(folder)
+    stops = StopStrings(words, ("w3 w4",), skip_special=True)
+    assert stops.find(words.encode("w9 w3")) is None
+    assert stops.find(words.encode("w9 w3 w4")) == "w3 w4"
+
+
+def test_the_text_is_cut_at_the_stop_unless_it_is_to_be_kept(codec: TextCodec) -> None:
+    ids = codec.encode("yes. no")
+    cut = final_text(codec, ids, ". ", skip_special=True, keep_stop=False)
+    kept = final_text(codec, ids, ". ", skip_special=True, keep_stop=True)
+    assert (cut, kept) == ("yes", "yes. no")
+    full_stop = codec.encode(".")
+    by_token = final_text(
+        codec, codec.encode("yes."), full_stop[0], skip_special=True, keep_stop=False
+    )
+    assert by_token == "yes"
+    shown = final_text(codec, [*ids, END], END, skip_special=False, keep_stop=True)
+    assert shown == "yes. no</s>"
+
+
+def test_end_tokens_come_from_all_files_of_the_folder(tmp_path: Path) -> None:
+    folder = build_folder(tmp_path / "m")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
+    assert TextCodec(folder).end_ids == {END, 7, 8}
+
+
+def test_the_chat_template_renders_up_to_the_assistants_turn(folder: Path) -> None:
+    text = TextCodec(folder).render_chat([{"role": "user", "content": "w1 w2"}])
+    assert text == "user w1 w2 </s> assistant"
+
+
+def test_a_folder_without_a_template_or_with_a_refusing_one_says_so(
+    byte_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="no chat template"):
+        TextCodec(byte_folder).render_chat([{"role": "user", "content": "x"}])
+    folder = build_folder(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('system first') }}")
+    with pytest.raises(InputError, match="system first"):
+        TextCodec(folder).render_chat([{"role": "user", "content": "x"}])
+
+
+def test_a_chat_template_cannot_leave_its_sandbox(tmp_path: Path) -> None:
+    folder = build_folder(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text(
+        "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    )
+    with pytest.raises(InputError, match="unsafe"):
+        TextCodec(folder).render_chat([{"role": "user", "content": "x"}])
+
+
+def test_a_missing_or_broken_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"tokenizer\.json does not exist"):
+        TextCodec(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(WeightsError, match=r"tokenizer\.json cannot be read"):
+        TextCodec(tmp_path)
+
+
+def test_sampling_parameters_have_sglangs_names_and_defaults() -> None:
+    assert parse_sampling(None) == parse_sampling({}) == SamplingParams()
+    given = {"max_new_tokens": 3, "stop": "x", "top_k": -1, "temperature": 0, "stop_token_ids": [4]}
+    parsed = parse_sampling(given)
+    assert (parsed.stop, parsed.stop_token_ids, parsed.temperature) == (("x",), (4,), 0.0)
+    assert parse_sampling({"max_new_tokens": None}).max_new_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"temperature": -1}, "temperature is -1; expected a number in"),
+        ({"top_p": 0}, "top_p is 0"),
+        ({"n": 0}, "n is 0"),
+        ({"n": True}, "n is True"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5; expected an integer"),
+        ({"stop": ["a", ""]}, "stop is"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids is"),
+        ({"ignore_eos": 1}, "ignore_eos is 1"),
+        ({"regex": 3}, "regex is 3"),
+        ({"tempreature": 1.0}, "tempreature is unknown"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty is not supported"),
+        ({"regex": "a", "json_schema": "{}"}, "exclude each other"),
+        ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens 5 exceeds"),
+        (3, "expected an object"),
+    ],
+)
+def test_a_wrong_sampling_parameter_is_refused_by_name(given: object, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        parse_sampling(given)
+
+
+def test_parameters_that_mean_not_used_are_accepted() -> None:
+    neutral = {
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "logit_bias": None,
+        "ebnf": None,
+    }
+    assert parse_sampling(neutral) == SamplingParams()
+
+
+def test_the_word_tokenizer_of_these_tests_has_as_many_words_as_the_model(folder: Path) -> None:
+    assert TextCodec(folder).tokenizer.get_vocab_size() == VOCAB

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.local_engine.model import load_model, stage_weights
+from services.local_engine.weights import checksums
+from tests.unit.local_engine.models import edit_weights
+from triforge.errors import WeightsError
+
+Q = "model.layers.1.self_attn.q_proj.weight"
+
+
+def wrong_shape(tensors: dict[str, Any]) -> None:
+    tensors[Q] = torch.zeros(32, 31)
+
+
+def missing(tensors: dict[str, Any]) -> None:
+    del tensors[Q]
+
+
+def unknown(tensors: dict[str, Any]) -> None:
+    tensors["model.layers.7.surprise"] = torch.zeros(1)
+
+
+def not_finite(tensors: dict[str, Any]) -> None:
+    tensors[Q][3, 4] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (wrong_shape, rf"{Q} has shape \[32, 31\], expected \[32, 32\]"),
+        (missing, f"{Q} is missing"),
+        (unknown, "model.layers.7.surprise is unknown"),
+        (not_finite, f"{Q} holds values that are not finite"),
+    ],
+)
+def test_a_wrong_tensor_is_refused_by_name(
+    folder: Path, tmp_path: Path, change: Any, says: str
+) -> None:
+    model, config = load_model(folder)
+    with pytest.raises(WeightsError, match=says):
+        stage_weights(edit_weights(folder, tmp_path / "bad", change), model, config)
+
+
+def test_a_truncated_file_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    model, config = load_model(folder)
+    shutil.copytree(folder, bad := tmp_path / "bad")
+    file = bad / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(WeightsError, match=r"model\.safetensors cannot be read"):
+        stage_weights(bad, model, config)
+
+
+def test_a_missing_folder_file_or_shard_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    model, config = load_model(folder)
+    with pytest.raises(WeightsError, match="nowhere does not exist"):
+        stage_weights(tmp_path / "nowhere", model, config)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(WeightsError, match=r"model\.safetensors does not exist"):
+        stage_weights(tmp_path / "empty", model, config)
+    index = {"weight_map": {Q: "model-00001-of-00002.safetensors"}}
+    (tmp_path / "empty" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(WeightsError, match="model-00001-of-00002"):
+        stage_weights(tmp_path / "empty", model, config)
+
+
+def test_shards_are_read_together(folder: Path, tmp_path: Path) -> None:
+    model, config = load_model(folder)
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    shards = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
+    for file, part in shards.items():
+        save_file({n: tensors[n] for n in part}, tmp_path / file)
+    index = {"weight_map": {n: file for file, part in shards.items() for n in part}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    staged = stage_weights(tmp_path, model, config)
+    assert all(torch.equal(staged[n], tensors[n]) for n in names)
+
+
+def test_another_forward_pass_with_the_same_shapes_is_refused(folder: Path, tmp_path: Path) -> None:
+    model, config = load_model(folder)
+    bad = edit_weights(folder, tmp_path / "bad", lambda tensors: None)
+    changed = json.loads((bad / "config.json").read_text()) | {"rms_norm_eps": 0.5}
+    (bad / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(WeightsError, match=r"rms_norm_eps is 0\.5"):
+        stage_weights(bad, model, config)
+
+
+@pytest.mark.parametrize("own_llama", [True, False])
+def test_the_weights_that_serve_are_bit_for_bit_those_of_the_folder(
+    folder: Path, byte_folder: Path, own_llama: bool
+) -> None:
+    for source in (folder, byte_folder):
+        model, _ = load_model(source, own_llama=own_llama)
+        found = checksums(model.named_tensors())
+        expected = checksums(load_file(source / "model.safetensors"))
+        assert {n: expected[n] for n in found} == found
+        assert set(expected) - set(found) <= {"lm_head.weight"}
+
+
+def test_bfloat16_weights_are_widened(folder: Path, tmp_path: Path) -> None:
+    def narrow(tensors: dict[str, Any]) -> None:
+        for name in tensors:
+            tensors[name] = tensors[name].to(torch.bfloat16)
+
+    model, config = load_model(folder)
+    staged = stage_weights(edit_weights(folder, tmp_path / "half", narrow), model, config)
+    assert {t.dtype for t in staged.values()} == {torch.float32}
+
+
+def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"config\.json does not exist"):
+        load_model(tmp_path)
