@@ -5,12 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.env_adapter.adaptation.ledger import Closed, Ledger, proposal_id
+from services.env_adapter.pools import PoolMaker
+from services.env_adapter.store import PoolStore
 from triforge.errors import InputError
-from triforge.messages import CheckResult, Direction, Params, Task
-from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
+from triforge.messages import (
+    AdaptSettings,
+    CheckResult,
+    Direction,
+    Params,
+    PoolRequest,
+    Proposal,
+    Task,
+    TaskOutcome,
+)
+from triforge.rollout.protocols import Environment, EnvironmentFamily, RewriteMenu, TaskDraft
 from triforge.store.database import Database, open_database
 
 COLOURS = ("red", "green", "blue")
@@ -91,3 +104,113 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened = open_database(url or f"sqlite:///{tmp_path}/store.sqlite")
     yield opened
     opened.close()
+
+
+class Room:
+    """A pool of two training slots and one held-out one, with its ledger."""
+
+    hard = TaskDraft(
+        params={"shelf": 5, "colour": "blue"}, instruction="Put a blue ball on shelf 5."
+    )
+
+    def __init__(self, database: Database, family: EnvironmentFamily) -> None:
+        rows: list[tuple[str, Any]] = [
+            ("a", {"params": {"shelf": 1}}),
+            ("b", {"params": {"shelf": 2}}),
+            ("c", {"params": {"shelf": 3}, "split": "heldout"}),
+        ]
+        maker = PoolMaker(database, lambda _: family)
+        self.pool = maker.create(PoolRequest(name="p", environment="shelf"), rows)[0]
+        self.database = database
+        self.ledger = Ledger(database)
+        self.store = PoolStore(database)
+        self.held, self.first, self.second = (t.id for t in self.store.tasks("p").tasks)
+
+    def outcome(self, task_id: str, successes: int, group: str = "g", **more: Any) -> TaskOutcome:
+        fields: dict[str, Any] = {
+            "step": 0, "purpose": "train", "measured": 8, "policy_version": 1, **more
+        }  # fmt: skip
+        return TaskOutcome(
+            group_id=group,
+            run_id="r",
+            pool_id=self.pool.id,
+            task_id=task_id,
+            successes=successes,
+            rollouts=8,
+            **fields,
+        )
+
+    def propose(
+        self, task_id: str, group: str = "g", draft: TaskDraft | None = hard, **more: Any
+    ) -> Proposal | Closed:
+        settings = more.pop("settings", AdaptSettings(max_pending=9))
+        outcome = self.outcome(task_id, 8, group, settings=settings)
+        self.ledger.record(outcome)
+        parent = self.store.task(task_id)
+        proposal = Proposal(
+            id=proposal_id(group),
+            pool_id=self.pool.id,
+            slot=parent.slot,
+            parent_id=task_id,
+            candidate_id=None,
+            direction="harder",
+            state="invalid",
+            run_id="r",
+            step=0,
+            trigger_accuracy=1.0,
+            critic="c",
+            prompt="p",
+            answer="a",
+            instruction_before=parent.instruction,
+            **more,
+        )
+        return self.ledger.propose(outcome, proposal, draft)
+
+    def pending(self, task_id: str, group: str = "g", **more: Any) -> Proposal:
+        made = self.propose(task_id, group, **more)
+        assert isinstance(made, Proposal)
+        assert made.candidate_id
+        return made
+
+    def measure(
+        self,
+        proposal: Proposal,
+        step: int,
+        parent: int,
+        candidate: int,
+        settings: AdaptSettings | None = None,
+        **more: Any,
+    ) -> Proposal | None:
+        """Count a pair of groups; returns what the second one led to."""
+        found = None
+        for purpose, task_id, successes in (
+            ("measure_parent", proposal.parent_id, parent),
+            ("measure_candidate", proposal.candidate_id, candidate),
+        ):
+            found = self.ledger.record(
+                self.outcome(
+                    str(task_id),
+                    successes,
+                    f"{purpose}-{step}",
+                    step=step,
+                    purpose=purpose,
+                    proposal_id=proposal.id,
+                    settings=settings or AdaptSettings(),
+                    **more,
+                )
+            )
+        return found
+
+    def states(self) -> dict[str, str]:
+        """Version -> state of the first slot."""
+        versions = self.store.lineage(self.first).versions
+        return {f"v{version.task.version}": version.task.state for version in versions}
+
+    def stored(self, proposal: Proposal) -> Proposal:
+        (found,) = [p for p in self.store.proposals("p").proposals if p.id == proposal.id]
+        return found
+
+
+@pytest.fixture
+def room(database: Database, shelf_family: EnvironmentFamily) -> Room:
+    return Room(database, shelf_family)

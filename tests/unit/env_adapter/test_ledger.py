@@ -5,128 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event
 
-from services.env_adapter.adaptation.ledger import Closed, Ledger, Opening, proposal_id
-from services.env_adapter.pools import PoolMaker
-from services.env_adapter.store import PoolStore
+from services.env_adapter.adaptation.ledger import Closed, Opening
 from triforge.errors import NotFoundError
-from triforge.messages import AdaptSettings, PoolRequest, Proposal, TaskOutcome
-from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
+from triforge.messages import AdaptSettings, Proposal
+from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import TaskRow
 
-HARD = TaskDraft(params={"shelf": 5, "colour": "blue"}, instruction="Put a blue ball on shelf 5.")
+if TYPE_CHECKING:
+    from tests.unit.env_adapter.conftest import Room
+
 PAPER = AdaptSettings(acceptance="paper")
-
-
-class Room:
-    """A pool of two training slots and one held-out one, with its ledger."""
-
-    def __init__(self, database: Database, family: EnvironmentFamily) -> None:
-        rows: list[tuple[str, Any]] = [
-            ("a", {"params": {"shelf": 1}}),
-            ("b", {"params": {"shelf": 2}}),
-            ("c", {"params": {"shelf": 3}, "split": "heldout"}),
-        ]
-        maker = PoolMaker(database, lambda _: family)
-        self.pool = maker.create(PoolRequest(name="p", environment="shelf"), rows)[0]
-        self.database = database
-        self.ledger = Ledger(database)
-        self.store = PoolStore(database)
-        self.held, self.first, self.second = (t.id for t in self.store.tasks("p").tasks)
-
-    def outcome(self, task_id: str, successes: int, group: str = "g", **more: Any) -> TaskOutcome:
-        fields: dict[str, Any] = {
-            "step": 0, "purpose": "train", "measured": 8, "policy_version": 1, **more
-        }  # fmt: skip
-        return TaskOutcome(
-            group_id=group,
-            run_id="r",
-            pool_id=self.pool.id,
-            task_id=task_id,
-            successes=successes,
-            rollouts=8,
-            **fields,
-        )
-
-    def propose(
-        self, task_id: str, group: str = "g", draft: TaskDraft | None = HARD, **more: Any
-    ) -> Proposal | Closed:
-        settings = more.pop("settings", AdaptSettings(max_pending=9))
-        outcome = self.outcome(task_id, 8, group, settings=settings)
-        self.ledger.record(outcome)
-        parent = self.store.task(task_id)
-        proposal = Proposal(
-            id=proposal_id(group),
-            pool_id=self.pool.id,
-            slot=parent.slot,
-            parent_id=task_id,
-            candidate_id=None,
-            direction="harder",
-            state="invalid",
-            run_id="r",
-            step=0,
-            trigger_accuracy=1.0,
-            critic="c",
-            prompt="p",
-            answer="a",
-            instruction_before=parent.instruction,
-            **more,
-        )
-        return self.ledger.propose(outcome, proposal, draft)
-
-    def pending(self, task_id: str, group: str = "g", **more: Any) -> Proposal:
-        made = self.propose(task_id, group, **more)
-        assert isinstance(made, Proposal)
-        assert made.candidate_id
-        return made
-
-    def measure(
-        self,
-        proposal: Proposal,
-        step: int,
-        parent: int,
-        candidate: int,
-        settings: AdaptSettings | None = None,
-        **more: Any,
-    ) -> Proposal | None:
-        """Count a pair of groups; returns what the second one led to."""
-        found = None
-        for purpose, task_id, successes in (
-            ("measure_parent", proposal.parent_id, parent),
-            ("measure_candidate", proposal.candidate_id, candidate),
-        ):
-            found = self.ledger.record(
-                self.outcome(
-                    str(task_id),
-                    successes,
-                    f"{purpose}-{step}",
-                    step=step,
-                    purpose=purpose,
-                    proposal_id=proposal.id,
-                    settings=settings or AdaptSettings(),
-                    **more,
-                )
-            )
-        return found
-
-    def states(self) -> dict[str, str]:
-        """Version -> state of the first slot."""
-        versions = self.store.lineage(self.first).versions
-        return {f"v{version.task.version}": version.task.state for version in versions}
-
-    def stored(self, proposal: Proposal) -> Proposal:
-        (found,) = [p for p in self.store.proposals("p").proposals if p.id == proposal.id]
-        return found
-
-
-@pytest.fixture
-def room(database: Database, shelf_family: EnvironmentFamily) -> Room:
-    return Room(database, shelf_family)
 
 
 # ---- measurements ----
@@ -159,9 +53,9 @@ def test_a_proposal_puts_its_candidate_beside_the_active_parent(room: Room) -> N
     assert room.states() == {"v0": "active", "v1": "pending"}
     candidate = room.store.task(f"{room.first}-v1")
     assert (candidate.id, candidate.parent_id) == (made.candidate_id, room.first)
-    assert (candidate.params, candidate.instruction) == (HARD.params, HARD.instruction)
+    assert (candidate.params, candidate.instruction) == (room.hard.params, room.hard.instruction)
     assert (candidate.slot, candidate.split) == (room.first, "train")
-    assert made.instruction_after == HARD.instruction
+    assert made.instruction_after == room.hard.instruction
 
 
 def test_an_invalid_proposal_is_kept_and_leaves_the_slot_free(room: Room) -> None:
