@@ -1,0 +1,294 @@
+"""The docs say what the code does: every knob is documented, every link leads somewhere, every command can be typed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import click
+import pytest
+import typer.main
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from scripts import gen_docs
+from services.env_adapter.environments import registry
+from services.env_adapter.routes import add_routes as add_env_adapter
+from services.policy.openai import ChatRequest
+from services.policy.routes import GenerateBatch
+from services.policy.routes import routes as policy_routes
+from services.reward.routes import add_routes as add_reward
+from services.trainer.routes import router as trainer_router
+from services.trainer.runs import RunRequest
+from triforge.algorithms.presets import PRESETS
+from triforge.cli.main import app as cli
+from triforge.config import RunConfig, Section, Settings, merge, parse, read_document
+from triforge.messages import JudgeRequest, PlanRequest, PoolRequest, WeightsUpdate
+from triforge.supervisor.layout import ENGINE_PORTS, REDIS_PORT
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("services/**/*.md")],
+    key=lambda path: path.as_posix(),
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def prose(path: Path) -> str:
+    """A page without its code blocks."""
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def section_of(page: str, heading: str) -> str:
+    """The text under a heading, up to the next one."""
+    _, found, rest = page.partition(f"\n{heading}\n")
+    assert found, f"no heading {heading!r}"
+    return re.split(r"\n#+ ", rest)[0]
+
+
+# ---- what is generated, and what has to be documented ----
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    assert gen_docs.main(["--check"]) == 0, "run make docs"
+
+
+def config_fields(section: type[Section], path: str = "") -> Iterator[tuple[str, str]]:
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            yield from config_fields(inner, f"{path}.{name}".lstrip("."))
+        else:
+            yield path, name
+
+
+@pytest.mark.parametrize(("path", "name"), list(config_fields(RunConfig)))
+def test_every_config_field_is_documented_under_its_section(path: str, name: str) -> None:
+    rows = section_of(CONFIGURATION, f"## `[{path}]`").splitlines()
+    row = next((row for row in rows if row.startswith(f"| `{name}` |")), "")
+    assert row.rstrip(" |").count("|") == 4, f"{path}.{name} lacks a row or a description"
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_environment_variable_is_documented(name: str) -> None:
+    assert f"| `TRIFORGE_{name.upper()}` |" in CONFIGURATION
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_documented(name: str) -> None:
+    algorithms = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    assert f"| `{name}` |" in algorithms
+    assert f"`{name}`" in section_of(CONFIGURATION, "## Presets")
+
+
+@pytest.mark.parametrize("name", registry.FAMILIES)
+def test_every_environment_family_is_documented(name: str) -> None:
+    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    assert f"| `{name}` |" in page
+    assert f"environments/{name}/README.md" in page
+
+
+def test_the_ports_in_the_docs_are_the_default_ones() -> None:
+    defaults = Settings()
+    doors = [v for n, v in defaults if n.endswith("_url") and str(v).startswith("http")]
+    ports = {*(str(urlsplit(url).port) for url in doors), str(REDIS_PORT)}
+    ports |= {str(port) for port in ENGINE_PORTS.values()}
+    for name in ("architecture.md", "operations.md"):
+        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert ports == set(re.findall(r"\b(?:6\d{3}|[89]0\d\d)\b", page)), name
+
+
+# ---- links and commands ----
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    kept = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.strip().replace(" ", "-") for heading in kept}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_relative_link_leads_to_a_file_and_a_heading(path: Path) -> None:
+    bad = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        where, _, anchor = target.partition("#")
+        file = (path.parent / where).resolve() if where else path
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            bad.append(target)
+    assert bad == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_file_that_a_page_names_exists(path: Path) -> None:
+    inside = r"`((?:triforge|services|tests|docs|scripts|configs|bench|demo)/[\w./-]*\w/?)`"
+    named = re.findall(inside, prose(path))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_make_verb_exists(path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
+    text = path.read_text(encoding="utf-8")
+    blocks = [line for _, block in FENCE.findall(text) for line in block.splitlines()]
+    named = re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z][a-z0-9 -]*)", prose(path))
+    named += [m[1] for line in blocks if (m := re.match(r"make ([a-z][a-z0-9 -]*)", line))]
+    verbs = {verb for words in named for verb in re.split(r"\s{2,}", words)[0].split()}
+    assert verbs - targets == set()
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    block = next(block for _, block in FENCE.findall(README) if "make demo" in block)
+    assert re.findall(r"^make (\w+)", block, re.MULTILINE) == ["demo", "test"]
+
+
+def test_the_readme_keeps_one_place_for_measured_results() -> None:
+    assert README.count("<!-- demo-table -->") == README.count("<!-- /demo-table -->") == 1
+
+
+def cli_lines() -> list[str]:
+    text = "\n".join(block for _, block in FENCE.findall(README))
+    return re.findall(r"^\.venv/bin/triforge (.+?)(?: +#.*)?$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", cli_lines())
+def test_every_command_line_of_the_readme_can_be_typed(line: str) -> None:
+    command: click.Command = typer.main.get_command(cli)
+    context = click.Context(command, info_name="triforge")
+    words = shlex.split(line)
+    while isinstance(command, click.Group):
+        _, found, words = command.resolve_command(context, words)
+        assert found is not None
+        command, context = found, click.Context(found, parent=context, info_name=found.name)
+    command.make_context(command.name, words, parent=context)
+
+
+def test_the_readme_shows_every_command_of_the_command_line() -> None:
+    def leaves(command: click.Command, path: str) -> Iterator[str]:
+        if not isinstance(command, click.Group):
+            yield path.strip()
+            return
+        for name, inner in command.commands.items():
+            yield from leaves(inner, f"{path} {name}")
+
+    shown = cli_lines()
+    missing = [
+        path
+        for path in leaves(typer.main.get_command(cli), "")
+        if not any(line.startswith(path) for line in shown)
+    ]
+    assert missing == []
+
+
+# ---- the curl walk-through ----
+
+
+@dataclass(frozen=True)
+class Call:
+    """One curl of the README."""
+
+    method: str
+    port: int
+    path: str
+    body: Any = None
+
+
+def calls() -> list[Call]:
+    script = "\n".join(block for kind, block in FENCE.findall(README) if kind == "bash")
+    script = re.sub(r"^\s*#.*$", "", script, flags=re.MULTILINE)
+    return [call(text) for text in re.findall(r"curl (?:'[^']*'|[^'\n|)])+", script)]
+
+
+def call(text: str) -> Call:
+    words = shlex.split(text)
+    url = urlsplit(next(word for word in words if word.startswith("http")))
+    assert url.hostname == "127.0.0.1"
+    assert url.port is not None
+    body = json.loads(words[words.index("-d") + 1]) if "-d" in words else None
+    method = words[words.index("-X") + 1] if "-X" in words else ("GET" if body is None else "POST")
+    return Call(method, url.port, re.sub(r"\$\w+", "x", url.path), body)
+
+
+def doors() -> dict[int, FastAPI]:
+    """The routes of each room by its default port; nothing stands behind them."""
+    nothing = cast(Any, None)
+    found = {port: FastAPI() for port in (8001, 8002, 8003, 8004)}
+    found[8001].include_router(policy_routes(nothing, role="acts"))
+    add_reward(found[8002], door=nothing)
+    add_env_adapter(found[8003], store=nothing, maker=nothing, planner=nothing)
+    found[8004].include_router(trainer_router)
+    return found
+
+
+def described(app: FastAPI) -> set[tuple[str, str]]:
+    """(METHOD, path template) of every route that the app describes."""
+    return {
+        (method.upper(), path)
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+    }
+
+
+BODIES: dict[str, type[BaseModel]] = {
+    "/v1/pools": PoolRequest,
+    "/v1/pools/{pool}/plans": PlanRequest,
+    "/v1/runs": RunRequest,
+    "/v1/judge": JudgeRequest,
+    "/v1/chat/completions": ChatRequest,
+    "/v1/generate": GenerateBatch,
+    "/v1/weights": WeightsUpdate,
+}
+
+
+def template_of(app: FastAPI, given: Call) -> str:
+    for method, path in described(app):
+        pattern = re.sub(r"\{\w+\}", "[^/]+", path)
+        if method == given.method and re.fullmatch(pattern, given.path):
+            return path
+    raise AssertionError(f"no room has the route {given.method} {given.path}")
+
+
+def test_every_curl_of_the_readme_meets_a_route_and_brings_what_it_takes() -> None:
+    apps = doors()
+    found = calls()
+    assert len(found) >= 15
+    for given in found:
+        template = template_of(apps[given.port], given)
+        if given.body is not None:
+            BODIES[template].model_validate(given.body)
+
+
+def test_the_pools_and_runs_of_the_readme_are_possible() -> None:
+    for given in calls():
+        if isinstance(given.body, dict) and "generate" in given.body:
+            family = registry.family(given.body["environment"])
+            options = given.body["generate"].get("options", {})
+            assert len(family.generate(count=2, seed=1, options=options)) == 2
+        if isinstance(given.body, dict) and "config" in given.body:
+            document = read_document(ROOT / "configs" / "demo.toml")
+            parse(merge(document, given.body["config"]))
+
+
+def test_every_route_is_named_in_the_readme() -> None:
+    names = {re.sub(r"\{\w+\}", "{}", name) for name in re.findall(r"`(/v1/[^`]+)`", README)}
+    internal = {"/v1/pools/{}/plans"}  # between rooms only
+    routes = {
+        re.sub(r"\{\w+\}", "{}", path) for app in doors().values() for _, path in described(app)
+    }
+    assert routes - names == internal
+    assert names - routes == set()
