@@ -170,11 +170,12 @@ def _wire_top(rows: list[Top]) -> list[list[list[float | int | None]] | None]:
 
 
 def _wire_spans(seq: Sequence, length: int) -> list[dict[str, Any]]:
-    ends = [start for _, start in seq.spans[1:]] + [length]
+    starts = [start for _, start in seq.spans]
+    ends = [min(end, length) for end in (*starts[1:], length)]
     return [
-        {"version": version, "start": start, "end": min(end, length)}
-        for (version, start), end in zip(seq.spans, ends, strict=True)
-        if start < min(end, length)
+        {"version": version, "start": start, "end": end}
+        for (version, start), end in zip(seq.spans, ends, strict=False)  # no spans, one end
+        if start < end
     ]
 
 

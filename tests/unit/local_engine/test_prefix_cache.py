@@ -66,7 +66,8 @@ def test_clearing_forgets_everything() -> None:
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=25), st.integers(4, 40)
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=25),
+    st.sampled_from([4, 9, 20, 40, 200]),
 )
 def test_every_match_returns_the_cells_of_exactly_that_prefix(
     rows: list[list[int]], budget: int

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.local_engine.detokenize import TextCodec
+from services.local_engine.engine import Engine
+from services.local_engine.model import load_model
+from services.local_engine.request import Prompt, SamplingParams
+from tests.unit.local_engine.models import new_engine
+from tests.unit.local_engine.wire import body, client_of, until
+
+LONG = SamplingParams(max_new_tokens=200, ignore_eos=True)
+
+
+class FailingModel:
+    """A model whose forward pass fails while `broken` is set."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.broken = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def forward(self, *arguments: Any) -> Any:
+        if self.broken:
+            raise RuntimeError("out of memory")
+        return self.model.forward(*arguments)
+
+
+async def test_a_step_that_fails_fails_its_requests_and_not_the_engine(folder: Path) -> None:
+    real, config = load_model(folder)
+    model = FailingModel(real)
+    engine = Engine(model, config, TextCodec(folder), folder)
+    engine.start()
+    try:
+        async with client_of(engine) as client:
+            reply = await client.post("/generate", json=body([5]))
+            assert reply.status_code == 500
+            assert "out of memory" in reply.json()["error"]["message"]
+            model.broken = False
+            assert (await client.post("/generate", json=body([5]))).status_code == 200
+    finally:
+        engine.stop()
+
+
+async def test_a_caller_that_is_cancelled_frees_the_rows_of_its_sequences(folder: Path) -> None:
+    engine = new_engine(folder)
+    engine.start()
+    try:
+        await engine.pause("in_place")
+        task = asyncio.create_task(engine.generate(engine.build(Prompt([5], LONG, "a"))))
+        await until(lambda: engine.load()["num_waiting_reqs"] == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: engine.load()["num_waiting_reqs"] == 0)
+        await engine.resume()
+        again = engine.build(Prompt([5], LONG, "a"))  # the name is free again
+        await engine.generate(again)
+        assert len(again[0].output) == 200
+    finally:
+        engine.stop()
+
+
+async def test_stopping_the_engine_ends_open_requests_as_aborted(folder: Path) -> None:
+    engine = new_engine(folder)
+    engine.start()
+    await engine.pause("in_place")
+    sequences = engine.build(Prompt([5], LONG, "a"))
+    task = asyncio.create_task(engine.generate(sequences))
+    await until(lambda: engine.load()["num_waiting_reqs"] == 1)
+    engine.stop()
+    await task
+    assert sequences[0].finish is not None
+    assert sequences[0].finish["type"] == "abort"
+
+
+async def test_requests_without_a_seed_differ_and_are_fixed_by_the_engines_seed(
+    folder: Path,
+) -> None:
+    found = []
+    for _ in range(2):
+        engine = new_engine(folder)  # its seed is 0
+        engine.start()
+        outputs = []
+        for rid in ("a", "b"):
+            sequences = engine.build(Prompt([5], LONG, rid))
+            await engine.generate(sequences)
+            outputs.append(sequences[0].output)
+        engine.stop()
+        found.append(outputs)
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
