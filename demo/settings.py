@@ -29,19 +29,51 @@ class SupervisedSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmStart:
-    """The supervised first phase: careless demonstrations for the policy, noisy labels for the judge."""
+class Demonstrations:
+    """How many episodes are demonstrated, and how carelessly (see `services.env_adapter demonstrations`)."""
 
-    demonstrations: int = 3000
-    random_rate: float = 0.2
-    forget_rate: float = 0.6
-    flip_rate: float = 0.05
+    count: int
+    random_rate: float
+    forget_rate: float
+    inadmissible_share: float
+    flip_rate: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """The supervised first phase: careless demonstrations for the policy, noisy labels for the judge.
+
+    The demonstrator forgets the treatment in most episodes that need one, so that a policy which imitates it has something
+    to learn from outcomes and votes.
+    """
+
     hidden: int = 64
     layers: int = 2
     heads: int = 4
     max_positions: int = 1024
-    policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=600)
-    judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=900)
+    policy_data: Demonstrations = Demonstrations(
+        count=12_000, random_rate=0.12, forget_rate=0.6, inadmissible_share=0.3
+    )
+    judge_data: Demonstrations = Demonstrations(
+        count=6_000, random_rate=0.2, forget_rate=0.45, inadmissible_share=0.2, flip_rate=0.05
+    )
+    policy: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=16, steps=1600)
+    judge: SupervisedSettings = SupervisedSettings(learning_rate=3e-3, batch_rows=32, steps=1800)
+
+
+def _games() -> dict[str, Any]:
+    """Rooms small enough for a model of 0.1M parameters; three of four goal types need a treatment."""
+    return {
+        "receptacles": [4, 6],
+        "distractors": [1, 3],
+        "goals": ["place", "clean", "heat", "cool"],
+        "lamps": 0.0,
+        "horizon": 14,
+        "objects": ["mug", "plate", "apple", "potato", "cup", "egg", "tomato", "bowl"],
+        "kinds": [
+            "cabinet", "drawer", "fridge", "microwave", "sinkbasin", "countertop", "shelf", "diningtable",
+        ],
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +81,9 @@ class DemoSettings:
     """Everything that decides what the demo does; its digest names the cache folder of the warm start."""
 
     seed: int = 1
-    train_tasks: int = 240
+    train_tasks: int = 256
     heldout_tasks: int = 128
-    generate: dict[str, Any] = field(default_factory=dict)
+    generate: dict[str, Any] = field(default_factory=_games)
     options: dict[str, Any] = field(default_factory=lambda: {"wording": "terse"})
     warm_start: WarmStart = WarmStart()
 

@@ -15,7 +15,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from demo.settings import SMOLLM2_FOLDER, DemoSettings, SupervisedSettings, cache_folder
+from demo.settings import (
+    SMOLLM2_FOLDER,
+    Demonstrations,
+    DemoSettings,
+    SupervisedSettings,
+    cache_folder,
+)
 from triforge.errors import TrainerError
 
 Tell = Callable[[str], None]
@@ -31,7 +37,7 @@ def smollm2(tell: Tell) -> Path:
     _finish(
         _start(
             "smollm2",
-            ["services.trainer", "smollm2", "--out", str(folder)],
+            ["services.trainer", "smollm2", "--cache", str(cache_folder())],
             cache_folder() / "logs",
         )
     )
@@ -69,17 +75,16 @@ def tiny_models(settings: DemoSettings, tell: Tell) -> tuple[Path, Path]:
 
 
 def _data(settings: DemoSettings, home: Path) -> None:
-    warm = settings.warm_start
-    logs = home / "logs"
-    arguments = [
-        "services.env_adapter", "demonstrations", "--count", str(warm.demonstrations),
-        # far from the pool's seed: no demonstrated room is played or evaluated
-        "--seed", str(settings.seed + 500_000), "--random-rate", str(warm.random_rate),
-        "--forget-rate", str(warm.forget_rate), "--flip-rate", str(warm.flip_rate),
-        "--generate", json.dumps(settings.generate), "--options", json.dumps(settings.options), "--out", str(home),
-    ]  # fmt: skip
-    _finish(_start("demonstrations", arguments, logs))
-    source, items = home / "transcripts.jsonl", home / "judge.jsonl"
+    warm, logs = settings.warm_start, home / "logs"
+    # far from the pool's seeds: no demonstrated room is played or evaluated
+    jobs = [
+        _demonstrate("policy", settings, warm.policy_data, home, settings.seed + 500_000),
+        _demonstrate("judge", settings, warm.judge_data, home, settings.seed + 700_000),
+    ]
+    for job in jobs:
+        _finish(job)
+    (home / "policy.jsonl").symlink_to(home / "policy-data" / "policy.jsonl")
+    source, items = home / "judge-data" / "transcripts.jsonl", home / "judge.jsonl"
     convert = [
         "services.reward",
         "judge-items",
@@ -91,6 +96,7 @@ def _data(settings: DemoSettings, home: Path) -> None:
         "terse",
     ]
     _finish(_start("judge-items", convert, logs))
+    shutil.copy(home / "policy-data" / "words.txt", home / "words.txt")
     _add_words(home / "words.txt", items)
     for name, seed in (("policy", settings.seed), ("judge", settings.seed + 1)):
         tiny = [
@@ -99,6 +105,19 @@ def _data(settings: DemoSettings, home: Path) -> None:
             "--max-positions", str(warm.max_positions), "--seed", str(seed),
         ]  # fmt: skip
         _finish(_start(f"tiny-{name}", tiny, logs))
+
+
+def _demonstrate(
+    name: str, settings: DemoSettings, data: Demonstrations, home: Path, seed: int
+) -> tuple[str, subprocess.Popen[bytes], Path]:
+    arguments = [
+        "services.env_adapter", "demonstrations", "--count", str(data.count), "--seed", str(seed),
+        "--random-rate", str(data.random_rate), "--forget-rate", str(data.forget_rate),
+        "--inadmissible-share", str(data.inadmissible_share), "--flip-rate", str(data.flip_rate),
+        "--generate", json.dumps(settings.generate), "--options", json.dumps(settings.options),
+        "--out", str(home / f"{name}-data"),
+    ]  # fmt: skip
+    return _start(f"demonstrations-{name}", arguments, home / "logs")
 
 
 def _add_words(words: Path, items: Path) -> None:

@@ -113,6 +113,7 @@ def demonstrations(arguments: argparse.Namespace) -> int:
         careless=Carelessness(
             random_rate=arguments.random_rate,
             forget_rate=arguments.forget_rate,
+            inadmissible_share=arguments.inadmissible_share,
             flip_rate=arguments.flip_rate,
         ),
     )
@@ -140,6 +141,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--random-rate", type=float, default=0.2, help="share of random commands")
     demo.add_argument(
         "--forget-rate", type=float, default=0.5, help="share of forgotten treatments"
+    )
+    demo.add_argument(
+        "--inadmissible-share", type=float, default=0.3, help="of the random commands"
     )
     demo.add_argument("--flip-rate", type=float, default=0.0, help="share of wrong labels")
     demo.add_argument("--generate", default="{}", help="knobs of the generator, JSON")

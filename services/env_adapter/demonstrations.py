@@ -22,6 +22,7 @@ class Carelessness:
 
     random_rate: float
     forget_rate: float
+    inadmissible_share: float
     flip_rate: float
 
 
@@ -50,6 +51,7 @@ def write_demonstrations(
             seed=seed,
             random_rate=careless.random_rate,
             forget_rate=careless.forget_rate,
+            inadmissible_share=careless.inadmissible_share,
             options=options,
         )
     )
