@@ -13,8 +13,17 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
 from triforge.algorithms.presets import Preset, resolve
 from triforge.errors import ConfigError
@@ -22,19 +31,36 @@ from triforge.messages import Params, Sampling
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
+Tokens = Annotated[int, Field(ge=1, le=131072)]
+
+
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    try:
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number, or too large
+        good = False
+    if not good:
+        raise ValueError("expected http://host:port or https://host:port")
+    return url.rstrip("/")
+
+
+Url = Annotated[str, AfterValidator(_address)]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, unknown fields refused."""
+    """Base of all sections: frozen, unknown fields refused, every number finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class RunSection(Section):
     """What is run and for how long."""
 
     name: str = Field(default="run", description="Name shown to people.")
-    seed: int = Field(default=1, ge=0, description="Seed of everything that is drawn.")
+    seed: int = Field(
+        default=1, ge=0, le=2**32 - 1, description="Seed of everything that is drawn."
+    )
     steps: int = Field(
         default=30, ge=1, description="Training steps; each trains both models once."
     )
@@ -63,7 +89,7 @@ class ModelSection(Section):
     top_p: float = Field(
         default=1.0, gt=0.0, le=1.0, description="Nucleus; 1 keeps the full softmax."
     )
-    max_new_tokens: Positive = Field(default=64, description="Tokens a response may have.")
+    max_new_tokens: Tokens = Field(default=64, description="Tokens a response may have.")
     stop: tuple[str, ...] = Field(default=(), description="Stop strings beside the model's own.")
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
@@ -195,7 +221,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> RunConfig:
-        self.algorithm.resolved()
+        try:
+            self.algorithm.resolved()
+        except ConfigError as error:
+            part = "" if error.detail.startswith("preset") else "overrides."
+            raise ValueError(f"algorithm.{part}{error.detail}") from None
         if self.run.staleness_bound > 0:
             raise ValueError(
                 f"run.staleness_bound: given {self.run.staleness_bound}, allowed 0: a bound above 0 needs an off-policy "
@@ -206,16 +236,17 @@ class RunConfig(Section):
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
                 f"env_adapter.rollouts = {self.env_adapter.rollouts}: a proposal is measured in whole groups"
             )
-        if self.models.acts.top_p < 1.0:
-            raise ValueError(
-                f"models.acts.top_p: given {self.models.acts.top_p}, allowed 1.0: the trainer recomputes "
-                "log-probabilities over the full softmax, a cut nucleus would make every ratio wrong"
-            )
-        if self.models.acts.temperature == 0.0 or self.models.judges.temperature == 0.0:
-            raise ValueError(
-                "models.acts.temperature and models.judges.temperature: given 0, expected above 0: greedy samples of "
-                "one prompt are identical, so no advantage is left to learn from"
-            )
+        for role, model in (("acts", self.models.acts), ("judges", self.models.judges)):
+            if model.top_p < 1.0:
+                raise ValueError(
+                    f"models.{role}.top_p: given {model.top_p}, allowed 1.0: the trainer recomputes log-probabilities "
+                    "over the full softmax, a cut nucleus would make every ratio wrong"
+                )
+            if model.temperature == 0.0:
+                raise ValueError(
+                    f"models.{role}.temperature: given 0, expected above 0: greedy samples of one prompt are "
+                    "identical, so no advantage is left to learn from"
+                )
         return self
 
 
@@ -258,18 +289,23 @@ def parse(document: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(dict(document))
     except ValidationError as error:
-        problems = tuple(_sentence(item) for item in error.errors())
+        problems = tuple(_sentence(item, RunConfig) for item in error.errors())
         raise ConfigError("; ".join(problems), problems=problems) from None
 
 
-def _sentence(item: Mapping[str, Any]) -> str:
-    field = ".".join(str(part) for part in item["loc"])
-    reason = str(item["msg"]).removeprefix("Value error, ")
-    if not field:
+def _sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool = False) -> str:
+    def name(*path: str | int) -> str:
+        return f"TRIFORGE_{str(path[0]).upper()}" if variable else ".".join(map(str, path))
+
+    where, reason = item["loc"], str(item["msg"]).removeprefix("Value error, ")
+    if not where:
         return reason
     if item["type"] == "extra_forbidden":
-        return f"{field}: unknown field"
-    return f"{field}: given {item['input']!r}: {reason}"
+        section: Any = root
+        for part in where[:-1]:
+            section = section.model_fields[part].annotation
+        return f"{name(*where)}: unknown field; allowed are {', '.join(map(name, section.model_fields))}"
+    return f"{name(*where)}: given {item['input']!r}: {reason}"
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
@@ -288,7 +324,9 @@ def read_document(path: str | Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError(f"config file {path}: not found") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise ConfigError(f"config file {path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # broken TOML, or bytes that are no UTF-8
         raise ConfigError(f"config file {path}: not valid TOML: {error}") from None
 
 
@@ -304,17 +342,17 @@ class Settings(Section):
     )
     config: str = Field(default="", description="TOML document that runs start from.")
     host: str = Field(default="127.0.0.1", description="Address the doors listen on.")
-    acts_url: str = Field(default="http://127.0.0.1:8001", description="Policy room, role acts.")
-    judges_url: str = Field(
+    acts_url: Url = Field(default="http://127.0.0.1:8001", description="Policy room, role acts.")
+    judges_url: Url = Field(
         default="http://127.0.0.1:8011", description="Policy room, role judges."
     )
-    rewrites_url: str = Field(
+    rewrites_url: Url = Field(
         default="http://127.0.0.1:8021",
         description="Policy room, role rewrites, or any OpenAI-compatible URL.",
     )
-    reward_url: str = Field(default="http://127.0.0.1:8002", description="Reward room.")
-    env_adapter_url: str = Field(default="http://127.0.0.1:8003", description="env_adapter room.")
-    trainer_url: str = Field(default="http://127.0.0.1:8004", description="Trainer room.")
+    reward_url: Url = Field(default="http://127.0.0.1:8002", description="Reward room.")
+    env_adapter_url: Url = Field(default="http://127.0.0.1:8003", description="env_adapter room.")
+    trainer_url: Url = Field(default="http://127.0.0.1:8004", description="Trainer room.")
     engines: str = Field(
         default="http://127.0.0.1:9001", description="Comma-separated engines of a policy room."
     )
@@ -349,11 +387,7 @@ class Settings(Section):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            problems = tuple(
-                "TRIFORGE_"
-                + _sentence(item).replace(str(item["loc"][0]), str(item["loc"][0]).upper(), 1)
-                for item in error.errors()
-            )
+            problems = tuple(_sentence(item, cls, variable=True) for item in error.errors())
             raise ConfigError("; ".join(problems), problems=problems) from None
 
     def environment(self) -> dict[str, str]:
