@@ -1,0 +1,255 @@
+"""Every impossible config gives a sentence: the field, what was given, what is allowed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triforge.algorithms.presets import PRESETS
+from triforge.config import RunConfig, Settings, assignment, load, merge, parse, read_document
+from triforge.errors import ConfigError
+
+
+def at(path: str, value: Any) -> dict[str, Any]:
+    """A document with one field."""
+    document: Any = value
+    for part in reversed(path.split(".")):
+        document = {part: document}
+    return dict(document)
+
+
+# (field, impossible value, words that say what is allowed)
+IMPOSSIBLE: list[tuple[str, Any, str]] = [
+    ("run.steps", 0, "greater than or equal to 1"),
+    ("run.steps", 2.5, "valid integer"),
+    ("run.steps", "many", "valid integer"),
+    ("run.seed", -1, "greater than or equal to 0"),
+    ("run.seed", 2**32, "less than or equal to 4294967295"),
+    ("run.groups_per_step", 0, "greater than or equal to 1"),
+    ("run.staleness_bound", 1, "allowed 0"),
+    ("run.eval_every", -1, "greater than or equal to 0"),
+    ("run.keep_checkpoints", 0, "greater than or equal to 1"),
+    ("run.step_deadline_s", 0, "greater than 0"),
+    ("run.step_deadline_s", float("inf"), "finite"),
+    ("run", 5, "valid dictionary"),
+    ("models.acts.temperature", 5.5, "less than or equal to 5"),
+    ("models.acts.temperature", 0, "above 0"),
+    ("models.judges.temperature", 0, "above 0"),
+    ("models.acts.top_p", 0.9, "allowed 1.0"),
+    ("models.judges.top_p", 0.9, "allowed 1.0"),
+    ("models.acts.max_new_tokens", 0, "greater than or equal to 1"),
+    ("models.judges.max_new_tokens", 131073, "less than or equal to 131072"),
+    ("models.acts.stop", "text", "valid tuple"),
+    ("env_adapter.rollouts", 1, "greater than or equal to 2"),
+    ("env_adapter.rollouts", 257, "less than or equal to 256"),
+    ("env_adapter.max_steps", 0, "greater than or equal to 1"),
+    ("env_adapter.episode_deadline_s", 0, "greater than 0"),
+    ("env_adapter.episode_retries", -1, "greater than or equal to 0"),
+    ("adaptation.controller", "magic", "'llm_rewrite' or 'none'"),
+    ("adaptation.candidates", 17, "less than or equal to 16"),
+    ("adaptation.max_rollouts", 7, "greater than or equal to 8"),
+    ("adaptation.null_control", 1.5, "less than or equal to 1"),
+    ("reward.votes", 0, "greater than or equal to 1"),
+    ("reward.votes", 65, "less than or equal to 64"),
+    ("reward.prompt", "poem", "'rubric' or 'terse'"),
+    ("trainer.policy.learning_rate", 0, "greater than 0"),
+    ("trainer.policy.learning_rate", float("nan"), "finite"),
+    ("trainer.reward.max_rows", -1, "greater than or equal to 0"),
+    ("trainer.reward.updates_per_step", 0, "greater than or equal to 1"),
+    ("algorithm.preset", "alphago", "allowed one of ['grpo', 'rlanything', 'rlanything_paper']"),
+    ("algorithm.overrides.lam", 500, "allowed a number from 0 to 100"),
+    ("algorithm.overrides.lam", 0, "allowed above 0"),
+    ("algorithm.overrides.policy_band", [0.8, 0.2], "the low one first"),
+    ("algorithm.overrides.alpha_low", 0.9, "alpha_low < alpha_high"),
+]
+
+
+@pytest.mark.parametrize(("field", "given", "allowed"), IMPOSSIBLE)
+def test_an_impossible_value_is_refused_with_field_value_and_what_is_allowed(
+    field: str, given: Any, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(at(field, given))
+    [sentence] = caught.value.problems
+    assert sentence.startswith(field)
+    assert "given" in sentence
+    numbers = given if isinstance(given, list) else [given]
+    assert all(str(number) in sentence for number in numbers)
+    assert allowed in sentence
+
+
+def test_a_proposal_needs_room_for_one_whole_group() -> None:
+    document = {"env_adapter": {"rollouts": 16}, "adaptation": {"max_rollouts": 8}}
+    with pytest.raises(ConfigError, match=r"adaptation.max_rollouts: given 8, .*rollouts = 16"):
+        parse(document)
+
+
+@pytest.mark.parametrize(
+    ("field", "known"),
+    [
+        ("run.stpes", "steps"),
+        ("rnu", "adaptation"),
+        ("trainer.policy.lr", "learning_rate"),
+        ("models.critic", "rewrites"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_fields_that_there_are(field: str, known: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}: unknown field; allowed are .*{known}"):
+        parse(at(field, 1))
+
+
+def test_an_unknown_knob_of_a_preset_is_refused_with_the_knobs_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"algorithm.preset rlanything.*'lambda'.*'lam'"):
+        parse({"algorithm": {"overrides": {"lambda": 1}}})
+
+
+def test_every_problem_has_a_sentence_of_its_own() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"run": {"steps": 0, "colour": 1}, "reward": {"votes": 99}})
+    assert len(caught.value.problems) == 3
+    assert caught.value.detail == "; ".join(caught.value.problems)
+    assert caught.value.status == 422
+
+
+def test_the_empty_document_is_a_config_and_every_preset_resolves() -> None:
+    assert parse({}) == RunConfig()
+    for name in PRESETS:
+        assert parse({"algorithm": {"preset": name}}).algorithm.resolved().name == name
+
+
+def test_a_config_survives_the_database_as_json() -> None:
+    config = parse(
+        {
+            "run": {"steps": 3, "seed": 2**32 - 1},
+            "models": {"acts": {"path": "/m", "stop": ["\n"]}},
+            "env_adapter": {"options": {"wording": "plain", "depth": [1, None]}},
+            "algorithm": {"overrides": {"policy_band": "none", "lam": 0.5}},
+        }
+    )
+    assert parse(json.loads(json.dumps(config.model_dump(mode="json")))) == config
+
+
+def test_a_config_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        RunConfig().run.steps = 5  # type: ignore[misc]
+
+
+def test_greedy_sampling_differs_in_temperature_only() -> None:
+    model = RunConfig().models.acts
+    assert model.sampling(greedy=True) == model.sampling().model_copy(update={"temperature": 0.0})
+
+
+# ---- documents and overrides ----
+
+
+def test_overrides_are_laid_over_the_document_section_by_section(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[run]\nsteps = 5\nname = "mine"\n[reward]\nvotes = 2\n')
+    config = load(path, {"run": {"steps": 7}})
+    assert (config.run.steps, config.run.name, config.reward.votes) == (7, "mine", 2)
+
+
+def test_merging_changes_neither_side() -> None:
+    base, over = {"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}
+    assert merge(base, over) == {"a": {"b": 3, "c": 2}, "d": 4}
+    assert (base, over) == ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4})
+    assert merge({"a": {"b": 1}}, {"a": 5}) == {"a": 5}
+
+
+@pytest.mark.parametrize(
+    ("text", "document"),
+    [
+        ("run.steps=5", {"run": {"steps": 5}}),
+        ("run.name=five", {"run": {"name": "five"}}),
+        ("run.name=a=b", {"run": {"name": "a=b"}}),
+        ("run.eval_greedy=false", {"run": {"eval_greedy": False}}),
+        ('models.acts.stop=["x"]', {"models": {"acts": {"stop": ["x"]}}}),
+        ("run.name=", {"run": {"name": ""}}),
+    ],
+)
+def test_an_assignment_is_one_field_with_a_json_value_or_a_string(
+    text: str, document: dict[str, Any]
+) -> None:
+    assert assignment(text) == document
+
+
+@pytest.mark.parametrize("text", ["run.steps", "=5", ""])
+def test_an_assignment_without_a_field_or_a_value_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected section\.field=value"):
+        assignment(text)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"[run\n", "not valid TOML"),
+        (b"[run]\nsteps = 1\nsteps = 2\n", "not valid TOML"),
+        (b"name = '\xff\xfe'", "not valid TOML"),
+    ],
+)
+def test_a_file_that_is_no_toml_is_refused_by_name(
+    tmp_path: Path, content: bytes, sentence: str
+) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{path}: {sentence}"):
+        read_document(path)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: not found"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+# ---- the environment ----
+
+
+def test_settings_come_from_the_environment_and_go_back_into_it() -> None:
+    given = {
+        "TRIFORGE_REDIS_URL": "redis://elsewhere:6379/1",
+        "TRIFORGE_LEASE_S": "2.5",
+        "TRIFORGE_API_KEY": "secret",
+        "TRIFORGE_TRAINER_URL": "http://trainer:8004/",
+        "TRIFORGE_MODEL": "",
+        "PATH": "/bin",
+    }
+    settings = Settings.from_env(given)
+    assert (settings.redis_url, settings.lease_s) == ("redis://elsewhere:6379/1", 2.5)
+    assert settings.trainer_url == "http://trainer:8004"
+    assert settings.api_key.get_secret_value() == "secret"
+    assert "secret" not in repr(settings)
+    assert Settings.from_env(settings.environment()) == settings
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert Settings.from_env({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("TRIFORGE_LEASE_S", "soon", "valid number"),
+        ("TRIFORGE_LEASE_S", "0", "greater than 0"),
+        ("TRIFORGE_RESEND_S", "nan", "finite"),
+        ("TRIFORGE_ROLE", "sings", "'acts', 'judges' or 'rewrites'"),
+        ("TRIFORGE_TRAINER_URL", "localhost:8004", "http://host:port"),
+        ("TRIFORGE_ACTS_URL", "http://:8001", "http://host:port"),
+        ("TRIFORGE_ACTS_URL", "http://host:99999", "http://host:port"),
+        ("TRIFORGE_REWARD_URL", "http://host:port", "http://host:port"),
+    ],
+)
+def test_an_impossible_variable_is_refused_by_its_name(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({name: value})
+    assert caught.value.detail.startswith(f"{name}: given {value!r}")
+    assert allowed in caught.value.detail
+
+
+def test_an_unknown_variable_is_refused_with_the_variables_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"TRIFORGE_REDIS: unknown field; .*TRIFORGE_REDIS_URL"):
+        Settings.from_env({"TRIFORGE_REDIS": "x"})
