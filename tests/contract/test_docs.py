@@ -16,6 +16,7 @@ import typer.main
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from demo.settings import DemoSettings
 from scripts import gen_docs
 from services.env_adapter.environments import registry
 from services.env_adapter.routes import add_routes as add_env_adapter
@@ -284,6 +285,11 @@ def test_the_pools_and_runs_of_the_readme_are_possible() -> None:
         if isinstance(given.body, dict) and "config" in given.body:
             document = read_document(ROOT / "configs" / "demo.toml")
             parse(merge(document, given.body["config"]))
+
+
+def test_the_pool_of_the_readme_is_what_the_models_of_the_demo_can_play() -> None:
+    pool = next(given.body for given in calls() if given.body and "generate" in given.body)
+    assert pool["generate"]["options"] == DemoSettings().generate, "copy them to the README"
 
 
 def test_every_route_is_named_in_the_readme() -> None:
