@@ -106,7 +106,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_becomes_one_line_without_marks(text: str) -> None:
     calm = neutralise(text, limit=500)
-    assert not re.search(r"[<>«»`\n\r\x00\x1b\u200b\u202e]", calm)
+    assert not re.search(r"[<>«»`\n\r\x00\x1b\u200b\u202e\uff1c\uff1e]", calm)
     assert not re.search(r"\[\s*/?\s*(INST|SYS)", calm)
     assert not re.search(r"(?i)\b(system|assistant|human)\s*:", calm)
     assert "##" not in calm
