@@ -144,7 +144,7 @@ class RolloutWorker:
             votes=group.votes,
             seed=derive_seed(group.seed, "judge", trajectory.index),
             sampling=group.judge_sampling,
-            deadline_s=group.deadline_s,
+            deadline_s=group.judge_deadline_s,
             prompt=group.judge_prompt,
         )
         await self._insist(lambda: self._wire.send_judge(task))

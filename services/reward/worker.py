@@ -72,7 +72,10 @@ class JudgeWorker:
             async with asyncio.timeout(task.deadline_s):
                 votes = await self._try(judge, task, trajectory)
         except TimeoutError:
-            sentence = f"no votes within {task.deadline_s:g} s; the judge's policy room is too slow or hangs"
+            sentence = (
+                f"no votes within {task.deadline_s:g} s; the judge's policy room is too slow or hangs; "
+                "reward.deadline_s sets the limit"
+            )
             votes = _none(task, ErrorInfo(kind="deadline", detail=sentence, retryable=True))
         except TriforgeError as error:
             votes = _none(

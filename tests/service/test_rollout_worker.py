@@ -50,6 +50,7 @@ def group(**changes: object) -> GroupTask:
         "judge_sampling": JUDGE_SAMPLING,
         "max_steps": 5,
         "deadline_s": 20.0,
+        "judge_deadline_s": 40.0,
         "retries": 0,
         "options": {"wording": "plain"},
         "judge_prompt": "terse",
@@ -164,7 +165,7 @@ async def test_a_group_is_played_stored_and_sent_to_the_judge(wire: Wire, redis_
             votes=2,
             seed=derive_seed(5, "judge", k),
             sampling=JUDGE_SAMPLING,
-            deadline_s=20.0,
+            deadline_s=40.0,  # the judge's own, not the episode's
             prompt="terse",
         )
         for k in range(3)

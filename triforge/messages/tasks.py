@@ -40,7 +40,8 @@ class PlannedGroup(Message):
 class GroupTask(Message):
     """Play K episodes of one task version. Produced by: conductor. Consumed by: rollout workers (queue `rollout`).
 
-    `votes` is m, the judge's samples a step; 0 plays without judging.
+    `votes` is m, the judge's samples a step; 0 plays without judging. `deadline_s` holds for an episode,
+    `judge_deadline_s` for the votes on one.
     """
 
     group_id: str
@@ -59,3 +60,4 @@ class GroupTask(Message):
     options: Params = Field(default_factory=dict)
     retries: Annotated[int, Field(ge=0)] = 2
     judge_prompt: Literal["rubric", "terse"] = "rubric"
+    judge_deadline_s: Annotated[float, Field(gt=0)] = 300.0
