@@ -20,7 +20,9 @@ from demo.settings import ROOT, DemoSettings, cache_folder
 from demo.stack import stack
 from demo.warm_start import smollm2, tiny_models
 from triforge.config import assignment, load, merge, read_document
-from triforge.errors import TriforgeError
+from triforge.errors import ConfigError, TriforgeError
+
+CONFIGS = ("demo.toml", "demo-smollm2.toml")  # one of them lies in every folder that a demo made
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,12 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     state: Path = options.state.resolve()
-    shutil.rmtree(state, ignore_errors=True)
+    name = CONFIGS[options.smollm2]
+    clear(state)
     settings = _settings(options)
     tell(f"models are kept in {cache_folder()}; everything else goes to {state}")
     rewriter = smollm2(tell)
     policy, judge = (rewriter, rewriter) if options.smollm2 else tiny_models(settings, tell)
-    name = "demo-smollm2.toml" if options.smollm2 else "demo.toml"
     config = state / name
     _write_config(
         ROOT / "configs" / name,
@@ -98,6 +100,24 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
         f"report: {report / 'report.html'}  (pictures beside it; every step: {state / 'run.parquet'})"
     )
     return 0 if _ended_well(record) else 1
+
+
+def clear(state: Path) -> None:
+    """Delete what an earlier demo left in its folder.
+
+    Raises:
+        ConfigError: the folder holds something that no demo made.
+    """
+    if not state.exists():
+        return
+    if not state.is_dir() or (
+        any(state.iterdir()) and not any((state / name).is_file() for name in CONFIGS)
+    ):
+        raise ConfigError(
+            f"--state: given {state}, which holds something else, expected a new folder or that of an earlier demo, "
+            "which is emptied first"
+        )
+    shutil.rmtree(state, ignore_errors=True)
 
 
 SMOLLM2_NOTE = (

@@ -61,8 +61,7 @@ def rows(record: Record) -> list[Row]:
         )
     found.append(_acceptance(record))
     found.append(_null_control(record))
-    found.append(_versions(steps))
-    return found
+    return [*found, _versions(steps)] if steps else found
 
 
 def _share(step: RunStep, mode: str) -> str:
@@ -202,8 +201,8 @@ def _counts(counts: Sequence[tuple[int, int]]) -> str:
 
 
 _STEP_KEYS = (
-    "success", "in_band", "length", "judge/balanced", "judge/invalid", "eval/sampled", "eval/greedy", "policy/kl",
-    "policy/grad_norm", "reward/kl", "rows/policy", "rows/reward", "infrastructure_failures", "seconds/play",
+    "success", "in_band", "length", "judge/balanced", "judge/invalid", "eval/sampled", "eval/greedy", "policy/kl_k3",
+    "policy/grad_norm", "reward/kl_k3", "rows/policy", "rows/reward", "infrastructure_failures", "seconds/play",
     "seconds/train", "seconds/publish", "seconds/evaluate",
 )  # fmt: skip
 
