@@ -152,9 +152,8 @@ class Scheduler:
         self.model.apply(tensors)
         self.rename(version)
         self.prefixes.clear()
-        self._generation += (
-            1  # rows that hold keys of the old weights must not enter the prefix cache
-        )
+        # Rows that hold keys of the old weights must not enter the prefix cache.
+        self._generation += 1
 
     def rename(self, version: str) -> None:
         """Call the weights that serve now `version`."""

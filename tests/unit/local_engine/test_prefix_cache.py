@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import takewhile
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,13 @@ def test_the_longest_common_prefix_is_found_with_its_cells() -> None:
         assert found == expected
         if found:
             assert torch.equal(torch.cat(pieces, dim=1), cells(ids)[:, :found])
+
+
+def test_a_match_ends_inside_a_run_although_a_later_branch_would_fit() -> None:
+    cache = PrefixCache(100)
+    add(cache, [0, 0, 0, 1])
+    add(cache, [0, 0, 0, 2])
+    assert cache.match([0, 0, 1], 3)[0] == 2
 
 
 def test_the_limit_cuts_the_match() -> None:
@@ -65,19 +74,24 @@ def test_clearing_forgets_everything() -> None:
     assert cache.tokens == 0
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=25),
-    st.sampled_from([4, 9, 20, 40, 200]),
-)
+PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=25)
+
+
+@given(PATHS, PATHS, st.sampled_from([4, 9, 20, 40, 200]))
 def test_every_match_returns_the_cells_of_exactly_that_prefix(
-    rows: list[list[int]], budget: int
+    rows: list[list[int]], queries: list[list[int]], budget: int
 ) -> None:
     cache = PrefixCache(budget)
     for ids in rows:
         add(cache, ids)
         assert cache.tokens <= budget
+    for ids in rows + queries:
         found, pieces = cache.match(ids, len(ids))
         if found:
             assert torch.equal(torch.cat(pieces, dim=1), cells(ids)[:, :found])
-    if budget >= 200:
-        assert all(cache.match(ids, len(ids))[0] == len(ids) for ids in rows)
+        if budget == 200:  # nothing was dropped
+            common = (
+                sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(ids, r, strict=False)))
+                for r in rows
+            )
+            assert found == max(common, default=0)
