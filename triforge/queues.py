@@ -210,9 +210,7 @@ class Wire:
         try:
             yield True
         finally:
-            renewer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await renewer
+            await end_task(renewer)
             with contextlib.suppress(UnavailableError, StorageError):
                 await self._call(self._redis.eval(_RELEASE, 1, key, token))
 
@@ -222,9 +220,9 @@ class Wire:
             with contextlib.suppress(UnavailableError, StorageError):
                 await self._call(self._redis.eval(_RENEW, 1, key, token, self._lease_ms))
 
-    async def is_held(self, errand_id: str) -> bool:
-        """Whether some worker holds the errand now."""
-        return bool(await self._call(self._redis.exists(f"tf:lease:{errand_id}")))
+    async def is_held(self, *errand_ids: str) -> bool:
+        """Whether some worker holds any of the errands now."""
+        return bool(await self._call(self._redis.exists(*(f"tf:lease:{e}" for e in errand_ids))))
 
     async def was_started(self, errand_id: str) -> bool:
         """Whether some worker ever held the errand."""
@@ -385,6 +383,17 @@ class Wire:
             if found or len(entries) < _PAGE:
                 return found
             after = entries[-1][0]
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended.
+
+    Once is not enough for a task that talks to Redis: the client sends through `asyncio.wait_for`, which before Python
+    3.12 swallows a cancellation that arrives just as the sending is done.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.05)
 
 
 def unjudged(played: TrajectoryGroup, voted: set[str]) -> tuple[str, ...]:

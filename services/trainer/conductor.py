@@ -18,17 +18,21 @@ Nothing is trained twice: a learner that has published version v+1 of a run only
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 from services.trainer.evaluation import Evaluator
 from services.trainer.gather import Gatherer
 from services.trainer.parts import Parts, StopRequested
 from services.trainer.publish import Publisher
+from services.trainer.run_store import ENDED, Status
 from services.trainer.step import StepRunner
+from services.trainer.versions import RunWeights
 from triforge.config import RunConfig, parse
-from triforge.errors import ConfigError, TriforgeError, UnavailableError
+from triforge.errors import TriforgeError, UnavailableError
 from triforge.messages import RunState, RunStep, TrainedRole
 
 log = logging.getLogger(__name__)
@@ -42,10 +46,15 @@ class Conductor:
 
     Args:
         parts: everything it talks to.
+        idle_s: how often it looks for a run while there is none.
+        retry_s: pause after a service was unavailable.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, idle_s: float = _IDLE_S, retry_s: float = _RETRY_S) -> None:
         self._parts = parts
+        self._idle_s = idle_s
+        self._retry_s = retry_s
+        self._said: tuple[str, str] | None = None  # run and reason, as people heard last
 
     async def run_forever(self) -> None:
         """Serve the queue of runs until cancelled."""
@@ -53,12 +62,15 @@ class Conductor:
             try:
                 run = await asyncio.to_thread(self._parts.store.next_runnable)
                 if run is None:
-                    await asyncio.sleep(_IDLE_S)
+                    await asyncio.sleep(self._idle_s)
                     continue
                 await self.conduct(run)
             except UnavailableError as error:
                 log.warning("waiting: %s", error.detail)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(self._retry_s)
+            except Exception:  # the border: whatever happens, later runs must find a conductor
+                log.exception("the conductor goes on")
+                await asyncio.sleep(self._retry_s)
 
     async def conduct(self, run: RunState) -> None:
         """Bring one run to its end, or to the point where it stops or fails.
@@ -67,13 +79,18 @@ class Conductor:
             UnavailableError: a service is away; the run stays as it is and is taken up again.
         """
         parts = self._parts
-        await self._set(run, "running")
-        await parts.emit("run", run.id, status="running", step=run.step)
+        run = await asyncio.to_thread(parts.store.take, run.id)
+        if run.status in ENDED:
+            return
         try:
+            if self._said is None or self._said[0] != run.id:
+                await parts.emit("run", run.id, status=run.status, step=run.step)
+                self._said = (run.id, "")
             await self._loop(run, parse(run.config))
         except StopRequested:
             await self._set(run, "stopped", "stopped on request")
-        except UnavailableError:
+        except UnavailableError as error:
+            await self._wait(run, f"waiting: {error.detail}")
             raise
         except TriforgeError as error:
             log.exception("run %s failed", run.id)
@@ -81,24 +98,30 @@ class Conductor:
         except Exception as error:
             log.exception("run %s failed", run.id)
             await self._set(run, "failed", f"internal: {type(error).__name__}: {error}")
+        self._said = None
         state = await asyncio.to_thread(parts.store.get, run.id)
         await parts.emit("run", run.id, status=state.status, step=state.step, reason=state.reason)
 
-    async def _set(self, run: RunState, status: Any, reason: str = "") -> None:
-        if status == "running" and run.status == "stopping":
-            return
+    async def _set(self, run: RunState, status: Status, reason: str = "") -> None:
         await asyncio.to_thread(self._parts.store.set_status, run.id, status, reason)
 
-    async def _check(self, run_id: str) -> None:
-        if await asyncio.to_thread(self._parts.store.status, run_id) == "stopping":
-            raise StopRequested
+    async def _wait(self, run: RunState, reason: str) -> None:
+        """Say once what the run waits for, if there is anybody to say it to."""
+        if self._said == (run.id, reason):
+            return
+        self._said = (run.id, reason)
+        with contextlib.suppress(TriforgeError):
+            await asyncio.to_thread(self._parts.store.say, run.id, reason)
+            await self._parts.emit("run", run.id, status=run.status, step=run.step, reason=reason)
 
     async def _loop(self, run: RunState, config: RunConfig) -> None:
         parts = self._parts
 
         async def check() -> None:
-            await self._check(run.id)
+            if await asyncio.to_thread(parts.store.status, run.id) == "stopping":
+                raise StopRequested
 
+        await check()  # before any room is asked: a run can be stopped while one is away
         gatherer = Gatherer(
             parts.wire,
             resend_s=parts.settings.resend_s,
@@ -106,67 +129,26 @@ class Conductor:
             check=check,
         )
         publisher = Publisher(parts.wire, parts.doors, check=check)
-        state = await self._begin(run, config, publisher)
+        weights = RunWeights(parts.store, publisher, run.id)
+        await weights.begin(config)
         evaluator = Evaluator(parts, gatherer, run, config)
-        runner = StepRunner(parts, gatherer, publisher, run, config, state)
+        runner = StepRunner(parts, gatherer, publisher, run, config, weights.state)
         if run.step < 0:
-            measures = await evaluator.evaluate(0)
+            runner.versions = await weights.hold()
+            measures = await evaluator.evaluate(0, runner.versions["acts"])
             await self._commit(run, 0, runner.versions, measures, {})
+            await _tidy(evaluator.tidy())
         for step in range(max(run.step, 0) + 1, config.run.steps + 1):
             await check()
+            runner.versions = await weights.hold()
             result = await runner.run(step)
             measures = result.measures
             if _evaluates(config, step):
-                measures |= await evaluator.evaluate(step)
+                measures |= await evaluator.evaluate(step, runner.versions["acts"])
             await self._commit(run, step, runner.versions, measures, result.artifacts)
-            await runner.tidy(result)
+            await _tidy(runner.tidy(result))
+            await _tidy(evaluator.tidy())
         await self._set(run, "finished")
-
-    async def _begin(
-        self, run: RunState, config: RunConfig, publisher: Publisher
-    ) -> dict[str, Any]:
-        """Bring the rooms to the run's versions: its base the first time, its newest committed ones after a restart."""
-        parts = self._parts
-        state = await asyncio.to_thread(parts.store.run_state, run.id)
-        roles: tuple[tuple[TrainedRole, str], ...] = (
-            ("acts", config.models.acts.path),
-            ("judges", config.models.judges.path),
-        )
-        if not state:
-            for role, path in roles:
-                if not path:
-                    raise ConfigError(
-                        f"models.{role}.path: given nothing, expected the folder of the {role} model"
-                    )
-            state = {"paths": dict(roles)}
-            state["base"] = {role: await publisher.live_version(role) + 1 for role, _ in roles}
-            for role, path in roles:
-                await publisher.serve(role, version=state["base"][role], uri=path)
-                await asyncio.to_thread(
-                    parts.store.add_weights, run.id, role, state["base"][role], path, ""
-                )
-            base = state["base"]
-            await asyncio.to_thread(
-                parts.store.begin, run.id, state=state, policy=base["acts"], reward=base["judges"]
-            )
-        else:
-            await self._catch_up(run, publisher)
-        return state
-
-    async def _catch_up(self, run: RunState, publisher: Publisher) -> None:
-        now = await asyncio.to_thread(self._parts.store.get, run.id)
-        versions: dict[TrainedRole, int] = {
-            "acts": now.policy_version,
-            "judges": now.reward_version,
-        }
-        for role, version in versions.items():
-            live = await publisher.live_version(role)
-            if (
-                live >= version
-            ):  # a step that was published but not committed is repeated with what it published
-                continue
-            uri, digest = await asyncio.to_thread(self._parts.store.weights, run.id, role, version)
-            await publisher.serve(role, version=version, uri=uri, digest=digest)
 
     async def _commit(
         self,
@@ -182,6 +164,14 @@ class Conductor:
         )  # fmt: skip
         await asyncio.to_thread(self._parts.store.commit_step, record)
         await self._parts.emit("step", run.id, step=step, metrics=measures, versions=dict(versions))
+
+
+async def _tidy(work: Coroutine[Any, Any, None]) -> None:
+    """What is left behind costs space for a while; it must not cost a run whose step is committed."""
+    try:
+        await work
+    except TriforgeError as error:
+        log.warning("leftovers stay: %s", error.detail)
 
 
 def _evaluates(config: RunConfig, step: int) -> bool:

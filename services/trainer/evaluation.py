@@ -26,9 +26,10 @@ class Evaluator:
         self._gatherer = gatherer
         self._run = run
         self._config = config
+        self._played: list[JudgedGroup] = []
 
-    async def evaluate(self, step: int) -> dict[str, float]:
-        """Play the held-out tasks once sampled and, if asked, once greedily.
+    async def evaluate(self, step: int, version: int) -> dict[str, float]:
+        """Play the held-out tasks with a policy version once sampled and, if asked, once greedily.
 
         Returns `eval/sampled`, `eval/greedy`, the number of measured episodes of each and the seconds; nothing when
         evaluation is off or the pool has no held-out tasks.
@@ -46,13 +47,17 @@ class Evaluator:
             seed=config.run.seed,
             max_pending=0,
         )
+        if not plan:
+            return {}
         modes = ("sampled", "greedy") if config.run.eval_greedy else ("sampled",)
         tasks = [
             self._task(step, mode, index, group.task_id)
             for mode in modes
             for index, group in enumerate(plan)
         ]
-        groups = await self._gatherer.gather(tasks, deadline_s=config.run.step_deadline_s)
+        groups = await self._gatherer.gather(
+            tasks, deadline_s=config.run.step_deadline_s, versions={"acts": version}
+        )
         measures = {"seconds/evaluate": time.monotonic() - started}
         for number, mode in enumerate(modes):
             part = groups[number * len(plan) : (number + 1) * len(plan)]
@@ -60,7 +65,7 @@ class Evaluator:
             measures[f"eval/{mode}_episodes"] = float(measured)
             if measured:
                 measures[f"eval/{mode}"] = successes / measured
-        await self._forget(groups)
+        self._played += groups
         await self._parts.emit("evaluation", run.id, step=step, metrics=measures)
         return measures
 
@@ -83,7 +88,9 @@ class Evaluator:
             retries=config.env_adapter.episode_retries,
         )
 
-    async def _forget(self, groups: list[JudgedGroup]) -> None:
-        for group in groups:
+    async def tidy(self) -> None:
+        """Delete the payloads of what is committed by now; until then a repeated step reads them again."""
+        while self._played:
+            group = self._played.pop()
             ids = tuple(t.id for t in group.played.trajectories)
             await self._parts.wire.forget_group(group.played.group.group_id, ids)

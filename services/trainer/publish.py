@@ -54,9 +54,9 @@ class Publisher:
         self._doors = doors
         self._check = check
 
-    async def live_version(self, role: TrainedRole) -> int:
-        """The version that the room serves now."""
-        return (await self._doors[role].weights()).version
+    async def live(self, role: TrainedRole) -> WeightsState:
+        """What the room serves now."""
+        return await self._doors[role].weights()
 
     async def serve(self, role: TrainedRole, *, version: int, uri: str, digest: str = "") -> None:
         """Make a room serve a version; nothing happens when it serves it already."""
@@ -101,4 +101,6 @@ class Publisher:
 
 
 def _answers(ready: WeightsReady, batch: TrainBatch) -> bool:
-    return ready.run_id == batch.run_id and ready.step == batch.step
+    """Whether this is the answer to the batch, and not to an older one of the same step."""
+    version = batch.version if ready.error else batch.version + 1
+    return (ready.run_id, ready.step, ready.version) == (batch.run_id, batch.step, version)

@@ -86,6 +86,19 @@ class RunStore:
         with self._db.read() as session:
             return _row(session, run_id).status  # type: ignore[return-value]
 
+    def take(self, run_id: str) -> RunState:
+        """Begin a queued run; one that was asked to stop in the meantime keeps its status."""
+        with self._db.write() as session:
+            row = _row(session, run_id)
+            if row.status == "queued":
+                row.status, row.updated_at = "running", time.time()
+            return _state(row)
+
+    def say(self, run_id: str, reason: str) -> None:
+        """Tell people what a run waits for; the next finished step takes it back."""
+        with self._db.write() as session:
+            session.execute(update(RunRow).where(RunRow.id == run_id).values(reason=reason))
+
     def set_status(self, run_id: str, status: Status, reason: str = "") -> None:
         """Move the run to a status."""
         with self._db.write() as session:
@@ -127,7 +140,7 @@ class RunStore:
             return _state(row)
 
     def begin(self, run_id: str, *, state: dict[str, Any], policy: int, reward: int) -> None:
-        """Record the versions the run starts from."""
+        """Record the versions the run stands at without a step: its base, or new numbers for the same weights."""
         with self._db.write() as session:
             row = _row(session, run_id)
             row.state, row.policy_version, row.reward_version = state, policy, reward
@@ -140,7 +153,7 @@ class RunStore:
     def add_weights(
         self, run_id: str, role: TrainedRole, version: int, uri: str, digest: str
     ) -> None:
-        """Record a version that was proven to serve. Recording it twice is the same as once."""
+        """Record where a version of the run lies. Recording it twice is the same as once."""
         with self._db.write() as session:
             session.merge(
                 WeightsRow(
@@ -159,11 +172,16 @@ class RunStore:
         Raises:
             NotFoundError: the version was never recorded.
         """
+        found = self.find_weights(run_id, role, version)
+        if found is None:
+            raise NotFoundError(f"run {run_id} has no {role} weights of version {version}")
+        return found
+
+    def find_weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str] | None:
+        """(uri, digest) of a recorded version, or None."""
         with self._db.read() as session:
             row = session.get(WeightsRow, (run_id, role, version))
-            if row is None:
-                raise NotFoundError(f"run {run_id} has no {role} weights of version {version}")
-            return row.uri, row.digest
+            return None if row is None else (row.uri, row.digest)
 
     def commit_step(self, step: RunStep) -> bool:
         """Write a finished step and move the run to it, in one transaction; False if it was written before."""
@@ -177,7 +195,7 @@ class RunStore:
                 )
             )  # fmt: skip
             row = _row(session, step.run_id)
-            row.step, row.updated_at = step.step, step.at
+            row.step, row.updated_at, row.reason = step.step, step.at, ""
             row.policy_version, row.reward_version = step.policy_version, step.reward_version
             return True
 

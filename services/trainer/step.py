@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,9 @@ class StepRunner:
         run: the run as it was taken up.
         config: its config.
         state: the conductor's notes (initial folders, base versions).
+
+    Attributes:
+        versions: what the rooms serve; set before each step, moved by it.
     """
 
     def __init__(
@@ -70,22 +74,22 @@ class StepRunner:
         self._config = config
         self._state = state
         self._preset: Preset = config.algorithm.resolved()
-        base = state["base"]
-        self.versions: dict[TrainedRole, int] = {
-            "acts": run.policy_version if run.step >= 0 else base["acts"],
-            "judges": run.reward_version if run.step >= 0 else base["judges"],
-        }
+        self.versions: dict[TrainedRole, int] = dict(state["base"])
 
     async def run(self, step: int) -> StepResult:
         """Plan, play, judge, credit, train, publish, adapt. Repeating a step gives the same result."""
         result = StepResult(groups=[])
         clock = _Clock(result.measures)
+        sampled = self.versions["acts"]
+        again = (self._gatherer.resent, self._gatherer.replayed)
         with clock.phase("play"):
             plan = await self._plan(step)
             tasks = [self._group_task(step, index, group) for index, group in enumerate(plan)]
             result.groups = await self._gatherer.gather(
-                tasks, deadline_s=self._config.run.step_deadline_s
+                tasks, deadline_s=self._config.run.step_deadline_s, versions=self.versions
             )
+        result.measures["resent"] = float(self._gatherer.resent - again[0])
+        result.measures["replayed"] = float(self._gatherer.replayed - again[1])
         with clock.phase("credit"):
             ledger = self._ledger(step, result.groups)
             result.batches = [
@@ -117,7 +121,7 @@ class StepRunner:
                 result.measures[f"seconds/train_{role}"] = out.seconds
         await self._settle(published.keys())
         with clock.phase("adapt"):
-            await self._adapt(step, result.groups)
+            await self._adapt(step, result.groups, sampled)
         with clock.phase("record"):
             result.artifacts["ledger"] = await asyncio.to_thread(
                 write_ledger,
@@ -162,6 +166,7 @@ class StepRunner:
             options=config.env_adapter.options,
             retries=config.env_adapter.episode_retries,
             judge_prompt=config.reward.prompt,
+            judge_deadline_s=config.reward.deadline_s,
         )
 
     def _ledger(self, step: int, groups: list[JudgedGroup]) -> Ledger:
@@ -225,26 +230,25 @@ class StepRunner:
         )
         result.measures["rows/policy"] = float(len(ledger.policy_rows))
         result.measures["rows/reward"] = float(len(ledger.reward_rows))
-        result.measures["resent"] = float(self._gatherer.resent)
         for reason, count in ledger.reasons.items():
             result.measures[f"steps/{reason}"] = float(count)
 
     async def _settle(self, trained: Any) -> None:
         """Take over the versions that serve; a role without rows keeps the one it has."""
         for role in self.versions:
-            live = await self._publisher.live_version(role)
+            live = (await self._publisher.live(role)).version
             if role in trained or live > self.versions[role]:
                 self.versions[role] = live
 
-    async def _adapt(self, step: int, groups: list[JudgedGroup]) -> None:
+    async def _adapt(self, step: int, groups: list[JudgedGroup], sampled: int) -> None:
         if not self._adapts:
             return
         for group in groups:
-            outcome = self._outcome(step, group)
+            outcome = self._outcome(step, group, sampled)
             if outcome.measured:
                 await self._parts.wire.send_adapt(outcome)
 
-    def _outcome(self, step: int, group: JudgedGroup) -> TaskOutcome:
+    def _outcome(self, step: int, group: JudgedGroup, sampled: int) -> TaskOutcome:
         played, adaptation, preset = group.played, self._config.adaptation, self._preset
         successes, measured = accuracy([t.outcome.value for t in played.trajectories])
         direction = rewrite_direction(successes, measured, preset=preset)
@@ -262,7 +266,7 @@ class StepRunner:
             successes=successes,
             measured=measured,
             rollouts=played.group.rollouts,
-            policy_version=self.versions["acts"],
+            policy_version=sampled,
             notes=notes,
             adapt=direction is not None and played.group.purpose == "train",
             settings=AdaptSettings(
@@ -292,7 +296,8 @@ class StepRunner:
 
 def _learner_measures(role: TrainedRole, metrics: dict[str, float]) -> dict[str, float]:
     prefix = "policy" if role == "acts" else "reward"
-    return {f"{prefix}/{name}": value for name, value in metrics.items()}
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return {f"{prefix}/{name}": value for name, value in finite.items()}
 
 
 class _Clock:
