@@ -1,0 +1,317 @@
+"""The conductor's surroundings as small fakes on a real Valkey: workers, learners, policy rooms, plans.
+
+Every policy version plays each group the same way: rollout 0 wins, the others lose, two steps each; the judge approves
+of the first step of every rollout and of nothing else. So every training step has rows for both learners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+import redis.asyncio as aioredis
+
+from services.trainer.conductor import Conductor
+from services.trainer.parts import Parts
+from tests.service.fragile import FragileArtifacts, FragileStore, FragileWire, Troubles
+from tests.unit.trainer.played import judged
+from triforge.config import Settings, parse
+from triforge.errors import ConflictError
+from triforge.messages import (
+    ErrorInfo,
+    GroupTask,
+    PlannedGroup,
+    RunState,
+    StepReport,
+    TaskOutcome,
+    TrainBatch,
+    TrainedRole,
+    WeightsReady,
+    WeightsState,
+    WeightsUpdate,
+)
+from triforge.queues import ADAPT_QUEUE, ROLLOUT_QUEUE, Wire
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import open_database
+
+ROLES: tuple[TrainedRole, ...] = ("acts", "judges")
+CONFIG: dict[str, Any] = {
+    "run": {"steps": 2, "groups_per_step": 2, "eval_every": 2, "eval_tasks": 1},
+    "models": {"acts": {"path": "/models/acts"}, "judges": {"path": "/models/judges"}},
+    "env_adapter": {"rollouts": 2},
+    "reward": {"votes": 1},
+    "algorithm": {"overrides": {"reward_band": "none"}},
+}
+
+
+class FakePlans:
+    """env_adapter: the same plan for the same step. Pairs of a proposal stand first when `proposal` is set."""
+
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles = troubles
+        self.proposal: str | None = None
+        self.heldout = True
+
+    async def plan(
+        self, pool_id: str, *, run_id: str, step: int, kind: Literal["train", "evaluate"],
+        groups: int, seed: int, max_pending: int,
+    ) -> list[PlannedGroup]:  # fmt: skip
+        self._troubles.meet(f"plan {kind}")
+        if kind == "evaluate":
+            names = range(groups if self.heldout else 0)
+            return [PlannedGroup(task_id=f"h{n}", slot=f"h{n}", purpose="evaluate") for n in names]
+        found = [
+            PlannedGroup(task_id=f"t{step}-{n}", slot=f"t{n}", purpose="train")
+            for n in range(groups)
+        ]
+        if self.proposal and max_pending:
+            for n, purpose in enumerate(("measure_parent", "measure_candidate")):
+                found[n] = found[n].model_copy(
+                    update={"purpose": purpose, "proposal_id": self.proposal}
+                )
+        return found
+
+
+class FakeRoom:
+    """A policy room that serves what it is told; versions only go up, like the real one's."""
+
+    def __init__(self, role: TrainedRole, troubles: Troubles) -> None:
+        self.role, self._troubles = role, troubles
+        self.version, self.uri = 0, f"/models/{role}"
+        self.served: list[tuple[int, str]] = []
+
+    def restart(self) -> None:
+        """The engines came up again, with the folder they start from."""
+        self.version, self.uri = 0, f"/models/{self.role}"
+
+    async def weights(self) -> WeightsState:
+        self._troubles.meet(f"weights of {self.role}")
+        return WeightsState(role=self.role, version=self.version, uri=self.uri, engines=1, ready=1)
+
+    async def update_weights(self, update: WeightsUpdate) -> WeightsState:
+        self._troubles.meet(f"serve {self.role}")
+        if update.version <= self.version and (update.version, update.uri) != (
+            self.version,
+            self.uri,
+        ):
+            raise ConflictError(
+                f"weights: given version {update.version}, but {self.version} serves"
+            )
+        self.version, self.uri = update.version, update.uri
+        self.served.append((update.version, update.uri))
+        self._troubles.meet(f"served {self.role}")
+        return await self.weights()
+
+
+class FakeLearner:
+    """Publishes each version once: a batch whose version is out already is only announced again.
+
+    Attributes:
+        trained: how often each (run, role, version) was trained on.
+    """
+
+    def __init__(self, wire: Wire, artifacts: ArtifactStore, role: TrainedRole) -> None:
+        self._wire, self._artifacts, self.role = wire, artifacts, role
+        self.trained: Counter[tuple[str, TrainedRole, int]] = Counter()
+        self.batches: list[TrainBatch] = []
+        self.published: dict[tuple[str, int], WeightsReady] = {}
+        self.error: ErrorInfo | None = None
+
+    async def serve(self) -> None:
+        cursor = "0"
+        while True:
+            for entry, batch in await self._wire.read_batches(self.role, cursor, block_s=0.2):
+                cursor = entry
+                await self._wire.announce_weights(self._answer(batch))
+
+    def _answer(self, batch: TrainBatch) -> WeightsReady:
+        self.batches.append(batch)
+        if self.error is not None:
+            return self._ready(batch, batch.version, error=self.error)
+        target = (batch.run_id, batch.version + 1)
+        if target not in self.published:
+            assert self._artifacts.exists(batch.uri)
+            self.trained[batch.run_id, batch.role, batch.version] += 1
+            self.published[target] = self._ready(batch, batch.version + 1)
+        return self.published[target]
+
+    def _ready(
+        self, batch: TrainBatch, version: int, error: ErrorInfo | None = None
+    ) -> WeightsReady:
+        metrics = {"loss": 0.5, "broken": float("nan")}
+        report = StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics=metrics)
+        name = f"weights/{batch.run_id}/{batch.role}/v{version:06d}"
+        return WeightsReady(
+            run_id=batch.run_id, role=batch.role, step=batch.step, version=version, error=error,
+            uri=self._artifacts.uri(name), digest=f"digest {version}", report=report,
+        )  # fmt: skip
+
+
+class FakeWorkers:
+    """Rollout and judge workers in one: an errand becomes a judged and announced group.
+
+    Attributes:
+        errands: every rollout errand as it came, duplicates included.
+        played: how often each group was really played.
+    """
+
+    def __init__(self, wire: Wire, redis_url: str, rooms: dict[TrainedRole, FakeRoom]) -> None:
+        self._wire, self._rooms = wire, rooms
+        self._redis: Any = aioredis.from_url(redis_url, decode_responses=True)
+        self.errands: list[GroupTask] = []
+        self.played: Counter[str] = Counter()
+        self.loses: Callable[[GroupTask], bool] = lambda _: False  # an errand that vanishes
+        self.silent: Callable[[GroupTask], bool] = lambda _: False  # an announcement that vanishes
+
+    async def serve(self) -> None:
+        try:
+            while True:
+                found = await self._redis.brpop([ROLLOUT_QUEUE], timeout=0.2)
+                if found is not None:
+                    await self._play(_message(found[1], GroupTask))
+        finally:
+            await self._redis.aclose()
+
+    async def _play(self, task: GroupTask) -> None:
+        self.errands.append(task)
+        if self.loses(task):
+            return
+        async with self._wire.lease(task.group_id) as held:
+            if held and await self._wire.group(task.group_id) is None:
+                await self._put(task)
+        if not self.silent(task):
+            await self._wire.announce_if_complete(task.group_id)
+
+    async def _put(self, task: GroupTask) -> None:
+        self.played[task.group_id] += 1
+        group = judged(
+            task,
+            [1] + [-1] * (task.rollouts - 1),
+            [[[1] * task.votes, [-1] * task.votes] for _ in range(task.rollouts)],
+            version=self._rooms["acts"].version,
+            judge_version=self._rooms["judges"].version,
+        )
+        for trajectory in group.played.trajectories:
+            await self._wire.put_trajectory(trajectory)
+        await self._wire.put_group(group.played)
+        for votes in group.votes if task.votes else ():
+            assert votes is not None
+            await self._wire.put_votes(votes)
+
+
+def _message(text: str, kind: Any) -> Any:
+    [[payload], _, _] = json.loads(base64.b64decode(json.loads(text)["body"]))
+    return kind.model_validate_json(payload)
+
+
+class Ring:
+    """Everything around a conductor, and as many conductors one after another as a test wants to kill."""
+
+    def __init__(self, wire: Wire, redis_url: str, folder: Path) -> None:
+        self.wire, self._redis_url = wire, redis_url
+        self.troubles = Troubles()
+        self.database = open_database(f"sqlite:///{folder / 'triforge.sqlite'}")
+        self.store = FragileStore(self.database, self.troubles)
+        self.artifacts = FragileArtifacts(str(folder / "artifacts"), self.troubles)
+        self._own_wire = FragileWire(redis_url, self.troubles)
+        self.rooms = {role: FakeRoom(role, self.troubles) for role in ROLES}
+        self.learners = {role: FakeLearner(wire, self.artifacts, role) for role in ROLES}
+        self.plans = FakePlans(self.troubles)
+        self.workers = FakeWorkers(wire, redis_url, self.rooms)
+        self.settings = Settings(lease_s=0.6, resend_s=1.0)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def conductor(self) -> Conductor:
+        """A fresh conductor, as after a restart of its process."""
+        parts = Parts(
+            store=self.store, wire=self._own_wire, artifacts=self.artifacts, env_adapter=self.plans,
+            doors=self.rooms, settings=self.settings,
+        )  # fmt: skip
+        return Conductor(parts, idle_s=0.01, retry_s=0.02)
+
+    def submit(self, **run: Any) -> RunState:
+        """Queue a run of `CONFIG`, with fields of its section `run` changed."""
+        config = parse(CONFIG | {"run": CONFIG["run"] | run}).model_dump(mode="json")
+        return self.store.create(name="run", pool_id="pool", config=config)
+
+    async def conduct(self, run: RunState) -> RunState:
+        """One conductor takes the run up; returns how it left it."""
+        await self.conductor().conduct(self.store.get(run.id))
+        return self.store.get(run.id)
+
+    def start(self) -> None:
+        """Start workers and learners."""
+        work = [self.workers.serve(), *(learner.serve() for learner in self.learners.values())]
+        self._tasks = [asyncio.create_task(part) for part in work]
+
+    async def stop(self) -> None:
+        """Stop them; an error of theirs is the test's."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+
+    async def close(self) -> None:
+        await self.stop()
+        await self._own_wire.close()
+        self.database.close()
+
+    # ---- what happened ----
+
+    def trained(self) -> Counter[tuple[str, TrainedRole, int]]:
+        return self.learners["acts"].trained + self.learners["judges"].trained
+
+    async def adapted(self) -> list[TaskOutcome]:
+        """The outcomes that were sent, oldest first."""
+        client: Any = aioredis.from_url(self._redis_url, decode_responses=True)
+        try:
+            raw = await client.lrange(ADAPT_QUEUE, 0, -1)
+        finally:
+            await client.aclose()
+        return [_message(text, TaskOutcome) for text in reversed(raw)]
+
+    async def keys(self) -> set[str]:
+        """Payloads that lie in Redis."""
+        client: Any = aioredis.from_url(self._redis_url, decode_responses=True)
+        try:
+            names = await client.keys("tf:*")
+        finally:
+            await client.aclose()
+        kinds = ("tf:group:", "tf:votes:", "tf:trajectory:", "tf:announced:", "tf:started:")
+        return {name for name in names if name.startswith(kinds)}
+
+    def ledger(self, run: RunState) -> list[dict[str, Any]]:
+        """The record of every committed training step, without what differs from run to run: ids and base versions."""
+        base = self.store.run_state(run.id)["base"]
+        rows = []
+        for step in self.store.steps(run.id):
+            if "ledger" in step.artifacts:
+                data = self.artifacts.read(step.artifacts["ledger"])
+                text = json.dumps(pq.read_table(io.BytesIO(data)).to_pylist())
+                rows += json.loads(text.replace(run.id, "run"))
+        for row in rows:
+            row["policy_versions"] = [v - base["acts"] for v in row["policy_versions"]]
+            for vote in row["votes"]:
+                vote["versions"] = [v - base["judges"] for v in vote["versions"]]
+        return rows
+
+
+@contextlib.asynccontextmanager
+async def ring_of(wire: Wire, redis_url: str, folder: Path) -> AsyncIterator[Ring]:
+    """A ring whose workers and learners run while the block does."""
+    ring = Ring(wire, redis_url, folder)
+    ring.start()
+    try:
+        yield ring
+    finally:
+        await ring.close()
