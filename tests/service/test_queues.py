@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -32,6 +33,7 @@ from triforge.queues import (
     ROLLOUT_TASK,
     Wire,
     celery_app,
+    end_task,
     unjudged,
 )
 from triforge.supervisor.layout import free_port
@@ -330,3 +332,15 @@ async def test_a_lease_outlives_a_refused_renewal(wire: Wire, raw: Any) -> None:
             while not await wire.is_held("errand"):  # noqa: ASYNC110 (another task sets it)
                 await asyncio.sleep(0.02)
     assert not await wire.is_held("errand")
+
+
+async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same():
+    async def stubborn() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(end_task(task), 10)
+    assert task.cancelled()
