@@ -2,11 +2,11 @@
 
 A delivered batch may be new, old, or one that was trained before a crash:
 
-| newest published version of the run | what happens                                             |
-|-------------------------------------|----------------------------------------------------------|
-| below batch.version + 1             | train, publish, announce                                 |
-| batch.version + 1                   | announce again                                           |
-| above                               | nothing: the run has moved on                            |
+| version batch.version + 1 of the run   | what happens                           |
+|----------------------------------------|----------------------------------------|
+| is not published, nor any newer one    | train, publish, announce               |
+| is published                           | announce again                         |
+| was pruned, newer ones are published   | nothing: the run has moved on          |
 
 A failure is announced as well (`WeightsReady.error`), so that the conductor stops the run with the reason.
 """

