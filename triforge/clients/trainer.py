@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,20 @@ from typing import Any
 import httpx
 
 from triforge.clients.transport import (
+    LOST,
     error_of,
     get_json,
     http_client,
     parse_json,
     post_json,
     request,
+    unreachable,
 )
+from triforge.errors import StorageError, UnavailableError
 from triforge.messages import Event, RunState, RunStep
+
+_PAUSE_S = 1.0  # before a stream that broke off is taken up again
+_SILENCE_S = 30.0  # the trainer says something every second, if only that nothing is new
 
 
 class TrainerClient:
@@ -25,11 +33,19 @@ class TrainerClient:
 
     Args:
         base_url: of the trainer, e.g. http://127.0.0.1:8004.
+        patience_s: how long to go on trying when the stream of events breaks off.
         transport: replaces the network in tests.
     """
 
-    def __init__(self, base_url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        patience_s: float = 60.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self._http = http_client(base_url, timeout_s=60.0, transport=transport)
+        self._patience_s = patience_s
 
     async def close(self) -> None:
         """Close all connections."""
@@ -74,26 +90,75 @@ class TrainerClient:
         return RunState.model_validate(await post_json(self._http, f"/v1/runs/{run_id}/resume"))
 
     async def events(self, run_id: str, *, after: str = "0") -> AsyncIterator[tuple[str, Event]]:
-        """(id, event) from the server-sent events, until the run has ended."""
+        """(id, event) from the server-sent events, until the run has ended.
+
+        When the stream breaks off (the trainer or Valkey is restarted) it is taken up after the last event.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UnavailableError: nothing answers for `patience_s`.
+        """
+        entry = arrived = after
+        silent_since = time.monotonic()
+        while True:
+            try:
+                async for line in self._event_lines(run_id, entry):
+                    silent_since = time.monotonic()
+                    if line.startswith("id: "):
+                        arrived = line[4:]
+                    elif line.startswith("data: "):
+                        entry = arrived
+                        yield entry, Event.model_validate(json.loads(line[6:]))
+                return
+            except UnavailableError:
+                if time.monotonic() - silent_since > self._patience_s:
+                    raise
+            await asyncio.sleep(min(_PAUSE_S, self._patience_s))
+
+    async def _event_lines(self, run_id: str, after: str) -> AsyncIterator[str]:
         url = f"/v1/runs/{run_id}/events"
-        timeout = httpx.Timeout(30.0, read=None)
-        async with self._http.stream("GET", url, params={"after": after}, timeout=timeout) as reply:
-            entry = after
-            async for line in reply.aiter_lines():
-                if line.startswith("id: "):
-                    entry = line[4:]
-                elif line.startswith("data: "):
-                    yield entry, Event.model_validate(json.loads(line[6:]))
+        timeout = httpx.Timeout(30.0, read=_SILENCE_S)
+        try:
+            async with self._http.stream(
+                "GET", url, params={"after": after}, timeout=timeout
+            ) as reply:
+                await _demand_success(reply)
+                async for line in reply.aiter_lines():
+                    yield line
+        except LOST as error:
+            raise unreachable(self._http, "GET", url, error) from error
 
     async def export(self, run_id: str, path: Path) -> None:
-        """Save the run's record as a Parquet file at `path`."""
-        url = f"/v1/runs/{run_id}/export"
+        """Save the run's record as a Parquet file at `path`, whole or not at all.
+
+        Raises:
+            ConflictError: no step has finished yet.
+            StorageError: `path` cannot be written.
+            UnavailableError: the trainer does not answer, or the answer breaks off.
+        """
         aside = path.with_name(f".{path.name}.part")
-        async with self._http.stream("GET", url, timeout=600.0) as reply:
-            if reply.status_code != 200:
-                await reply.aread()
-                raise error_of(reply)
+        try:
             with aside.open("wb") as file:
-                async for chunk in reply.aiter_bytes():
+                async for chunk in self._export_chunks(run_id):
                     file.write(chunk)
-        aside.replace(path)
+            aside.replace(path)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    async def _export_chunks(self, run_id: str) -> AsyncIterator[bytes]:
+        url = f"/v1/runs/{run_id}/export"
+        try:
+            async with self._http.stream("GET", url, timeout=600.0) as reply:
+                await _demand_success(reply)
+                async for chunk in reply.aiter_bytes():
+                    yield chunk
+        except LOST as error:
+            raise unreachable(self._http, "GET", url, error) from error
+
+
+async def _demand_success(reply: httpx.Response) -> None:
+    if not reply.is_success:
+        await reply.aread()
+        raise error_of(reply)

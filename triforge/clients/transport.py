@@ -47,6 +47,20 @@ class UnreachableError(UnavailableError):
     """Nothing answered: connection refused, lost or silent. The request may or may not have arrived."""
 
 
+# What a transport raises when there is no answer, or when it breaks off.
+LOST = (httpx.TransportError, aiohttp.ClientError, OSError)
+
+
+def unreachable(
+    client: httpx.AsyncClient, method: str, path: str, error: Exception
+) -> UnreachableError:
+    """One of `LOST` as an error of ours."""
+    return UnreachableError(
+        f"{client.base_url}: no answer to {method} {path} ({type(error).__name__}: {error}); "
+        "is the service up and the address right?"
+    )
+
+
 def http_client(
     base_url: str,
     *,
@@ -178,12 +192,8 @@ async def _once(
             timeout=timeout,
             headers=(_JSON if content is not None else {}) | dict(headers or {}),
         )
-    except (httpx.TransportError, aiohttp.ClientError, OSError) as error:
-        name = type(error).__name__
-        raise UnreachableError(
-            f"{client.base_url}: no answer to {method} {path} ({name}: {error}); "
-            "is the service up and the address right?"
-        ) from error
+    except LOST as error:
+        raise unreachable(client, method, path, error) from error
     if response.is_success:
         return response
     raise error_of(response)
