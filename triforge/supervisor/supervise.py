@@ -107,8 +107,9 @@ class Supervisor:
                 await asyncio.sleep(_POLL_S)
 
     async def watch(self) -> None:
-        """Restart what dies, until cancelled."""
+        """Restart what dies, until cancelled. A restart that the machine refuses (disk full) is tried again."""
         dead: set[str] = set()
+        refused: set[str] = set()
         while True:
             for process in self.processes:
                 code = process.died()
@@ -117,9 +118,17 @@ class Supervisor:
                     self._tell(
                         f"{process.spec.name} ended with code {code}; restarting it (log: {process.log})"
                     )
-                if process.revive():
-                    dead.discard(process.spec.name)
-                    self._write_processes()
+                try:
+                    if process.revive():
+                        dead.discard(process.spec.name)
+                        self._write_processes()
+                        refused.clear()
+                except OSError as error:
+                    if process.spec.name not in refused:
+                        refused.add(process.spec.name)
+                        self._tell(
+                            f"restarting {process.spec.name}: {error}; free space or processes"
+                        )
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
