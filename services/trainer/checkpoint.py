@@ -33,7 +33,7 @@ from services.trainer.weights import (
 )
 from triforge.errors import WeightsError
 from triforge.messages import StepReport, TrainBatch, TrainedRole, WeightsReady
-from triforge.store.artifacts import ArtifactStore
+from triforge.store.artifacts import ArtifactStore, storage_error
 
 _OPTIMIZER, _STATE = "optimizer.safetensors", "state.json"
 
@@ -109,7 +109,10 @@ class Shelf:
             "batch_id": batch.batch_id,
         }
         for parent in (self.weights, self.checkpoints):
-            parent.mkdir(parents=True, exist_ok=True)
+            try:
+                parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise storage_error("create", str(parent), error) from error
             sweep(parent)
         state = {
             **about,

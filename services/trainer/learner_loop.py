@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from services.trainer.checkpoint import Shelf
 from services.trainer.learner import Interrupted, Learner
 from services.trainer.train_settings import TrainSettings
-from triforge.errors import TriforgeError, UnavailableError
+from triforge.errors import StorageError, TriforgeError, UnavailableError
 from triforge.messages import ErrorInfo, TrainBatch, TrainedRole, WeightsReady
 from triforge.queues import Wire, batches_stream
 from triforge.store.artifacts import ArtifactStore
@@ -74,7 +74,7 @@ class LearnerLoop:
         while not self._stopping.is_set():
             try:
                 entries = await self._wire.read_batches(self._role, cursor, block_s=_BLOCK_S)
-            except UnavailableError as error:
+            except (UnavailableError, StorageError) as error:
                 log.warning("waiting: %s", error.detail)
                 await self._pause()
                 continue
@@ -109,7 +109,7 @@ class LearnerLoop:
                     return True
             except Interrupted:
                 return False
-            except UnavailableError as error:
+            except (UnavailableError, StorageError) as error:
                 log.warning("waiting: %s", error.detail)
             await self._pause()
         return False

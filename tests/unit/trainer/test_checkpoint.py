@@ -219,3 +219,12 @@ def test_a_batch_whose_version_is_nowhere_is_refused(
     batch = make_batch(step=5, version=9)
     with pytest.raises(WeightsError, match="no version up to 9 of run run"):
         shelf.start_of(batch, base_version=VERSION, initial=model_folder)
+
+
+def test_a_disk_that_takes_nothing_is_a_storage_error(
+    shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    shelf.weights.parent.parent.parent.mkdir()
+    shelf.weights.parent.parent.write_text("a file where the folder should be")
+    with pytest.raises(StorageError, match="cannot create"):
+        publish(shelf, Learner.fresh(model_folder), make_batch, rows, 1)
