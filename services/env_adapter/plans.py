@@ -58,9 +58,7 @@ class Planner:
             groups = _heldout(session, pool_id, request.groups)
         else:
             groups = _pairs(session, pool_id, min(request.max_pending, request.groups // 2))
-            drawn, cursor = _draw(
-                session, pool_id, request.groups - len(groups), request.seed, cursor
-            )
+            drawn, cursor = _draw(session, pool_id, request, request.groups - len(groups), cursor)
             groups += drawn
         return PlanRow(
             run_id=request.run_id,
@@ -119,21 +117,24 @@ def _pair(proposal: Proposal) -> tuple[PlannedGroup, PlannedGroup]:
 
 
 def _draw(
-    session: Session, pool_id: str, groups: int, seed: int, cursor: int
+    session: Session, pool_id: str, request: PlanRequest, groups: int, cursor: int
 ) -> tuple[list[PlannedGroup], int]:
     """Draw `groups` training tasks from the place `cursor` on; the new place comes with them.
 
     A slot that cannot be played when its turn comes (pending, paused, or drawn a moment ago at the end of the previous
-    permutation) waits for the next permutation.
+    permutation) waits for the next permutation. A run that measures no proposals (`max_pending` 0) plays the active
+    version of pending slots like any other: it must not lose tasks to the proposals of another run.
     """
     in_split = (TaskRow.pool_id == pool_id, TaskRow.split == "train")
     slots = session.scalar(select(func.count()).where(*in_split, TaskRow.version == 0)) or 0
     if slots == 0:
         raise InputError(f"pool {pool_id} has no training tasks; only evaluate plans are possible")
     pending = select(TaskRow.slot).where(*in_split, TaskRow.state == "pending")
-    playable = (*in_split, TaskRow.state == "active", TaskRow.slot.not_in(pending))
+    playable = [*in_split, TaskRow.state == "active"]
+    if request.max_pending:
+        playable.append(TaskRow.slot.not_in(pending))
     wanted = min(groups, session.scalar(select(func.count()).where(*playable)) or 0)
-    places = _places(slots, seed, cursor)
+    places = _places(slots, request.seed, cursor)
     drawn: dict[int, PlannedGroup] = {}
     while len(drawn) < wanted:
         block = list(islice(places, 2 * wanted))

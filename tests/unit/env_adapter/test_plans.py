@@ -167,6 +167,17 @@ def test_pending_proposals_are_measured_in_pairs_oldest_first_and_not_drawn(
     assert {g.purpose for g in groups[4:]} == {"train"}
 
 
+def test_a_run_that_measures_no_proposals_plays_pending_slots_like_any_other(
+    database: Database, shelf_family: EnvironmentFamily
+) -> None:
+    pool = make_pool(database, shelf_family, train=3)
+    for order, slot in enumerate(slots(database, pool)):
+        make_pending(database, pool, slot, order)
+    groups = Planner(database).plan("p", ask(0, 3)).groups
+    assert {group.purpose for group in groups} == {"train"}
+    assert len(groups) == 3
+
+
 def test_pairs_never_crowd_out_more_than_the_plan_holds(
     database: Database, shelf_family: EnvironmentFamily
 ) -> None:
