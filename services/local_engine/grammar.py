@@ -103,11 +103,13 @@ class GrammarCompiler:
     Args:
         codec: the tokenizer.
         vocab: size of the model's vocabulary.
+        library: name of the module that speaks llguidance's API.
     """
 
-    def __init__(self, codec: TextCodec, vocab: int) -> None:
+    def __init__(self, codec: TextCodec, vocab: int, library: str = "llguidance") -> None:
         self._codec = codec
         self._vocab = vocab
+        self._library_name = library
         self._spaced = codec.tokenizer.decoder is None
         self._width = vocab + 256 if self._spaced else vocab
         self._library: Any = None
@@ -157,7 +159,7 @@ class GrammarCompiler:
                 "regex and json_schema need a model folder that names its eos_token_id"
             )
         try:
-            self._library = importlib.import_module("llguidance")
+            self._library = importlib.import_module(self._library_name)
         except ImportError as error:
             raise InputError(
                 "regex and json_schema need the llguidance package: pip install 'triforge[local-engine]'"

@@ -63,16 +63,22 @@ class TransformersModel:
             raise WeightsError(f"config.json is not one of transformers: {error}") from error
         text = settings.get_text_config()
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"} or getattr(text, "use_sliding_window", False):
+        self.context_length = int(getattr(text, "max_position_embeddings", 2048))
+        window = getattr(text, "sliding_window", None) or self.context_length
+        if getattr(text, "layer_types", None) is None and window < self.context_length:
+            kinds = {"sliding_attention"}
+        if kinds != {"full_attention"}:
             raise WeightsError(
                 f"model_type {config.get('model_type')!r} has layers of kind {sorted(kinds)}; "
                 "the local engine serves full attention only"
             )
-        self._module = AutoModelForCausalLM.from_config(
-            settings, dtype=torch.float32, attn_implementation="sdpa"
-        ).eval()
+        try:
+            self._module = AutoModelForCausalLM.from_config(
+                settings, dtype=torch.float32, attn_implementation="sdpa"
+            ).eval()
+        except ValueError as error:
+            raise WeightsError(f"transformers cannot build the model: {error}") from error
         self.vocab_size = int(text.vocab_size)
-        self.context_length = int(getattr(text, "max_position_embeddings", 2048))
         heads = int(text.num_attention_heads)
         self._cache_shape = (
             int(text.num_hidden_layers),
@@ -108,6 +114,32 @@ class TransformersModel:
     def named_tensors(self) -> dict[str, Tensor]:
         """The weights that serve now."""
         return dict(self._tensors)
+
+    @torch.inference_mode()
+    def check_cache(self) -> None:
+        """Compare a short prompt through the slots with the module's own forward pass.
+
+        Architectures that keep something else than keys and values, or that place positions otherwise, are found here
+        and not in a training curve.
+
+        Raises:
+            WeightsError: the two disagree.
+        """
+        ids = [i * 7 % self.vocab_size for i in range(9)]
+        cache = self.new_cache()
+        try:
+            expected = self._module(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+            parts = cache.prefill_batch(0, [ids[:3], ids[:5]], [0, 0], [[0, 1, 2], []])
+            first = self.forward(parts, cache)
+            rest = cache.prefill_batch(0, [ids[3:]], [3], [list(range(6))])
+            found = torch.cat((first, self.forward(rest, cache)))
+            same = torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+        except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+            raise WeightsError(f"the module does not run over the slot cache: {error}") from error
+        if not same:
+            raise WeightsError(
+                "the module gives other logits over the slot cache; it is not served"
+            )
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:

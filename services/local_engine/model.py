@@ -58,15 +58,16 @@ def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str
     if not config:
         raise WeightsError(f"{folder / 'config.json'} does not exist; expected a model folder")
     shape = LlamaShape.from_config(config) if own_llama else None
-    model: Model
     if shape is not None:
-        model = LlamaModel(shape)
-    else:
-        # transformers takes seconds to import and the common case does not need it.
-        module = importlib.import_module("services.local_engine.hf_model")
-        model = module.TransformersModel(config)
-    model.apply(stage_weights(folder, model, config))
-    return model, config
+        own = LlamaModel(shape)
+        own.apply(stage_weights(folder, own, config))
+        return own, config
+    # transformers takes seconds to import and the common case does not need it.
+    module = importlib.import_module("services.local_engine.hf_model")
+    other = module.TransformersModel(config)
+    other.apply(stage_weights(folder, other, config))
+    other.check_cache()
+    return other, config
 
 
 def stage_weights(folder: Path, model: Model, config: dict[str, Any]) -> dict[str, Tensor]:
