@@ -77,7 +77,8 @@ class Gatherer:
             The groups in the order of `tasks`.
 
         Raises:
-            TrainerError: not all groups came within `deadline_s`; the sentence names what is missing.
+            TrainerError: not all groups came within `deadline_s`, or not a single episode could be measured; the sentence
+                names what is missing, or the first episode's error.
         """
         started = swept = self._clock()
         cursor = await self._wire.last_id(JUDGED_STREAM)
@@ -97,7 +98,23 @@ class Gatherer:
             if self._clock() - swept > self._sweep_s:
                 await self._sweep(flights, done, versions)
                 swept = self._clock()
-        return [done[task.group_id] for task in tasks]
+        groups = [done[task.group_id] for task in tasks]
+        await self._demand_measured(groups)
+        return groups
+
+    async def _demand_measured(self, groups: list[JudgedGroup]) -> None:
+        """A run whose episodes all fail would finish without having learnt or measured anything: it stops instead."""
+        trajectories = [t for group in groups for t in group.played.trajectories]
+        if not trajectories or any(t.measured for t in trajectories):
+            return
+        for group in groups:  # they are played afresh when the run is resumed
+            ids = tuple(t.id for t in group.played.trajectories)
+            await self._wire.forget_group(group.played.group.group_id, ids)
+        first = trajectories[0].outcome.error
+        raise TrainerError(
+            f"none of {len(trajectories)} episodes could be measured; the first: "
+            f"{first.detail if first else 'no reason given'}"
+        )
 
     async def _send(self, flight: _Flight) -> None:
         """Send an errand, unless somebody is still at it since before the conductor's restart."""
