@@ -66,13 +66,15 @@ class Supervisor:
 
     def _take_lock(self) -> None:
         self._state.mkdir(parents=True, exist_ok=True)
-        self._lock = (self._state / "up.lock").open("w")
+        lock = (self._state / "up.lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            lock.close()
             raise ConflictError(
                 f"another `triforge up` runs in {self._state}; stop it, or choose another folder with --state"
             ) from None
+        self._lock = lock
 
     def _write_addresses(self) -> None:
         settings = self._layout.settings
@@ -132,7 +134,12 @@ class Supervisor:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """Stop everything: first whoever makes work, the broker last."""
+        """Stop everything: first whoever makes work, the broker last.
+
+        Without the lock nothing was started, and the files in the folder are those of the deployment that runs there.
+        """
+        if self._lock is None:
+            return
         broker = [p for p in self.processes if p.spec.tcp_port]
         others = [p for p in self.processes if not p.spec.tcp_port]
         await asyncio.gather(*(p.stop() for p in others))
@@ -140,8 +147,8 @@ class Supervisor:
             await process.stop()
         for name in (ADDRESSES, PROCESSES):
             (self._state / name).unlink(missing_ok=True)
-        if self._lock:
-            self._lock.close()
+        self._lock.close()
+        self._lock = None
 
 
 async def _serves(spec: ProcessSpec, client: httpx.AsyncClient) -> bool:

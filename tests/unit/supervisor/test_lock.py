@@ -1,0 +1,35 @@
+"""Two deployments cannot share a state folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.supervisor.test_watch import SLEEPER
+from triforge.config import Settings
+from triforge.errors import ConflictError
+from triforge.supervisor.layout import Layout
+from triforge.supervisor.supervise import ADDRESSES, PROCESSES, Supervisor
+
+
+async def test_a_second_deployment_in_a_folder_is_refused_and_leaves_the_first_one_alone(
+    tmp_path: Path,
+) -> None:
+    layout = Layout(settings=Settings(), specs=(SLEEPER,))
+    first, second, third = (
+        Supervisor(layout, tmp_path, tell=lambda _: None) for _ in ("first", "second", "third")
+    )
+    await first.start()
+    try:
+        with pytest.raises(ConflictError, match="another `triforge up` runs"):
+            await second.start()
+        await second.stop()
+        assert (tmp_path / ADDRESSES).is_file()
+        assert (tmp_path / PROCESSES).is_file()
+        assert first.processes[0].pid is not None
+    finally:
+        await first.stop()
+    assert not (tmp_path / ADDRESSES).exists()
+    await third.start()  # the folder is free again
+    await third.stop()
