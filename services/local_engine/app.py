@@ -124,8 +124,10 @@ class App:
             await self._chat(receive, send)
         elif path == "/flush_cache" and method in ("GET", "POST"):
             flushed = await self._engine.flush()
-            text = b"Cache flushed.\n" if flushed else b"Flush cache failed.\n"
+            text = b"Cache flushed." if flushed else b"Flush cache failed."
             await _send(send, 200 if flushed else 400, text, ((b"content-type", b"text/plain"),))
+        elif path == "/ready":
+            await _answer(send, 200, {"status": "ok"})
         elif path in _OPEN:
             await _send(send, 200, b"")
         elif method == "GET" and (found := self._inform(path)) is not None:

@@ -171,6 +171,7 @@ def model_info(engine: Engine) -> dict[str, Any]:
         "model_path": str(engine.folder),
         "tokenizer_path": str(engine.codec.file.parent),
         "is_generation": True,
+        "preferred_sampling_params": None,
         "weight_version": engine.version,
         "model_type": engine.config.get("model_type"),
         "architectures": engine.config.get("architectures"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ async def test_pausing_in_place_holds_requests_and_continuing_finishes_them(
     assert (await client.post("/pause_generation", json={"mode": "in_place"})).status_code == 200
     if not task.done():  # it may have been faster than the pause
         held = await client.get("/flush_cache")
-        assert (held.status_code, held.text) == (400, "Flush cache failed.\n")
+        assert (held.status_code, held.text) == (400, "Flush cache failed.")
     late = asyncio.create_task(generate(client, [6], sampling={"max_new_tokens": 1}))
     await until(lambda: engine.load()["num_waiting_reqs"] == 1)
     assert (await client.get("/server_info")).json()["is_paused"] is True
@@ -244,3 +245,44 @@ async def test_information_routes_tell_name_version_and_limits(
     renamed = {"new_version": "7", "abort_all_requests": False}
     assert (await client.post("/update_weight_version", json=renamed)).status_code == 200
     assert (await client.get("/model_info")).json()["weight_version"] == "7"
+
+
+def assert_same_shape(found: Any, recorded: Any, where: str) -> None:
+    """Every recorded field is there with the recorded type; values may differ."""
+    if isinstance(recorded, dict):
+        assert isinstance(found, dict), where
+        assert set(recorded) <= set(found), where
+        for key, value in recorded.items():
+            assert_same_shape(found[key], value, f"{where}.{key}")
+    elif isinstance(recorded, list):
+        assert isinstance(found, list), where
+        for i, value in enumerate(found if recorded else []):
+            assert_same_shape(value, recorded[min(i, len(recorded) - 1)], f"{where}[{i}]")
+    else:
+        assert type(found) is type(recorded), where
+
+
+async def test_every_answer_has_the_shape_that_the_real_server_gave(
+    engine: Engine, folder: Path, tmp_path: Path
+) -> None:
+    recordings = Path(__file__).parents[1] / "contract" / "sglang"
+    ask = body([[5, 6], [7]], sampling=[{"max_new_tokens": 3, "ignore_eos": True}] * 2)
+    weights = {"weight_version": "1", "flush_cache": True}
+    bodies: dict[str, Any] = {
+        "ready": None, "model_info": None, "generate_batch": ask, "pause_retract": {"mode": "retract"},
+        "continue": {}, "update_from_disk": {"model_path": str(folder), **weights},
+        "update_missing_folder": {"model_path": str(tmp_path / "missing"), **weights},
+    }  # fmt: skip
+    async with client_of(engine) as client:
+        for name, sent in bodies.items():
+            recorded = json.loads((recordings / f"{name}.json").read_text())
+            reply = await client.request(recorded["method"], recorded["path"], json=sent)
+            assert reply.status_code == recorded["status"], name
+            expected = recorded["reply"]
+            for row in expected if name == "generate_batch" else []:
+                row["meta_info"]["finish_reason"] = {"type": "length", "length": 3}
+            assert_same_shape(reply.json(), expected, name)
+    async with client_of(engine, api_key="K") as client:
+        recorded = json.loads((recordings / "generate_without_key.json").read_text())
+        reply = await client.post("/generate", json=recorded["request"])
+        assert (reply.status_code, reply.json()) == (recorded["status"], recorded["reply"])
