@@ -15,13 +15,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from triforge.cli import pool_file
 from triforge.cli.addresses import STATE, settings
 from triforge.cli.watch import watch as watch_run
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, assignment, load, merge, read_document
-from triforge.errors import InputError, TriforgeError
-from triforge.messages import PoolRequest, PoolState
+from triforge.errors import TriforgeError
+from triforge.messages import PoolState
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
 
@@ -176,34 +177,24 @@ def pool_create(
             "--file", "-f", help="JSON body of POST /v1/pools, or JSONL, one task a line."
         ),
     ],
-    environment: Annotated[str, typer.Option(help="Family of a JSONL file's tasks.")] = "household",
+    environment: Annotated[
+        str, typer.Option(help="Family of the tasks of a file that names none.")
+    ] = "household",
     state: StateOption = STATE,
 ) -> None:
     """Create a task pool."""
-    made: PoolState = _run(_pool_create(name, file, environment, settings(state)))
+    made: PoolState = _run(_pool_create(name, pool_file.read(file), environment, settings(state)))
     console.print_json(made.model_dump_json())
 
 
-async def _pool_create(name: str, file: Path, environment: str, addresses: Settings) -> PoolState:
-    body = _pool_body(name, file, environment)
+async def _pool_create(
+    name: str, body: dict[str, Any] | bytes, environment: str, addresses: Settings
+) -> PoolState:
     client = EnvAdapterClient(addresses.env_adapter_url)
     try:
-        return await client.create_pool(body)
+        return await pool_file.send(client, name, body, environment=environment)
     finally:
         await client.close()
-
-
-def _pool_body(name: str, file: Path, environment: str) -> PoolRequest:
-    try:
-        text = file.read_text()
-        if file.suffix == ".jsonl":
-            tasks = [json.loads(line) for line in text.splitlines() if line.strip()]
-            return PoolRequest.model_validate(
-                {"name": name, "environment": environment, "tasks": tasks}
-            )
-        return PoolRequest.model_validate({**json.loads(text), "name": name})
-    except (OSError, ValueError) as error:
-        raise InputError(f"pool file {file}: {error}") from None
 
 
 @pool_app.command("list")
@@ -323,6 +314,8 @@ def run_list(state: StateOption = STATE) -> None:
 
     async def work(client: TrainerClient) -> None:
         table = Table("run", "name", "status", "step", "reason")
+        for column in table.columns[:4]:
+            column.no_wrap, column.overflow = True, "fold"  # an id that is cut off is of no use
         for run in await client.runs():
             table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
         console.print(table)

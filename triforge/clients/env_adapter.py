@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Any, Literal
 
 import httpx
 
@@ -42,8 +42,12 @@ class EnvAdapterClient:
         """Close all connections."""
         await self._http.aclose()
 
-    async def create_pool(self, pool: PoolRequest, *, key: str | None = None) -> PoolState:
+    async def create_pool(
+        self, pool: PoolRequest | dict[str, Any], *, key: str | None = None
+    ) -> PoolState:
         """Make a pool. With an idempotency key the same request can be sent again.
+
+        A dict is sent as it is: the door checks it and names every bad row.
 
         Raises:
             InputError: rows are malformed; `problems` names them.

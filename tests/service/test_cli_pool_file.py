@@ -1,0 +1,78 @@
+"""`triforge pool create` sends a file to the door, which names every bad row of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.env_adapter.app import Parts, create_app
+from services.env_adapter.environments import registry
+from tests.service.test_env_adapter_pools import game
+from triforge.cli import pool_file
+from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.errors import InputError
+from triforge.messages import PoolState
+from triforge.store.database import open_database
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[EnvAdapterClient]:
+    database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+    parts = Parts(database=database, family=registry.family, registry=CollectorRegistry())
+    opened = EnvAdapterClient(
+        "http://env", transport=httpx.ASGITransport(app=create_app(parts=parts))
+    )
+    yield opened
+    await opened.close()
+    database.close()
+
+
+async def create(client: EnvAdapterClient, file: Path) -> PoolState:
+    return await pool_file.send(client, "kitchen", pool_file.read(file), environment="household")
+
+
+async def test_json_and_jsonl_make_the_same_pool(client: EnvAdapterClient, tmp_path: Path) -> None:
+    lines, body = tmp_path / "a.jsonl", tmp_path / "b.json"
+    lines.write_text(json.dumps({"params": game()}))
+    body.write_text(json.dumps({"tasks": [{"params": game()}]}))
+    first = await create(client, lines)
+    second = await pool_file.send(client, "other", pool_file.read(body), environment="household")
+    assert first.tasks == second.tasks == {"train": {"active": 1}, "heldout": {}}
+    assert first.environment == second.environment == "household"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("a.jsonl", '{"params": 1}\n{oops\n\n{"params": {}}', ["line 2"]),
+        ("a.jsonl", '{"params": 1}\n\n{"params": {}}', ["line 1", "line 3"]),
+        ("a.json", '{"tasks": [{"params": 1}, {"params": {}}]}', ["tasks[0]", "tasks[1]"]),
+    ],
+)
+async def test_every_bad_row_of_a_file_is_named_and_nothing_is_stored(
+    client: EnvAdapterClient, tmp_path: Path, name: str, text: str, named: list[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="rows are malformed, nothing was stored") as caught:
+        await create(client, tmp_path / name)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == named
+    assert await client.pools() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("{x", "not JSON"), ("[1]", "given a list, expected a JSON object")]
+)
+def test_a_file_without_a_json_object_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        pool_file.read(tmp_path / "a.json")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.json: No such file"):
+        pool_file.read(tmp_path / "nothing.json")
