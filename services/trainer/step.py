@@ -119,7 +119,7 @@ class StepRunner:
                     role, ready.report.metrics if ready.report else {}
                 )
                 result.measures[f"seconds/train_{role}"] = out.seconds
-        await self._settle(published.keys())
+        await self._settle({role: out.ready.version for role, out in published.items()})
         with clock.phase("adapt"):
             await self._adapt(step, result.groups, sampled)
         with clock.phase("record"):
@@ -233,12 +233,20 @@ class StepRunner:
         for reason, count in ledger.reasons.items():
             result.measures[f"steps/{reason}"] = float(count)
 
-    async def _settle(self, trained: Any) -> None:
-        """Take over the versions that serve; a role without rows keeps the one it has."""
-        for role in self.versions:
-            live = (await self._publisher.live(role)).version
-            if role in trained or live > self.versions[role]:
-                self.versions[role] = live
+    async def _settle(self, trained: dict[TrainedRole, int]) -> None:
+        """Take over the published versions.
+
+        A role without rows keeps the one it has, unless the step published one for it before it was interrupted and its
+        samples were lost. What somebody else has published is not taken over.
+        """
+        self.versions |= trained
+        for role in self.versions.keys() - trained.keys():
+            live = await self._publisher.live(role)
+            known = await asyncio.to_thread(
+                self._parts.store.find_weights, self._run.id, role, live.version
+            )
+            if known and known[0] == live.uri and live.version > self.versions[role]:
+                self.versions[role] = live.version
 
     async def _adapt(self, step: int, groups: list[JudgedGroup], sampled: int) -> None:
         if not self._adapts:
