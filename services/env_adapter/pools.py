@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,6 +25,14 @@ from triforge.store.tables import PoolRow, TaskRow
 
 FindFamily = Callable[[str], EnvironmentFamily]
 Row = tuple[str, Any]  # what people call the row ("tasks[3]", "line 4") and what it holds
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A row that is no JSON, and why; it is named together with the rows that are JSON but no task."""
+
+    reason: str
+
 
 _LISTED = 100  # bad rows named in an answer; the rest is counted
 _CHUNK = 2_000  # rows an INSERT
@@ -129,22 +138,20 @@ def parse_request(document: Any) -> tuple[PoolRequest, list[Row]]:
 
 
 def parse_lines(body: bytes, *, name: str, environment: str) -> tuple[PoolRequest, list[Row]]:
-    """Read a JSONL body: one task a line; empty lines are skipped.
+    """Read a JSONL body: one task a line; empty lines are skipped, a line that is no JSON becomes `Unreadable`.
 
     Raises:
-        InputError: lines are no JSON (each is named), or the name is malformed.
+        InputError: the name is malformed.
     """
     head = _head({"name": name, "environment": environment})
     rows: list[Row] = []
-    bad: list[str] = []
     for number, line in enumerate(body.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
             rows.append((f"line {number}", loads(line)))
         except ValueError as error:
-            bad.append(f"line {number}: not JSON: {error}")
-    _refuse(bad, len(rows) + len(bad))
+            rows.append((f"line {number}", Unreadable(f"not JSON: {error}")))
     return head, rows
 
 
@@ -175,6 +182,8 @@ def check_rows(family: EnvironmentFamily, rows: Sequence[Row]) -> list[tuple[Spl
 
 
 def _check_row(family: EnvironmentFamily, row: Any) -> tuple[Split, TaskDraft]:
+    if isinstance(row, Unreadable):
+        raise InputError(row.reason)
     if not isinstance(row, dict):
         raise InputError(f"given {_short(row)}, expected an object with `params`")
     unknown = sorted(set(row) - {"params", "split"})
@@ -300,7 +309,7 @@ def _identity(params: Params) -> str:
 def _digest(head: PoolRequest, rows: Sequence[Row]) -> str:
     digest = hashlib.sha256(_canonical(head.model_dump(mode="json")))
     for _, row in rows:
-        digest.update(_canonical(row))
+        digest.update(_canonical(row.reason if isinstance(row, Unreadable) else row))
     return digest.hexdigest()
 
 

@@ -49,7 +49,7 @@ async def test_json_and_jsonl_make_the_same_pool(client: EnvAdapterClient, tmp_p
 @pytest.mark.parametrize(
     ("name", "text", "named"),
     [
-        ("a.jsonl", '{"params": 1}\n{oops\n\n{"params": {}}', ["line 2"]),
+        ("a.jsonl", '{"params": 1}\n{oops\n\n{"params": {}}', ["line 1", "line 2", "line 4"]),
         ("a.jsonl", '{"params": 1}\n\n{"params": {}}', ["line 1", "line 3"]),
         ("a.json", '{"tasks": [{"params": 1}, {"params": {}}]}', ["tasks[0]", "tasks[1]"]),
     ],

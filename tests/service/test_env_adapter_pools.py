@@ -132,11 +132,15 @@ async def test_every_bad_row_is_named_and_nothing_is_stored(client: EnvAdapterCl
     assert await client.pools() == []
 
 
-async def test_lines_that_are_no_json_are_named(client: EnvAdapterClient) -> None:
+async def test_lines_that_are_no_json_are_named_with_the_other_bad_ones(
+    client: EnvAdapterClient,
+) -> None:
     lines = b'{"params": {}}\nnonsense\n{"params": NaN}'
     with pytest.raises(InputError) as caught:
         await client.upload_pool("bad", "household", lines)
-    assert [problem.split(":")[0] for problem in caught.value.problems] == ["line 2", "line 3"]
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "line 1", "line 2", "line 3",
+    ]  # fmt: skip
 
 
 async def test_a_long_list_of_bad_rows_ends_with_a_count(http: httpx.AsyncClient) -> None:
