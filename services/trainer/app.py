@@ -14,6 +14,8 @@ from services.trainer.routes import router
 from services.trainer.runs import Runs
 from triforge import __version__
 
+_AGAIN_S = 0.5  # between two tries to end the conductor
+
 
 def create_app(
     *, runs: Runs, conductor: Conductor | None, ready: Callable[[], Awaitable[None]]
@@ -30,10 +32,9 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         work = asyncio.create_task(conductor.run_forever()) if conductor else None
         yield
-        if work:
+        while work and not work.done():  # redis-py may swallow a cancellation
             work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
+            await asyncio.wait({work}, timeout=_AGAIN_S)
 
     app = FastAPI(title="triforge trainer", version=__version__, lifespan=lifespan)
     app.state.runs = runs

@@ -1,0 +1,36 @@
+"""The trainer's application and the conductor that lives in it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from services.trainer.app import create_app
+
+
+class Stubborn:
+    """Swallows its first cancellation, as redis-py does now and then."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+        self.started = asyncio.Event()
+
+    async def run_forever(self) -> None:
+        self.started.set()
+        while self.cancelled < 2:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+
+
+async def ready() -> None:
+    return
+
+
+async def test_the_application_ends_although_a_cancellation_of_its_conductor_is_swallowed() -> None:
+    conductor: Any = Stubborn()
+    app = create_app(runs=None, conductor=conductor, ready=ready)  # type: ignore[arg-type]
+    async with asyncio.timeout(20), app.router.lifespan_context(app):
+        await conductor.started.wait()
+    assert conductor.cancelled == 2
