@@ -92,6 +92,10 @@ def _sentence(item: Mapping[str, Any]) -> str:
     field = ".".join(str(part) for part in item["loc"]) or "body"
     if item["type"] == "extra_forbidden":
         return f"{field}: unknown field"
+    if item["type"] == "json_invalid":  # its place, if it has one, is a character and no field
+        reason = str(item.get("ctx", {}).get("error", item["msg"]))
+        place = f" at character {item['loc'][-1]}" if item["loc"] else ""
+        return f"body: not JSON: {reason}{place}"
     reason = str(item["msg"]).removeprefix("Value error, ")
     given = repr(item.get("input"))
     return f"{field}: {reason} (given {given if len(given) <= 80 else given[:77] + '...'})"

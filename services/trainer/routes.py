@@ -59,8 +59,8 @@ async def list_steps(
 async def events(
     run_id: str,
     runs: RunsDep,
-    after: Annotated[str, Query(pattern=r"^\d+(-\d+)?$")] = "0",
-    last_event_id: Annotated[str | None, Header(pattern=r"^\d+(-\d+)?$")] = None,
+    after: Annotated[str, Query(pattern=r"^\d{1,19}(-\d{1,19})?$")] = "0",
+    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,19}(-\d{1,19})?$")] = None,
 ) -> StreamingResponse:
     """Everything that happens to a run, as server-sent events, from the start or after an event id, until it has ended."""
     await runs.run(run_id)

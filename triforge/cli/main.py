@@ -314,8 +314,10 @@ def run_list(state: StateOption = STATE) -> None:
 
     async def work(client: TrainerClient) -> None:
         table = Table("run", "name", "status", "step", "reason")
+        for column in table.columns:
+            column.overflow = "fold"  # an id or a reason that is cut off is of no use
         for column in table.columns[:4]:
-            column.no_wrap, column.overflow = True, "fold"  # an id that is cut off is of no use
+            column.no_wrap = True
         for run in await client.runs():
             table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
         console.print(table)

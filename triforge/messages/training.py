@@ -71,7 +71,7 @@ class WeightsReady(Message):
 class WeightsUpdate(Message):
     """Serve these weights. Produced by: conductor. Consumed by: policy room (`POST /v1/weights`)."""
 
-    version: Annotated[int, Field(ge=0)]
+    version: Annotated[int, Field(ge=0, le=10**9)]
     uri: str
     digest: str = ""
 

@@ -228,6 +228,9 @@ async def test_weights_are_updated_and_refused_over_the_door(
         problem(older, 409, "conflict")
         missing = await client.post("/v1/weights", json={"version": 5, "uri": "/nowhere"})
         problem(missing, 422, "weights")
+        # no database could keep the run that would follow on it
+        huge = await client.post("/v1/weights", json={"version": 10**20, "uri": folder})
+        problem(huge, 422, "input")
         assert (await client.get("/v1/weights")).json()["version"] == 4
 
 
