@@ -86,6 +86,7 @@ class Evaluator:
             deadline_s=config.env_adapter.episode_deadline_s,
             options=config.env_adapter.options,
             retries=config.env_adapter.episode_retries,
+            admissible_only=config.env_adapter.admissible_only,
         )
 
     async def tidy(self) -> None:

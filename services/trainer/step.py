@@ -167,6 +167,7 @@ class StepRunner:
             retries=config.env_adapter.episode_retries,
             judge_prompt=config.reward.prompt,
             judge_deadline_s=config.reward.deadline_s,
+            admissible_only=config.env_adapter.admissible_only,
         )
 
     def _ledger(self, step: int, groups: list[JudgedGroup]) -> Ledger:

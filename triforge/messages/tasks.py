@@ -41,7 +41,7 @@ class GroupTask(Message):
     """Play K episodes of one task version. Produced by: conductor. Consumed by: rollout workers (queue `rollout`).
 
     `votes` is m, the judge's samples a step; 0 plays without judging. `deadline_s` holds for an episode,
-    `judge_deadline_s` for the votes on one.
+    `judge_deadline_s` for the votes on one. `admissible_only` holds the decoder to the commands that are admissible.
     """
 
     group_id: str
@@ -61,3 +61,4 @@ class GroupTask(Message):
     retries: Annotated[int, Field(ge=0)] = 2
     judge_prompt: Literal["rubric", "terse"] = "rubric"
     judge_deadline_s: Annotated[float, Field(gt=0)] = 300.0
+    admissible_only: bool = False

@@ -35,8 +35,9 @@ from triforge.messages import (
     TrajectoryGroup,
     VersionSpan,
 )
+from triforge.rollout.choices import one_of
 from triforge.rollout.patience import patiently
-from triforge.rollout.protocols import Environment, Generate, StepResult
+from triforge.rollout.protocols import Environment, Generate, Observation, StepResult
 from triforge.rollout.seeds import derive_seed
 
 MakeEnvironment = Callable[[], Environment]
@@ -181,7 +182,7 @@ async def _play(
     except Exception as error:
         raise _blame(error, "reset") from error
     episode.system = reset.system
-    observation = reset.observation.text
+    observation = reset.observation
     for turn in range(group.max_steps):
         request = episode.request(observation, turn)
         try:
@@ -195,8 +196,8 @@ async def _play(
             result = await environment.step(output.text)
         except Exception as error:
             raise _blame(error, f"step {turn}") from error
-        episode.add(observation, reply, output, result)
-        observation = result.observation.text
+        episode.add(observation.text, reply, output, result)
+        observation = result.observation
         if result.done:
             return Outcome(value=1 if result.success else -1)
     return Outcome(value=-1)
@@ -268,17 +269,19 @@ class _Episode:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
 
-    def request(self, observation: str, turn: int) -> GenerateRequest:
+    def request(self, observation: Observation, turn: int) -> GenerateRequest:
         """The request of a turn: what is held as ids, and only the new observation as text."""
-        messages = [ChatMessage(role="user", content=observation)]
+        messages = [ChatMessage(role="user", content=observation.text)]
         prefix = tuple(self._segments[-1].ids) if self._segments else ()
         if not prefix and self.system:
             messages.insert(0, ChatMessage(role="system", content=self.system))
-        seed = derive_seed(self.group.seed, self._index, turn)
+        changes: dict[str, object] = {"seed": derive_seed(self.group.seed, self._index, turn)}
+        if self.group.admissible_only:
+            changes["regex"] = one_of(observation.admissible)
         return GenerateRequest(
             prefix_ids=prefix,
             messages=tuple(messages),
-            sampling=self.group.sampling.model_copy(update={"seed": seed}),
+            sampling=self.group.sampling.model_copy(update=changes),
             affinity=self.group.group_id,
         )
 

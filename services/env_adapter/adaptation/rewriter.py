@@ -15,11 +15,11 @@ from typing import Final
 
 from services.env_adapter.adaptation.quoting import quote
 from triforge.messages import ChatMessage, Direction, GenerateRequest, Sampling
+from triforge.rollout.choices import one_of
 from triforge.rollout.protocols import Generate, RewriteMenu
 
 MAX_CHOICES: Final = 64  # alternatives of the regular expression
 MAX_TRIED: Final = 1024  # joint choices looked at for them
-_META: Final = frozenset(r"\.^$|?*+()[]{}")
 
 Answer = dict[str, str]
 
@@ -38,7 +38,7 @@ class Choices:
     @property
     def regex(self) -> str | None:
         """An expression that matches exactly the lines."""
-        return "|".join(map(escape, self.lines)) if self.lines else None
+        return one_of(self.lines)
 
     def read(self, text: str) -> Answer | None:
         """What an answer means; None if it is none of the choices."""
@@ -48,11 +48,6 @@ class Choices:
             return self.lines[text.strip()]
         found = [(text.find(line), -len(line), line) for line in self.lines if line in text]
         return self.lines[min(found)[2]] if found else None
-
-
-def escape(text: str) -> str:
-    """`text` as a regular expression that every engine reads alike (Python's own also escapes spaces, which some refuse)."""
-    return "".join(f"\\{letter}" if letter in _META else letter for letter in text)
 
 
 def line_of(answer: Answer) -> str:

@@ -23,12 +23,12 @@ from services.env_adapter.adaptation.rewriter import (
     Choices,
     Rewriter,
     choices,
-    escape,
     line_of,
 )
 from services.env_adapter.adaptation.rewriter import build_prompt as rewriter_prompt
 from triforge.errors import PolicyError
 from triforge.messages import AdaptSettings, CriticNote, Sampling, TaskOutcome
+from triforge.rollout.choices import escape
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tests.unit.rollout.counting import TASK, Count, Parrot, group, play
 from triforge.messages import (
@@ -176,3 +177,23 @@ async def test_known_rollouts_are_not_played_again_and_the_first_writers_word_co
     )
     assert sorted(told) == ["g-00", "g-02"]
     assert [t.seconds for t in played.trajectories] == [99.0, 77.0, 99.0]
+
+
+class Doors(Count):
+    """Names other doors at every step."""
+
+    async def reset(self, task: Task, *, seed: int) -> Reset:
+        await super().reset(task, seed=seed)
+        return Reset(observation=Observation(text="0", admissible=("left", "right (0)")))
+
+    async def step(self, response: str) -> StepResult:
+        result = await super().step(response)
+        return replace(result, observation=Observation(text="on", admissible=(f"door {self.n}",)))
+
+
+async def test_the_decoder_is_held_to_the_admissible_commands_of_each_turn_if_asked() -> None:
+    policy, free = Parrot(), Parrot()
+    await play(Doors(), policy, admissible_only=True)
+    await play(Doors(), free)
+    assert [r.sampling.regex for r in policy.requests] == [r"left|right \(0\)", "door 1", "door 2"]
+    assert {r.sampling.regex for r in free.requests} == {None}

@@ -1,57 +1,15 @@
-"""One frozen document for a run, one section a room, and the addresses of a deployment.
-
-A run is described by TOML (`load`), by JSON in `POST /v1/runs`, or by both: overrides are laid over the deployment's
-own document. Secrets and addresses come from the environment only (`Settings.from_env`), never from the document.
-Times are seconds, sizes are tokens or bytes, as the names say.
-"""
+"""The document of a run: one section a room, `RunConfig` the whole."""
 
 from __future__ import annotations
 
-import json
-import os
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from triforge.algorithms.presets import Preset, resolve
+from triforge.config.base import Positive, Seconds, Section, Tokens
 from triforge.errors import ConfigError
 from triforge.messages import Params, Sampling
-
-Positive = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
-Tokens = Annotated[int, Field(ge=1, le=131072)]
-
-
-def _address(url: str) -> str:
-    parts = urlsplit(url)
-    try:
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number, or too large
-        good = False
-    if not good:
-        raise ValueError("expected http://host:port or https://host:port")
-    return url.rstrip("/")
-
-
-Url = Annotated[str, AfterValidator(_address)]
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, unknown fields refused, every number finite."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class RunSection(Section):
@@ -91,6 +49,10 @@ class ModelSection(Section):
     )
     max_new_tokens: Tokens = Field(default=64, description="Tokens a response may have.")
     stop: tuple[str, ...] = Field(default=(), description="Stop strings beside the model's own.")
+    regex: str | None = Field(
+        default=None,
+        description="Expression that every response has to match; none constrains nothing.",
+    )
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """The section as `Sampling`; `greedy` sets temperature 0."""
@@ -99,6 +61,7 @@ class ModelSection(Section):
             temperature=0.0 if greedy else self.temperature,
             top_p=self.top_p,
             stop=self.stop,
+            regex=self.regex,
         )
 
 
@@ -122,6 +85,10 @@ class EnvAdapterSection(Section):
     options: Params = Field(
         default_factory=dict,
         description="Options of the environment family (wording, action format).",
+    )
+    admissible_only: bool = Field(
+        default=False,
+        description="Hold responses to the admissible commands; for environments whose responses are commands.",
     )
     episode_deadline_s: Seconds = Field(
         default=300.0, description="An episode that takes longer is an infrastructure failure."
@@ -248,153 +215,3 @@ class RunConfig(Section):
                     "identical, so no advantage is left to learn from"
                 )
         return self
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `over` over `base`, section by section; neither is changed."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge(old, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def assignment(text: str) -> dict[str, Any]:
-    """One field as an override: `run.steps=5` becomes `{"run": {"steps": 5}}`. The value is JSON, else a string.
-
-    Raises:
-        ConfigError: there is no `=`, or nothing before it.
-    """
-    path, found, given = text.partition("=")
-    if not found or not path:
-        raise ConfigError(f"override: given {text!r}, expected section.field=value")
-    try:
-        value: Any = json.loads(given)
-    except ValueError:
-        value = given
-    for part in reversed(path.split(".")):
-        value = {part: value}
-    return dict(value)
-
-
-def parse(document: Mapping[str, Any]) -> RunConfig:
-    """Check a document.
-
-    Raises:
-        ConfigError: one sentence a problem: the field, what was given, what is allowed.
-    """
-    try:
-        return RunConfig.model_validate(dict(document))
-    except ValidationError as error:
-        problems = tuple(_sentence(item, RunConfig) for item in error.errors())
-        raise ConfigError("; ".join(problems), problems=problems) from None
-
-
-def _sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool = False) -> str:
-    def name(*path: str | int) -> str:
-        return f"TRIFORGE_{str(path[0]).upper()}" if variable else ".".join(map(str, path))
-
-    where, reason = item["loc"], str(item["msg"]).removeprefix("Value error, ")
-    if not where:
-        return reason
-    if item["type"] == "extra_forbidden":
-        section: Any = root
-        for part in where[:-1]:
-            section = section.model_fields[part].annotation
-        return f"{name(*where)}: unknown field; allowed are {', '.join(map(name, section.model_fields))}"
-    return f"{name(*where)}: given {item['input']!r}: {reason}"
-
-
-def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """Read a TOML document and lay `overrides` over it.
-
-    Raises:
-        ConfigError: the file is missing, is not TOML, or describes something impossible.
-    """
-    return parse(merge(read_document(path), overrides or {}))
-
-
-def read_document(path: str | Path) -> dict[str, Any]:
-    """Read a TOML document without checking its fields."""
-    try:
-        with Path(path).open("rb") as file:
-            return tomllib.load(file)
-    except FileNotFoundError:
-        raise ConfigError(f"config file {path}: not found") from None
-    except OSError as error:
-        raise ConfigError(f"config file {path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # broken TOML, or bytes that are no UTF-8
-        raise ConfigError(f"config file {path}: not valid TOML: {error}") from None
-
-
-class Settings(Section):
-    """Addresses and secrets of a deployment, from environment variables named `TRIFORGE_<FIELD>`."""
-
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Valkey or Redis.")
-    database_url: str = Field(
-        default="sqlite:///var/triforge.sqlite", description="SQLAlchemy URL of the store."
-    )
-    artifacts_url: str = Field(
-        default="var/artifacts", description="Folder or fsspec URL of the artifact store."
-    )
-    config: str = Field(default="", description="TOML document that runs start from.")
-    host: str = Field(default="127.0.0.1", description="Address the doors listen on.")
-    acts_url: Url = Field(default="http://127.0.0.1:8001", description="Policy room, role acts.")
-    judges_url: Url = Field(
-        default="http://127.0.0.1:8011", description="Policy room, role judges."
-    )
-    rewrites_url: Url = Field(
-        default="http://127.0.0.1:8021",
-        description="Policy room, role rewrites, or any OpenAI-compatible URL.",
-    )
-    reward_url: Url = Field(default="http://127.0.0.1:8002", description="Reward room.")
-    env_adapter_url: Url = Field(default="http://127.0.0.1:8003", description="env_adapter room.")
-    trainer_url: Url = Field(default="http://127.0.0.1:8004", description="Trainer room.")
-    engines: str = Field(
-        default="http://127.0.0.1:9001", description="Comma-separated engines of a policy room."
-    )
-    role: Literal["acts", "judges", "rewrites"] = Field(
-        default="acts", description="Model role of a policy room."
-    )
-    model: str = Field(default="", description="Model folder that a policy room serves at start.")
-    api_key: SecretStr = Field(default=SecretStr(""), description="Key that the engines ask for.")
-    admin_api_key: SecretStr = Field(
-        default=SecretStr(""), description="Key for the engines' weight and pause routes."
-    )
-    lease_s: Seconds = Field(
-        default=10.0, description="Lease of an errand; renewed while a worker works."
-    )
-    resend_s: Seconds = Field(
-        default=20.0, description="An errand that nobody started for so long is sent again."
-    )
-
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the environment.
-
-        Raises:
-            ConfigError: a `TRIFORGE_` variable is unknown or has an impossible value.
-        """
-        source = os.environ if environ is None else environ
-        given = {
-            name.removeprefix("TRIFORGE_").lower(): value
-            for name, value in source.items()
-            if name.startswith("TRIFORGE_") and value != ""
-        }
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            problems = tuple(_sentence(item, cls, variable=True) for item in error.errors())
-            raise ConfigError("; ".join(problems), problems=problems) from None
-
-    def environment(self) -> dict[str, str]:
-        """The settings as environment variables for a child process."""
-        pairs = {}
-        for name, value in self:
-            text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-            if text:
-                pairs[f"TRIFORGE_{name.upper()}"] = text
-        return pairs

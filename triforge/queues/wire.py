@@ -1,29 +1,15 @@
-"""Every queue, task and stream name, and the only code that speaks to Celery and Redis.
-
-Celery carries errands (ids and small numbers). Payloads lie in Redis under the group's id until the conductor has them
-in the artifact store. Results travel on streams. Every write is first writer wins, so an errand may be delivered twice.
-
-    queue rollout   GroupTask     conductor   -> env_adapter
-    queue judge     JudgeTask     env_adapter -> reward
-    queue adapt     TaskOutcome   conductor   -> env_adapter
-    stream judged   group id      env_adapter, reward -> conductor
-    stream batches  TrainBatch    conductor   -> learner of the role
-    stream weights  WeightsReady  learner     -> conductor
-    stream events   Event         every room  -> people
-"""
+"""Redis: leases, payloads in flight and streams, typed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import redis.asyncio as aioredis
-from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -44,17 +30,21 @@ from triforge.messages import (
     TrajectoryVotes,
     WeightsReady,
 )
-
-ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE = "rollout", "judge", "adapt"
-QUEUES = (ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE)
-ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK = "triforge.rollout", "triforge.judge", "triforge.adapt"
-JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
+from triforge.queues.names import (
+    ADAPT_TASK,
+    EVENTS_STREAM,
+    JUDGE_TASK,
+    JUDGED_STREAM,
+    ROLLOUT_TASK,
+    WEIGHTS_STREAM,
+    batches_stream,
+)
+from triforge.queues.workers import celery_app
 
 _STREAM_LENGTH = 100_000  # entries kept a stream; a run needs only the newest few hundred
 _PAGE = 1000  # entries of a stream that one read brings
 _PAYLOAD_TTL_S = 7 * 24 * 3600  # an abandoned group's payload leaves Redis after a week
 
-_Any = TypeVar("_Any")
 _M = TypeVar("_M", bound=Message)
 
 # Only the holder may renew or release; compare and act must be one step. A lease that ran out because Redis was away for
@@ -67,72 +57,6 @@ _RENEW = (
 _RELEASE = (
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
 )
-
-
-def batches_stream(role: TrainedRole) -> str:
-    """The stream of one learner's batches."""
-    return f"tf:batches:{role}"
-
-
-def celery_app(redis_url: str) -> Celery:
-    """A Celery app for sending and for workers: JSON only, late acknowledgement, no result backend.
-
-    Late acknowledgement and rejection on a lost worker bring an errand back after a crash; the fast sweep makes that a
-    matter of seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
-    """
-    app = Celery("triforge", broker=redis_url)
-    app.conf.update(
-        accept_content=["json"],
-        task_serializer="json",
-        task_ignore_result=True,
-        task_acks_late=True,
-        task_reject_on_worker_lost=True,
-        worker_prefetch_multiplier=1,
-        worker_send_task_events=False,
-        worker_hijack_root_logger=False,
-        worker_soft_shutdown_timeout=10,
-        broker_connection_retry_on_startup=True,
-        broker_transport_options={
-            "visibility_timeout": 3600,
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
-            "socket_keepalive": True,
-        },
-        task_publish_retry=False,
-        task_routes={
-            ROLLOUT_TASK: {"queue": ROLLOUT_QUEUE},
-            JUDGE_TASK: {"queue": JUDGE_QUEUE},
-            ADAPT_TASK: {"queue": ADAPT_QUEUE},
-        },
-    )
-    return app
-
-
-def start_worker(app: Celery, queue: str, *, concurrency: int) -> None:
-    """Serve one queue with a thread pool until SIGTERM. Blocks."""
-    app.worker_main(
-        [
-            "worker", "-Q", queue, "-P", "threads", "-c", str(concurrency), "-l", "WARNING",
-            "-n", f"{queue}-{uuid.uuid4().hex[:8]}@%h", "--without-gossip", "--without-mingle",
-            "--without-heartbeat",
-        ]
-    )  # fmt: skip
-
-
-class LoopThread:
-    """One event loop in a thread of its own, shared by all of a worker's Celery threads.
-
-    All errands of a worker then share one connection pool, and K episodes of many groups interleave in one loop.
-    """
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="loop")
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, _Any]) -> _Any:
-        """Run a coroutine in the loop and wait for its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
 
 class Wire:

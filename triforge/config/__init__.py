@@ -1,0 +1,42 @@
+"""One frozen document for a run, one section a room, and the addresses of a deployment.
+
+A run is described by TOML (`load`), by JSON in `POST /v1/runs`, or by both: overrides are laid over the deployment's
+own document. Secrets and addresses come from the environment only (`Settings.from_env`), never from the document.
+Times are seconds, sizes are tokens or bytes, as the names say.
+"""
+
+from triforge.config.base import Section
+from triforge.config.document import assignment, load, merge, parse, read_document
+from triforge.config.sections import (
+    AdaptationSection,
+    AlgorithmSection,
+    EnvAdapterSection,
+    LearnerSection,
+    ModelSection,
+    ModelsSection,
+    RewardSection,
+    RunConfig,
+    RunSection,
+    TrainerSection,
+)
+from triforge.config.settings import Settings
+
+__all__ = [
+    "AdaptationSection",
+    "AlgorithmSection",
+    "EnvAdapterSection",
+    "LearnerSection",
+    "ModelSection",
+    "ModelsSection",
+    "RewardSection",
+    "RunConfig",
+    "RunSection",
+    "Section",
+    "Settings",
+    "TrainerSection",
+    "assignment",
+    "load",
+    "merge",
+    "parse",
+    "read_document",
+]

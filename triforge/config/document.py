@@ -1,0 +1,96 @@
+"""Reading, laying over and checking documents."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from triforge.config.sections import RunConfig
+from triforge.errors import ConfigError
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `over` over `base`, section by section; neither is changed."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def assignment(text: str) -> dict[str, Any]:
+    """One field as an override: `run.steps=5` becomes `{"run": {"steps": 5}}`. The value is JSON, else a string.
+
+    Raises:
+        ConfigError: there is no `=`, or nothing before it.
+    """
+    path, found, given = text.partition("=")
+    if not found or not path:
+        raise ConfigError(f"override: given {text!r}, expected section.field=value")
+    try:
+        value: Any = json.loads(given)
+    except ValueError:
+        value = given
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def parse(document: Mapping[str, Any]) -> RunConfig:
+    """Check a document.
+
+    Raises:
+        ConfigError: one sentence a problem: the field, what was given, what is allowed.
+    """
+    try:
+        return RunConfig.model_validate(dict(document))
+    except ValidationError as error:
+        problems = tuple(sentence(item, RunConfig) for item in error.errors())
+        raise ConfigError("; ".join(problems), problems=problems) from None
+
+
+def sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool = False) -> str:
+    """One of pydantic's complaints as a sentence: the field, what was given, what is allowed."""
+
+    def name(*path: str | int) -> str:
+        return f"TRIFORGE_{str(path[0]).upper()}" if variable else ".".join(map(str, path))
+
+    where, reason = item["loc"], str(item["msg"]).removeprefix("Value error, ")
+    if not where:
+        return reason
+    if item["type"] == "extra_forbidden":
+        section: Any = root
+        for part in where[:-1]:
+            section = section.model_fields[part].annotation
+        return f"{name(*where)}: unknown field; allowed are {', '.join(map(name, section.model_fields))}"
+    return f"{name(*where)}: given {item['input']!r}: {reason}"
+
+
+def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Read a TOML document and lay `overrides` over it.
+
+    Raises:
+        ConfigError: the file is missing, is not TOML, or describes something impossible.
+    """
+    return parse(merge(read_document(path), overrides or {}))
+
+
+def read_document(path: str | Path) -> dict[str, Any]:
+    """Read a TOML document without checking its fields."""
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path}: not found") from None
+    except OSError as error:
+        raise ConfigError(f"config file {path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # broken TOML, or bytes that are no UTF-8
+        raise ConfigError(f"config file {path}: not valid TOML: {error}") from None

@@ -1,0 +1,83 @@
+"""Addresses and secrets of a deployment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError
+
+from triforge.config.base import Seconds, Section, Url
+from triforge.config.document import sentence
+from triforge.errors import ConfigError
+
+
+class Settings(Section):
+    """Addresses and secrets of a deployment, from environment variables named `TRIFORGE_<FIELD>`."""
+
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Valkey or Redis.")
+    database_url: str = Field(
+        default="sqlite:///var/triforge.sqlite", description="SQLAlchemy URL of the store."
+    )
+    artifacts_url: str = Field(
+        default="var/artifacts", description="Folder or fsspec URL of the artifact store."
+    )
+    config: str = Field(default="", description="TOML document that runs start from.")
+    host: str = Field(default="127.0.0.1", description="Address the doors listen on.")
+    acts_url: Url = Field(default="http://127.0.0.1:8001", description="Policy room, role acts.")
+    judges_url: Url = Field(
+        default="http://127.0.0.1:8011", description="Policy room, role judges."
+    )
+    rewrites_url: Url = Field(
+        default="http://127.0.0.1:8021",
+        description="Policy room, role rewrites, or any OpenAI-compatible URL.",
+    )
+    reward_url: Url = Field(default="http://127.0.0.1:8002", description="Reward room.")
+    env_adapter_url: Url = Field(default="http://127.0.0.1:8003", description="env_adapter room.")
+    trainer_url: Url = Field(default="http://127.0.0.1:8004", description="Trainer room.")
+    engines: str = Field(
+        default="http://127.0.0.1:9001", description="Comma-separated engines of a policy room."
+    )
+    role: Literal["acts", "judges", "rewrites"] = Field(
+        default="acts", description="Model role of a policy room."
+    )
+    model: str = Field(default="", description="Model folder that a policy room serves at start.")
+    api_key: SecretStr = Field(default=SecretStr(""), description="Key that the engines ask for.")
+    admin_api_key: SecretStr = Field(
+        default=SecretStr(""), description="Key for the engines' weight and pause routes."
+    )
+    lease_s: Seconds = Field(
+        default=10.0, description="Lease of an errand; renewed while a worker works."
+    )
+    resend_s: Seconds = Field(
+        default=20.0, description="An errand that nobody started for so long is sent again."
+    )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read the environment.
+
+        Raises:
+            ConfigError: a `TRIFORGE_` variable is unknown or has an impossible value.
+        """
+        source = os.environ if environ is None else environ
+        given = {
+            name.removeprefix("TRIFORGE_").lower(): value
+            for name, value in source.items()
+            if name.startswith("TRIFORGE_") and value != ""
+        }
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            problems = tuple(sentence(item, cls, variable=True) for item in error.errors())
+            raise ConfigError("; ".join(problems), problems=problems) from None
+
+    def environment(self) -> dict[str, str]:
+        """The settings as environment variables for a child process."""
+        pairs = {}
+        for name, value in self:
+            text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+            if text:
+                pairs[f"TRIFORGE_{name.upper()}"] = text
+        return pairs

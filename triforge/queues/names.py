@@ -1,0 +1,15 @@
+"""The names of all queues, tasks and streams."""
+
+from __future__ import annotations
+
+from triforge.messages import TrainedRole
+
+ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE = "rollout", "judge", "adapt"
+QUEUES = (ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE)
+ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK = "triforge.rollout", "triforge.judge", "triforge.adapt"
+JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
+
+
+def batches_stream(role: TrainedRole) -> str:
+    """The stream of one learner's batches."""
+    return f"tf:batches:{role}"

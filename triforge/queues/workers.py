@@ -1,0 +1,83 @@
+"""Celery: the app that sends errands, and the workers that serve a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from celery import Celery
+
+from triforge.queues.names import (
+    ADAPT_QUEUE,
+    ADAPT_TASK,
+    JUDGE_QUEUE,
+    JUDGE_TASK,
+    ROLLOUT_QUEUE,
+    ROLLOUT_TASK,
+)
+
+_Any = TypeVar("_Any")
+
+
+def celery_app(redis_url: str) -> Celery:
+    """A Celery app for sending and for workers: JSON only, late acknowledgement, no result backend.
+
+    Late acknowledgement and rejection on a lost worker bring an errand back after a crash; the fast sweep makes that a
+    matter of seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
+    """
+    app = Celery("triforge", broker=redis_url)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_soft_shutdown_timeout=10,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={
+            "visibility_timeout": 3600,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "socket_keepalive": True,
+        },
+        task_publish_retry=False,
+        task_routes={
+            ROLLOUT_TASK: {"queue": ROLLOUT_QUEUE},
+            JUDGE_TASK: {"queue": JUDGE_QUEUE},
+            ADAPT_TASK: {"queue": ADAPT_QUEUE},
+        },
+    )
+    return app
+
+
+def start_worker(app: Celery, queue: str, *, concurrency: int) -> None:
+    """Serve one queue with a thread pool until SIGTERM. Blocks."""
+    app.worker_main(
+        [
+            "worker", "-Q", queue, "-P", "threads", "-c", str(concurrency), "-l", "WARNING",
+            "-n", f"{queue}-{uuid.uuid4().hex[:8]}@%h", "--without-gossip", "--without-mingle",
+            "--without-heartbeat",
+        ]
+    )  # fmt: skip
+
+
+class LoopThread:
+    """One event loop in a thread of its own, shared by all of a worker's Celery threads.
+
+    All errands of a worker then share one connection pool, and K episodes of many groups interleave in one loop.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="loop")
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _Any]) -> _Any:
+        """Run a coroutine in the loop and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
