@@ -320,6 +320,17 @@ async def test_a_command_that_redis_refuses_is_a_storage_error_with_its_words(
         await wire.put_votes(votes_on(played, [[1]]))
 
 
+async def test_one_failed_call_finds_all_idle_connections_that_a_restart_has_closed(
+    wire: Wire, raw: Any
+) -> None:
+    await asyncio.gather(*(wire.read_judged("0", block_s=0.1) for _ in range(4)))
+    killed = await raw.client_kill_filter(_type="normal", skipme=True)
+    assert killed >= 4
+    with pytest.raises(UnavailableError):
+        await wire.ping()
+    await asyncio.gather(*(wire.read_judged("0", block_s=0.1) for _ in range(4)))
+
+
 async def test_a_lease_outlives_a_refused_renewal(wire: Wire, raw: Any) -> None:
     """Redis refuses writes for a while (out of memory): the work goes on and ends well."""
     async with wire.lease("errand") as mine:
