@@ -48,7 +48,8 @@ def _lines(steps: Sequence[RunStep], path: Path, label: str, series: dict[str, s
             )
     axes.set(xlabel="training step", ylabel=label, ylim=(0, 1))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    if axes.lines:
+        axes.legend(fontsize=8)
     return _save(figure, path)
 
 
