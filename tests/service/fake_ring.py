@@ -38,7 +38,7 @@ from triforge.messages import (
     WeightsState,
     WeightsUpdate,
 )
-from triforge.queues import ADAPT_QUEUE, ROLLOUT_QUEUE, Wire
+from triforge.queues import ADAPT_QUEUE, ROLLOUT_QUEUE, Wire, end_task
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 
@@ -59,6 +59,7 @@ class FakePlans:
         self._troubles = troubles
         self.proposal: str | None = None
         self.heldout = True
+        self.before: Callable[[int], None] = lambda _: None  # gets the step of a train plan
 
     async def plan(
         self, pool_id: str, *, run_id: str, step: int, kind: Literal["train", "evaluate"],
@@ -68,6 +69,7 @@ class FakePlans:
         if kind == "evaluate":
             names = range(groups if self.heldout else 0)
             return [PlannedGroup(task_id=f"h{n}", slot=f"h{n}", purpose="evaluate") for n in names]
+        self.before(step)
         found = [
             PlannedGroup(task_id=f"t{step}-{n}", slot=f"t{n}", purpose="train")
             for n in range(groups)
@@ -124,13 +126,16 @@ class FakeLearner:
         self.batches: list[TrainBatch] = []
         self.published: dict[tuple[str, int], WeightsReady] = {}
         self.error: ErrorInfo | None = None
+        self.silent = False  # trains, and dies before it says so
 
     async def serve(self) -> None:
         cursor = "0"
         while True:
             for entry, batch in await self._wire.read_batches(self.role, cursor, block_s=0.2):
                 cursor = entry
-                await self._wire.announce_weights(self._answer(batch))
+                ready = self._answer(batch)
+                if not self.silent:
+                    await self._wire.announce_weights(ready)
 
     def _answer(self, batch: TrainBatch) -> WeightsReady:
         self.batches.append(batch)
@@ -255,10 +260,9 @@ class Ring:
     async def stop(self) -> None:
         """Stop them; an error of theirs is the test's."""
         for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_task(task)
+            if not task.cancelled():
+                task.result()
         self._tasks = []
 
     async def close(self) -> None:
