@@ -65,12 +65,17 @@ class RolloutWorker:
         self._patience_s = patience_s
 
     async def play(self, group: GroupTask) -> None:
-        """Play the group, or what is left of it, and hand it on. Returns at once when another worker holds it.
+        """Play the group, or what is left of it, and hand it on.
+
+        Returns at once when another worker holds it, or when its run has ended.
 
         Raises:
             UnavailableError: Redis or the database does not answer; deliver the errand again later.
             NotFoundError: the store has no such task; delivering again would not help.
         """
+        if await self._wire.is_ended(group.run_id):
+            _log.info("%s is dropped: its run has ended", group.group_id)
+            return
         async with self._wire.lease(group.group_id) as held:
             if not held:
                 return

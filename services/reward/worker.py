@@ -46,9 +46,14 @@ class JudgeWorker:
     async def judge(self, task: JudgeTask) -> None:
         """Judge the trajectory if nobody has and nobody does, and announce its group if that completes it.
 
+        An errand of a run that has ended is dropped.
+
         Raises:
             UnavailableError: Redis does not answer; deliver the errand again later.
         """
+        if await self._wire.is_ended(task.run_id):
+            _log.info("%s is dropped: its run has ended", task.trajectory_id)
+            return
         async with self._wire.lease(task.trajectory_id) as held:
             if not held:
                 return

@@ -103,6 +103,9 @@ class Conductor:
         await parts.emit("run", run.id, status=state.status, step=state.step, reason=state.reason)
 
     async def _set(self, run: RunState, status: Status, reason: str = "") -> None:
+        """End the run; its errands that are still in the queues are dropped by the workers."""
+        with contextlib.suppress(TriforgeError):  # they only cost time
+            await self._parts.wire.end_run(run.id)
         await asyncio.to_thread(self._parts.store.set_status, run.id, status, reason)
 
     async def _wait(self, run: RunState, reason: str) -> None:
@@ -122,6 +125,7 @@ class Conductor:
                 raise StopRequested
 
         await check()  # before any room is asked: a run can be stopped while one is away
+        await parts.wire.begin_run(run.id)
         gatherer = Gatherer(
             parts.wire,
             resend_s=parts.settings.resend_s,

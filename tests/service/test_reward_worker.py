@@ -159,6 +159,18 @@ async def test_an_errand_delivered_twice_is_judged_once_and_announced_once(playe
     assert await announced(played) == ["g"]
 
 
+async def test_an_errand_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
+    played: Wire,
+) -> None:
+    room = Room()
+    await played.end_run("r")
+    await worker(played, room).judge(errand(0))
+    assert (room.calls, await played.voted("g")) == (0, set())
+    await played.begin_run("r")
+    await worker(played, room).judge(errand(0))
+    assert await played.voted("g") == {"g-00"}
+
+
 async def test_an_errand_that_another_worker_holds_is_left_alone(played: Wire) -> None:
     room = Room()
     async with played.lease("g-00"):

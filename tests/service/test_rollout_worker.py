@@ -174,6 +174,18 @@ async def test_a_group_is_played_stored_and_sent_to_the_judge(wire: Wire, redis_
     assert not await wire.is_held("g")
 
 
+async def test_a_group_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
+    wire: Wire,
+) -> None:
+    family = Family()
+    await wire.end_run("r")
+    await worker(wire, family).play(group())
+    assert (family.made, await wire.is_played("g")) == ([], False)
+    await wire.begin_run("r")
+    await worker(wire, family).play(group())
+    assert await wire.is_played("g")
+
+
 async def test_a_group_without_votes_is_complete_as_soon_as_it_is_played(
     wire: Wire, redis_url: str
 ) -> None:

@@ -156,6 +156,20 @@ class Wire:
         """Whether some worker ever held the errand."""
         return bool(await self._call(self._redis.exists(f"tf:started:{errand_id}")))
 
+    # ---- runs ----
+
+    async def end_run(self, run_id: str) -> None:
+        """Mark a run as ended: workers drop what is left of its errands."""
+        await self._call(self._redis.set(f"tf:ended:{run_id}", "1", ex=_PAYLOAD_TTL_S))
+
+    async def begin_run(self, run_id: str) -> None:
+        """Take the mark of `end_run` back."""
+        await self._call(self._redis.delete(f"tf:ended:{run_id}"))
+
+    async def is_ended(self, run_id: str) -> bool:
+        """Whether nobody waits for this run's errands any more."""
+        return bool(await self._call(self._redis.exists(f"tf:ended:{run_id}")))
+
     # ---- groups ----
 
     async def _put_once(self, key: str, message: Message) -> bool:

@@ -1,0 +1,41 @@
+"""What becomes of a run's errands when it ends, and how far its step has come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.service.fake_ring import Ring, ring_of
+from triforge.messages import ErrorInfo, GroupTask
+from triforge.queues import Wire
+
+
+@pytest.fixture
+async def ring(wire: Wire, redis_url: str, tmp_path: Path) -> AsyncIterator[Ring]:
+    async with ring_of(wire, redis_url, tmp_path) as made:
+        yield made
+
+
+async def test_workers_hear_that_a_run_has_failed_and_that_it_goes_on(
+    ring: Ring, redis_url: str
+) -> None:
+    run = ring.submit()
+    ring.learners["acts"].error = ErrorInfo(kind="trainer", detail="no")
+    assert (await ring.conduct(run)).status == "failed"
+    assert await ring.wire.is_ended(run.id)
+    marked: list[int] = []
+
+    def loses(_: GroupTask) -> bool:
+        with redis.Redis.from_url(redis_url) as client:
+            marked.append(int(client.exists(f"tf:ended:{run.id}")))
+        return False
+
+    ring.workers.loses = loses
+    ring.learners["acts"].error = None
+    ring.store.resume(run.id)
+    assert (await ring.conduct(run)).status == "finished"
+    assert set(marked) == {0}
+    assert await ring.wire.is_ended(run.id), "duplicates of a finished run are dropped as well"
