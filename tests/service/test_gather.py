@@ -1,43 +1,306 @@
-"""What the conductor does with groups that came back without a single measured episode."""
+"""Groups come in although errands and announcements are lost, and nothing is sent again while somebody holds it."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from services.trainer.gather import Gatherer
+from services.trainer.parts import StopRequested
 from tests.unit.trainer.played import group_task, judged
 from triforge.errors import TrainerError
-from triforge.messages import GroupTask, JudgedGroup
-from triforge.queues import Wire
+from triforge.messages import GroupTask, JudgedGroup, JudgeTask, Sampling
+from triforge.queues import ROLLOUT_QUEUE, Wire, end_task
+
+LEASE_S, RESEND_S, DEADLINE_S = 10.0, 20.0, 1000.0
+VERSIONS = {"acts": 1, "judges": 1}
 
 
-async def _go_on() -> None:
-    """Nobody asks the run to stop."""
+class Sent(Wire):
+    """A wire that keeps rollout errands in a list instead of the queue; `react` is told of each."""
+
+    def __init__(self, redis_url: str) -> None:
+        super().__init__(redis_url, lease_s=30.0)
+        self.sent: list[str] = []
+        self.react: Callable[[GroupTask], None] = lambda _: None
+
+    async def send_rollout(self, task: GroupTask) -> None:
+        self.sent.append(task.group_id)
+        self.react(task)
+
+    async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
+        return await super().read_judged(after, block_s=min(block_s, 0.01))
 
 
-async def _gather(wire: Wire, tasks: list[GroupTask]) -> list[JudgedGroup]:
-    gatherer = Gatherer(wire, resend_s=1.0, lease_s=1.0, check=_go_on)
-    return await gatherer.gather(tasks, deadline_s=10.0, versions={"acts": 1, "judges": 1})
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-async def test_a_step_without_a_measured_episode_fails_with_the_first_error_and_is_played_afresh(
-    wire: Wire,
+class Scene:
+    """A gatherer, its clock and what it sent."""
+
+    def __init__(self, wire: Sent) -> None:
+        self.wire, self.clock = wire, Clock()
+        self.stopping = False
+        self.gatherer = Gatherer(
+            wire, resend_s=RESEND_S, lease_s=LEASE_S, check=self._check, sweep_s=1.0, clock=self.clock
+        )  # fmt: skip
+        self._rounds = 0
+
+    async def _check(self) -> None:
+        self._rounds += 1
+        if self.stopping:
+            raise StopRequested
+
+    def gather(self, *tasks: GroupTask) -> asyncio.Task[list[JudgedGroup]]:
+        work = self.gatherer.gather(list(tasks), deadline_s=DEADLINE_S, versions=VERSIONS)
+        self._work = asyncio.create_task(work)
+        return self._work
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, and wait until the gatherer has looked around since, or is done."""
+        self.clock.now += seconds
+        after = self._rounds + 2
+        async with asyncio.timeout(20):
+            while self._rounds < after and not self._work.done():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def scene(redis_url: str) -> AsyncIterator[Scene]:
+    wire = Sent(redis_url)
+    yield Scene(wire)
+    await wire.close()
+
+
+@pytest.fixture
+async def waiting(scene: Scene) -> AsyncIterator[asyncio.Task[list[JudgedGroup]]]:
+    """The gathering of one group, `g`, that was sent once and not heard of since."""
+    work = scene.gather(group_task("g"))
+    await scene.pass_time(0.0)
+    assert scene.wire.sent == ["g"]
+    yield work
+    await end_task(work)  # type: ignore[arg-type]
+
+
+def complete(name: str = "g", **changes: int) -> JudgedGroup:
+    return judged(group_task(name), [1, -1], [[[1, 1]], [[1, -1]]], **changes)
+
+
+async def put(wire: Wire, group: JudgedGroup, *, votes: bool = True) -> None:
+    for trajectory in group.played.trajectories:
+        await wire.put_trajectory(trajectory)
+    await wire.put_group(group.played)
+    for given in group.votes if votes else ():
+        assert given is not None
+        await wire.put_votes(given)
+
+
+async def done(work: asyncio.Task[list[JudgedGroup]]) -> list[JudgedGroup]:
+    return await asyncio.wait_for(work, 20)
+
+
+Gathering = asyncio.Task[list[JudgedGroup]]
+
+
+# ---- the plain way ----
+
+
+async def test_groups_come_back_in_the_order_of_the_tasks(scene: Scene) -> None:
+    work = scene.gather(group_task("a"), group_task("b"), group_task("c"))
+    await scene.pass_time(0.0)
+    for name in ("c", "a", "b"):
+        await put(scene.wire, complete(name))
+        await scene.wire.announce_if_complete(name)
+    assert [group.played.group.group_id for group in await done(work)] == ["a", "b", "c"]
+    assert scene.wire.sent == ["a", "b", "c"]
+
+
+async def test_a_group_that_is_complete_already_is_not_played_again(scene: Scene) -> None:
+    await put(scene.wire, complete("a"))
+    work = scene.gather(group_task("a"))
+    assert await done(work) == [complete("a")]
+    assert scene.wire.sent == []
+
+
+async def test_groups_of_others_on_the_stream_are_passed_over(
+    scene: Scene, waiting: Gathering
 ) -> None:
-    tasks = [group_task("g-1", votes=0), group_task("g-2", votes=0)]
-    for task in tasks:
-        await wire.put_group(judged(task, [None, None], [[], []]).played)
-    with pytest.raises(TrainerError, match=r"none of 4 episodes could be measured.*: it broke"):
-        await _gather(wire, tasks)
-    assert [await wire.group(task.group_id) for task in tasks] == [None, None]
+    await put(scene.wire, complete("other"))
+    await scene.wire.announce_if_complete("other")
+    await scene.pass_time(0.0)
+    assert not waiting.done()
+    await put(scene.wire, complete())
+    await scene.wire.announce_if_complete("g")
+    assert await done(waiting) == [complete()]
 
 
-async def test_one_measured_episode_is_enough(wire: Wire) -> None:
-    tasks = [group_task("g-1", votes=0), group_task("g-2", votes=0)]
-    await wire.put_group(judged(tasks[0], [None, None], [[], []]).played)
-    await wire.put_group(judged(tasks[1], [None, -1], [[], []]).played)
-    groups = await _gather(wire, tasks)
-    assert [g.played.group.group_id for g in groups] == ["g-1", "g-2"]
+# ---- what is lost ----
 
 
-async def test_a_pool_without_tasks_to_play_is_no_failure(wire: Wire) -> None:
-    assert await _gather(wire, []) == []
+async def test_a_lost_announcement_is_found_by_the_sweep(scene: Scene, waiting: Gathering) -> None:
+    await put(scene.wire, complete())
+    await scene.wire._redis.set("tf:announced:g", "1")  # and whoever wanted to announce it died
+    await scene.pass_time(0.0)
+    assert not waiting.done()
+    await scene.pass_time(2.0)
+    assert await done(waiting) == [complete()]
+    assert scene.wire.sent == ["g"]
+
+
+async def test_an_errand_that_nobody_ever_started_is_sent_again_after_resend_s(
+    scene: Scene, waiting: Gathering
+) -> None:
+    await scene.pass_time(RESEND_S - 1)
+    assert scene.wire.sent == ["g"]
+    await scene.pass_time(2.0)
+    assert scene.wire.sent == ["g", "g"]
+    await scene.pass_time(2.0)
+    assert scene.wire.sent == ["g", "g"], "the wait begins anew"
+    assert scene.gatherer.resent == 1
+
+
+async def test_an_errand_that_waits_in_a_queue_is_not_sent_again(
+    scene: Scene, waiting: Gathering
+) -> None:
+    await Wire.send_rollout(scene.wire, group_task("g"))
+    assert await scene.wire.depth(ROLLOUT_QUEUE) == 1
+    await scene.pass_time(10 * RESEND_S)
+    assert scene.wire.sent == ["g"]
+
+
+async def test_an_errand_whose_worker_died_is_sent_again_when_its_lease_is_gone(
+    scene: Scene, waiting: Gathering
+) -> None:
+    async with scene.wire.lease("g"):
+        pass  # started, neither held nor played
+    await Wire.send_rollout(scene.wire, group_task("another"))  # although the queue is not empty
+    await scene.pass_time(LEASE_S - 1)
+    assert scene.wire.sent == ["g"]
+    await scene.pass_time(2.0)
+    assert scene.wire.sent == ["g", "g"]
+
+
+async def test_an_errand_is_never_sent_again_while_a_worker_holds_it(
+    scene: Scene, waiting: Gathering
+) -> None:
+    async with scene.wire.lease("g"):
+        await scene.pass_time(10 * RESEND_S)
+        assert scene.wire.sent == ["g"]
+
+
+async def test_an_errand_is_never_sent_again_while_a_judge_holds_one_of_its_trajectories(
+    scene: Scene, waiting: Gathering
+) -> None:
+    await put(scene.wire, complete(), votes=False)
+    async with scene.wire.lease("g-01"):
+        await scene.pass_time(10 * RESEND_S)
+        assert scene.wire.sent == ["g"]
+    await scene.pass_time(2.0)
+    assert scene.wire.sent == ["g", "g"], "the judge died: the worker sends its errand again"
+
+
+async def test_votes_that_wait_for_a_judge_are_waited_for(scene: Scene, waiting: Gathering) -> None:
+    await put(scene.wire, complete(), votes=False)
+    task = JudgeTask(
+        trajectory_id="g-00", group_id="g", run_id="run", votes=2, seed=1, sampling=Sampling(),
+        deadline_s=5.0,
+    )  # fmt: skip
+    await scene.wire.send_judge(task)
+    await scene.pass_time(10 * RESEND_S)
+    assert scene.wire.sent == ["g"]
+
+
+async def test_a_restarted_conductor_does_not_send_what_a_worker_or_a_judge_still_holds(
+    scene: Scene,
+) -> None:
+    await put(scene.wire, complete("b"), votes=False)
+    async with scene.wire.lease("a"), scene.wire.lease("b-00"):
+        work = scene.gather(*(group_task(name) for name in "abc"))
+        await scene.pass_time(0.0)
+        assert scene.wire.sent == ["c"]
+    await scene.pass_time(RESEND_S + 1)
+    assert sorted(scene.wire.sent) == ["a", "b", "c", "c"]
+    await end_task(work)  # type: ignore[arg-type]
+
+
+async def test_an_announced_group_whose_payload_is_gone_is_played_again(
+    scene: Scene, waiting: Gathering
+) -> None:
+    await put(scene.wire, complete())
+    await scene.wire._redis.set("tf:announced:g", "1")
+    await scene.wire.forget_group("g", ("g-00", "g-01"))
+    await scene.pass_time(RESEND_S + 1)
+    assert scene.wire.sent == ["g", "g"]
+
+
+# ---- whose weights ----
+
+
+@pytest.mark.parametrize("whose", ["version", "judge_version"])
+async def test_a_group_of_foreign_weights_is_forgotten_and_played_again(
+    scene: Scene, waiting: Gathering, whose: str
+) -> None:
+    await put(scene.wire, complete(**{whose: 0}))
+    await scene.wire.announce_if_complete("g")
+    await scene.pass_time(0.0)
+    assert scene.wire.sent == ["g", "g"]
+    assert await scene.wire.group("g") is None
+    await put(scene.wire, complete())
+    await scene.wire.announce_if_complete("g")
+    assert await done(waiting) == [complete()]
+    assert scene.gatherer.replayed == 1
+
+
+async def test_a_group_that_stays_foreign_is_taken_as_it_is_in_the_end(scene: Scene) -> None:
+    foreign = complete(version=0)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def play() -> None:
+        await put(scene.wire, foreign)
+        await scene.wire.announce_if_complete("g")
+
+    scene.wire.react = lambda _: tasks.add(asyncio.create_task(play()))
+    assert await done(scene.gather(group_task("g"))) == [foreign]
+    assert scene.wire.sent == ["g"] * 3
+    assert scene.gatherer.replayed == 2
+
+
+# ---- the end ----
+
+
+async def test_the_deadline_names_what_is_missing(scene: Scene) -> None:
+    work = scene.gather(*(group_task(f"g{n}") for n in range(7)))
+    await scene.pass_time(0.0)
+    await put(scene.wire, complete("g0"))
+    await scene.wire.announce_if_complete("g0")
+    await scene.pass_time(0.0)
+    scene.clock.now += DEADLINE_S + 1
+    with pytest.raises(
+        TrainerError, match=r"6 groups are not played and judged: g1, g2.* and 1 more"
+    ):
+        await done(work)
+
+
+async def test_a_group_list_of_which_nothing_could_be_measured_fails_with_the_first_reason(
+    scene: Scene,
+) -> None:
+    broken = judged(group_task("g"), [None, None], [[[]], [[]]])
+    await put(scene.wire, broken.model_copy(update={"votes": ()}))
+    with pytest.raises(TrainerError, match=r"none of 2 episodes could be measured.*it broke"):
+        await done(scene.gather(group_task("g")))
+    assert await scene.wire.group("g") is None, "it is played afresh when the run is resumed"
+
+
+async def test_a_stop_is_heard_while_nothing_comes_in(scene: Scene, waiting: Gathering) -> None:
+    scene.stopping = True
+    with pytest.raises(StopRequested):
+        await done(waiting)
