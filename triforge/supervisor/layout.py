@@ -69,9 +69,10 @@ def plan_layout(
         environ: the environment, to see what was set on purpose.
 
     Raises:
-        ConfigError: a port is taken, or a model folder is missing.
+        ConfigError: a port is taken, a model folder is missing, or nothing could rewrite tasks.
     """
     given = os.environ if environ is None else environ
+    _check_rewriter(config, given)
     state = state.resolve()
     changes: dict[str, object] = {"config": str(config_path.resolve())}
     if "TRIFORGE_DATABASE_URL" not in given:
@@ -106,6 +107,17 @@ def plan_layout(
     for role in ("acts", "judges", "rewrites"):
         specs += _model_processes(role, config, settings, env, auto_ports)
     return Layout(settings=settings, specs=(*specs, *_rooms(config, settings, env)))
+
+
+def _check_rewriter(config: RunConfig, given: Mapping[str, str]) -> None:
+    """Without a rewriter every rewrite would fail, a minute each, and the run would say nothing of it."""
+    if config.adaptation.controller == "none" or config.models.rewrites.path:
+        return
+    if "TRIFORGE_REWRITES_URL" not in given:
+        raise ConfigError(
+            "models.rewrites.path: given nothing, expected a model folder, an OpenAI-compatible address in "
+            'TRIFORGE_REWRITES_URL, or adaptation.controller = "none"'
+        )
 
 
 def _port(url: str) -> int:

@@ -1,0 +1,44 @@
+"""What is started for a config, and which configs are refused before anything is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triforge.config import Settings, parse
+from triforge.errors import ConfigError
+from triforge.supervisor.layout import Layout, plan_layout
+
+
+def planned(tmp_path: Path, environ: dict[str, str], **sections: Any) -> Layout:
+    """The layout of a config whose acting and judging models are one folder."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    model = {"path": str(folder)}
+    config = parse({"models": {"acts": model, "judges": model}, **sections})
+    return plan_layout(
+        config, Settings(), config_path=tmp_path / "run.toml", state=tmp_path / "state",
+        auto_ports=True, environ=environ,
+    )  # fmt: skip
+
+
+def test_a_config_that_rewrites_tasks_without_a_rewriter_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"models\.rewrites\.path: given nothing"):
+        planned(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "controller"),
+    [({"TRIFORGE_REWRITES_URL": "http://somewhere:80/v1"}, "llm_rewrite"), ({}, "none")],
+)
+def test_no_rewriting_model_is_started_when_it_is_elsewhere_or_not_wanted(
+    tmp_path: Path, environ: dict[str, str], controller: str
+) -> None:
+    layout = planned(tmp_path, environ, adaptation={"controller": controller})
+    names = {spec.name for spec in layout.specs}
+    assert "policy-judges" in names
+    assert "policy-rewrites" not in names
+    assert ("adapt-worker" in names) == (controller == "llm_rewrite")
