@@ -26,7 +26,9 @@ RunsDep = Annotated[Runs, Depends(_runs)]
 
 @router.post("", status_code=201)
 async def submit(
-    body: RunRequest, runs: RunsDep, idempotency_key: Annotated[str | None, Header()] = None
+    body: RunRequest,
+    runs: RunsDep,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> RunState:
     """Queue a run on a pool. The same Idempotency-Key returns the run it made the first time."""
     return await runs.submit(body, idempotency_key)
@@ -63,7 +65,7 @@ async def events(
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,19}(-\d{1,19})?$")] = None,
 ) -> StreamingResponse:
     """Everything that happens to a run, as server-sent events, from the start or after an event id, until it has ended."""
-    await runs.run(run_id)
+    await runs.watchable(run_id)
 
     async def lines() -> AsyncIterator[str]:
         async for item in runs.events(run_id, last_event_id or after):

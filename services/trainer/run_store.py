@@ -188,15 +188,15 @@ class RunStore:
         with self._db.write() as session:
             if session.get(StepRow, (step.run_id, step.step)) is not None:
                 return False
+            row = _row(session, step.run_id)
+            row.step, row.updated_at, row.reason = step.step, step.at, ""
+            row.policy_version, row.reward_version = step.policy_version, step.reward_version
             session.add(
                 StepRow(
                     run_id=step.run_id, step=step.step, policy_version=step.policy_version,
                     reward_version=step.reward_version, metrics=step.metrics, artifacts=step.artifacts, at=step.at,
                 )
             )  # fmt: skip
-            row = _row(session, step.run_id)
-            row.step, row.updated_at, row.reason = step.step, step.at, ""
-            row.policy_version, row.reward_version = step.policy_version, step.reward_version
             return True
 
     def steps(self, run_id: str, *, after: int = -1, limit: int = 1000) -> list[RunStep]:

@@ -68,13 +68,17 @@ class Runs:
     async def submit(self, request: RunRequest, idempotency_key: str | None) -> RunState:
         """Check a run's config and queue it.
 
+        The pool's own options lie over the deployment's document, and the request's config over both.
+
         Raises:
             ConfigError: the config is impossible; NotFoundError: there is no such pool.
         """
         base = read_document(self._settings.config) if self._settings.config else {}
         named = {"run": {"name": request.name}} if request.name else {}
-        config = parse(merge(merge(base, request.config), named))
+        parse(merge(merge(base, request.config), named))  # before anybody is asked for the pool
         pool = await self._pools.pool(request.pool)
+        described = merge(base, {"env_adapter": {"options": pool.options}})
+        config = parse(merge(merge(described, request.config), named))
         return await asyncio.to_thread(
             self._store.create,
             name=config.run.name,
@@ -103,13 +107,22 @@ class Runs:
         """Queue the run again after its last finished step."""
         return await asyncio.to_thread(self._store.resume, run_id)
 
+    async def watchable(self, run_id: str) -> None:
+        """Pass if there is such a run and its events can be read.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UnavailableError: Redis is away.
+        """
+        await self.run(run_id)
+        await self._wire.ping()
+
     async def events(self, run_id: str, after: str) -> AsyncIterator[tuple[str, Event] | None]:
         """The run's events after `after` (`0` is from the start), then live, until the run has ended.
 
         Yields None when nothing came for a while, so that a door can keep its connection alive.
         """
         cursor = after
-        await self.run(run_id)
         while True:
             ended = (await self.run(run_id)).status in ENDED
             newest = await self._wire.last_id(EVENTS_STREAM)
