@@ -1,0 +1,325 @@
+"""Runs over REST as users type them: submit, watch, stop, resume, export, and every refusal a problem document."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy.exc import StatementError
+
+from services.trainer.app import create_app
+from services.trainer.run_store import RunStore
+from services.trainer.runs import Runs
+from tests.service.fake_ring import CONFIG, Ring, ring_of
+from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings
+from triforge.errors import ConflictError, NotFoundError, UnavailableError
+from triforge.messages import PoolState, RunStep
+from triforge.queues import Wire
+from triforge.supervisor.layout import free_port
+
+BASE = """
+[run]
+steps = 7
+name = "from the deployment"
+[models.acts]
+path = "/models/acts"
+[models.judges]
+path = "/models/judges"
+[models.rewrites]
+path = "/models/rewrites"
+"""
+
+
+class FakePools:
+    """env_adapter, which knows one pool."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+    async def pool(self, pool: str) -> PoolState:
+        if self.away:
+            raise UnavailableError("env_adapter does not answer", retry_after_s=3.0)
+        if pool not in ("pool-1", "kitchen"):
+            raise NotFoundError(f"pool {pool!r} does not exist")
+        return PoolState(
+            id="pool-1", name="kitchen", environment="fake", created_at=0.0, tasks={}, proposals={}
+        )  # fmt: skip
+
+
+class Door:
+    """The trainer's application, called in this process."""
+
+    def __init__(self, ring: Ring, wire: Wire, settings: Settings, *, conducts: bool) -> None:
+        self.pools = FakePools()
+        runs = Runs(
+            store=ring.store, pools=self.pools, wire=wire, artifacts=ring.artifacts, settings=settings
+        )  # fmt: skip
+
+        async def ready() -> None:
+            await wire.ping()
+
+        conductor = ring.conductor() if conducts else None
+        self.app = create_app(runs=runs, conductor=conductor, ready=ready)
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://trainer")
+        self.client = TrainerClient("http://trainer", transport=transport)
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.client.close()
+
+
+@pytest.fixture
+async def ring(wire: Wire, redis_url: str, tmp_path: Path) -> AsyncIterator[Ring]:
+    async with ring_of(wire, redis_url, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def door(ring: Ring, wire: Wire, tmp_path: Path) -> AsyncIterator[Door]:
+    """The routes, with nobody who works on the runs."""
+    document = tmp_path / "base.toml"
+    document.write_text(BASE)
+    made = Door(ring, wire, Settings(config=str(document)), conducts=False)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def trainer(ring: Ring, wire: Wire) -> AsyncIterator[Door]:
+    """The whole room: the conductor works while the application is up."""
+    made = Door(ring, wire, Settings(), conducts=True)
+    async with made.app.router.lifespan_context(made.app):
+        yield made
+    await made.close()
+
+
+def problem(reply: httpx.Response, status: int, kind: str) -> dict[str, Any]:
+    """The problem document of a refusal."""
+    assert reply.status_code == status, reply.text
+    assert reply.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = reply.json()
+    assert (body["status"], body["type"]) == (status, f"urn:triforge:{kind}")
+    assert body["title"]
+    assert body["detail"]
+    return body
+
+
+# ---- submit ----
+
+
+async def test_a_run_is_laid_over_the_deployments_document(door: Door) -> None:
+    body = {"pool": "kitchen", "name": "mine", "config": {"reward": {"votes": 2}}}
+    reply = await door.http.post("/v1/runs", json=body)
+    assert reply.status_code == 201
+    run = reply.json()
+    assert (run["status"], run["step"], run["steps"], run["pool_id"]) == ("queued", -1, 7, "pool-1")
+    assert (run["name"], run["config"]["run"]["name"]) == ("mine", "mine")
+    assert run["config"]["reward"]["votes"] == 2
+    assert run["config"]["models"]["acts"]["path"] == "/models/acts"
+    assert (await door.http.get(f"/v1/runs/{run['id']}")).json() == run
+    unnamed = await door.http.post("/v1/runs", json={"pool": "pool-1"})
+    assert unnamed.json()["name"] == "from the deployment"
+    listed = (await door.http.get("/v1/runs")).json()
+    assert [r["name"] for r in listed] == ["from the deployment", "mine"]
+
+
+async def test_an_idempotency_key_makes_one_run_of_two_requests(door: Door) -> None:
+    first, second = await asyncio.gather(
+        *(door.client.submit("kitchen", config={"run": {"steps": 3}}, key="k") for _ in range(2))
+    )
+    assert first == second
+    assert len(await door.client.runs()) == 1
+    with pytest.raises(ConflictError, match="idempotency key 'k' was used for another run"):
+        await door.client.submit("kitchen", config={"run": {"steps": 4}}, key="k")
+    assert (await door.client.submit("kitchen", key="other")).id != first.id
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        ({"pool": "kitchen", "config": {"run": {"steps": 0}}}, "config", "run.steps: given 0"),
+        ({"pool": "kitchen", "config": {"rnu": {}}}, "config", "rnu: unknown field"),
+        ({"pool": "kitchen", "config": {"algorithm": {"preset": "x"}}}, "config", "algorithm.preset"),
+        ({"pool": "kitchen", "colour": 1}, "input", "colour: unknown field"),
+        ({"pool": ""}, "input", "pool"),
+        ({}, "input", "pool"),
+    ],
+)  # fmt: skip
+async def test_an_impossible_run_is_refused_and_not_stored(
+    door: Door, body: dict[str, Any], kind: str, words: str
+) -> None:
+    found = problem(await door.http.post("/v1/runs", json=body), 422, kind)
+    assert words in found["detail"]
+    assert any(words in sentence for sentence in found["problems"])
+    assert await door.client.runs() == []
+
+
+async def test_a_run_on_an_unknown_pool_is_refused(door: Door) -> None:
+    found = problem(await door.http.post("/v1/runs", json={"pool": "cellar"}), 404, "not_found")
+    assert "cellar" in found["detail"]
+
+
+async def test_a_run_is_refused_for_now_while_env_adapter_is_away(door: Door) -> None:
+    door.pools.away = True
+    reply = await door.http.post("/v1/runs", json={"pool": "kitchen"})
+    assert problem(reply, 503, "unavailable")["retry_after_s"] == 3.0
+    assert reply.headers["retry-after"] == "3"
+
+
+async def test_a_key_that_no_column_holds_is_refused(door: Door) -> None:
+    headers = {"Idempotency-Key": "k" * 201}
+    reply = await door.http.post("/v1/runs", json={"pool": "kitchen"}, headers=headers)
+    problem(reply, 422, "input")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""), ("GET", "/steps"), ("GET", "/events"), ("GET", "/export"), ("POST", "/stop"),
+        ("POST", "/resume"),
+    ],
+)  # fmt: skip
+async def test_every_door_of_an_unknown_run_says_so(door: Door, method: str, path: str) -> None:
+    found = problem(await door.http.request(method, f"/v1/runs/run-0{path}"), 404, "not_found")
+    assert "run-0" in found["detail"]
+
+
+# ---- steps, stop and resume ----
+
+
+def _commit(store: RunStore, run_id: str, count: int) -> None:
+    for step in range(count):
+        record = RunStep(
+            run_id=run_id, step=step, at=1.0, policy_version=step + 1, reward_version=1,
+            metrics={"success": 0.25}, artifacts={},
+        )  # fmt: skip
+        assert store.commit_step(record)
+
+
+async def test_steps_come_in_order_in_pages(door: Door, ring: Ring) -> None:
+    run = await door.client.submit("kitchen")
+    _commit(ring.store, run.id, 5)
+    assert [s.step for s in await door.client.steps(run.id)] == [0, 1, 2, 3, 4]
+    page = (await door.http.get(f"/v1/runs/{run.id}/steps?after=1&limit=2")).json()
+    assert [(s["step"], s["policy_version"], s["metrics"]) for s in page] == [
+        (2, 3, {"success": 0.25}),
+        (3, 4, {"success": 0.25}),
+    ]
+    for query in ("after=-2", "limit=0", "limit=x"):
+        problem(await door.http.get(f"/v1/runs/{run.id}/steps?{query}"), 422, "input")
+
+
+async def test_committing_a_step_twice_is_committing_it_once(door: Door, ring: Ring) -> None:
+    run = await door.client.submit("kitchen")
+    _commit(ring.store, run.id, 1)
+    again = RunStep(
+        run_id=run.id, step=0, at=2.0, policy_version=9, reward_version=9, metrics={}, artifacts={}
+    )  # fmt: skip
+    assert not ring.store.commit_step(again)
+    assert [s.policy_version for s in await door.client.steps(run.id)] == [1]
+    assert (await door.client.run(run.id)).policy_version == 1
+
+
+async def test_a_step_and_its_runs_move_are_one_transaction(door: Door, ring: Ring) -> None:
+    run = await door.client.submit("kitchen")
+    fine = RunStep(
+        run_id=run.id, step=0, at=1.0, policy_version=1, reward_version=1, metrics={}, artifacts={}
+    )  # fmt: skip
+    with pytest.raises(NotFoundError):
+        ring.store.commit_step(fine.model_copy(update={"run_id": "run-0"}))
+    with pytest.raises(StatementError, match="not JSON serializable"):  # fails after the run moved
+        ring.store.commit_step(fine.model_copy(update={"metrics": {"success": object()}}))
+    assert await door.client.steps(run.id) == []
+    assert await door.client.run(run.id) == run
+
+
+async def test_a_run_is_stopped_and_resumed_and_both_only_when_that_makes_sense(door: Door) -> None:
+    run = await door.client.submit("kitchen")
+    problem(await door.http.post(f"/v1/runs/{run.id}/resume"), 409, "conflict")
+    stopped = await door.http.post(f"/v1/runs/{run.id}/stop")
+    assert (stopped.status_code, stopped.json()["status"]) == (202, "stopped")
+    found = problem(await door.http.post(f"/v1/runs/{run.id}/stop"), 409, "conflict")
+    assert "only a queued or running run can be stopped" in found["detail"]
+    assert (await door.client.resume(run.id)).status == "queued"
+
+
+async def test_a_running_run_is_asked_to_stop_once_or_twice(door: Door, ring: Ring) -> None:
+    run = await door.client.submit("kitchen")
+    assert ring.store.take(run.id).status == "running"
+    assert [(await door.client.stop(run.id)).status for _ in range(2)] == ["stopping"] * 2
+    assert ring.store.take(run.id).status == "stopping"
+
+
+# ---- the whole room ----
+
+
+async def test_a_run_is_watched_to_its_end_and_exported(trainer: Door, tmp_path: Path) -> None:
+    run = await trainer.client.submit("kitchen", config=CONFIG)
+    seen = [(event.kind, event.step) async for _, event in trainer.client.events(run.id)]
+    assert seen == [
+        ("run", -1), ("evaluation", 0), ("step", 0), ("step", 1), ("evaluation", 2), ("step", 2),
+        ("run", 2),
+    ]  # fmt: skip
+    assert (await trainer.client.run(run.id)).status == "finished"
+    path = tmp_path / "run.parquet"
+    await trainer.client.export(run.id, path)
+    rows = pq.read_table(path).to_pylist()
+    assert [row["step"] for row in rows] == [1] * 8 + [2] * 8
+    assert {row["run_id"] for row in rows} == {run.id}
+
+
+async def test_events_are_server_sent_and_can_be_taken_up_after_any_of_them(trainer: Door) -> None:
+    run = await trainer.client.submit("kitchen", config=CONFIG)
+    url = f"/v1/runs/{run.id}/events"
+    text = (await trainer.http.get(url)).text
+    blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
+    fields = [dict(line.split(": ", 1) for line in block.splitlines()) for block in blocks]
+    assert [f["event"] for f in fields][-2:] == ["step", "run"]
+    assert all(json.loads(f["data"])["run_id"] == run.id for f in fields)
+    third = fields[2]["id"]
+    for headers, query in (({"Last-Event-ID": third}, ""), ({}, f"?after={third}")):
+        rest = (await trainer.http.get(url + query, headers=headers)).text
+        assert [line[4:] for line in rest.splitlines() if line.startswith("id: ")] == [
+            f["id"] for f in fields[3:]
+        ]
+    problem(await trainer.http.get(f"{url}?after=yesterday"), 422, "input")
+
+
+async def test_a_run_without_a_training_step_has_nothing_to_export(door: Door, ring: Ring) -> None:
+    run = await door.client.submit("kitchen")
+    _commit(ring.store, run.id, 1)
+    problem(await door.http.get(f"/v1/runs/{run.id}/export"), 409, "conflict")
+
+
+# ---- health ----
+
+
+async def test_without_redis_the_room_is_alive_but_not_ready_and_events_are_refused_for_now(
+    ring: Ring,
+) -> None:
+    away = Wire(f"redis://127.0.0.1:{free_port()}/0")
+    door = Door(ring, away, Settings(), conducts=False)
+    try:
+        assert (await door.http.get("/healthz")).status_code == 200
+        run = ring.submit()
+        for path in ("/readyz", f"/v1/runs/{run.id}/events"):
+            reply = await door.http.get(path)
+            problem(reply, 503, "unavailable")
+            assert int(reply.headers["retry-after"]) >= 1
+        assert (await door.http.get(f"/v1/runs/{run.id}")).status_code == 200
+    finally:
+        await door.close()
+        await away.close()
+
+
+async def test_with_redis_the_room_is_ready_and_shows_metrics(door: Door) -> None:
+    assert (await door.http.get("/readyz")).json() == {"status": "ready"}
+    assert "python_info" in (await door.http.get("/metrics")).text
