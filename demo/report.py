@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from demo.plots import PHASES
 from demo.session import Record
 from triforge.messages import Proposal, RunStep
 
@@ -218,6 +219,22 @@ def _steps(steps: Sequence[RunStep]) -> str:
         for s in steps
     ]
     return _html_table(("step", "versions", *keys), lines)
+
+
+def _seconds(steps: Sequence[RunStep]) -> Row:
+    """Mean seconds of each phase of a training step; an evaluation counts where there was one."""
+    trained = [s for s in steps if s.step > 0]
+    parts = []
+    for phase in PHASES:
+        values = [s.metrics[f"seconds/{phase}"] for s in trained if f"seconds/{phase}" in s.metrics]
+        if values:
+            parts.append(f"{phase} {sum(values) / len(values):.2f}")
+    return (
+        "seconds a step, by phase",
+        "-",
+        ", ".join(parts),
+        "means; both learners train at the same time",
+    )
 
 
 def _html_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
