@@ -35,7 +35,7 @@ pool_app = typer.Typer(no_args_is_help=True, help="Task pools.")
 run_app = typer.Typer(no_args_is_help=True, help="Runs.")
 app.add_typer(pool_app, name="pool")
 app.add_typer(run_app, name="run")
-console = Console()
+console = Console(markup=False)  # names and reasons are text, whatever brackets they hold
 
 StateOption = Annotated[
     Path, typer.Option("--state", help="Folder of the deployment that `triforge up` runs.")
@@ -46,14 +46,13 @@ def main() -> None:
     """Entry point: errors of triforge become one sentence and exit code 1."""
     try:
         app()
-    except TriforgeError as error:
-        Console(stderr=True).print(
-            f"triforge: {error.detail}", markup=False, highlight=False, soft_wrap=True
-        )
-        for problem in error.problems if len(error.problems) > 1 else ():
-            Console(stderr=True).print(
-                f"  - {problem}", markup=False, highlight=False, soft_wrap=True
-            )
+    except (TriforgeError, OSError) as error:
+        detail = error.detail if isinstance(error, TriforgeError) else str(error)
+        problems = error.problems if isinstance(error, TriforgeError) else ()
+        to_user = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+        to_user.print(f"triforge: {detail}")
+        for problem in problems if len(problems) > 1 else ():
+            to_user.print(f"  - {problem}")
         sys.exit(1)
 
 
@@ -119,10 +118,11 @@ def _print_addresses(addresses: Settings, state: Path) -> None:
 
 @app.command()
 def status(state: StateOption = STATE) -> None:
-    """What serves, what is ready, and the runs."""
+    """What serves, what is ready, and the newest runs. Exit code 1 when a room is not ready."""
     ready = _run(_status(settings(state)))
     if not ready:
         raise typer.Exit(1)
+    _run(_with_client(settings(state), _print_runs))
 
 
 async def _status(addresses: Settings) -> bool:
@@ -158,9 +158,10 @@ def _detail(reply: httpx.Response) -> str:
 @app.command()
 def doctor(
     config: Annotated[Path, typer.Option("--config", "-c", help="TOML document to check.")],
+    state: StateOption = STATE,
 ) -> None:
     """Check a config, the models it names, the ports and the broker, without starting anything."""
-    layout = plan_layout(load(config), Settings.from_env(), config_path=config, state=STATE)
+    layout = plan_layout(load(config), Settings.from_env(), config_path=config, state=state)
     for spec in layout.specs:
         console.print(
             f"{spec.name}: {' '.join(spec.command)}", markup=False, highlight=False, soft_wrap=True
@@ -264,14 +265,14 @@ async def _start(
 
 
 async def _watch(client: TrainerClient, run_id: str) -> None:
-    view = await watch_run(console, await client.run(run_id), client.events(run_id))
+    await watch_run(console, await client.run(run_id), client.events(run_id))
     run = await client.run(run_id)
     console.print(
         f"{run.id} {run.status} at step {run.step} {run.reason}".rstrip(),
         highlight=False,
         soft_wrap=True,
     )
-    if view.status == "failed":
+    if run.status == "failed":
         raise typer.Exit(1)
 
 
@@ -311,18 +312,18 @@ def run_resume(run_id: RunArgument, state: StateOption = STATE) -> None:
 @run_app.command("list")
 def run_list(state: StateOption = STATE) -> None:
     """All runs, newest first."""
+    _run(_with_client(settings(state), _print_runs))
 
-    async def work(client: TrainerClient) -> None:
-        table = Table("run", "name", "status", "step", "reason")
-        for column in table.columns:
-            column.overflow = "fold"  # an id or a reason that is cut off is of no use
-        for column in table.columns[:4]:
-            column.no_wrap = True
-        for run in await client.runs():
-            table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
-        console.print(table)
 
-    _run(_with_client(settings(state), work))
+async def _print_runs(client: TrainerClient) -> None:
+    table = Table("run", "name", "status", "step", "reason")
+    for column in table.columns:
+        column.overflow = "fold"  # an id or a reason that is cut off is of no use
+    for column in table.columns[:4]:
+        column.no_wrap = True
+    for run in await client.runs():
+        table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
+    console.print(table)
 
 
 @run_app.command("export")

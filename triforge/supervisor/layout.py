@@ -36,6 +36,46 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class Ports:
+    """The ports of one deployment, each given once.
+
+    Args:
+        auto: give out free ports instead of the wanted ones.
+    """
+
+    def __init__(self, *, auto: bool) -> None:
+        self._auto = auto
+        self._taken: dict[int, str] = {}
+
+    def free(self) -> int:
+        """A port that nobody listens on and that was not given out."""
+        port = free_port()
+        while port in self._taken:
+            port = free_port()
+        self._taken[port] = "--auto-ports"
+        return port
+
+    def take(self, wanted: int, knob: str) -> int:
+        """The wanted port, or a free one.
+
+        Raises:
+            ConfigError: somebody listens there, or another part of the deployment wants it as well.
+        """
+        if self._auto:
+            return self.free()
+        self.claim(wanted, knob)
+        return wanted
+
+    def claim(self, port: int, knob: str) -> None:
+        """Note a port that is decided. Raises as `take` does."""
+        if self._taken.get(port, "--auto-ports") != "--auto-ports":
+            raise ConfigError(
+                f"port {port}: given to both {self._taken[port]} and {knob}, expected a port of its own for each"
+            )
+        check_port(port, knob)
+        self._taken[port] = knob
+
+
 def check_port(port: int, knob: str) -> None:
     """Raises ConfigError when somebody listens on the port already."""
     with socket.socket() as probe:
@@ -73,7 +113,7 @@ def plan_layout(
     """
     given = os.environ if environ is None else environ
     _check_rewriter(config, given)
-    state = state.resolve()
+    state, ports = state.resolve(), Ports(auto=auto_ports)
     changes: dict[str, object] = {"config": str(config_path.resolve())}
     if "TRIFORGE_DATABASE_URL" not in given:
         changes["database_url"] = f"sqlite:///{state / 'triforge.sqlite'}"
@@ -81,15 +121,13 @@ def plan_layout(
         changes["artifacts_url"] = str(state / "artifacts")
     if auto_ports:
         changes |= {
-            name: f"http://127.0.0.1:{free_port()}"
+            name: f"http://127.0.0.1:{ports.free()}"
             for name in _DOORS
             if f"TRIFORGE_{name.upper()}" not in given
         }
     specs: list[ProcessSpec] = []
     if "TRIFORGE_REDIS_URL" not in given:
-        port = free_port() if auto_ports else REDIS_PORT
-        check_port(port, "TRIFORGE_REDIS_URL")
-        (state / "valkey").mkdir(parents=True, exist_ok=True)
+        port = ports.take(REDIS_PORT, "TRIFORGE_REDIS_URL")
         changes["redis_url"] = f"redis://127.0.0.1:{port}/0"
         specs.append(
             ProcessSpec(
@@ -97,15 +135,16 @@ def plan_layout(
                 command=tuple(server_command(port, state / "valkey")),
                 env={},
                 tcp_port=port,
+                folder=state / "valkey",
             )
         )
     settings = settings.model_copy(update=changes)
     for name in _DOORS:
         if name != "rewrites_url" or config.models.rewrites.path:
-            check_port(_port(getattr(settings, name)), f"TRIFORGE_{name.upper()}")
+            ports.claim(_port(getattr(settings, name)), f"TRIFORGE_{name.upper()}")
     env = settings.environment() | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     for role in ("acts", "judges", "rewrites"):
-        specs += _model_processes(role, config, settings, env, auto_ports)
+        specs += _model_processes(role, config, settings, env, ports)
     return Layout(settings=settings, specs=(*specs, *_rooms(config, settings, env)))
 
 
@@ -130,7 +169,7 @@ def _python(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _model_processes(
-    role: Role, config: RunConfig, settings: Settings, env: Mapping[str, str], auto_ports: bool
+    role: Role, config: RunConfig, settings: Settings, env: Mapping[str, str], ports: Ports
 ) -> list[ProcessSpec]:
     """The local engine of a role and the policy room in front of it; none if the role has no model."""
     path = str(getattr(config.models, role).path)
@@ -142,8 +181,7 @@ def _model_processes(
         raise ConfigError(
             f"models.{role}.path: given {path!r}, expected a folder with config.json, tokenizer and safetensors"
         )
-    port = free_port() if auto_ports else ENGINE_PORTS[role]
-    check_port(port, f"engine of {role}")
+    port = ports.take(ENGINE_PORTS[role], f"engine of {role}")
     engine = f"http://127.0.0.1:{port}"
     url = str(getattr(settings, f"{role}_url"))
     own = {"TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": engine, "TRIFORGE_MODEL": path}

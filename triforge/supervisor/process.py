@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+# Loaded before any fork: between fork and exec a child must not wait for a lock that another thread held.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _GRACE_S = 15.0  # between SIGTERM and SIGKILL; longer than a worker's soft shutdown
 _QUICK_S = 10.0  # a process that lives shorter than this died at its start
 _LONGEST_PAUSE_S = 30.0
@@ -30,6 +32,7 @@ class ProcessSpec:
         env: variables laid over our own.
         ready_url: GET answers 200 when the process can serve; empty if it has no door.
         tcp_port: a port that is open when the process can serve, for servers that do not speak HTTP; 0 if none.
+        folder: made before it starts; None if it needs none.
     """
 
     name: str
@@ -37,6 +40,7 @@ class ProcessSpec:
     env: Mapping[str, str]
     ready_url: str = ""
     tcp_port: int = 0
+    folder: Path | None = None
 
 
 class Process:
@@ -63,7 +67,9 @@ class Process:
 
     def start(self) -> None:
         """Start it; the output goes to the log."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self.log.parent, self.spec.folder):
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self._child = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
                 self.spec.command,
@@ -72,7 +78,7 @@ class Process:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_die_with_parent if _LIBC else None,
             )
         self._started_at = time.monotonic()
 
@@ -122,4 +128,5 @@ class Process:
 
 def _die_with_parent() -> None:
     """In the child: get SIGTERM when the supervisor dies, however it dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    assert _LIBC is not None
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
