@@ -35,7 +35,8 @@ class GenerateSpec(Message):
 class PoolRequest(Message):
     """Make a pool of uploaded tasks, generated ones, or both.
 
-    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` describe the pool and are kept with it.
+    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` are how its tasks are played where a run's
+    own `env_adapter.options` do not say otherwise.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]

@@ -1,0 +1,67 @@
+"""What a submitted run is made of, and what its export leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.trainer.run_store import RunStore
+from services.trainer.runs import RunRequest, Runs
+from triforge.config import Settings
+from triforge.messages import PoolState
+from triforge.queues import Wire
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import open_database
+
+DOCUMENT = """
+[env_adapter.options]
+wording = "plain"
+numbered = true
+"""
+
+
+class OnePool:
+    """An env_adapter with a pool that is to be played tersely."""
+
+    async def pool(self, pool: str) -> PoolState:
+        return PoolState(
+            id="pool-1", name=pool, environment="household", options={"wording": "terse"},
+            created_at=0.0, tasks={}, proposals={},
+        )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+    yield RunStore(database)
+    database.close()
+
+
+@pytest.fixture
+def runs(wire: Wire, store: RunStore, tmp_path: Path) -> Runs:
+    document = tmp_path / "deployment.toml"
+    document.write_text(DOCUMENT)
+    return Runs(
+        store=store, pools=OnePool(), wire=wire, artifacts=ArtifactStore(str(tmp_path)),
+        settings=Settings(config=str(document)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "played"),
+    [
+        ({}, {"wording": "terse", "numbered": True}),
+        ({"env_adapter": {"options": {"numbered": False}}}, {"wording": "terse", "numbered": False}),
+        ({"env_adapter": {"options": {"wording": "plain"}}}, {"wording": "plain", "numbered": True}),
+    ],
+)  # fmt: skip
+async def test_a_pool_is_played_with_its_own_options_unless_the_run_says_otherwise(
+    runs: Runs, config: dict[str, Any], played: dict[str, Any]
+) -> None:
+    run = await runs.submit(RunRequest(pool="kitchen", config=config), "key")
+    assert run.config["env_adapter"]["options"] == played
+    again = await runs.submit(RunRequest(pool="kitchen", config=config), "key")
+    assert again.id == run.id
