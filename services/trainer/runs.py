@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,6 +49,7 @@ class Runs:
         wire: the event stream.
         artifacts: where records lie.
         settings: names the document that runs start from.
+        exports: where exports lie for a moment; the machine's temporary folder by default.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Runs:
         wire: Wire,
         artifacts: ArtifactStore,
         settings: Settings,
+        exports: Path | None = None,
     ) -> None:
+        self._exports = exports
         self._store = store
         self._pools = pools
         self._wire = wire
@@ -148,8 +152,13 @@ class Runs:
             raise ConflictError(
                 f"run {run_id} has no finished training step yet; there is nothing to export"
             )
-        path = Path(tempfile.mkdtemp(prefix="triforge-export-")) / f"{run_id}.parquet"
-        await asyncio.to_thread(export_ledgers, self._artifacts, uris, path)
+        folder = Path(tempfile.mkdtemp(prefix="triforge-export-", dir=self._exports))
+        path = folder / f"{run_id}.parquet"
+        try:
+            await asyncio.to_thread(export_ledgers, self._artifacts, uris, path)
+        except BaseException:  # nobody hears of the folder, a caller that went away included
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return path
 
 

@@ -11,7 +11,8 @@ import pytest
 from services.trainer.run_store import RunStore
 from services.trainer.runs import RunRequest, Runs
 from triforge.config import Settings
-from triforge.messages import PoolState
+from triforge.errors import StorageError
+from triforge.messages import PoolState, RunStep
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
@@ -46,7 +47,7 @@ def runs(wire: Wire, store: RunStore, tmp_path: Path) -> Runs:
     document.write_text(DOCUMENT)
     return Runs(
         store=store, pools=OnePool(), wire=wire, artifacts=ArtifactStore(str(tmp_path)),
-        settings=Settings(config=str(document)),
+        settings=Settings(config=str(document)), exports=tmp_path,
     )  # fmt: skip
 
 
@@ -65,3 +66,18 @@ async def test_a_pool_is_played_with_its_own_options_unless_the_run_says_otherwi
     assert run.config["env_adapter"]["options"] == played
     again = await runs.submit(RunRequest(pool="kitchen", config=config), "key")
     assert again.id == run.id
+
+
+async def test_an_export_that_fails_leaves_no_folder(
+    runs: Runs, store: RunStore, tmp_path: Path
+) -> None:
+    run = await runs.submit(RunRequest(pool="kitchen"), None)
+    store.commit_step(
+        RunStep(
+            run_id=run.id, step=1, at=0.0, policy_version=1, reward_version=1, metrics={},
+            artifacts={"ledger": "runs/gone.parquet"},
+        )
+    )  # fmt: skip
+    with pytest.raises(StorageError):
+        await runs.export(run.id)
+    assert list(tmp_path.glob("triforge-export-*")) == []
