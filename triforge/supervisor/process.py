@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,14 +49,18 @@ class Process:
     Args:
         spec: what to start.
         log: file that its output is appended to.
+        clock: seconds, monotone.
     """
 
-    def __init__(self, spec: ProcessSpec, log: Path) -> None:
+    def __init__(
+        self, spec: ProcessSpec, log: Path, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.spec = spec
         self.log = log
         self.restarts = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
+        self._clock = clock
         self._pause_s = 0.5
         self._not_before = 0.0
 
@@ -80,7 +84,7 @@ class Process:
                 start_new_session=True,
                 preexec_fn=_die_with_parent if _LIBC else None,
             )
-        self._started_at = time.monotonic()
+        self._started_at = self._clock()
 
     def died(self) -> int | None:
         """The exit code if it was started and has ended, else None."""
@@ -88,7 +92,7 @@ class Process:
 
     def revive(self) -> bool:
         """Restart it if it has died and its pause is over; the pause doubles while it dies at its start."""
-        now = time.monotonic()
+        now = self._clock()
         if self.died() is None:
             return False
         if self._not_before == 0.0:

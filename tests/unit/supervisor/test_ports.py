@@ -1,0 +1,143 @@
+"""Addresses and ports of a deployment: the environment first, then free or fixed ports, each given once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triforge.config import Settings, parse
+from triforge.errors import ConfigError
+from triforge.supervisor.layout import Layout, Ports, check_port, free_port, plan_layout
+from triforge.supervisor.process import ProcessSpec
+
+DOORS = ("acts", "judges", "rewrites", "reward", "env_adapter", "trainer")
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield int(server.getsockname()[1])
+
+
+def plan(tmp_path: Path, *, auto_ports: bool = False, **environ: str) -> Layout:
+    """The layout of a whole config, with `environ` as `TRIFORGE_` variables."""
+    folder = tmp_path / "model"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    model = {"path": str(folder)}
+    config = parse({"models": {"acts": model, "judges": model, "rewrites": model}})
+    given = {f"TRIFORGE_{name}": value for name, value in environ.items()}
+    return plan_layout(
+        config, Settings.from_env(given), config_path=tmp_path / "run.toml",
+        state=tmp_path / "state", auto_ports=auto_ports, environ=given,
+    )  # fmt: skip
+
+
+def fixed(**changes: str) -> dict[str, str]:
+    """Every address set, on ports that are free now; `changes` are laid over."""
+    ports = Ports(auto=True)
+    doors = {f"{door.upper()}_URL": f"http://127.0.0.1:{ports.free()}" for door in DOORS}
+    return doors | {"REDIS_URL": "redis://elsewhere:6379/0"} | changes
+
+
+def spec(layout: Layout, name: str) -> ProcessSpec:
+    [found] = [s for s in layout.specs if s.name == name]
+    return found
+
+
+def test_a_port_that_is_taken_is_refused_with_its_knob(taken: int) -> None:
+    with pytest.raises(ConfigError, match=rf"port {taken} \(TRIFORGE_X\) is taken .*--auto-ports"):
+        check_port(taken, "TRIFORGE_X")
+    check_port(free_port(), "TRIFORGE_X")
+
+
+def test_a_door_whose_port_is_taken_is_refused_before_anything_starts(
+    tmp_path: Path, taken: int
+) -> None:
+    url = f"http://127.0.0.1:{taken}"
+    with pytest.raises(ConfigError, match=rf"port {taken} \(TRIFORGE_REWARD_URL\) is taken"):
+        plan(tmp_path, **fixed(REWARD_URL=url))
+    assert not (tmp_path / "state").exists()
+
+
+def test_two_doors_cannot_share_a_port(tmp_path: Path) -> None:
+    environ = fixed()
+    environ["TRAINER_URL"] = environ["REWARD_URL"]
+    with pytest.raises(ConfigError, match="both TRIFORGE_REWARD_URL and TRIFORGE_TRAINER_URL"):
+        plan(tmp_path, **environ)
+
+
+def test_automatic_ports_are_all_different(tmp_path: Path) -> None:
+    settings = plan(tmp_path, auto_ports=True).settings
+    urls = [getattr(settings, f"{door}_url") for door in DOORS]
+    assert len({*urls, settings.redis_url}) == 7
+
+
+def test_no_port_is_given_out_twice() -> None:
+    ports = Ports(auto=True)
+    given = [ports.take(80, "door") for _ in range(200)]
+    assert len(set(given)) == 200
+
+
+def test_what_the_environment_does_not_set_lies_below_the_state_folder(tmp_path: Path) -> None:
+    layout = plan(tmp_path, auto_ports=True)
+    state = tmp_path / "state"
+    assert layout.settings.database_url == f"sqlite:///{state}/triforge.sqlite"
+    assert layout.settings.artifacts_url == f"{state}/artifacts"
+    assert layout.settings.config == str(tmp_path / "run.toml")
+    valkey = spec(layout, "valkey")
+    assert valkey.folder == state / "valkey"
+    assert f"redis://127.0.0.1:{valkey.tcp_port}/0" == layout.settings.redis_url
+    assert valkey.command[valkey.command.index("--appendonly") + 1] == "yes"
+    assert layout.specs[0] is valkey, "the broker comes first"
+
+
+def test_the_environments_addresses_are_kept(tmp_path: Path) -> None:
+    environ = fixed(DATABASE_URL="postgresql://db/x", ARTIFACTS_URL="/mnt/a")
+    del environ["REWARD_URL"]
+    layout = plan(tmp_path, auto_ports=True, **environ)
+    assert layout.settings.redis_url == "redis://elsewhere:6379/0"
+    assert layout.settings.database_url == "postgresql://db/x"
+    assert layout.settings.acts_url == environ["ACTS_URL"]
+    assert "valkey" not in {s.name for s in layout.specs}
+
+
+def test_every_process_gets_the_same_settings_and_policy_rooms_their_own_engine(
+    tmp_path: Path,
+) -> None:
+    layout = plan(tmp_path, auto_ports=True)
+    shared = layout.settings.environment()
+    for process in layout.specs:
+        if process.name not in ("valkey", "policy-acts", "policy-judges", "policy-rewrites"):
+            assert shared.items() <= process.env.items(), process.name
+    room = spec(layout, "policy-judges")
+    assert (room.env["TRIFORGE_ROLE"], room.ready_url) == (
+        "judges",
+        f"{layout.settings.judges_url}/readyz",
+    )
+    engine = spec(layout, "engine-judges")
+    assert engine.ready_url == f"{room.env['TRIFORGE_ENGINES']}/ready"
+    assert Settings.from_env(dict(room.env)).role == "judges"
+
+
+@pytest.mark.parametrize("path", ["", "/nowhere"])
+def test_a_model_that_is_not_there_is_refused_by_its_field(tmp_path: Path, path: str) -> None:
+    config = parse({"models": {"acts": {"path": path}}, "adaptation": {"controller": "none"}})
+    with pytest.raises(ConfigError, match=r"models\.acts\.path: given .*, expected a .*folder"):
+        plan_layout(
+            config, Settings(), config_path=tmp_path / "x", state=tmp_path, auto_ports=True, environ={}
+        )  # fmt: skip
+
+
+def test_secrets_reach_the_children_only_through_the_environment(tmp_path: Path) -> None:
+    layout = plan(tmp_path, auto_ports=True, API_KEY="hunter2")
+    words: list[Any] = [word for process in layout.specs for word in process.command]
+    assert not any("hunter2" in word for word in words)
+    assert spec(layout, "policy-acts").env["TRIFORGE_API_KEY"] == "hunter2"
