@@ -19,6 +19,7 @@ _M = TypeVar("_M", bound=Message)
 _log = logging.getLogger(__name__)
 
 _COUNTDOWN_S = 5.0  # before an errand is tried again, unless the error says when
+_REFUSALS = 6  # tries again after a store has refused; the last one waits _COUNTDOWN_S * 2**5
 _LOGGED = 200  # characters of an unreadable errand that the log shows
 
 
@@ -32,8 +33,10 @@ def register(
     """Make `work` the task `name` of a Celery app; returns the task.
 
     An errand that cannot be read is logged and dropped: it never will be readable. One that meets a service that is
-    away goes back into the queue with a countdown; every other error of ours is final and logged, for the sender watches
-    its errands and knows what to do without one. Unexpected errors are left to Celery, which logs them.
+    away goes back into the queue with a countdown. So does one that a store refuses (a full disk may be freed), but only
+    a few times and after longer and longer pauses: a damaged file refuses for ever. Every other error of ours is final
+    and logged, for the sender watches its errands and knows what to do without one. Unexpected errors are left to
+    Celery, which logs them.
 
     Args:
         app: from `queues.celery_app`.
@@ -44,7 +47,7 @@ def register(
     """
 
     @app.task(name=name, bind=True, max_retries=None, shared=False)  # type: ignore[untyped-decorator]
-    def errand(self: Any, payload: str) -> None:
+    def errand(self: Any, payload: str, refusals: int = 0) -> None:
         try:
             message = kind.model_validate_json(payload)
         except ValidationError as error:
@@ -58,9 +61,19 @@ def register(
             loop.run(work(message))
         except (UnavailableError, StorageError) as error:
             countdown = max(error.retry_after_s or 0.0, _COUNTDOWN_S)
+            if isinstance(error, StorageError):
+                if refusals >= _REFUSALS:
+                    _give_up(name, error)
+                    return
+                countdown *= 2**refusals
+                refusals += 1
             _log.warning("%s again in %.0f s: %s", name, countdown, error.detail)
-            raise self.retry(exc=error, countdown=countdown) from error
+            raise self.retry(args=(payload, refusals), exc=error, countdown=countdown) from error
         except TriforgeError as error:
-            _log.error("gave up an errand of %s: %s: %s", name, error.kind, error.detail)
+            _give_up(name, error)
 
     return errand
+
+
+def _give_up(name: str, error: TriforgeError) -> None:
+    _log.error("gave up an errand of %s: %s: %s", name, error.kind, error.detail)

@@ -14,7 +14,7 @@ import redis
 
 from services.env_adapter.rollout import RolloutWorker
 from services.env_adapter.rollout_tasks import register_rollout
-from triforge.errors import EnvError, NotFoundError, UnavailableError
+from triforge.errors import EnvError, NotFoundError, StorageError, UnavailableError
 from triforge.messages import (
     GenerateOutput,
     GenerateReply,
@@ -392,3 +392,24 @@ def test_an_errand_that_meets_a_service_that_is_away_is_tried_again_after_a_paus
     assert player.played == [group()] * 3
     assert "again in 30 s: the database does not answer" in caplog.text
     assert "again in 5 s: Redis does not answer" in caplog.text  # never at once
+
+
+def test_an_errand_that_a_store_refuses_is_tried_ever_more_rarely_and_then_given_up(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full:
+        def __init__(self) -> None:
+            self.errors = [StorageError("the disk is full"), UnavailableError("away")]
+            self.played = 0
+
+        async def play(self, group: GroupTask) -> None:
+            self.played += 1
+            assert self.played < 20, "it is tried for ever"
+            raise self.errors.pop(0) if self.errors else StorageError("the disk is full")
+
+    player = Full()
+    Errand(redis_url, player).run(group().model_dump_json())
+    assert player.played == 1 + 1 + 6, "the service that was away does not count"
+    pauses = [r.getMessage().split()[3] for r in caplog.records if " again in " in r.getMessage()]
+    assert pauses == ["5", "5", "10", "20", "40", "80", "160"]
+    assert "gave up an errand of triforge.rollout: storage: the disk is full" in caplog.text
