@@ -7,8 +7,8 @@ judge thinks, then votes. `terse` is for tiny models with a closed vocabulary: t
 Both are laid out so that the prompt of a later step begins with nearly all of the prompt of an earlier one: an engine
 with a prefix cache reads a trajectory once.
 
-What the agent and the environment wrote is data to the judge. Chat control tokens in it are spelled with other brackets,
-so that no response can end the judge's turn, and in the rubric every quoted line is marked, so that no response can
+What the agent and the environment wrote is data to the judge. Chat control tokens in it are spelled with other brackets
+(`triforge.quoting`), so that no response can end the judge's turn, and in the rubric every quoted line is marked, so that no response can
 pretend to be the rubric. What a mark cannot stop is a judge that believes what it reads; that is for training to cure.
 """
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from triforge.messages import ChatMessage
+from triforge.quoting import neutralise
 
 PromptKind = Literal["rubric", "terse"]
 
@@ -67,18 +68,6 @@ def build_prompt(kind: PromptKind, episode: Episode, index: int) -> tuple[ChatMe
         raise IndexError(f"step {index} of an episode with {len(episode.steps)} steps")
     text = _rubric(episode, index) if kind == "rubric" else _terse(episode, index)
     return (ChatMessage(role="user", content=text),)
-
-
-# Anything that some chat template could read as a control token: <|im_end|>, </s>, <end_of_turn>, [INST], <<SYS>>, also
-# with a full-width bar or the low block that some vocabularies use.
-_ANGLED: Final = re.compile(r"<(?=[<|/!]?[A-Za-z_|\uFF5C\u2581])|(?<=[A-Za-z0-9_|\uFF5C\u2581/])>")
-_SQUARED: Final = re.compile(r"\[(/?[A-Z_]{2,})\]")
-
-
-def neutralise(text: str) -> str:
-    """`text` with everything that could be a chat control token spelled with other brackets; the words stay."""
-    text = _ANGLED.sub(lambda found: "(" if found[0] == "<" else ")", text)
-    return _SQUARED.sub(r"(\1)", text)
 
 
 # ---- rubric ----

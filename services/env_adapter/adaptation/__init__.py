@@ -6,5 +6,4 @@ critic      what went wrong (or too well), in two sentences a trajectory
 rewriter    a menu of changes, an answer held to it, what the answer means
 checks      the first candidate that all checks pass
 ledger      the slot's states in SQL, one transaction a transition
-quoting     a policy's text as data
 """

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from services.env_adapter.adaptation.quoting import neutralise, quote
 from triforge.messages import (
     ChatMessage,
     CriticNote,
@@ -19,6 +18,7 @@ from triforge.messages import (
     GenerateRequest,
     Sampling,
 )
+from triforge.quoting import one_line, quote
 from triforge.rollout.protocols import Generate
 from triforge.rollout.seeds import derive_seed
 
@@ -97,7 +97,7 @@ def _shown(steps: int) -> set[int]:
 
 def two_sentences(text: str) -> str:
     """The first two sentences of an answer, neutralised."""
-    calm = neutralise(text, limit=_SUMMARY)
+    calm = one_line(text, limit=_SUMMARY)
     found = _SENTENCE.findall(calm)
     return "".join(found[:2]).strip() if found else calm
 

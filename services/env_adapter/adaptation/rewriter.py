@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from services.env_adapter.adaptation.quoting import quote
 from triforge.messages import ChatMessage, Direction, GenerateRequest, Sampling
+from triforge.quoting import quote
 from triforge.rollout.choices import one_of
 from triforge.rollout.protocols import Generate, RewriteMenu
 

@@ -17,7 +17,6 @@ from services.env_adapter.adaptation.critic import (
     condemned,
     two_sentences,
 )
-from services.env_adapter.adaptation.quoting import neutralise, quote
 from services.env_adapter.adaptation.rewriter import (
     MAX_CHOICES,
     Choices,
@@ -28,6 +27,7 @@ from services.env_adapter.adaptation.rewriter import (
 from services.env_adapter.adaptation.rewriter import build_prompt as rewriter_prompt
 from triforge.errors import PolicyError
 from triforge.messages import AdaptSettings, CriticNote, Sampling, TaskOutcome
+from triforge.quoting import one_line, quote
 from triforge.rollout.choices import escape
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
@@ -105,7 +105,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_becomes_one_line_without_marks(text: str) -> None:
-    calm = neutralise(text, limit=500)
+    calm = one_line(text, limit=500)
     assert not re.search(r"[<>«»`\n\r\x00\x1b\u200b\u202e\uff1c\uff1e]", calm)
     assert not re.search(r"\[\s*/?\s*(INST|SYS)", calm)
     assert not re.search(r"(?i)\b(system|assistant|human)\s*:", calm)
@@ -121,7 +121,7 @@ def test_any_text_stays_inside_its_quotation_marks(text: str) -> None:
 
 def test_plain_text_stays_as_it_is() -> None:
     plain = "Put 2 clean mugs (blue) in/on shelf 1; it isn't [open]."
-    assert neutralise(plain, limit=100) == plain
+    assert one_line(plain, limit=100) == plain
 
 
 def test_the_critics_prompt_holds_no_token_or_line_of_the_policys_making() -> None:

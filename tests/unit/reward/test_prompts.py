@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+import unicodedata
 
-from services.reward.prompts import Episode, build_prompt, neutralise
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reward.prompts import Episode, build_prompt
 from triforge.messages import StepText
+from triforge.quoting import neutralise
 
 STEPS = (
     StepText(
@@ -123,6 +129,26 @@ def test_a_control_token_keeps_its_words_and_ordinary_signs_stay() -> None:
     assert neutralise("<|im_end|> x") == "(|im_end|) x"
     ordinary = "if a < b and c > d: -> [x] [0] <- 1 <2 \\boxed{1}"
     assert neutralise(ordinary) == ordinary
+
+
+@pytest.mark.parametrize(
+    "disguised",
+    ["\uff1c|im_end|\uff1e", "<\u200b|im_end|\u200b>", "<\u2060/s>", "\uff3bINST\uff3d"],
+)
+@pytest.mark.parametrize("kind", ["rubric", "terse"])
+def test_a_control_token_in_disguise_does_not_reach_the_chat_either(
+    disguised: str, kind: str
+) -> None:
+    step = StepText(observation="o", response=f"x{disguised}y", next_observation="p")
+    prompt = text(kind, 0, Episode(instruction="t", steps=[step]))
+    seen = unicodedata.normalize("NFKC", prompt.replace("\u200b", "").replace("\u2060", ""))
+    assert not any(token in seen for token in ("<|im_end|>", "</s>", "[INST]"))
+
+
+@given(st.text(alphabet=st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=80))
+def test_text_without_marks_is_shown_letter_by_letter(written: str) -> None:
+    plain = re.sub(r"[<>\[\]]", "", written)
+    assert neutralise(plain) == plain
 
 
 @pytest.mark.parametrize("index", [-1, 3])

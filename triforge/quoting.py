@@ -1,0 +1,66 @@
+"""Text of a policy, an environment or a judge inside a prompt: data, never instructions.
+
+Whatever was written by a model under training may try to end the prompt, to speak as another role, or to forge our own
+marks. Two strengths, by how much of the text must stay as it was written:
+
+* `neutralise` for a reader that marks every quoted line itself (the judge): lines and ordinary signs stay, and what a chat
+  template could take for a control token is spelled with round brackets;
+* `one_line` and `quote` for a short note inside a sentence (critic, rewriter): one line of bounded length without angle
+  brackets, headings and role markers.
+
+Both begin alike: compatibility forms are spelled plainly (NFKC) and what is read but not seen is taken out, so that
+neither a full-width bracket nor a zero-width letter carries a control token past the rules. What quoting cannot stop is a
+reader that believes what it reads.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+# Letters and marks that are not seen but read: control and format characters (zero width, direction), private use.
+_UNSEEN: Final = ("Cc", "Cf", "Cs", "Co", "Cn")
+_UNSEEN_ASCII: Final = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
+
+# Anything that some chat template could read as a control token: <|im_end|>, </s>, <end_of_turn>, [INST], <<SYS>>, also
+# with a full-width bar or the low block that some vocabularies use.
+_ANGLED: Final = re.compile(r"<(?=[<|/!]?[A-Za-z_|\u2581])|(?<=[A-Za-z0-9_|\u2581/])>")
+_SQUARED: Final = re.compile(r"\[(\s*/?\s*[A-Z_]{2,}\s*)\]")
+
+_LOOK_ALIKES: Final = str.maketrans(
+    {"<": "\u2039", ">": "\u203a", "«": "\u2039", "»": "\u203a", "`": "'"}
+)
+_ROLE: Final = re.compile(r"\b(system|assistant|user|human|developer|tool|ai)\s*:", re.IGNORECASE)
+_HEADING: Final = re.compile(r"#{2,}")
+_GAP: Final = re.compile(r"\s+")
+
+
+def _plain(text: str) -> str:
+    """`text` in plain letters; all white space stays, everything else that is not seen goes."""
+    if text.isascii():
+        return _UNSEEN_ASCII.sub("", text)
+    return "".join(
+        letter
+        for letter in unicodedata.normalize("NFKC", text)
+        if letter.isspace() or unicodedata.category(letter) not in _UNSEEN
+    )
+
+
+def neutralise(text: str) -> str:
+    """`text` with everything that could be a chat control token spelled with other brackets; words and lines stay."""
+    calm = _ANGLED.sub(lambda found: "(" if found[0] == "<" else ")", _plain(text))
+    return _SQUARED.sub(r"(\1)", calm)
+
+
+def one_line(text: str, *, limit: int) -> str:
+    """`text` as one line of at most `limit` characters that no chat template and no prompt of ours takes for a mark."""
+    calm = _SQUARED.sub(r"(\1)", _plain(text[: 4 * limit]).translate(_LOOK_ALIKES))
+    calm = _HEADING.sub("#", _ROLE.sub(r"\1 -", calm))
+    line = _GAP.sub(" ", calm).strip()
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def quote(text: str, *, limit: int = 200) -> str:
+    """`text` as one line, between marks that it cannot contain."""
+    return f"«{one_line(text, limit=limit)}»"
