@@ -13,6 +13,7 @@ from triforge.queues import JUDGE_QUEUE, JUDGED_STREAM, ROLLOUT_QUEUE, Wire
 from triforge.rollout.episode import trajectory_id
 
 _BLOCK_S = 0.5  # how long one read of the stream waits
+_DOUBLINGS = 4  # an errand sent again and again waits up to 2**4 times as long before the next time
 _REPLAYS = 2  # times that a group of foreign weights is played again before it is taken as it is
 
 Versions = Mapping[TrainedRole, int]
@@ -23,6 +24,7 @@ class _Flight:
     task: GroupTask
     sent_at: float
     replays: int = 0
+    resends: int = 0  # since somebody was last seen at it
 
 
 class Gatherer:
@@ -157,6 +159,7 @@ class Gatherer:
             if await self._is_lost(flight, waiting):
                 await self._wire.send_rollout(flight.task)
                 flight.sent_at = self._clock()
+                flight.resends += 1
                 self.resent += 1
         await asyncio.sleep(0)
 
@@ -164,10 +167,15 @@ class Gatherer:
         """Whether nobody works on this errand any more.
 
         A lease that is gone although the errand was started means its worker died, unless the group is played and its
-        votes are still being cast; with nothing waiting in the queues for `resend_s` that is over, too.
+        votes are still being cast; with nothing waiting in the queues for `resend_s` that is over, too. Both waits double
+        with every time it was sent again: a worker that met a service that is away keeps its errand for a while, and no
+        queue shows it meanwhile.
         """
-        age = self._clock() - flight.sent_at
-        if age < self._lease_s or await self._is_held(flight.task):
+        age = (self._clock() - flight.sent_at) / 2 ** min(flight.resends, _DOUBLINGS)
+        if age < self._lease_s:
+            return False
+        if await self._is_held(flight.task):
+            flight.resends = 0
             return False
         group_id = flight.task.group_id
         died = await self._wire.was_started(group_id) and not await self._wire.is_played(group_id)

@@ -189,6 +189,23 @@ async def test_an_errand_whose_worker_died_is_sent_again_when_its_lease_is_gone(
     assert scene.wire.sent == ["g", "g"]
 
 
+async def test_an_errand_that_is_put_off_again_and_again_is_sent_again_ever_more_rarely(
+    scene: Scene, waiting: Gathering
+) -> None:
+    async with scene.wire.lease("g"):
+        pass  # its worker met a service that is away, and tries again later
+    times = []
+    for second in range(2, 80, 2):
+        await scene.pass_time(2.0)
+        if len(scene.wire.sent) > len(times) + 1:
+            times.append(second)
+    assert times == [10, 30, 70]
+    async with scene.wire.lease("g"):
+        await scene.pass_time(8 * LEASE_S)
+    await scene.pass_time(2.0)
+    assert len(scene.wire.sent) == 5, "somebody was at it, so the waits begin anew"
+
+
 async def test_an_errand_is_never_sent_again_while_a_worker_holds_it(
     scene: Scene, waiting: Gathering
 ) -> None:
