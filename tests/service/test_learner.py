@@ -25,6 +25,7 @@ from triforge.messages import TrainBatch, TrainRow, WeightsReady
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
+from triforge.supervisor.layout import free_port
 
 BASE = 2
 
@@ -209,9 +210,9 @@ async def test_the_learner_survives_a_restart_of_redis(
 ):
     data = tmp_path / "valkey"
     data.mkdir()
-    server = ValkeyServer(data_dir=data, persist=True)
+    port = free_port()
+    server = ValkeyServer(port=port, data_dir=data, persist=True)
     server.start()
-    port = server.port
     wire = Wire(f"redis://127.0.0.1:{port}/0", lease_s=0.6)
     try:
         async with learning(wire, store):
