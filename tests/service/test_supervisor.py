@@ -214,12 +214,13 @@ async def test_what_dies_at_its_start_is_restarted_ever_more_slowly(tmp_path: Pa
 
 async def test_stopping_ends_everything_and_grandchildren_too(deployment: Deployment) -> None:
     await deployment.start(python("parent", PARENT), python("other", SLEEPS))
-    await until(lambda: deployment.log("parent"))
+    await until(lambda: deployment.log("parent").endswith("\n"))
     grandchild = int(deployment.log("parent"))
     pids = [deployment.process(name).pid for name in ("parent", "other")]
     assert all(pid is not None and lives(pid) for pid in (*pids, grandchild))
     await deployment.stop()
-    assert not any(pid is not None and lives(pid) for pid in (*pids, grandchild))
+    assert not any(pid is not None and lives(pid) for pid in pids)
+    await until(lambda: not lives(grandchild))  # killed, and buried by somebody else
     assert not (deployment.folder / PROCESSES).exists()
 
 
