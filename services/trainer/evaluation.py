@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from services.trainer.gather import Gatherer
 from services.trainer.measures import success_rate
@@ -56,7 +57,10 @@ class Evaluator:
             for index, group in enumerate(plan)
         ]
         groups = await self._gatherer.gather(
-            tasks, deadline_s=config.run.step_deadline_s, versions={"acts": version}
+            tasks,
+            deadline_s=config.run.step_deadline_s,
+            versions={"acts": version},
+            arrived=partial(self._parts.emit_group, run.id),
         )
         measures = {"seconds/evaluate": time.monotonic() - started}
         for number, mode in enumerate(modes):

@@ -17,6 +17,9 @@ _DOUBLINGS = 4  # an errand sent again and again waits up to 2**4 times as long 
 _REPLAYS = 2  # times that a group of foreign weights is played again before it is taken as it is
 
 Versions = Mapping[TrainedRole, int]
+Arrived = Callable[
+    [JudgedGroup, int, int], Awaitable[None]
+]  # a group, how many are done, of how many
 
 
 @dataclass(slots=True)
@@ -25,6 +28,19 @@ class _Flight:
     sent_at: float
     replays: int = 0
     resends: int = 0  # since somebody was last seen at it
+
+
+class _Done:
+    """The groups that have landed."""
+
+    def __init__(self, total: int, arrived: Arrived | None) -> None:
+        self.groups: dict[str, JudgedGroup] = {}
+        self._total, self._arrived = total, arrived
+
+    async def take(self, group: JudgedGroup) -> None:
+        self.groups[group.played.group.group_id] = group
+        if self._arrived is not None:
+            await self._arrived(group, len(self.groups), self._total)
 
 
 class Gatherer:
@@ -63,7 +79,12 @@ class Gatherer:
         self.replayed = 0
 
     async def gather(
-        self, tasks: list[GroupTask], *, deadline_s: float, versions: Versions
+        self,
+        tasks: list[GroupTask],
+        *,
+        deadline_s: float,
+        versions: Versions,
+        arrived: Arrived | None = None,
     ) -> list[JudgedGroup]:
         """Send all groups and wait for all of them; groups that are complete already are not played again.
 
@@ -74,6 +95,7 @@ class Gatherer:
             tasks: what to play.
             deadline_s: for all of them.
             versions: the weights that may play (`acts`) and judge (`judges`).
+            arrived: awaited with every group as it lands; must not raise.
 
         Returns:
             The groups in the order of `tasks`.
@@ -84,7 +106,7 @@ class Gatherer:
         """
         started = swept = self._clock()
         cursor = await self._wire.last_id(JUDGED_STREAM)
-        done: dict[str, JudgedGroup] = {}
+        done = _Done(len(tasks), arrived)
         flights = {task.group_id: _Flight(task, started) for task in tasks}
         for flight in list(flights.values()):
             if not await self._land(flight, flights, done, versions):
@@ -100,7 +122,7 @@ class Gatherer:
             if self._clock() - swept > self._sweep_s:
                 await self._sweep(flights, done, versions)
                 swept = self._clock()
-        groups = [done[task.group_id] for task in tasks]
+        groups = [done.groups[task.group_id] for task in tasks]
         await self._demand_measured(groups)
         return groups
 
@@ -128,7 +150,7 @@ class Gatherer:
         self,
         flight: _Flight,
         flights: dict[str, _Flight],
-        done: dict[str, JudgedGroup],
+        done: _Done,
         versions: Versions,
     ) -> bool:
         """Take a group in if it is complete."""
@@ -144,13 +166,11 @@ class Gatherer:
             flight.replays += 1
             self.replayed += 1
             return True
-        done[group_id] = group
         del flights[group_id]
+        await done.take(group)
         return True
 
-    async def _sweep(
-        self, flights: dict[str, _Flight], done: dict[str, JudgedGroup], versions: Versions
-    ) -> None:
+    async def _sweep(self, flights: dict[str, _Flight], done: _Done, versions: Versions) -> None:
         waiting = await self._wire.depth(ROLLOUT_QUEUE) + await self._wire.depth(JUDGE_QUEUE)
         for group_id, flight in list(flights.items()):
             announced = await self._wire.is_announced(group_id)
@@ -215,4 +235,4 @@ def _late(flights: Mapping[str, _Flight], deadline_s: float) -> str:
     )
 
 
-__all__ = ["Gatherer"]
+__all__ = ["Arrived", "Gatherer"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from services.trainer.publish import WeightsDoor
 from services.trainer.run_store import RunStore
+from triforge.algorithms.credit import accuracy
 from triforge.config import Settings
-from triforge.messages import PlannedGroup, TrainedRole
+from triforge.errors import TriforgeError
+from triforge.messages import JudgedGroup, PlannedGroup, TrainedRole
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
 
@@ -50,3 +53,14 @@ class Parts:
     async def emit(self, kind: str, run_id: str, *, step: int | None = None, **data: Any) -> None:
         """Put an event of this run on the stream."""
         await self.wire.emit(kind, run_id=run_id, step=step, **data)
+
+    async def emit_group(self, run_id: str, group: JudgedGroup, done: int, total: int) -> None:
+        """Tell people that a group has landed; that nobody can hear it costs the run nothing."""
+        task = group.played.group
+        outcomes = [trajectory.outcome.value for trajectory in group.played.trajectories]
+        successes, measured = accuracy(outcomes)
+        with contextlib.suppress(TriforgeError):
+            await self.emit(
+                "group", run_id, step=task.step, purpose=task.purpose, successes=successes,
+                measured=measured, done=done, total=total,
+            )  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from services.trainer.gather import Gatherer
@@ -86,7 +87,10 @@ class StepRunner:
             plan = await self._plan(step)
             tasks = [self._group_task(step, index, group) for index, group in enumerate(plan)]
             result.groups = await self._gatherer.gather(
-                tasks, deadline_s=self._config.run.step_deadline_s, versions=self.versions
+                tasks,
+                deadline_s=self._config.run.step_deadline_s,
+                versions=self.versions,
+                arrived=partial(self._parts.emit_group, self._run.id),
             )
         result.measures["resent"] = float(self._gatherer.resent - again[0])
         result.measures["replayed"] = float(self._gatherer.replayed - again[1])

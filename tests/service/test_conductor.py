@@ -50,6 +50,7 @@ async def events(ring: Ring, run: RunState) -> list[tuple[str, Any]]:
     return [
         (event.kind, event.data.get("status") if event.kind == "run" else event.step)
         for _, event in found
+        if event.kind != "group"
     ]
 
 

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from tests.service.fake_ring import Ring, ring_of
+from triforge.errors import StorageError
 from triforge.messages import ErrorInfo, GroupTask
 from triforge.queues import Wire
 
@@ -39,3 +40,21 @@ async def test_workers_hear_that_a_run_has_failed_and_that_it_goes_on(
     assert (await ring.conduct(run)).status == "finished"
     assert set(marked) == {0}
     assert await ring.wire.is_ended(run.id), "duplicates of a finished run are dropped as well"
+
+
+async def test_people_hear_of_every_group_as_it_lands(ring: Ring) -> None:
+    run = ring.submit(steps=1, eval_every=0)
+    assert (await ring.conduct(run)).status == "finished"
+    heard = await ring.wire.read_events("0", block_s=0.01, run_id=run.id)
+    assert [(e.step, e.data) for _, e in heard if e.kind == "group"] == [
+        (1, {"purpose": "train", "successes": 1, "measured": 2, "done": n, "total": 2})
+        for n in (1, 2)
+    ]
+
+
+async def test_a_run_goes_on_although_nobody_can_be_told_of_its_groups(ring: Ring) -> None:
+    ring.troubles.plan("emit group", StorageError("the server is out of memory"), times=100)
+    run = ring.submit(steps=1)
+    assert (await ring.conduct(run)).status == "finished"
+    assert set(ring.workers.played.values()) == {1}
+    assert "emit group" in ring.troubles.visited

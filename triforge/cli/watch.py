@@ -35,6 +35,7 @@ class View:
         self._steps: dict[int, dict[str, Any]] = {}
         self._rewrites = {"proposal": 0, "accepted": 0, "rejected": 0}
         self._last = ""
+        self._now = ""
         self.status: str = run.status
         self.reason = run.reason
 
@@ -42,6 +43,11 @@ class View:
         """Take an event in."""
         if event.kind == "step" and event.step is not None:
             self._steps[event.step] = event.data
+            self._now = ""
+        elif event.kind == "group":
+            data = event.data
+            what = ", evaluation" if data.get("purpose") == "evaluate" else ""
+            self._now = f"step {event.step}{what}: {data.get('done')} of {data.get('total')} groups"
         elif event.kind in self._rewrites:
             self._rewrites[event.kind] += 1
             before, after = (
@@ -72,7 +78,8 @@ class View:
                 str(step), *cells, f"{versions.get('acts', '')}/{versions.get('judges', '')}"
             )
         counts = ", ".join(f"{count} {kind}" for kind, count in self._rewrites.items())
-        table.caption = f"rewrites: {counts}. {self._last}".strip()
+        caption = f"rewrites: {counts}. {self._last}".strip()
+        table.caption = f"{self._now}\n{caption}" if self._now else caption
         return table
 
     def line(self, event: Event) -> str:
