@@ -173,13 +173,13 @@ class Shelf:
         Raises:
             WeightsError: the version the batch was sampled with is not on the shelf, or is damaged.
         """
-        before = [
-            version
-            for version, about in versions(self.weights).items()
-            if base_version < version <= batch.version and int(about.get("step", -1)) < batch.step
-        ]
-        if before:
-            return self.load(before[-1], initial, device)
+        for version in reversed(
+            versions(self.weights)
+        ):  # older ones than the one needed are not read
+            if base_version < version <= batch.version:
+                about = read_manifest(self.weights / version_name(version))
+                if int(about.get("step", -1)) < batch.step:
+                    return self.load(version, initial, device)
         if batch.version == base_version:
             return Learner.fresh(initial, device)
         raise WeightsError(

@@ -233,16 +233,15 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 # ---- versions ----
 
 
-def versions(parent: Path) -> dict[int, dict[str, Any]]:
-    """The published versions below a folder `<run>/<role>`, oldest first, each with its manifest."""
+def versions(parent: Path) -> list[int]:
+    """The published versions below a folder `<run>/<role>`, oldest first, by their folders' names alone.
+
+    No manifest is read: a damaged version that nobody needs any more must not stand in the way of the others.
+    """
     if not parent.is_dir():
-        return {}
-    named = sorted(
-        (int(match[1]), path)
-        for path in parent.iterdir()
-        if (match := _VERSION.fullmatch(path.name))
-    )
-    return {version: read_manifest(path) for version, path in named}
+        return []
+    names = (_VERSION.fullmatch(path.name) for path in parent.iterdir())
+    return sorted(int(match[1]) for match in names if match)
 
 
 def prune(parent: Path, *, newest: int, keep: int) -> None:

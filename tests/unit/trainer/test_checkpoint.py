@@ -213,6 +213,29 @@ def test_the_first_batch_starts_from_the_initial_folder_and_later_ones_from_the_
     assert start(2, VERSION + 20).counters.updates == 4
 
 
+def test_a_damaged_version_hinders_nobody_once_a_newer_one_serves(
+    one: Path, shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    learner = shelf.load(VERSION + 1, model_folder)
+    publish(shelf, learner, make_batch, rows, 2)
+    (one / "manifest.json").write_text("{")
+    assert shelf.newest() == VERSION + 2
+    batch = make_batch(step=3, version=VERSION + 2)
+    again = shelf.start_of(batch, base_version=VERSION, initial=model_folder)
+    publish(shelf, again, make_batch, rows, 3, keep=2)
+    assert versions(shelf.weights) == [VERSION + 2, VERSION + 3], "it is pruned in its turn"
+
+
+def test_a_damaged_version_that_a_batch_starts_from_is_refused_and_no_older_one_taken(
+    one: Path, shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    publish(shelf, shelf.load(VERSION + 1, model_folder), make_batch, rows, 2)
+    (shelf.weights / f"v{VERSION + 2:06d}" / "manifest.json").write_text("{")
+    batch = make_batch(step=3, version=VERSION + 2)
+    with pytest.raises(WeightsError, match="cannot be read"):
+        shelf.start_of(batch, base_version=VERSION, initial=model_folder)
+
+
 def test_a_batch_whose_version_is_nowhere_is_refused(
     shelf: Shelf, model_folder: Path, make_batch: MakeBatch
 ):
