@@ -9,6 +9,7 @@ import matplotlib
 
 matplotlib.use("Agg")  # no screen
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 from triforge.messages import RunStep
 
@@ -66,6 +67,7 @@ def _phases(steps: Sequence[RunStep], path: Path) -> Path:
 
 
 def _save(figure: plt.Figure, path: Path) -> Path:
+    figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)
