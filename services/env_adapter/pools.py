@@ -96,6 +96,7 @@ class PoolMaker:
 
     def _drafts(self, head: PoolRequest, rows: Sequence[Row]) -> list[tuple[Split, TaskDraft]]:
         family = self._family(head.environment)
+        family.make(head.options)  # refuses options that no episode could be played with
         wanted = head.generate or GenerateSpec(count=0)
         asked = len(rows) + wanted.count + wanted.heldout
         if not 1 <= asked <= MAX_TASKS:

@@ -158,6 +158,20 @@ async def test_a_heldout_row_that_is_also_trained_on_is_named(client: EnvAdapter
         await client.create_pool(upload)
 
 
+async def test_options_that_no_episode_could_be_played_with_are_refused(
+    client: EnvAdapterClient,
+) -> None:
+    request = PoolRequest(
+        name="loud",
+        environment="household",
+        options={"wording": "loud"},
+        generate=GenerateSpec(count=1),
+    )
+    with pytest.raises(InputError, match="wording"):
+        await client.create_pool(request)
+    assert await client.pools() == []
+
+
 async def test_an_unknown_environment_is_answered_with_the_known_ones(
     client: EnvAdapterClient,
 ) -> None:
