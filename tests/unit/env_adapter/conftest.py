@@ -25,9 +25,9 @@ from triforge.messages import (
 )
 from triforge.rollout.protocols import Environment, EnvironmentFamily, RewriteMenu, TaskDraft
 from triforge.store.database import Database, open_database
+from triforge.testing import FakeFamily
 
 COLOURS = ("red", "green", "blue")
-from triforge.testing import FakeFamily
 
 
 class ShelfFamily:
