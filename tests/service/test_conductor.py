@@ -285,6 +285,26 @@ async def test_a_run_goes_on_with_its_own_weights_after_another_run_has_served(r
     assert {row["reason"] for row in ring.ledger(first)} == {""}
 
 
+async def test_another_runs_weights_of_the_same_number_are_not_taken_for_its_own(
+    ring: Ring,
+) -> None:
+    first = ring.submit(steps=2, eval_every=0)
+    ring.workers.loses = lambda task: "00002" in task.group_id
+    async with conducting(ring):
+        await until(lambda: any("00002" in e.group_id for e in ring.workers.errands))
+        ring.store.request_stop(first.id)
+        await until(lambda: ring.store.status(first.id) == "stopped")
+    ring.workers.loses = lambda _: False
+    for room in ring.rooms.values():
+        room.restart()
+    second = await ring.conduct(ring.submit(steps=1, eval_every=0))
+    assert second.policy_version == ring.store.get(first.id).policy_version == 2
+    ring.store.resume(first.id)
+    await ring.conduct(first)
+    assert (3, ring.learners["acts"].published[first.id, 2].uri) in ring.rooms["acts"].served
+    assert versions(ring, first)[-1] == (2, 4, 4)
+
+
 async def test_an_untrained_run_takes_a_new_base_after_another_run_has_served(ring: Ring) -> None:
     first = ring.submit(steps=1)
     ring.troubles.plan("plan train", StorageError("no"))
@@ -311,11 +331,14 @@ async def test_engines_that_lost_the_weights_in_a_step_have_them_again_in_the_ne
 
 
 async def test_an_answer_to_an_older_batch_of_the_same_step_is_not_taken(ring: Ring) -> None:
+    old = WeightsReady(run_id="r", role="acts", step=1, version=2, uri="/old", digest="")
+    answers = [old, old.model_copy(update={"error": ErrorInfo(kind="trainer", detail="old")})]
+
     async def check() -> None:
-        if len(ring.learners["acts"].batches) == 1:
-            await ring.wire.announce_weights(
-                WeightsReady(run_id="r", role="acts", step=1, version=2, uri="/old", digest="")
-            )
+        if answers:
+            await ring.wire.announce_weights(answers.pop())
+            if not answers:
+                ring.start()
 
     await ring.stop()
     publisher = Publisher(ring.wire, ring.rooms, check=check)
@@ -323,6 +346,5 @@ async def test_an_answer_to_an_older_batch_of_the_same_step_is_not_taken(ring: R
         batch_id="b", run_id="r", role="acts", step=1, version=21, uri=ring.artifacts.write("x", b""),
         num_rows=1, num_tokens=1, settings={},
     )  # fmt: skip
-    ring.start()
     published = await publisher.train([batch], deadline_s=10)
     assert published["acts"].ready.version == 22
