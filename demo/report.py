@@ -177,7 +177,7 @@ def _proposals(proposals: Sequence[Proposal]) -> str:
         checks = ", ".join(f"{c.name}: {'ok' if c.passed else 'failed'}" for c in p.checks)
         lines.append(
             (
-                str(p.step), p.direction, p.instruction_before, p.instruction_after or "-", p.state,
+                str(p.step), p.direction, p.instruction_before, p.instruction_after or "-", _verdict(p),
                 _counts(p.parent_counts), _counts(p.candidate_counts), p.reason, p.critic, p.answer, checks,
             )
         )  # fmt: skip
@@ -195,6 +195,11 @@ def _proposals(proposals: Sequence[Proposal]) -> str:
         "checks",
     )
     return _html_table(titles, lines)
+
+
+def _verdict(proposal: Proposal) -> str:
+    """A null control is never activated, so its state says nothing; the test's word on it does."""
+    return f"null control: {proposal.verdict}" if proposal.null_control else proposal.state
 
 
 def _counts(counts: Sequence[tuple[int, int]]) -> str:
