@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import httpx
 
@@ -25,6 +25,8 @@ from triforge.messages import (
 
 _DEADLINE_S = 60.0  # a plan is asked for again while env_adapter or its database restarts
 _PAGE = 1000
+
+_Page = TypeVar("_Page", PoolPage, TaskPage, ProposalPage)
 
 
 class EnvAdapterClient:
@@ -72,17 +74,7 @@ class EnvAdapterClient:
 
     async def pools(self) -> list[PoolState]:
         """All pools by name."""
-        found: list[PoolState] = []
-        cursor: str | None = None
-        while True:
-            reply = await get_json(
-                self._http, "/v1/pools", params={"cursor": cursor, "limit": _PAGE}
-            )
-            page = PoolPage.model_validate(reply)
-            found += page.pools
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
+        return [pool async for page in self._pages("/v1/pools", PoolPage) for pool in page.pools]
 
     async def pool(self, pool: str) -> PoolState:
         """A pool by id or name."""
@@ -90,45 +82,31 @@ class EnvAdapterClient:
 
     async def tasks(self, pool: str, *, state: str = "", split: str = "") -> AsyncIterator[Task]:
         """A pool's task versions in order of split, position, version."""
-        cursor: str | None = None
-        while True:
-            reply = await get_json(
-                self._http,
-                f"/v1/pools/{pool}/tasks",
-                params={
-                    "state": state or None,
-                    "split": split or None,
-                    "cursor": cursor,
-                    "limit": _PAGE,
-                },
-            )
-            page = TaskPage.model_validate(reply)
+        path = f"/v1/pools/{pool}/tasks"
+        async for page in self._pages(path, TaskPage, state=state or None, split=split or None):
             for task in page.tasks:
                 yield task
-            cursor = page.next_cursor
-            if cursor is None:
-                return
 
     async def proposals(self, pool: str, *, state: str = "", run_id: str = "") -> list[Proposal]:
         """A pool's rewrites, oldest first."""
-        found: list[Proposal] = []
+        path = f"/v1/pools/{pool}/proposals"
+        pages = self._pages(path, ProposalPage, state=state or None, run_id=run_id or None)
+        return [proposal async for page in pages for proposal in page.proposals]
+
+    async def _pages(
+        self, path: str, kind: type[_Page], **params: str | None
+    ) -> AsyncIterator[_Page]:
+        """All pages of a listing, following the cursor."""
         cursor: str | None = None
         while True:
             reply = await get_json(
-                self._http,
-                f"/v1/pools/{pool}/proposals",
-                params={
-                    "state": state or None,
-                    "run_id": run_id or None,
-                    "cursor": cursor,
-                    "limit": _PAGE,
-                },
+                self._http, path, params={**params, "cursor": cursor, "limit": _PAGE}
             )
-            page = ProposalPage.model_validate(reply)
-            found += page.proposals
+            page = kind.model_validate(reply)
+            yield page
             cursor = page.next_cursor
             if cursor is None:
-                return found
+                return
 
     async def task(self, task_id: str) -> TaskDetail:
         """A task version with its measurements."""
