@@ -11,13 +11,13 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services import problems
+from services.doors.furniture import install
+from services.doors.limits import MAX_BODY, MEBIBYTE
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import FindFamily, PoolMaker
 from services.env_adapter.routes import Nouns, add_routes
 from services.env_adapter.store import PoolStore
-from services.problems import MAX_BODY, MEBIBYTE
 from triforge.errors import TriforgeError
 from triforge.store.database import Database
 
@@ -73,7 +73,7 @@ def create_app(*, parts: Parts) -> FastAPI:
         await asyncio.to_thread(parts.database.ping)
 
     parts.registry.register(ProposalGauge(store))
-    problems.install(
+    install(
         app,
         ready=ready,
         registry=parts.registry,

@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
+from services.doors.description import answers
 from services.env_adapter.changes import Changes, Decision, TaskAction
 from services.env_adapter.exports import Content, export
 from services.env_adapter.plans import Planner
@@ -19,7 +20,6 @@ from services.env_adapter.pools import PoolMaker, request_of
 from services.env_adapter.slots import pool_tag
 from services.env_adapter.store import PoolStore
 from services.env_adapter.uploads import JSONL, Upload, read_head, read_lines, read_tasks, receive
-from services.problems import answers
 from triforge.errors import InputError
 from triforge.messages import (
     Approval,

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
+from services.doors.furniture import install
+from services.doors.limits import MAX_BODY
 from services.policy.gateway import Gateway
 from services.policy.native_door import NativeDoor
 from services.policy.routes import routes
-from services.problems import MAX_BODY, install
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.doors.limits import BodyTooLargeError
+from services.doors.problems import input_error, response_to
 from services.policy.gateway import Gateway
-from services.problems import BodyTooLargeError, input_error, response_to
 from triforge.messages import GenerateReply, GenerateRequest
 
 _T = TypeVar("_T")

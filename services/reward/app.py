@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from services import problems
-from services.problems import MAX_BODY, Ready
+from services.doors.furniture import Ready, install
+from services.doors.limits import MAX_BODY
 from services.reward.door import JudgeDoor
 from services.reward.routes import add_routes
 
@@ -19,6 +19,6 @@ def create_app(*, door: JudgeDoor, ready: Ready | None = None, max_body: int = M
         max_body: bytes of a request's body; a larger one is a 413.
     """
     app = FastAPI(title="triforge reward", version="1")
-    problems.install(app, ready=ready, max_body=max_body)
+    install(app, ready=ready, max_body=max_body)
     add_routes(app, door=door)
     return app

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from services.problems import install
+from services.doors.furniture import install
 
 LIMIT = 1000
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, ConfigDict, Field
 
-from services import problems
+from services.doors.furniture import install
 from services.env_adapter.openenv.session import ACTION, OBSERVATION, STATE, Session, Tasks
 from triforge.errors import EnvError, InputError, TriforgeError
 from triforge.messages import Params
@@ -48,7 +48,7 @@ class Served:
 def create_app(*, served: Served) -> FastAPI:
     """The ASGI app."""
     app = FastAPI(title=f"OpenEnv: {served.tasks.family.name}", version="1.0.0")
-    problems.install(app)
+    install(app)
     shared = Session(served.tasks, served.options)
 
     @app.post("/reset")

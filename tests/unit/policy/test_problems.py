@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from services.problems import install
+from services.doors.furniture import install
 from triforge.errors import ConflictError, UnavailableError, WeightsError
 
 

@@ -1,0 +1,57 @@
+"""The furniture of every door: problem documents, the limit on bodies, health, readiness, metrics.
+
+GET /healthz   200 while the process lives, and which version of triforge it is
+GET /readyz    200 when requests can be served, else 503 with Retry-After
+GET /metrics   Prometheus text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+
+from services.doors.description import describe
+from services.doors.limits import MAX_BODY, BodyLimit
+from services.doors.problems import OWN, handle_errors
+from triforge import __version__
+
+Ready = Callable[[], Awaitable[None]]
+
+
+def install(
+    app: FastAPI,
+    *,
+    ready: Ready | None = None,
+    registry: CollectorRegistry = REGISTRY,
+    max_body: int = MAX_BODY,
+    uploads: Mapping[str, int] | None = None,
+) -> None:
+    """Give an app the error handlers, the limit on bodies and the three routes above.
+
+    Args:
+        app: the app of a room.
+        ready: raises UnavailableError (or any error of ours) while the room cannot serve; None is always ready.
+        registry: whose metrics `/metrics` shows.
+        max_body: bytes of a request's body; more is a 413.
+        uploads: other limits, by method and path (`POST /v1/pools`), for routes that do not keep the body in memory.
+    """
+    app.add_middleware(BodyLimit, limit=max_body, uploads=uploads or {})
+    describe(app)
+    handle_errors(app)
+
+    async def healthz() -> Response:
+        return JSONResponse({"status": "alive", "version": __version__})
+
+    async def readyz() -> Response:
+        if ready is not None:
+            await ready()
+        return JSONResponse({"status": "ready"})
+
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    for path, route in zip(OWN, (healthz, readyz, metrics), strict=True):
+        app.add_api_route(path, route, methods=["GET"], include_in_schema=False)
