@@ -2,8 +2,8 @@
 
 Namespaces hide most of the machine. What they do not hide is closed here: virtual sockets reach the hypervisor from any
 network namespace, key rings outlive the program, files in memory and System V's segments and queues are counted by no limit, further
-namespaces open the kernel to whoever is root in them, and a tracer could take a sibling over. A forbidden call fails
-with EPERM, as it would for want of a right. Numbers are those of Linux's own tables.
+namespaces open the kernel to whoever is root in them, and a tracer could take a sibling over. A program that gives
+way to all others could make a busy machine its excuse. A forbidden call fails with EPERM, as it would for want of a right. Numbers are those of Linux's own tables.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _X86_64: Final[dict[str, int]] = {
     "quotactl": 179, "reboot": 169, "request_key": 249, "semget": 64, "set_mempolicy": 238, "setdomainname": 171,
     "sethostname": 170, "setns": 308, "settimeofday": 164, "shmget": 29, "swapoff": 168, "swapon": 167,
     "syslog": 103, "umount2": 166, "unshare": 272, "userfaultfd": 323, "vhangup": 153,
+    "ioprio_set": 251, "sched_setattr": 314, "sched_setparam": 142, "sched_setscheduler": 144, "setpriority": 141,
 }  # fmt: skip
 _AARCH64: Final[dict[str, int]] = {
     "acct": 89, "add_key": 217, "adjtimex": 171, "bpf": 280, "chroot": 51, "clock_adjtime": 266,
@@ -37,6 +38,7 @@ _AARCH64: Final[dict[str, int]] = {
     "request_key": 218, "semget": 190, "set_mempolicy": 237, "setdomainname": 162, "sethostname": 161, "setns": 268,
     "settimeofday": 170, "shmget": 194, "swapoff": 225, "swapon": 224, "syslog": 116, "umount2": 39,
     "unshare": 97, "userfaultfd": 282, "vhangup": 58,
+    "ioprio_set": 30, "sched_setattr": 274, "sched_setparam": 118, "sched_setscheduler": 119, "setpriority": 140,
 }  # fmt: skip
 _ALIKE: Final[dict[str, int]] = {  # newer calls have one number on all machines
     "fsconfig": 431, "fsmount": 432, "fsopen": 430, "fspick": 433, "io_uring_enter": 426, "io_uring_register": 427,

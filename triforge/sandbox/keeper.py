@@ -8,7 +8,8 @@ gone, and only then its user id is used again. When its service goes away, by wh
 ends; when the keeper itself is killed, the kernel kills its sandboxes (bubblewrap's --die-with-parent).
 
 Frames on the socket (its descriptor is the first argument): four bytes of length, then JSON. First the setup; then
-requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"} or {"id", "error"}.
+requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"}, {"id", "busy",
+"cpu_s"} or {"id", "error"}.
 """
 
 from __future__ import annotations
@@ -86,14 +87,15 @@ class Keeper:
         if self._open and os.getppid() != self._service:
             self._leave()
         now = time.monotonic()
-        for run in self._runs.values():
-            if now >= run.deadline():
-                run.kill("wall_time")
         old = any(run.began and now >= run.began + LOOK_S for run in self._runs.values())
-        if old and now >= self._next_look:
+        late = any(not run.cause and now >= run.deadline() for run in self._runs.values())
+        if late or (old and now >= self._next_look):
             self._look()
             ended = time.monotonic()
             self._next_look = ended + max(LOOK_S, 9 * (ended - now))  # a tenth of its time at most
+        for run in self._runs.values():  # after the look: it may have moved a deadline
+            if now >= run.deadline():
+                run.kill("busy" if run.starved() else "wall_time")
         self._reap()
         while self._waiting and len(self._runs) < self._slots:
             self._start(self._waiting.popleft())
@@ -213,7 +215,7 @@ class Keeper:
         if (
             not run.init
         ):  # it died before it could say; whoever it left behind is found by its parent
-            kin = [pid for pid, (parent, _, _) in processes().items() if parent == os.getpid()]
+            kin = [pid for pid, (parent, *_) in processes().items() if parent == os.getpid()]
             strangers = set(kin) - {other.monitor for other in self._runs.values()}
             known = {other.init for other in self._runs.values()}
             for pid in strangers - known:
@@ -257,21 +259,21 @@ class Keeper:
             self._say(run.answer())
 
     def _look(self) -> None:
-        """Add up memory and processor time of every tree; a limit of the kernel's holds for one process only."""
+        """Add up memory, processor time and waiting of every tree; a limit of the kernel's holds for one process only."""
         seen = processes()
         children: dict[int, list[int]] = {}
-        for pid, (parent, _, _) in seen.items():
+        for pid, (parent, *_) in seen.items():
             children.setdefault(parent, []).append(pid)
         for run in self._runs.values():
             if not run.began or run.reaped or not run.init:
                 continue
-            memory, used, tree = 0, 0.0, [run.init]
+            memory, used, wants, tree = 0, 0.0, False, [run.init]
             while tree:
                 pid = tree.pop()
-                _, resident, spent = seen.get(pid, (0, 0, 0.0))
-                memory, used = memory + resident, used + spent
+                _, resident, spent, would = seen.get(pid, (0, 0, 0.0, False))
+                memory, used, wants = memory + resident, used + spent, wants or would
                 tree += children.get(pid, [])
-            run.cpu_s = max(run.cpu_s, used)
+            run.looked(time.monotonic(), used, wants=wants)
             if memory > run.limits["memory_bytes"]:
                 run.kill("memory")
             elif used > run.limits["cpu_s"]:

@@ -39,9 +39,12 @@ def waited(pid: int) -> tuple[bool, int, float]:
     return found == pid, status, usage.ru_utime + usage.ru_stime
 
 
-def processes() -> dict[int, tuple[int, int, float]]:
-    """Every process: its parent, resident bytes, and processor seconds with those of its dead children."""
-    found: dict[int, tuple[int, int, float]] = {}
+def processes() -> dict[int, tuple[int, int, float, bool]]:
+    """Every process: its parent, resident bytes, processor seconds with those of its dead children, and whether it would run.
+
+    A process that sleeps by its own wish would not run; one that has no processor or waits for the machine's disk would.
+    """
+    found: dict[int, tuple[int, int, float, bool]] = {}
     for folder in os.scandir("/proc"):
         name = folder.name
         if name.isdigit():
@@ -50,7 +53,8 @@ def processes() -> dict[int, tuple[int, int, float]]:
             except OSError:  # it has just ended
                 continue
             used = sum(int(field) for field in fields[11:15])
-            found[int(name)] = (int(fields[1]), int(fields[21]) * PAGE, used / TICKS)
+            wants = fields[0] in (b"R", b"D")
+            found[int(name)] = (int(fields[1]), int(fields[21]) * PAGE, used / TICKS, wants)
     return found
 
 

@@ -15,7 +15,7 @@ class Limits:
     """Bounds of one run.
 
     Attributes:
-        wall_s: seconds from the program's first statement.
+        wall_s: seconds from the program's first statement, less those in which it waited for a processor.
         cpu_s: seconds of processor time, of all its processes together; the kernel holds each one to it, rounded up.
         memory_bytes: address space of each process, and resident memory of all together.
         processes: processes and threads at a time.

@@ -14,6 +14,9 @@ from typing import Any, Final
 from triforge.sandbox.kernel import MARK, STATUS, STDERR, STDOUT
 
 START_S: Final = 30.0  # a program that has not begun by then never will
+STRETCH: Final = (
+    3  # times its limit of wall time, and START_S more, may be waited for a processor that is busy
+)
 CHUNK: Final = 2**16
 
 
@@ -41,10 +44,34 @@ class Run:
         self.began = 0.0
         self.seconds = 0.0
         self.cpu_s = 0.0
+        self._looked = 0.0  # when, last
+        self._waited = 0.0  # for a processor, as far as it was seen
 
     def deadline(self) -> float:
-        """When it is killed if it still runs."""
-        return self.began + self.limits["wall_s"] if self.began else self.forked + START_S
+        """When it is killed if it still runs. Time in which it would have run and was not let is none of its own."""
+        if not self.began:
+            return self.forked + START_S
+        wall: float = self.limits["wall_s"]
+        return self.began + wall + min(max(0.0, self._waited), self._patience())
+
+    def starved(self) -> bool:
+        """Whether it has waited for longer than anybody waits with it; its own time is not over then."""
+        return self._waited > self._patience()
+
+    def _patience(self) -> float:
+        return STRETCH * self.limits["wall_s"] + START_S
+
+    def looked(self, now: float, used: float, *, wants: bool) -> None:
+        """Note what a look has shown: processor seconds so far, and whether any of its processes would run.
+
+        Since the look before it has waited for as long as it got no processor, if it wants one. Looks are samples, so single
+        ones are wrong either way; over a limit's length they add up.
+        """
+        if wants:
+            since = now - (self._looked or self.began)
+            self._waited += since - max(0.0, used - self.cpu_s)
+        self._looked = now
+        self.cpu_s = max(self.cpu_s, used)
 
     def kill(self, cause: str) -> None:
         """End it; the first cause counts. The monitor is our own child, so its pid is nobody else's."""
@@ -84,6 +111,8 @@ class Run:
         """The frame that ends it."""
         if self.cause == "cancelled":
             return {"id": self.id, "error": "the caller went away"}
+        if self.cause == "busy":
+            return {"id": self.id, "busy": self.seconds, "cpu_s": self.cpu_s}
         said = self.held[STDERR].decode("utf-8", "replace")
         code = self.status().get("exit-code")
         if not self.began:

@@ -74,6 +74,8 @@ REFUSED = [
     ("set the clock", "time.clock_settime(time.CLOCK_REALTIME, 0)", "EPERM"),
     ("raise its limits", "resource.setrlimit(resource.RLIMIT_NPROC, (10**4, 10**4))", "ValueError"),
     ("run before everybody", "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))", "EPERM"),
+    ("give way to everybody", "os.nice(19)", "EPERM"),
+    ("run when nobody else wants to", "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))", "EPERM"),
     ("load a program into the kernel", "system(321, 280, 0, 0, 0)", "EPERM"),
     ("hide a key in the kernel", "system(248, 217, b'user', b'k', b'v', 1, -4)", "EPERM"),
     ("use the kernel's request rings", "system(425, 425, 1, bytes(120))", "EPERM"),
