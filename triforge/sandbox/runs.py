@@ -59,7 +59,8 @@ class Run:
         return self._waited > self._patience()
 
     def _patience(self) -> float:
-        return STRETCH * self.limits["wall_s"] + START_S
+        wall: float = self.limits["wall_s"]
+        return STRETCH * wall + START_S
 
     def looked(self, now: float, used: float, *, wants: bool) -> None:
         """Note what a look has shown: processor seconds so far, and whether any of its processes would run.
