@@ -2,7 +2,8 @@
 
     python -m bench.environments [FAMILY ...] [--seconds 2]
 
-Every family plays generated tasks with seeded random admissible commands (questions: an answer that is wrong). CPU seconds are
+Every family plays generated tasks with seeded random admissible commands (questions: an answer that is wrong; code: a
+program that is). CPU seconds are
 those of this process and of the family's worker process, if it has one. Where an engine of others is behind a family, the
 same games and the same commands are played on it alone, side by side. `--seconds` is the time a measurement takes.
 """
@@ -38,6 +39,7 @@ KNOBS: dict[str, Params] = {
     "reasoning_gym": {"datasets": ["chain_sum", "letter_counting", "word_sorting", "maze"]},
     "rlve_gym": {"environments": ["Sorting", "Multiplication", "BezoutIdentity"]},
 }
+ANSWERS = {"code": "```python\nprint(0)\n```"}
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -86,7 +88,8 @@ async def play(bench: Bench, task: Task, seed: int, pause: bool) -> tuple[float,
         seen = (await environment.reset(task, seed=seed)).observation
         reset = time.perf_counter() - begun
         for _ in range(LONGEST):
-            said.append(rng.choice(seen.admissible or ("<answer>no</answer>",)))
+            wrong = ANSWERS.get(task.family, "<answer>no</answer>")
+            said.append(rng.choice(seen.admissible or (wrong,)))
             result = await environment.step(said[-1])
             if result.done:
                 break

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits, RunResult
 
 T = TypeVar("T")
+_AT_ONCE: Final = 16  # tests of a program that are handed in together
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ async def run_cases(
     limits: Limits,
     *,
     stop_at_first: bool = False,
+    total_s: float = math.inf,
 ) -> tuple[Verdict, ...]:
     """Run a program on every test, each time in a sandbox of its own.
 
@@ -61,17 +64,22 @@ async def run_cases(
         cases: the tests.
         limits: of each run.
         stop_at_first: run them one after the other and stop after the first that fails; the verdicts then end with it.
+        total_s: seconds of all runs together, each counted by its processor time, or by its own wall time where that was its limit.
+            The verdicts end with the test that uses them up, counted in the order of the tests, whoever ran first.
 
     Raises:
         SandboxError: a sandbox could not start; there is no verdict at all then.
     """
-    if not stop_at_first:
-        return tuple(await together(run_case(sandbox, program, case, limits) for case in cases))
     verdicts: list[Verdict] = []
-    for case in cases:
-        verdicts.append(await run_case(sandbox, program, case, limits))
-        if not verdicts[-1].passed:
-            break
+    spent = 0.0
+    while len(verdicts) < len(cases):
+        room = 1 if stop_at_first else max(1, min(_AT_ONCE, (total_s - spent) // limits.cpu_s))
+        part = cases[len(verdicts) : len(verdicts) + int(room)]
+        for verdict in await together(run_case(sandbox, program, one, limits) for one in part):
+            verdicts.append(verdict)
+            spent += limits.wall_s if verdict.reason == "wall_time" else verdict.result.cpu_s
+            if spent >= total_s or (stop_at_first and not verdict.passed):
+                return tuple(verdicts)
     return tuple(verdicts)
 
 

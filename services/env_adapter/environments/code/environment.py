@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from pydantic import Field
 
-from services.env_adapter.environments.code.execution import program_in, score
+from services.env_adapter.environments.code.execution import TOTAL_S, program_in, score
 from services.env_adapter.environments.code.params import (
     FunctionParams,
     ProgramParams,
@@ -25,6 +27,8 @@ _GUIDE: Final = (
     "The last such block of your answer counts. Only the standard library is there."
 )
 _NO_PROGRAM: Final = "There is no block of Python in your answer."
+_READING: Final = ThreadPoolExecutor(1, thread_name_prefix="code-reading")
+"""A recipe takes milliseconds to follow; one thread of our own, so that 64 episodes do not hold the loop or its threads."""
 
 
 class PlayOptions(Strict):
@@ -35,11 +39,14 @@ class PlayOptions(Strict):
             turns are left; one that passes them, and the last one, is judged by all tests. With 1 there is no feedback.
         every_test: whether a program is run on all tests, so that its share of passed ones is known; otherwise the first that
             it does not pass is the last, and its share is 0.
+        total_s: processor seconds of one program over all tests. Tests are counted in their order; those that follow
+            when it is used up are not passed. Keep it below `env_adapter.episode_deadline_s`.
         guide: whether the episode starts with a system message that says how to answer.
     """
 
     turns: int = Field(default=1, ge=1, le=20)
     every_test: bool = True
+    total_s: float = Field(default=TOTAL_S, ge=1.0, le=3600.0)
     guide: bool = True
 
 
@@ -67,10 +74,9 @@ class Code:
         """
         if self._used:
             raise EnvError("code: an environment plays one episode; make a fresh one to reset")
-        given = read_params(task.params)
-        expect_announced("code", task, instruction(given))
         self._used = True
-        self._task = given
+        loop = asyncio.get_running_loop()
+        self._task = await loop.run_in_executor(_READING, _read, task)
         system = _GUIDE if self._options.guide else ""
         return Reset(observation=Observation(text=task.instruction), system=system)
 
@@ -115,9 +121,15 @@ class Code:
                     f"{shown.passed} of {shown.tests} examples are right. {shown.trouble}",
                     False,
                 )
-        every = self._options.every_test
-        found = await score(self._sandbox, task, program, every=every)
+        every, total = self._options.every_test, self._options.total_s
+        found = await score(self._sandbox, task, program, every=every, total_s=total)
         if found.solved:
             return 1.0, "All tests are passed.", True
         share = found.passed / found.tests if every else 0.0
         return share, f"A test is not passed: {found.trouble}.", True
+
+
+def _read(task: Task) -> ProgramParams | FunctionParams:
+    given = read_params(task.params)
+    expect_announced("code", task, instruction(given))
+    return given

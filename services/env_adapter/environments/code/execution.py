@@ -18,6 +18,8 @@ T = TypeVar("T")
 _FENCE: Final = re.compile(  # possessive: a fence that never ends its line is looked at once, not once a character
     r"^[ \t]*+```[ \t]*+(\w*+)[^\n]*+\n(.*?)^[ \t]*+```", re.MULTILINE | re.DOTALL
 )
+TOTAL_S: Final = 120.0
+"""Processor seconds of one program over all tests: what the default deadline of an episode has room for."""
 _PYTHON: Final = ("", "python", "py", "python3")
 
 
@@ -53,6 +55,7 @@ async def score(
     *,
     public: bool = False,
     every: bool = False,
+    total_s: float = TOTAL_S,
 ) -> Score:
     """Run a program against a task.
 
@@ -62,6 +65,7 @@ async def score(
         program: source text.
         public: run the public tests only, and say in full what went wrong; otherwise nothing of a test is told.
         every: go on after a test that is not passed.
+        total_s: see `run_cases`; what it leaves no time for is not passed.
 
     Raises:
         SandboxError: the sandbox could not start; the program is not measured.
@@ -73,11 +77,17 @@ async def score(
         return Score(0 if trouble else 1, 1, trouble)
     cases = task.cases()[: task.public] if public else task.cases()
     verdicts = await run_cases(
-        sandbox, program, cases, task.limits(), stop_at_first=not (public or every)
+        sandbox,
+        program,
+        cases,
+        task.limits(),
+        stop_at_first=not (public or every),
+        total_s=total_s,
     )
-    return Score(
-        sum(v.passed for v in verdicts), len(cases), _trouble(cases, verdicts, told=public)
-    )
+    trouble = _trouble(cases, verdicts, told=public)
+    if not trouble and len(verdicts) < len(cases):
+        trouble = TOO_SLOW  # all that were run are passed, and nothing is left for the others
+    return Score(sum(v.passed for v in verdicts), len(cases), trouble)
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
@@ -86,11 +96,12 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
         return pool.submit(asyncio.run, work).result()
 
 
+TOO_SLOW: Final = "too slow"
 _WHY: Final = {
     "wrong": "wrong output",
     "error": "the program failed",
-    "wall_time": "too slow",
-    "cpu_time": "too slow",
+    "wall_time": TOO_SLOW,
+    "cpu_time": TOO_SLOW,
     "memory": "too much memory",
     "output": "too much output",
 }

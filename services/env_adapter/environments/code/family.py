@@ -7,7 +7,13 @@ from typing import Final
 
 from services.env_adapter.environments.code import functions, generator, humaneval, rewriting
 from services.env_adapter.environments.code.environment import Code, PlayOptions
-from services.env_adapter.environments.code.execution import fenced, score, wait_for
+from services.env_adapter.environments.code.execution import (
+    TOO_SLOW,
+    TOTAL_S,
+    fenced,
+    score,
+    wait_for,
+)
 from services.env_adapter.environments.code.params import (
     WHERE,
     FunctionParams,
@@ -74,7 +80,10 @@ class CodeFamily:
         found = await score(self.sandbox, given, given.reference)
         if found.solved:
             return ""
-        return f"it does not pass test {found.passed + 1} of {found.tests}: {found.trouble}"
+        why = found.trouble
+        if why == TOO_SLOW:
+            why += f" (time_limit_s is {given.time_limit_s:g} s a test, and all tests together have {TOTAL_S:g} s)"
+        return f"it does not pass test {found.passed + 1} of {found.tests}: {why}"
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Make `count` problems under the knobs in `options`. Errors: see `generator.generate`."""

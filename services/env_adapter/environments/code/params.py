@@ -20,6 +20,7 @@ A function, checked by Python code (HumanEval):
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -121,11 +122,16 @@ def read_params(params: Params) -> ProgramParams | FunctionParams:
         raise InputError(
             f"{WHERE}: field public: was {given.public}, but there are {len(given.tests)} tests"
         )
-    if given.recipe is not None and params_of(recipe_of(given.recipe)) != given:
+    if given.recipe is not None and _follows_from(given.recipe.model_dump_json()) != given:
         raise InputError(
             f"{WHERE}: field recipe: the task is not what follows from it; leave the recipe out to change a generated task"
         )
     return given
+
+
+@lru_cache(maxsize=256)  # the rollouts of a group read the same task one after the other
+def _follows_from(recipe: str) -> ProgramParams:
+    return params_of(recipe_of(RecipeParams.model_validate_json(recipe)))
 
 
 def recipe_of(given: RecipeParams) -> Recipe:

@@ -7,7 +7,9 @@ Three shapes are known by their fields; the statement is found under any of `STA
     public_test_cases, private_test_cases                   lists of {"input", "output", "testtype"} or the same as JSON
                                                             text, as in LiveCodeBench and LiveBench
 
-Tests that call a function instead of using standard input are refused, and so is what is packed as a pickle.
+Tests that call a function instead of using standard input are refused, and so is what is packed as a pickle. A row with more
+than `MOST` tests is refused as well, unless it says itself how many are to be kept: `"keep": 200` takes the first, the
+public ones before the hidden ones.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _MARKS: Final = (
 _PYTHON3: Final = 3  # in CodeContests' list of languages
 _PUBLIC: Final = ("public_tests", "public_test_cases")
 _HIDDEN: Final = ("private_tests", "generated_tests", "private_test_cases")
-MOST: Final = 200  # tests of a row that are kept; CodeContests has rows with more
+MOST: Final = 200  # tests of a task; CodeContests has rows with more
 
 
 def is_foreign(row: Mapping[str, object]) -> bool:
@@ -60,16 +62,33 @@ def own_shape(row: Mapping[str, object]) -> Params:
     if "test_input" in row:
         given = {"input": row["test_input"], "output": row.get("test_output")}
         hidden += _columns(given, "test_input, test_output")
+    kept = _kept(row, len(public) + len(hidden))
     made: dict[str, object] = {
         "question": statement,
-        "tests": (public + hidden)[:MOST],
-        "public": min(len(public), MOST),
+        "tests": (public + hidden)[:kept],
+        "public": min(len(public), kept),
         "reference": _solution(row),
     }
     limit = _seconds(row.get("test_time_limit", row.get("time_limit")))
     if limit is not None:
         made["time_limit_s"] = limit
     return cast(Params, made)
+
+
+def _kept(row: Mapping[str, object], tests: int) -> int:
+    keep = row.get("keep", tests)
+    if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
+        if tests:
+            raise InputError(
+                f"code row: field keep: was {keep!r}, expected a whole number from 1 to {MOST}"
+            )
+        return 0
+    if min(keep, tests) > MOST:
+        raise InputError(
+            f"code row: {tests} tests, at most {MOST} are run; to keep the first {MOST} (public ones first) add "
+            f"""\"keep\": {MOST} to the row: jq -c '. + {{keep: {MOST}}}' rows.jsonl"""
+        )
+    return keep
 
 
 def _tests(row: Mapping[str, object], name: str) -> list[dict[str, str]]:

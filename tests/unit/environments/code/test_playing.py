@@ -120,6 +120,29 @@ async def test_a_program_that_breaks_a_limit_is_told_which_kind(
     assert (result.success, result.observation.text) == (False, f"A test is not passed: {said}.")
 
 
+async def test_a_program_has_one_budget_for_all_tests_counted_in_their_order(
+    sandbox: Sandbox,
+) -> None:
+    spin = "n = int(input())\nwhile n > 2: pass\nprint(n + 1)"
+    tests = [{"input": f"{n}\n", "output": f"{n + 1}\n"} for n in (1, 2, 3, 4, 5, 6)]
+    task = ProgramParams.model_validate({"question": "x", "tests": tests, "time_limit_s": 0.5})
+    found = await score(sandbox, task, spin, every=True, total_s=0.8)
+    assert (found.passed, found.tests, found.trouble) == (2, 6, "too slow")
+    verdicts = await run_cases(sandbox, spin, task.cases(), task.limits(), total_s=0.8)
+    assert [v.passed for v in verdicts[:2]] == [True, True]
+    assert len(verdicts) in (3, 4)  # one endless run or two use it up; the others are never run
+
+
+def test_a_reference_solution_that_is_too_slow_is_refused_with_both_limits(
+    family: CodeFamily,
+) -> None:
+    slow: Params = {**ROW, "reference": "while True: pass", "time_limit_s": 0.2}
+    with pytest.raises(
+        InputError, match=r"too slow \(time_limit_s is 0\.2 s a test, and all tests.*120 s"
+    ):
+        family.validate(slow)
+
+
 async def test_with_turns_left_what_fails_in_public_is_answered(family: CodeFamily) -> None:
     turns: Params = {"turns": 3}
     first, second = await play(family, ROW, [fenced("print(7)"), fenced(ADD_ONE)], turns)

@@ -64,10 +64,19 @@ def test_time_limits_and_solutions_come_along() -> None:
     assert read({**RLANYTHING, "reference": "pass"}).reference == "pass"
 
 
-def test_a_row_with_very_many_tests_keeps_the_first_ones() -> None:
+def test_a_row_with_very_many_tests_is_refused_until_it_says_how_many_to_keep() -> None:
     many = {"input": [str(i) for i in range(999)], "output": ["1"] * 999}
-    task = read({"description": "x", "public_tests": COLUMNS, "private_tests": many})
+    row = {"description": "x", "public_tests": COLUMNS, "private_tests": many}
+    with pytest.raises(
+        InputError, match=r"1001 tests, at most 200 are run.*jq -c '\. \+ {keep: 200}'"
+    ):
+        read(row)
+    task = read({**row, "keep": MOST})
     assert (len(task.tests), task.public) == (MOST, 2)
+    assert read({**row, "keep": 1}).public == 1
+    assert len(read({**RLANYTHING, "keep": MOST}).tests) == 2
+    with pytest.raises(InputError, match="field keep: was 'all', expected a whole number"):
+        read({**row, "keep": "all"})
 
 
 @pytest.mark.parametrize(
