@@ -1,12 +1,14 @@
 # One file, one target a room. `docker build --target policy -t triforge/policy .`
 #
 # Two families of images: the rooms (no torch) and what carries torch (learner, local-engine, models). Dependencies are
-# installed before the code is copied, so a change of code rebuilds seconds. Nothing here needs BuildKit.
+# installed before the code is copied, so a change of code rebuilds seconds. Nothing here needs BuildKit, and a builder
+# that goes through all stages in order meets torch last.
 #
 # Build arguments:
 #   PYTHON_IMAGE     base image with Python 3.11 or newer
 #   TORCH_INDEX_URL  index of torch's build: .../whl/cpu (default) or, for CUDA learners, .../whl/cu130
 #   PIP_ARGS         further arguments of pip, for example --no-index with wheels in deploy/wheels
+#   REVISION         commit that is built; goes into the label of that name
 ARG PYTHON_IMAGE=python:3.11-slim
 
 # ---------------------------------------------------------------- dependencies
@@ -15,57 +17,54 @@ LABEL org.opencontainers.image.title="triforge" \
       org.opencontainers.image.description="RLAnything as a system: policy, reward model and tasks improve each other in a closed loop" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="0.1.0"
+# (TOKENIZERS_PARALLELISM is no secret)
+# hadolint ignore=DL3064
 ENV PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     PYTHONPATH=/app \
+    PATH=/opt/triforge/bin:$PATH \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     TOKENIZERS_PARALLELISM=false \
     TRIFORGE_HOST=0.0.0.0
-RUN groupadd --gid 10001 triforge \
+# The official image has no compiled standard library, and a read-only container can keep none: each start and each health
+# check would compile it again.
+RUN python -m compileall -q -x '/(test|tests|idlelib|lib2to3|turtledemo|ensurepip)/' \
+      "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
+ && printf '#!/bin/sh\nexec python -m triforge "$@"\n' > /usr/local/bin/triforge \
+ && chmod 755 /usr/local/bin/triforge \
+ && groupadd --gid 10001 triforge \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp triforge \
  && install -d -o 10001 -g 10001 /app /data /data/artifacts /models
 WORKDIR /app
 
+# Wheels and pip's leavings stay in these two stages; images take the virtual environment alone.
 FROM base AS core-dependencies
 ARG PIP_ARGS=""
 COPY deploy/wheels/ /wheels/
 COPY pyproject.toml constraints.txt ./
-RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+RUN python -m venv /opt/triforge \
+ && python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 print('\n'.join(p['dependencies'] + p['optional-dependencies']['postgres']))" > requirements.txt \
- && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r requirements.txt \
- && rm -rf /wheels
-
-FROM core-dependencies AS torch-dependencies
-ARG PIP_ARGS=""
-ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
-COPY deploy/wheels/ /wheels/
-RUN pip install ${PIP_ARGS} --find-links /wheels --extra-index-url "${TORCH_INDEX_URL}" -c constraints.txt torch \
- && python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
-print('\n'.join(p['trainer'] + p['local-engine'] + p['lora'] + p['vision'] + p['smollm2']))" > requirements-torch.txt \
- && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r requirements-torch.txt \
- && rm -rf /wheels
+ && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r requirements.txt
 
 # ---------------------------------------------------------------- code
-FROM core-dependencies AS room
+FROM base AS room
+COPY --from=core-dependencies /opt/triforge /opt/triforge
 COPY LICENSE README.md ./
 COPY triforge triforge
 COPY services services
 COPY configs configs
+RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services
+ARG REVISION=unknown
+LABEL org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
 
-FROM torch-dependencies AS torch-room
-COPY LICENSE README.md ./
-COPY triforge triforge
-COPY services services
-COPY demo demo
-COPY configs configs
-ENV OMP_NUM_THREADS=1
-USER 10001:10001
-
-# The rooms in which programs of a model run; what the container must allow for it: docs/operations.md.
+# The rooms in which programs of a model run; what the container must allow for it: docs/operations.md. The version of
+# bubblewrap is the base image's.
 FROM room AS sandbox-room
-USER root
+USER 0:0
+# hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends bubblewrap \
  && rm -rf /var/lib/apt/lists/*
@@ -75,41 +74,63 @@ USER 10001:10001
 # The policy room of one model role (TRIFORGE_ROLE); its port is that of TRIFORGE_<ROLE>_URL, and so must be its health check's.
 FROM room AS policy
 EXPOSE 8001 8011 8021
-HEALTHCHECK --interval=10s --timeout=8s --start-period=60s --retries=6 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=60s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8001/readyz"]
 CMD ["python", "-m", "services.policy"]
 
 # REST of task pools; the workers are the same image with `rollout-worker` or `adapt-worker` instead of `api`.
 FROM sandbox-room AS env-adapter
 EXPOSE 8003
-HEALTHCHECK --interval=10s --timeout=8s --start-period=30s --retries=6 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8003/readyz"]
 CMD ["python", "-m", "services.env_adapter", "api"]
 
 # POST /v1/judge; the workers are the same image with `judge-worker` instead of `api`.
 FROM sandbox-room AS reward
 EXPOSE 8002
-HEALTHCHECK --interval=10s --timeout=8s --start-period=30s --retries=6 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8002/readyz"]
 CMD ["python", "-m", "services.reward", "api"]
 
 # REST of runs, and the conductor. Exactly one of it.
 FROM room AS trainer
 EXPOSE 8004
-HEALTHCHECK --interval=10s --timeout=8s --start-period=30s --retries=6 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8004/readyz"]
 CMD ["python", "-m", "services.trainer", "api"]
 
+# ---------------------------------------------------------------- what carries torch
+FROM core-dependencies AS torch-dependencies
+ARG PIP_ARGS=""
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+RUN pip install ${PIP_ARGS} --find-links /wheels --extra-index-url "${TORCH_INDEX_URL}" -c constraints.txt torch \
+ && python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+print('\n'.join(p['trainer'] + p['local-engine'] + p['lora'] + p['vision'] + p['smollm2']))" > requirements-torch.txt \
+ && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r requirements-torch.txt
+
+FROM base AS torch-room
+COPY --from=torch-dependencies /opt/triforge /opt/triforge
+COPY LICENSE README.md ./
+COPY triforge triforge
+COPY services services
+COPY demo demo
+COPY configs configs
+RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services demo
+ENV OMP_NUM_THREADS=1
+ARG REVISION=unknown
+LABEL org.opencontainers.image.revision="${REVISION}"
+USER 10001:10001
+
 # Trains one role; add `--role acts` or `--role judges`. TRIFORGE_METRICS_PORT=9100 lets the health check in.
 FROM torch-room AS learner
-HEALTHCHECK --interval=10s --timeout=8s --start-period=60s --retries=6 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=60s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:9100/healthz"]
 ENTRYPOINT ["python", "-m", "services.trainer", "learner"]
 
 # SGLang's API on a CPU; add `--model-path FOLDER`. On GPUs the engine is SGLang's own image.
 FROM torch-room AS local-engine
 EXPOSE 9001
-HEALTHCHECK --interval=10s --timeout=8s --start-period=120s --retries=6 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=120s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:9001/ready"]
 ENTRYPOINT ["python", "-m", "services.local_engine", "--host", "0.0.0.0", "--port", "9001"]
 

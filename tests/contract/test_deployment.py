@@ -1,9 +1,8 @@
-"""Compose, Kubernetes and the code name the same services, ports, variables and commands."""
+"""The Kubernetes manifests and the code name the same services, ports, variables and commands."""
 
 from __future__ import annotations
 
 import importlib.util
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from triforge.config import Settings
 from triforge.queues import ADAPT_QUEUE, JUDGE_QUEUE, ROLLOUT_QUEUE
 
 ROOT = Path(__file__).parents[2]
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OVERLAYS = sorted(p.name for p in (ROOT / "k8s" / "overlays").iterdir())
 COMPONENTS = sorted(p.name for p in (ROOT / "k8s" / "components").iterdir())
 KNOWN = {f"TRIFORGE_{name.upper()}" for name in Settings.model_fields}
@@ -68,72 +66,6 @@ def containers(documents: list[Document]) -> Iterator[tuple[Document, Document]]
     for document in workloads(documents):
         for container in document["spec"]["template"]["spec"]["containers"]:
             yield document, container
-
-
-# ---- compose ----
-
-
-def compose_environment(service: Document) -> dict[str, str]:
-    given = (service.get("environment") or {}).items()
-    return {k: re.sub(r"\$\{[^}]*\}", "given", str(v)) for k, v in given}
-
-
-def test_every_variable_of_the_compose_file_is_one_that_the_config_knows() -> None:
-    for name, service in COMPOSE["services"].items():
-        for variable in compose_environment(service):
-            if variable.startswith("TRIFORGE_"):
-                assert variable in KNOWN, f"{name}: {variable}"
-
-
-def test_every_address_of_the_compose_file_is_a_service_that_listens_there() -> None:
-    environment = compose_environment(COMPOSE["services"]["trainer"])
-    urls = {k: v for k, v in environment.items() if k.endswith("_URL") and "://" in v}
-    assert len(urls) == 8
-    for variable, url in urls.items():
-        host = urlsplit(url).hostname
-        assert host in COMPOSE["services"], variable
-    for role in ("acts", "judges", "rewrites"):
-        own = compose_environment(COMPOSE["services"][f"policy-{role}"])
-        assert own["TRIFORGE_ROLE"] == role
-        assert urlsplit(own["TRIFORGE_ENGINES"]).hostname == f"engine-{role}"
-        assert f"engine-{role}" in COMPOSE["services"]
-        aliases = COMPOSE["services"][f"sglang-{role}"]["networks"]["default"]["aliases"]
-        assert aliases == [f"engine-{role}"]
-
-
-def test_every_secret_of_the_compose_file_is_required_and_none_is_written_down() -> None:
-    text = (ROOT / "docker-compose.yml").read_text()
-    for variable in ("POSTGRES_PASSWORD", "TRIFORGE_API_KEY", "TRIFORGE_ADMIN_API_KEY"):
-        uses = re.findall(rf"\$\{{{variable}([^}}]*)\}}", text)
-        assert uses
-        assert set(uses) == {":?run make env"}, variable
-
-
-def test_only_the_rest_doors_are_published_and_only_to_this_host() -> None:
-    ports = [p for service in COMPOSE["services"].values() for p in service.get("ports", [])]
-    assert ports == ["127.0.0.1:8003:8003", "127.0.0.1:8004:8004"]
-
-
-def test_every_build_target_of_the_compose_file_is_in_the_dockerfile() -> None:
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    targets = set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M))
-    wanted = {s["build"]["target"] for s in COMPOSE["services"].values() if "build" in s}
-    assert wanted == {"policy", "env-adapter", "reward", "trainer", "learner", "local-engine", "models"}  # fmt: skip
-    assert wanted <= targets
-
-
-def test_every_part_is_restarted_limited_and_looked_after() -> None:
-    for name, service in COMPOSE["services"].items():
-        assert service["restart"], name
-        if name.startswith(("sglang", "cuda")):
-            assert service["profiles"] == ["gpu"]
-        else:
-            assert "mem_limit" in service or name == "models", name
-        if not name.startswith(("engine", "policy", "models", "prometheus")):
-            built_in = service.get("build", {}).get("target") in {
-                "env-adapter", "reward", "trainer",
-            }  # fmt: skip
-            assert "healthcheck" in service or built_in, name
 
 
 # ---- kubernetes ----

