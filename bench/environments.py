@@ -4,7 +4,7 @@
 
 Every family plays generated tasks with seeded random admissible commands (questions: an answer that is wrong; code: a
 program that is). CPU seconds are
-those of this process and of the family's worker process, if it has one. Where an engine of others is behind a family, the
+those of this process and of all below it (workers, sandboxes, browsers). Where an engine of others is behind a family, the
 same games and the same commands are played on it alone, side by side. `--seconds` is the time a measurement takes.
 """
 
@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -27,6 +27,7 @@ from triforge.errors import TriforgeError
 from triforge.messages import Params, Task
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.protocols import Environment, EnvironmentFamily
+from triforge.sandbox.kernel import processes
 
 TASKS, AT_ONCE, LONGEST = 16, 64, 40
 LIMIT_MS = 50.0
@@ -56,14 +57,19 @@ class Bench:
             return self.family.make({})
         return IsolatedEnvironment(lambda: self.family.make({}))
 
-    def cpu(self) -> float:
-        """CPU seconds of this process and of the family's worker."""
-        own = time.process_time()
-        process = getattr(getattr(self.family, "worker", None), "_process", None)
-        if process is None:
-            return own
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        return own + (int(fields[11]) + int(fields[12])) / _TICKS
+    @staticmethod
+    def cpu() -> float:
+        """CPU seconds of this process and of all below it, also of those that have ended."""
+        dead = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = time.process_time() + dead.ru_utime + dead.ru_stime
+        seen = processes()
+        below = [os.getpid()]
+        while below:
+            parent = below.pop()
+            children = [pid for pid, (of, *_) in seen.items() if of == parent]
+            used += sum(seen[pid][2] for pid in children)
+            below += children
+        return used
 
 
 def prepare(name: str) -> Bench:
