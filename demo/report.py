@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,24 +12,10 @@ from rich.table import Table
 from demo.plots import PHASES
 from demo.session import Record
 from demo.theory import BIN_TITLES, TITLES, answers, bin_lines, lines
+from triforge.algorithms.intervals import wilson
 from triforge.messages import Proposal, RunStep
 
-_Z = 1.96  # two-sided 95 %
 Row = tuple[str, str, str, str]
-
-
-def wilson(successes: float, trials: float) -> tuple[float, float]:
-    """95 % interval of a share (Wilson, 1927); (0, 1) without trials."""
-    if trials == 0:
-        return 0.0, 1.0
-    share, z2 = successes / trials, _Z * _Z
-    middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = (
-        _Z
-        * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
-        / (1 + z2 / trials)
-    )
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def rows(record: Record) -> list[Row]:

@@ -114,6 +114,16 @@ async def test_every_evaluation_plays_the_same_seeds_greedily_with_temperature_z
     assert {(e.votes, e.rollouts) for e in errands} == {(0, 1)}
 
 
+async def test_a_run_of_no_steps_evaluates_once_and_trains_nothing(ring: Ring) -> None:
+    run = await ring.conduct(ring.submit(steps=0))
+    assert (run.status, run.step) == ("finished", 0)
+    (only,) = ring.store.steps(run.id)
+    assert (only.metrics["eval/sampled"], only.metrics["eval/greedy"]) == (1.0, 1.0)
+    assert "evaluation" in only.artifacts
+    assert {errand.purpose for errand in ring.workers.errands} == {"evaluate"}
+    assert versions(ring, run) == [(0, run.policy_version, run.reward_version)]
+
+
 async def test_a_pool_without_held_out_tasks_is_not_evaluated(ring: Ring) -> None:
     ring.plans.heldout = False
     run = ring.submit()

@@ -145,7 +145,7 @@ async def test_an_idempotency_key_makes_one_run_of_two_requests(door: Door) -> N
 @pytest.mark.parametrize(
     ("body", "kind", "words"),
     [
-        ({"pool": "kitchen", "config": {"run": {"steps": 0}}}, "config", "run.steps: given 0"),
+        ({"pool": "kitchen", "config": {"run": {"steps": -1}}}, "config", "run.steps: given -1"),
         ({"pool": "kitchen", "config": {"rnu": {}}}, "config", "rnu: unknown field"),
         ({"pool": "kitchen", "config": {"algorithm": {"preset": "x"}}}, "config", "algorithm.preset"),
         ({"pool": "kitchen", "colour": 1}, "input", "colour: unknown field"),

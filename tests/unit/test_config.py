@@ -23,7 +23,7 @@ def at(path: str, value: Any) -> dict[str, Any]:
 
 # (field, impossible value, words that say what is allowed)
 IMPOSSIBLE: list[tuple[str, Any, str]] = [
-    ("run.steps", 0, "greater than or equal to 1"),
+    ("run.steps", -1, "greater than or equal to 0"),
     ("run.steps", 2.5, "valid integer"),
     ("run.steps", "many", "valid integer"),
     ("run.seed", -1, "greater than or equal to 0"),
@@ -166,9 +166,16 @@ def test_an_unknown_knob_of_a_preset_is_refused_with_the_knobs_that_there_are() 
         parse({"algorithm": {"overrides": {"lambda": 1}}})
 
 
+@pytest.mark.parametrize("nothing", ["eval_every", "eval_tasks"])
+def test_no_steps_are_an_evaluation_and_without_one_are_refused(nothing: str) -> None:
+    assert parse({"run": {"steps": 0}}).run.steps == 0
+    with pytest.raises(ConfigError, match=r"run.steps: given 0 with .* this run does nothing"):
+        parse({"run": {"steps": 0, nothing: 0}})
+
+
 def test_every_problem_has_a_sentence_of_its_own() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse({"run": {"steps": 0, "colour": 1}, "reward": {"votes": 99}})
+        parse({"run": {"steps": -1, "colour": 1}, "reward": {"votes": 99}})
     assert len(caught.value.problems) == 3
     assert caught.value.detail == "; ".join(caught.value.problems)
     assert caught.value.status == 422

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from triforge.cli.addresses import STATE, settings
 from triforge.cli.environments import env_app
+from triforge.cli.evaluate import evaluate
 from triforge.cli.findings import show
 from triforge.cli.pools import pool_app, proposal_app, task_app
 from triforge.cli.terminal import StateOption, console, finish
@@ -38,6 +39,7 @@ app.add_typer(task_app, name="task")
 app.add_typer(proposal_app, name="proposal")
 app.add_typer(run_app, name="run")
 app.add_typer(env_app, name="env")
+app.command("eval")(evaluate)
 
 
 def main() -> None:

@@ -24,7 +24,9 @@ class RunSection(Section):
         default=1, ge=0, le=2**32 - 1, description="Seed of everything that is drawn."
     )
     steps: int = Field(
-        default=30, ge=1, description="Training steps; each trains both models once."
+        default=30,
+        ge=0,
+        description="Training steps; each trains both models once. 0 only evaluates, once.",
     )
     groups_per_step: Positive = Field(default=16, description="Task versions played a step.")
     staleness_bound: int = Field(
@@ -278,6 +280,11 @@ class RunConfig(Section):
         except ConfigError as error:
             part = "" if error.detail.startswith("preset") else "overrides."
             raise ValueError(f"algorithm.{part}{error.detail}") from None
+        if self.run.steps == 0 and not (self.run.eval_every and self.run.eval_tasks):
+            raise ValueError(
+                "run.steps: given 0 with run.eval_every or run.eval_tasks = 0, expected a training step or an evaluation: "
+                "this run does nothing"
+            )
         self._demand_obedience()
         self._demand_staleness()
         self._demand_unit_tests()

@@ -36,7 +36,7 @@ def test_a_missing_config_is_named_in_one_line(triforge: Triforge, command: str)
 def test_an_impossible_config_is_refused_one_line_a_problem(
     triforge: Triforge, tmp_path: Path
 ) -> None:
-    path = model_config(tmp_path, "[run]\nsteps = 0\n[reward]\nvotes = 99\n")
+    path = model_config(tmp_path, "[run]\nsteps = -1\n[reward]\nvotes = 99\n")
     code, out, err = triforge("up", "-c", str(path))
     assert (code, out) == (1, "")
     assert [line[:19] for line in err.splitlines()[1:]] == [

@@ -1,0 +1,139 @@
+"""`triforge eval`: how often a model succeeds on a pool's held-out tasks. A run of no training steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from triforge.algorithms.intervals import wilson
+from triforge.cli.addresses import STATE, settings
+from triforge.cli.terminal import StateOption, console, finish
+from triforge.cli.watch import watch
+from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings, assignment, merge, read_document
+from triforge.errors import ConflictError, InputError, NotFoundError
+from triforge.messages import RunStep
+
+MODES = ("sampled", "greedy")
+
+
+def evaluate(
+    pool: Annotated[str, typer.Argument(help="Id or name of the pool.")],
+    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to play, once each.")] = 64,
+    greedy: Annotated[bool, typer.Option(help="Play them greedily as well.")] = True,
+    run: Annotated[str, typer.Option(help="Take the policy from this run.")] = "",
+    version: Annotated[
+        int | None, typer.Option(help="Which of its versions; the newest if not given.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the evaluation.")] = "evaluation",
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML laid over the deployment's own.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="One field, e.g. models.acts.path=DIR.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="JSON file for the figures.")
+    ] = None,
+    state: StateOption = STATE,
+) -> None:
+    """Play a pool's held-out tasks with a model, train nothing, and say how often it succeeded."""
+    if version is not None and not run:
+        raise typer.BadParameter(
+            "given without --run, expected the run it is of", param_hint="--version"
+        )
+    over = read_document(config) if config else {}
+    for item in set_ or []:
+        over = merge(over, assignment(item))
+    only = {"steps": 0, "eval_every": 1, "eval_tasks": tasks, "eval_greedy": greedy}
+    over = merge(over, {"run": only})
+    figures = finish(_evaluate(settings(state), pool, name, over, run, version))
+    _show(figures)
+    if out is not None:
+        out.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+async def _evaluate(
+    addresses: Settings,
+    pool: str,
+    name: str,
+    over: dict[str, Any],
+    run: str,
+    version: int | None,
+) -> dict[str, Any]:
+    client = TrainerClient(addresses.trainer_url)
+    try:
+        if run:
+            over = merge(over, {"models": {"acts": {"path": await _folder(client, run, version)}}})
+        made = await client.submit(pool, name=name, config=over)
+        await watch(console, made, client.events(made.id))
+        ended = await client.run(made.id)
+        if ended.status != "finished":
+            raise ConflictError(f"evaluation {made.id} {ended.status}: {ended.reason}")
+        steps = await client.steps(made.id)
+    finally:
+        await client.close()
+    return _figures(made.id, steps)
+
+
+async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
+    """Where the weights of a run's policy lie."""
+    rows = [row for row in await client.weights(run) if row.role == "acts"]
+    if version is not None:
+        rows = [row for row in rows if row.version == version]
+    if not rows:
+        raise NotFoundError(
+            f"run {run} has no policy version {version}; `triforge run weights {run}` lists them"
+        )
+    row = max(rows, key=lambda row: row.version)
+    if not row.kept:
+        raise NotFoundError(
+            f"version {row.version} of run {run} is no longer on the disk; run.keep_checkpoints says how many are kept"
+        )
+    return row.uri
+
+
+def _figures(run_id: str, steps: list[RunStep]) -> dict[str, Any]:
+    """Success and its 95 % interval by mode.
+
+    Raises:
+        InputError: nothing was played.
+    """
+    found: dict[str, Any] = {"run": run_id}
+    for step in steps:
+        for mode in MODES:
+            episodes = step.metrics.get(f"eval/{mode}_episodes")
+            if episodes is None:
+                continue
+            share = step.metrics.get(f"eval/{mode}")  # absent when no episode was measured
+            low, high = wilson((share or 0.0) * episodes, episodes)
+            found[mode] = {
+                "success": share, "low": low, "high": high, "episodes": int(episodes),
+                "policy_version": step.policy_version,
+            }  # fmt: skip
+    if len(found) == 1:
+        raise InputError(
+            "nothing was played: the pool has no held-out tasks; `heldout` of the pool's `generate` makes some, "
+            'and so does "split": "heldout" of a task'
+        )
+    return found
+
+
+def _show(figures: dict[str, Any]) -> None:
+    table = Table("held-out tasks", "success", "95 % interval", "episodes measured")
+    for mode in MODES:
+        if mode not in figures:
+            continue
+        row = figures[mode]
+        share = "not measured" if row["success"] is None else f"{row['success']:.3f}"
+        table.add_row(mode, share, f"{row['low']:.3f} to {row['high']:.3f}", str(row["episodes"]))
+    console.print(table)
+    console.print(
+        f"every step of every episode: triforge run export {figures['run']} --out FILE",
+        highlight=False,
+        soft_wrap=True,
+    )
