@@ -10,6 +10,7 @@ BENCHES = (
     "engine",
     "acceptance",
     "asynchrony",
+    "control_plane",
     "gateway",
     "reload",
     "trainer",

@@ -1,0 +1,182 @@
+"""The whole ring as it is shipped, with engines without latency and learners that learn nothing; and what it uses up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triforge.config import Settings, parse
+from triforge.messages import StepReport, TrainBatch, TrainedRole, WeightsReady
+from triforge.queues import Wire, batches_stream
+from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.process import ProcessSpec
+from triforge.supervisor.supervise import Supervisor
+from triforge.testing.model_folders import chatml_folder
+
+ROLES: tuple[TrainedRole, ...] = ("acts", "judges")
+_LEFT_OUT = ("learner-acts", "learner-judges", "reward")
+_SAMPLE_S = 0.5
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@dataclass
+class Stack:
+    """A ring that serves.
+
+    Attributes:
+        settings: its addresses.
+        pids: process ids by name; `bench` is our own.
+        model: the folder that every version of both models comes from.
+        engines: addresses of the engines by role.
+        wire: to its queues.
+    """
+
+    settings: Settings
+    pids: dict[str, int]
+    model: Path
+    engines: Mapping[str, str]
+    wire: Wire
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def ring(folder: Path) -> AsyncIterator[Stack]:
+    """Start everything, wait until it serves, stop it all at the end."""
+    model = chatml_folder(folder / "model")
+    engines: dict[str, str] = {role: f"http://127.0.0.1:{free_port()}" for role in ROLES}
+    document = folder / "run.toml"
+    document.write_text("".join(f'[models.{role}]\npath = "{model}"\n' for role in ROLES))
+    config = parse(
+        {
+            "models": {role: {"path": str(model)} for role in ROLES},
+            "adaptation": {"controller": "none"},
+        }
+    )
+    settings = Settings.from_env().model_copy(
+        update={f"{role}_engines": url for role, url in engines.items()}
+        | {"weights_check": "sizes", "weights_proof": "info"}
+    )
+    layout = plan_layout(
+        config, settings, config_path=document, state=folder / "state", auto_ports=True
+    )
+    specs = [_engine(role, url, model) for role, url in engines.items()]
+    specs += [_ours(spec) for spec in layout.specs if spec.name not in _LEFT_OUT]
+    supervisor = Supervisor(
+        Layout(settings=layout.settings, specs=tuple(specs)), folder / "state", tell=lambda _: None
+    )
+    wire = Wire(layout.settings.redis_url, lease_s=layout.settings.lease_s)
+    learners: list[asyncio.Task[None]] = []
+    try:
+        await supervisor.start()
+        pids = {process.spec.name: process.pid or 0 for process in supervisor.processes}
+        learners = [asyncio.create_task(_learn(wire, role, model)) for role in ROLES]
+        yield Stack(layout.settings, pids | {"bench": os.getpid()}, model, engines, wire)
+    finally:
+        for task in learners:
+            task.cancel()
+        await asyncio.gather(*learners, return_exceptions=True)
+        await wire.close()
+        await supervisor.stop()
+
+
+def _engine(role: str, url: str, model: Path) -> ProcessSpec:
+    port = url.rpartition(":")[2]
+    command = (sys.executable, "-m", "bench.zero_engine", port, str(model), role)
+    return ProcessSpec(name=f"engine-{role}", command=command, env={}, ready_url=f"{url}/ready")
+
+
+def _ours(spec: ProcessSpec) -> ProcessSpec:
+    """env_adapter and its workers know the bench's environment."""
+    swapped = ("bench.control_plane_room" if w == "services.env_adapter" else w for w in spec.command)  # fmt: skip
+    return dataclasses.replace(spec, command=tuple(swapped))
+
+
+async def _learn(wire: Wire, role: TrainedRole, model: Path) -> None:
+    """A learner that answers every batch at once with the same folder under the next version."""
+    cursor = await wire.last_id(batches_stream(role))
+    while True:
+        for entry, batch in await wire.read_batches(role, cursor):
+            cursor = entry
+            if batch is not None:
+                await wire.announce_weights(_learnt(batch, model))
+
+
+def _learnt(batch: TrainBatch, model: Path) -> WeightsReady:
+    report = StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics={})
+    return WeightsReady(
+        run_id=batch.run_id, role=batch.role, step=batch.step, version=batch.version + 1,
+        uri=str(model), digest="", report=report,
+    )  # fmt: skip
+
+
+# ---- what processes use up ----
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+
+
+@dataclass
+class Meter:
+    """Processor time by process between its beginning and `stop`, and resident memory all the while."""
+
+    pids: Mapping[str, int]
+    seconds: float = 0.0
+    cpu: dict[str, float] = field(default_factory=dict)
+    memory: list[dict[str, float]] = field(default_factory=list)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Meter]:
+        """Measure while the block runs."""
+        before = {name: cpu_s(pid) for name, pid in self.pids.items()}
+        started = time.perf_counter()
+        sampling = asyncio.create_task(self._sample(started))
+        try:
+            yield self
+        finally:
+            sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
+            self.seconds = time.perf_counter() - started
+            self.cpu = {name: cpu_s(pid) - before[name] for name, pid in self.pids.items()}
+
+    async def _sample(self, started: float) -> None:
+        while True:
+            now = {name: rss_mib(pid) for name, pid in self.pids.items()}
+            self.memory.append({"at": time.perf_counter() - started, **now})
+            await asyncio.sleep(_SAMPLE_S)
+
+    def peak(self, name: str) -> float:
+        """Highest resident memory of a process, MiB."""
+        return max(sample[name] for sample in self.memory)
+
+    def report(self, per: int) -> dict[str, Any]:
+        """Milliseconds of processor time by process for each of `per` things, and peaks of memory."""
+        return {
+            "seconds": self.seconds,
+            "cpu_ms": {name: used / per * 1e3 for name, used in self.cpu.items()},
+            "cpu_ms_all": sum(self.cpu.values()) / per * 1e3,
+            "cores": sum(self.cpu.values()) / self.seconds,
+            "peak_mib": {name: self.peak(name) for name in self.pids},
+        }
