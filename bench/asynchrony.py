@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.virtual_time import run
-from services.trainer.conductor import Conductor
-from services.trainer.parts import Parts
-from services.trainer.run_store import RunStore
+from services.trainer.conductor.conductor import Conductor
+from services.trainer.conductor.parts import Parts
+from services.trainer.runs.run_store import RunStore
 from triforge.config import Settings, parse
 from triforge.messages import (
     GroupTask,

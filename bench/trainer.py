@@ -29,11 +29,11 @@ import torch
 
 from bench.gateway import free_port, machine
 from scripts.trl_equality.install import ensure
-from services.trainer.effort import Shape
-from services.trainer.learner import Learner
-from services.trainer.model import ScoringModel
-from services.trainer.sharding import Ranks
-from services.trainer.smollm2 import smollm2_folder
+from services.trainer.learner.learner import Learner
+from services.trainer.models.effort import Shape
+from services.trainer.models.model import ScoringModel
+from services.trainer.models.smollm2 import smollm2_folder
+from services.trainer.weights.sharding import Ranks
 from triforge.messages import TrainBatch, TrainRow
 
 ANSWERS = 8  # of a group

@@ -14,10 +14,10 @@ def api() -> int:
     import uvicorn
 
     from services.trainer.app import create_app
-    from services.trainer.conductor import Conductor
-    from services.trainer.parts import Parts
-    from services.trainer.run_store import RunStore
-    from services.trainer.runs import Runs
+    from services.trainer.conductor.conductor import Conductor
+    from services.trainer.conductor.parts import Parts
+    from services.trainer.runs.run_store import RunStore
+    from services.trainer.runs.runs import Runs
     from triforge.clients.env_adapter import EnvAdapterClient
     from triforge.clients.policy import PolicyClient
     from triforge.config import Settings

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from fastapi import FastAPI
 
 from services.problems import MAX_BODY, install
-from services.trainer.conductor import Conductor
+from services.trainer.conductor.conductor import Conductor
 from services.trainer.routes import router
-from services.trainer.runs import Runs
+from services.trainer.runs.runs import Runs
 from triforge import __version__
 
 _AGAIN_S = 0.5  # between two tries to end the conductor

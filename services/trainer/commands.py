@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from services.trainer.crew import Crew
-from services.trainer.learner_loop import serve_learner
-from services.trainer.lora import merge
-from services.trainer.sharding import Ranks
-from services.trainer.smollm2 import smollm2_folder
-from services.trainer.supervised import SupervisedJob, SupervisedKnobs, read_items
-from services.trainer.tiny import TinyShape, build_tiny_model, words_of
+from services.trainer.learner.crew import Crew
+from services.trainer.learner.loop import serve_learner
+from services.trainer.learner.supervised import SupervisedJob, SupervisedKnobs, read_items
+from services.trainer.models.lora import merge
+from services.trainer.models.smollm2 import smollm2_folder
+from services.trainer.models.tiny import TinyShape, build_tiny_model, words_of
+from services.trainer.weights.sharding import Ranks
 from triforge.config import Settings
 from triforge.errors import InputError, TriforgeError
 from triforge.metrics import serve_metrics

@@ -24,12 +24,12 @@ from services.policy.pictures import Album
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.reward.judge import StepJudge
-from services.trainer.folders import write_manifest
-from services.trainer.learner import Learner
-from services.trainer.ledger import keep_ledger
-from services.trainer.ledger_rows import Limits
-from services.trainer.tiny_vision import build_tiny_vision_model
-from services.trainer.weights import TENSORS, copy_companions, save_tensors
+from services.trainer.learner.learner import Learner
+from services.trainer.ledger.ledger import keep_ledger
+from services.trainer.ledger.rows import Limits
+from services.trainer.models.tiny_vision import build_tiny_vision_model
+from services.trainer.weights.folders import write_manifest
+from services.trainer.weights.tensors import TENSORS, copy_companions, save_tensors
 from triforge.algorithms.presets import PRESETS
 from triforge.messages import (
     GenerateReply,

@@ -20,8 +20,8 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import redis.asyncio as aioredis
 
-from services.trainer.conductor import Conductor
-from services.trainer.parts import Parts
+from services.trainer.conductor.conductor import Conductor
+from services.trainer.conductor.parts import Parts
 from tests.service.fragile import FragileArtifacts, FragileStore, FragileWire, Troubles
 from tests.unit.trainer.played import judged
 from triforge.config import Settings, parse

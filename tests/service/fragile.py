@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.trainer.run_store import RunStore, Status
+from services.trainer.runs.run_store import RunStore, Status
 from triforge.messages import (
     GroupTask,
     JudgedGroup,

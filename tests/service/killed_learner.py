@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from services.trainer.learner_loop import LearnerLoop
-from services.trainer.tiny import TinyShape, build_tiny_model
+from services.trainer.learner.loop import LearnerLoop
+from services.trainer.models.tiny import TinyShape, build_tiny_model
 from tests.unit.trainer.conftest import WORDS, sampled_rows
 from triforge.messages import TrainBatch, TrainRow
 from triforge.queues import Wire

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from services.trainer.checkpoint import Shelf
-from services.trainer.crew import Crew
-from services.trainer.sharding import Ranks
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.crew import Crew
+from services.trainer.weights.sharding import Ranks
 from triforge.errors import TriforgeError
 from triforge.messages import TrainBatch
 from triforge.store.artifacts import ArtifactStore

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from services.trainer.publish import Publisher
+from services.trainer.runs.publish import Publisher
 from tests.service.fake_ring import CONFIG, Ring, ring_of
 from triforge.config import parse
 from triforge.errors import StorageError, UnavailableError

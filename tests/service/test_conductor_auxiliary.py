@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.tiny import TinyShape, build_tiny_model
+from services.trainer.models.tiny import TinyShape, build_tiny_model
 from tests.service.fake_ring import CONFIG, Ring, ring_of
 from triforge.config import parse
 from triforge.messages import TrainRow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.train_settings import TrainSettings
+from services.trainer.objectives.train_settings import TrainSettings
 from tests.service.fake_ring import CONFIG, Ring, ring_of
 from triforge.config import parse
 from triforge.queues import Wire

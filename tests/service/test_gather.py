@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from services.trainer.gather import Gatherer
-from services.trainer.parts import StopRequested
+from services.trainer.conductor.gather import Gatherer
+from services.trainer.conductor.parts import StopRequested
 from tests.unit.trainer.played import group_task, judged
 from triforge.errors import TrainerError
 from triforge.messages import GroupTask, JudgedGroup, JudgeTask, Sampling

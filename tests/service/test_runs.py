@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.run_store import RunStore
-from services.trainer.runs import RunRequest, Runs
+from services.trainer.runs.run_store import RunStore
+from services.trainer.runs.runs import RunRequest, Runs
 from triforge.config import Settings
 from triforge.errors import ConfigError, NotFoundError
 from triforge.messages import PoolState, RunStep

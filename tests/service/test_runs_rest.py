@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy.exc import StatementError
 
 from services.trainer.app import create_app
-from services.trainer.run_store import RunStore
-from services.trainer.runs import Runs
+from services.trainer.runs.run_store import RunStore
+from services.trainer.runs.runs import Runs
 from tests.service.fake_ring import CONFIG, Ring, ring_of
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.trainer import commands
-from services.trainer.folders import verify_manifest
+from services.trainer.weights.folders import verify_manifest
 from triforge.rendering import Renderer
 
 

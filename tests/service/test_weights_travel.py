@@ -27,7 +27,7 @@ from services.policy.sglang import SGLangEngine
 from services.trainer.broadcasts.app import create_door
 from services.trainer.broadcasts.sender import Broadcaster
 from services.trainer.broadcasts.serving import open_door
-from services.trainer.folders import write_manifest
+from services.trainer.weights.folders import write_manifest
 from tests.unit.local_engine.models import (
     build_folder,
     edit_weights,

@@ -28,8 +28,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from services.trainer.folders import MANIFEST, sha256
-from services.trainer.weights import TENSORS
+from services.trainer.weights.folders import MANIFEST, sha256
+from services.trainer.weights.tensors import TENSORS
 from triforge.errors import InputError, NotFoundError, WeightsError
 from triforge.messages import BroadcastOffer, BroadcastRequest, TensorBucket
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.batches import Sequences
-from services.trainer.model import ScoringModel
-from services.trainer.tiny import TinyShape, build_tiny_model
+from services.trainer.models.batches import Sequences
+from services.trainer.models.model import ScoringModel
+from services.trainer.models.tiny import TinyShape, build_tiny_model
 from triforge.messages import TrainBatch, TrainRow
 
 WORDS = ["go", "take", "put", "fridge", "shelf", "apple", "egg", "ok", "fail"]

@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.batches import Sequences, StepData, rectangles
+from services.trainer.models.batches import Sequences, rectangles
+from services.trainer.objectives.step_data import StepData
 from triforge.errors import TrainerError
 from triforge.messages import TrainRow
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from services.trainer.checkpoint import Shelf
-from services.trainer.folders import (
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.learner import Learner
+from services.trainer.weights.folders import (
     atomic_folder,
     copy_version,
     read_manifest,
     verify_manifest,
     versions,
 )
-from services.trainer.learner import Learner
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import StorageError, WeightsError
 from triforge.messages import TrainRow

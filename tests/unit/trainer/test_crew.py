@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.checkpoint import Shelf
-from services.trainer.crew import Crew
-from services.trainer.learner import Learner
-from services.trainer.optimiser import Counters
-from services.trainer.seeing import uneven
-from services.trainer.sharding import Ranks
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.crew import Crew
+from services.trainer.learner.learner import Learner
+from services.trainer.models.seeing import uneven
+from services.trainer.objectives.optimiser import Counters
+from services.trainer.weights.sharding import Ranks
 from triforge.errors import NotFoundError, TrainerError
 from triforge.messages import ImageRef, PlacedImage, StepReport, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore

@@ -7,10 +7,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from services.trainer.batches import Sequences
-from services.trainer.effort import Effort, Shape, histogram
-from services.trainer.learner import Learner
-from services.trainer.model import ScoringModel
+from services.trainer.learner.learner import Learner
+from services.trainer.models.batches import Sequences
+from services.trainer.models.effort import Effort, Shape, histogram
+from services.trainer.models.model import ScoringModel
 from tests.unit.trainer.conftest import MakeBatch
 from triforge.config import LearnerSection
 from triforge.messages import TrainRow

@@ -16,8 +16,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.trainer.gather import Gatherer
-from services.trainer.intake import Intake
+from services.trainer.conductor.gather import Gatherer
+from services.trainer.conductor.intake import Intake
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import parse
 from triforge.messages import GroupTask, JudgedGroup, PlannedGroup, VersionSpan

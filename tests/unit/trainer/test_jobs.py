@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.learner import Learner
-from services.trainer.ledger import Ledger, Limits, keep_ledger
+from services.trainer.learner.learner import Learner
+from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.presets import resolve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.trainer.ledger import keep_ledger
-from services.trainer.ledger_rows import Limits
+from services.trainer.ledger.ledger import keep_ledger
+from services.trainer.ledger.rows import Limits
 from triforge.algorithms.presets import PRESETS
 from triforge.messages import ImageRef, JudgedGroup, PlacedImage, TrainRow
 from triforge.store.artifacts import ArtifactStore

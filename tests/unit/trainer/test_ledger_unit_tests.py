@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from services.trainer.gather import judged_by
-from services.trainer.intake import stale_votes
-from services.trainer.ledger import NO_TOKENS, STALE, TOO_LONG, Ledger, Limits, keep_ledger
-from services.trainer.measures import step_measures
+from services.trainer.conductor.gather import judged_by
+from services.trainer.conductor.intake import stale_votes
+from services.trainer.ledger.ledger import NO_TOKENS, STALE, TOO_LONG, Ledger, Limits, keep_ledger
+from services.trainer.ledger.measures import step_measures
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.presets import resolve
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM

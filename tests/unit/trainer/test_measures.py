@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from services.trainer.measures import critic_notes, judge_measures, step_measures, success_rate
+from services.trainer.ledger.measures import (
+    critic_notes,
+    judge_measures,
+    step_measures,
+    success_rate,
+)
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory, votes_on
 from triforge.messages import JudgedGroup, TrajectoryGroup
 

@@ -12,10 +12,10 @@ import torch
 from pydantic import SecretStr
 
 from services.trainer.broadcasts.serving import broadcasts
-from services.trainer.checkpoint import Shelf
-from services.trainer.learner import Learner
-from services.trainer.learner_loop import LearnerLoop
-from services.trainer.publish import Publisher
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.loop import LearnerLoop
+from services.trainer.runs.publish import Publisher
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from tests.unit.trainer.test_rollback import Room
 from triforge import __version__

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.reporting import (
+from services.trainer.runs.reporting import (
     Dashboard,
     Reporting,
     TensorBoard,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.batches import StepData
-from services.trainer.model import ScoringModel
-from services.trainer.tiny import build_tiny_model
-from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.models.model import ScoringModel
+from services.trainer.models.tiny import build_tiny_model
+from services.trainer.models.tiny_vision import build_tiny_vision_model
+from services.trainer.objectives.step_data import StepData
 from triforge.errors import NotFoundError, TrainerError
 from triforge.messages import ImageRef, PlacedImage, TrainRow
 from triforge.store.artifacts import ArtifactStore

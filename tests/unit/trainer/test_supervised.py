@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.folders import verify_manifest
-from services.trainer.model import ScoringModel
-from services.trainer.supervised import SupervisedJob, SupervisedKnobs, read_items
+from services.trainer.learner.supervised import SupervisedJob, SupervisedKnobs, read_items
+from services.trainer.models.model import ScoringModel
+from services.trainer.weights.folders import verify_manifest
 from triforge.errors import InputError
 from triforge.rendering import Renderer
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from services.trainer.folders import verify_manifest
-from services.trainer.tiny import TinyShape, build_tiny_model, words_of
+from services.trainer.models.tiny import TinyShape, build_tiny_model, words_of
+from services.trainer.weights.folders import verify_manifest
 from triforge.errors import InputError, WeightsError
 from triforge.messages import ChatMessage
 from triforge.rendering import Renderer

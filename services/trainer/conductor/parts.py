@@ -1,0 +1,68 @@
+"""What the conductor is built from. `__main__` puts the real things in, tests put fakes in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from services.trainer.runs.publish import WeightsDoor
+from services.trainer.runs.run_store import RunStore
+from triforge.algorithms.credit import accuracy
+from triforge.config import Settings
+from triforge.errors import TriforgeError
+from triforge.messages import JudgedGroup, PlannedGroup, TrainedRole
+from triforge.queues import Wire
+from triforge.store.artifacts import ArtifactStore
+
+
+class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
+    """The run was asked to stop; what is unfinished is not committed and will be done again on resume."""
+
+
+class PlanDoor(Protocol):
+    """The part of env_adapter's client that the conductor needs."""
+
+    async def plan(
+        self,
+        pool_id: str,
+        *,
+        run_id: str,
+        step: int,
+        kind: Literal["train", "evaluate"],
+        groups: int,
+        seed: int,
+        max_pending: int,
+        adopt: bool = False,
+        max_adapted: float = 1.0,
+    ) -> list[PlannedGroup]:
+        """The step's groups; the same for the same run, step and kind."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Everything a conductor talks to."""
+
+    store: RunStore
+    wire: Wire
+    artifacts: ArtifactStore
+    env_adapter: PlanDoor
+    doors: Mapping[TrainedRole, WeightsDoor]
+    settings: Settings
+
+    async def emit(self, kind: str, run_id: str, *, step: int | None = None, **data: Any) -> None:
+        """Put an event of this run on the stream."""
+        await self.wire.emit(kind, run_id=run_id, step=step, **data)
+
+    async def emit_group(self, run_id: str, group: JudgedGroup, done: int, total: int) -> None:
+        """Tell people that a group has landed; that nobody can hear it costs the run nothing."""
+        task = group.played.group
+        outcomes = [trajectory.outcome.value for trajectory in group.played.trajectories]
+        successes, measured = accuracy(outcomes)
+        with contextlib.suppress(TriforgeError):
+            await self.emit(
+                "group", run_id, step=task.step, purpose=task.purpose, successes=successes,
+                measured=measured, done=done, total=total,
+            )  # fmt: skip

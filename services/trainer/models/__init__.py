@@ -1,0 +1,1 @@
+"""Models as a learner uses them: token batches in, log-probabilities, entropies and values of chosen tokens out."""

@@ -1,0 +1,193 @@
+"""Submitting and reading runs: what the REST routes call."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
+
+from services.trainer.runs.publish import WeightsDoor
+from services.trainer.runs.reporting import demand_packages
+from services.trainer.runs.rollback import Rollbacks
+from services.trainer.runs.run_store import ENDED, RunStore
+from triforge.config import Settings, merge, parse, read_document
+from triforge.errors import ConfigError, ConflictError
+from triforge.messages import Event, Message, PoolState, RunState, RunStep, TrainedRole
+from triforge.queues import EVENTS_STREAM, Wire
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.ledgers import export_ledgers
+from triforge.store.step_tables import steps_jsonl, steps_parquet
+
+
+class RunRequest(Message):
+    """Body of `POST /v1/runs`. `config` is laid over the deployment's own document."""
+
+    pool: Annotated[str, Field(min_length=1, description="Id or name of the task pool.")]
+    name: str = ""
+    config: dict[str, Any] = Field(default_factory=dict)
+
+
+class PoolDoor(Protocol):
+    """The part of env_adapter's client that submitting needs."""
+
+    async def pool(self, pool: str) -> PoolState:
+        """The pool by id or name.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        ...
+
+
+class Runs:
+    """The runs of this deployment.
+
+    Args:
+        store: run tables.
+        pools: env_adapter.
+        wire: the event stream.
+        artifacts: where records lie.
+        settings: names the document that runs start from.
+        exports: where exports lie for a moment; the machine's temporary folder by default.
+        doors: policy room of each trained role; a rollback asks them to follow.
+
+    Attributes:
+        rollbacks: weight versions of runs, and the way back to one.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: RunStore,
+        pools: PoolDoor,
+        wire: Wire,
+        artifacts: ArtifactStore,
+        settings: Settings,
+        exports: Path | None = None,
+        doors: Mapping[TrainedRole, WeightsDoor] | None = None,
+    ) -> None:
+        self.rollbacks = Rollbacks(store, artifacts, doors or {})
+        self._exports = exports
+        self._store = store
+        self._pools = pools
+        self._wire = wire
+        self._artifacts = artifacts
+        self._settings = settings
+
+    async def submit(self, request: RunRequest, idempotency_key: str | None) -> RunState:
+        """Check a run's config and queue it.
+
+        The pool's own options lie over the deployment's document, and the request's config over both.
+
+        Raises:
+            ConfigError: the config is impossible; NotFoundError: there is no such pool.
+        """
+        base = read_document(self._settings.config) if self._settings.config else {}
+        named = {"run": {"name": request.name}} if request.name else {}
+        parse(merge(merge(base, request.config), named))  # before anybody is asked for the pool
+        pool = await self._pools.pool(request.pool)
+        described = merge(base, {"env_adapter": {"options": pool.options}})
+        config = parse(merge(merge(described, request.config), named))
+        demand_packages(config, self._artifacts)
+        if config.reward.kind == "unit_tests" and not pool.programs:
+            raise ConfigError(
+                f"reward.kind: given 'unit_tests' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its "
+                "tasks are not solved by programs that tests could run on"
+            )
+        return await asyncio.to_thread(
+            self._store.create,
+            name=config.run.name,
+            pool_id=pool.id,
+            config=config.model_dump(mode="json"),
+            idempotency_key=idempotency_key,
+        )
+
+    async def runs(self) -> list[RunState]:
+        """All runs, newest first."""
+        return await asyncio.to_thread(self._store.runs)
+
+    async def run(self, run_id: str) -> RunState:
+        """One run."""
+        return await asyncio.to_thread(self._store.get, run_id)
+
+    async def steps(self, run_id: str, *, after: int, limit: int) -> list[RunStep]:
+        """Finished steps after `after`."""
+        return await asyncio.to_thread(self._store.steps, run_id, after=after, limit=limit)
+
+    async def report(self, run_id: str, form: Literal["parquet", "jsonl"]) -> bytes:
+        """All finished steps as one file."""
+        steps = await asyncio.to_thread(self._store.steps_after, run_id, -1)
+        return await asyncio.to_thread(steps_parquet if form == "parquet" else steps_jsonl, steps)
+
+    async def stop(self, run_id: str) -> RunState:
+        """Ask the run to stop."""
+        return await asyncio.to_thread(self._store.request_stop, run_id)
+
+    async def resume(self, run_id: str) -> RunState:
+        """Queue the run again after its last finished step."""
+        return await asyncio.to_thread(self._store.resume, run_id)
+
+    async def watchable(self, run_id: str) -> None:
+        """Pass if there is such a run and its events can be read.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UnavailableError: Redis is away.
+        """
+        await self.run(run_id)
+        await self._wire.ping()
+
+    async def events(self, run_id: str, after: str) -> AsyncIterator[tuple[str, Event] | None]:
+        """The run's events after `after` (`0` is from the start), then live, until the run has ended.
+
+        Yields None when nothing came for a while, so that a door can keep its connection alive.
+        """
+        cursor = after
+        while True:
+            ended = (await self.run(run_id)).status in ENDED
+            newest = await self._wire.last_id(EVENTS_STREAM)
+            events = await self._wire.read_events(cursor, run_id=run_id, block_s=1.0)
+            for entry, event in events:
+                cursor = entry
+                yield entry, event
+            if not events:
+                cursor = max(cursor, newest, key=_entry_order)
+                if ended:
+                    return
+                yield None
+
+    async def export(self, run_id: str) -> Path:
+        """The run's record as one temporary Parquet file, which the caller deletes.
+
+        Raises:
+            ConflictError: no step has finished yet.
+        """
+        steps = await asyncio.to_thread(self._store.steps_after, run_id, -1)
+        uris = [
+            step.artifacts[kind]
+            for step in steps
+            for kind in ("ledger", "evaluation")
+            if kind in step.artifacts
+        ]
+        if not uris:
+            raise ConflictError(
+                f"run {run_id} has no finished training step yet; there is nothing to export"
+            )
+        folder = Path(tempfile.mkdtemp(prefix="triforge-export-", dir=self._exports))
+        path = folder / f"{run_id}.parquet"
+        try:
+            await asyncio.to_thread(export_ledgers, self._artifacts, uris, path)
+        except BaseException:  # nobody hears of the folder, a caller that went away included
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return path
+
+
+def _entry_order(entry: str) -> tuple[int, int]:
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
