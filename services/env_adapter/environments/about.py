@@ -70,6 +70,7 @@ ABOUT: Final[Mapping[str, About]] = {
             ("xterm", "xterm"),
             ("xdotool", "xdotool"),
             ("bwrap", "bubblewrap"),
+            ("prlimit", "util-linux"),
         ),
         papers="RLAnything (there: OSWorld)",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from services.env_adapter.environments.about import expect_installed
 from services.env_adapter.environments.desktop import home as homes
 from services.env_adapter.environments.desktop.family import FAMILY
+from services.env_adapter.environments.desktop.furniture import COOKIE, PROCESSES, bounded
 from services.env_adapter.environments.desktop.options import SORTS
 from services.env_adapter.environments.desktop.session import Desktop
 from services.env_adapter.environments.gui import png
@@ -20,6 +22,7 @@ from tests.unit.environments.test_gui_processes import expect_gone
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.messages import Params, Task
 from triforge.rollout.protocols import StepResult
+from triforge.sandbox import jail
 from triforge.testing.check_environment import check_environment, require
 
 SETTLE_S = 60.0  # a loaded machine answers late; what is waited for ends the wait
@@ -206,6 +209,59 @@ async def test_a_full_disk_is_a_failure() -> None:
     results = await play(CREATE, [line], disk_limit=3_000_000)
     assert (results[-1].done, results[-1].success) == (True, False)
     assert results[-1].observation.text.startswith("Failed: the disk is full.")
+
+
+@needs_a_screen
+async def test_the_screen_itself_takes_nothing_of_the_disk() -> None:
+    large = {"width": 1920, "height": 1080, "disk_limit": 1_000_000}  # its memory is a file of 8 MB
+    results = await play(CREATE, ["run touch new.txt", "done"], **large)
+    assert (results[-1].done, results[-1].success) == (True, True)
+
+
+@needs_a_screen
+def test_a_screen_asks_for_the_cookie_of_its_episode(desktop: Desktop) -> None:
+    for place in (desktop.folder / COOKIE, desktop.folder / "own" / COOKIE):
+        assert place.stat().st_mode & 0o777 == 0o600
+    environment = {
+        "DISPLAY": desktop._display,
+        "PATH": os.environ["PATH"],
+        "XAUTHORITY": "/nothing",
+    }
+    stranger = subprocess.run(
+        ["xdotool", "getmouselocation"], env=environment, capture_output=True, timeout=60
+    )
+    assert stranger.returncode != 0
+    assert desktop.windows() == ["Terminal"]
+
+
+BOMB = """
+import os, sys
+made = 0
+for _ in range(400):
+    try:
+        if os.fork() == 0:
+            os.read(0, 1)
+            os._exit(0)
+    except BlockingIOError:
+        break
+    made += 1
+print(made)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start something as another user")
+@needs_a_screen
+def test_without_root_too_the_shell_has_a_limit_of_processes() -> None:
+    words = [*bounded(), jail.find(), "--unshare-all", "--die-with-parent"]
+    for place in ("/usr", "/bin", "/lib", "/lib64"):
+        words += ["--ro-bind", place, place]
+    done = subprocess.run(
+        [*words, "--proc", "/proc", "--", str(jail.interpreter()), "-I", "-S", "-c", BOMB],
+        user=65534, group=65534, extra_groups=[], stdin=subprocess.PIPE, capture_output=True,
+        cwd="/", text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert 0 < int(done.stdout) < PROCESSES
 
 
 # ---- tasks: no screen needed ----

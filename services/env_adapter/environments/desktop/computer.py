@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from services.env_adapter.environments.desktop import home as homes
 from services.env_adapter.environments.desktop import tasks
+from services.env_adapter.environments.desktop.furniture import AGENTS
 from services.env_adapter.environments.desktop.options import DesktopTask, PlayOptions
 from services.env_adapter.environments.desktop.session import Desktop
 from services.env_adapter.environments.gui.actions import Action
@@ -47,9 +48,8 @@ class DesktopComputer:
     def overrun(self) -> str:
         """Whether the agent's files have outgrown the disk."""
         limit = self._options.disk_limit
-        return (
-            "Failed: the disk is full." if homes.size(self._desktop.folder, limit) >= limit else ""
-        )
+        used = sum(homes.size(self._desktop.folder / name, limit) for name in AGENTS)
+        return "Failed: the disk is full." if used >= limit else ""
 
     def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
         """What an evaluator asks for."""

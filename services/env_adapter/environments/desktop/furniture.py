@@ -7,6 +7,7 @@ it; where the service is root they have a user id that nothing else has. The she
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Final
 from triforge.sandbox import filters, jail
 
 FOLDERS: Final = ("home", "signal", "screen", "own")
+AGENTS: Final = ("home", "signal")  # those that the shell can write to
+PROCESSES: Final = 128  # of the shell and all below it
+COOKIE: Final = "authority"  # who may speak to the screen: ours; window manager and terminal have a copy of their own
 _LIMITS: Final = (
     "ulimit -v 1048576; ulimit -f 20480; ulimit -t 60"  # KiB, blocks of 512 bytes, seconds
 )
@@ -57,15 +61,33 @@ def furnish(folder: Path, prepare: Callable[[Path], None]) -> None:
     (folder / "filter").write_bytes(filters.program())
     (folder / "passwd").write_text("agent:x:1000:1000::/home/agent:/bin/bash\n")
     (folder / "openbox.xml").write_text(_OPENBOX)
+    cookie = os.urandom(16)
+    for place in (folder / COOKIE, folder / "own" / COOKIE):
+        write_cookie(place, cookie)
     with_filter = f"exec 9<{shlex.quote(str(folder / 'filter'))}"
     (folder / "shell.sh").write_text(
         f"{_LIMITS}\n{with_filter}\nexec {shlex.join(_shell(folder))}\n"
     )
 
 
+def write_cookie(path: Path, cookie: bytes) -> None:
+    """An X authority file that holds for every display and host, readable by its owner only."""
+    name = b"MIT-MAGIC-COOKIE-1"
+    parts = (b"", b"", name, cookie)  # address, display, what it is, the secret
+    data = b"\xff\xff" + b"".join(len(part).to_bytes(2, "big") + part for part in parts)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def bounded() -> list[str]:
+    """What bubblewrap is started by: in a user namespace of its own only its own processes count (Linux 5.14 and newer)."""
+    return ["prlimit", f"--nproc={PROCESSES}:{PROCESSES}"]
+
+
 def _shell(folder: Path) -> list[str]:
     """The command line of the sandboxed shell; descriptor 9 is the filter of system calls."""
-    words = [jail.find(), "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
+    words = [*bounded(), jail.find(), "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--clearenv"]
     variables = {
         "HOME": "/home/agent",

@@ -18,7 +18,8 @@ import subprocess
 import sys
 from typing import Any
 
-PROCESSES = 128  # of this user; binds unless the user is root
+PROCESSES = 256  # of this user, when it is one of the episode's own; the shell has its own limit
+COOKIE = "authority"  # as furniture.py names it
 MONITOR = "Xvfb"
 TERMINAL = (
     "xterm", "-geometry", "76x20+8+8", "-title", "Terminal", "-fn", "fixed", "-bg", "white", "-fg", "black",
@@ -42,6 +43,7 @@ def main(arguments: list[str]) -> int:
         [
             MONITOR, "-displayfd", str(tell), "-screen", "0", f"{width}x{height}x24",
             "-fbdir", str(folder / "screen"), "-nolisten", "tcp", "-noreset",
+            "-auth", str(folder / COOKIE),
         ],
         pass_fds=(tell,), env=environment,
     )  # fmt: skip
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
         number = file.readline().strip()
     if not number:
         return 1
-    environment["DISPLAY"] = f":{number}"
+    environment |= {"DISPLAY": f":{number}", "XAUTHORITY": str(folder / "own" / COOKIE)}
     begin = shlex.join((*TERMINAL, "-e", "/bin/sh", str(folder / "shell.sh")))
     manager = ("openbox", "--sm-disable", "--config-file", str(folder / "openbox.xml"))
     # the window manager itself starts the terminal once it is ready to give it the focus

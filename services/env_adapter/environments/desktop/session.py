@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from services.env_adapter.environments.about import expect_installed
-from services.env_adapter.environments.desktop.furniture import furnish
+from services.env_adapter.environments.desktop.furniture import COOKIE, furnish
 from services.env_adapter.environments.gui import png
 from services.env_adapter.environments.gui.actions import Action, pixels
 from services.env_adapter.environments.gui.keys import x_key
@@ -167,7 +167,11 @@ class Desktop:
         return True
 
     def _xdotool(self, *words: str, check: bool = True) -> str:
-        environment = {"DISPLAY": self._display, "PATH": os.environ.get("PATH", os.defpath)}
+        environment = {
+            "DISPLAY": self._display,
+            "PATH": os.environ.get("PATH", os.defpath),
+            "XAUTHORITY": str(self._folder / COOKIE),
+        }
         try:
             done = subprocess.run(  # noqa: S603 (a fixed program, no shell)
                 ["xdotool", *words],  # noqa: S607
