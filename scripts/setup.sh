@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV="${1:-.venv}"
-EXTRAS="trainer,local-engine,lora,vision,smollm2,demo,code,tensorboard,wandb,toy-text,reasoning-gym,rlve,openenv,miniwob,postgres,dev"
+EXTRAS="trainer,local-engine,lora,vision,smollm2,demo,code,tensorboard,wandb,toy-text,reasoning-gym,rlve,openenv,miniwob,postgres,otel,dev"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 die() {

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from triforge.errors import StorageError, TriforgeError, UnavailableError
 from triforge.messages import Message
 from triforge.queues import LoopThread
+from triforge.watching import about, ids_of, tracing
 
 _M = TypeVar("_M", bound=Message)
 _log = logging.getLogger(__name__)
@@ -61,6 +62,11 @@ def register(
                 str(payload)[:_LOGGED],
             )  # fmt: skip
             return
+        above = str(getattr(self.request, tracing.PARENT, None) or "")
+        with about(**ids_of(message)), tracing.served(f"{name} errand", above, "consumer"):
+            _work(self, message, payload, refusals)
+
+    def _work(self: Any, message: _M, payload: str, refusals: int) -> None:
         try:
             loop.run(work(message))
         except (UnavailableError, StorageError) as error:

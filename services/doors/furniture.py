@@ -17,6 +17,7 @@ from services.doors.description import describe
 from services.doors.limits import MAX_BODY, BodyLimit
 from services.doors.problems import OWN, handle_errors
 from triforge import __version__
+from triforge.watching.asgi import Watched
 
 Ready = Callable[[], Awaitable[None]]
 
@@ -39,6 +40,7 @@ def install(
         uploads: other limits, by method and path (`POST /v1/pools`), for routes that do not keep the body in memory.
     """
     app.add_middleware(BodyLimit, limit=max_body, uploads=uploads or {})
+    app.add_middleware(Watched)  # outermost: what the others log is about the request, too
     describe(app)
     handle_errors(app)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from triforge.errors import TriforgeError
+from triforge.watching import begin, server_options
 
 
 def api() -> int:
@@ -36,7 +37,7 @@ def api() -> int:
         app,
         host=settings.host,
         port=urlsplit(settings.env_adapter_url).port or 8003,
-        log_level="warning",
+        **server_options(),
         timeout_graceful_shutdown=5,
     )
     asyncio.run(uvicorn.Server(config).serve())
@@ -179,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run one command."""
     known = _parser().parse_args(arguments)
+    begin("env_adapter", known.command)
     try:
         if known.command == "demonstrations":
             return demonstrations(known)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from triforge.errors import TriforgeError
+from triforge.watching import begin, server_options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,9 +40,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Load the model, then serve until a signal arrives; returns the exit code."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    begin("local_engine", options.served_model_name, level=options.log_level)
     import torch
     import uvicorn
 
@@ -87,8 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         app,
         host=options.host,
         port=options.port,
-        log_level=options.log_level,
-        access_log=False,
+        **server_options(),
         timeout_graceful_shutdown=5,
     )
     engine.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -26,6 +27,7 @@ from triforge.config import Settings
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
+from triforge.watching import begin, server_options
 
 _Engine = TypeVar("_Engine", bound=SGLangEngine)
 
@@ -99,7 +101,7 @@ def build_pool(settings: Settings) -> Pool:
 
 def main() -> int:
     """Serve until told to stop."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    begin("policy", os.environ.get("TRIFORGE_ROLE") or "acts")
     try:
         settings = Settings.from_env()
         gateway = build(settings)
@@ -122,8 +124,7 @@ def main() -> int:
         app,
         host=settings.host,
         port=urlsplit(own[settings.role]).port or 80,
-        log_level="warning",
-        access_log=False,
+        **server_options(),
         proxy_headers=False,
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_S,

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from triforge.config import RunConfig, Settings, load
 from triforge.errors import TriforgeError
+from triforge.watching import begin, server_options
 
 # Errands that one worker works on at a time. They only wait for the policy room; more in flight fill its batches better.
 _ERRANDS = 64
@@ -49,7 +50,7 @@ def api() -> int:
             create_app(door=door, ready=ready, max_body=settings.max_body),
             host=settings.host,
             port=urlsplit(settings.reward_url).port or 8002,
-            log_level="warning",
+            **server_options(),
             timeout_graceful_shutdown=5,
         )
         try:
@@ -118,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    begin("reward", options.command)
     try:
         if options.command == "api":
             return api()

@@ -32,6 +32,18 @@ class Settings(Section):
         description="Port of `/metrics` and `/healthz` of a worker or learner; 0 serves none.",
     )
     acts_url: Url = Field(default="http://127.0.0.1:8001", description="Policy room, role acts.")
+    log: Literal["text", "json"] = Field(
+        default="text", description="Form of log lines; the containers set `json`."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info",
+        description="What is logged; `debug` also logs requests and what libraries say.",
+    )
+    otlp_endpoint: str = Field(
+        default="",
+        description="Where traces are sent (OTLP over HTTP, such as `http://collector:4318`); empty sends none, unless "
+        "OpenTelemetry's own variables say where. Needs the extra `otel`.",
+    )
     judges_url: Url = Field(
         default="http://127.0.0.1:8011", description="Policy room, role judges."
     )

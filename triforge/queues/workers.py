@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import uuid
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from celery import Celery
+from celery.signals import setup_logging
 
 from triforge.queues.names import (
     ADAPT_QUEUE,
@@ -59,10 +61,12 @@ def celery_app(redis_url: str) -> Celery:
 
 
 def start_worker(app: Celery, queue: str, *, concurrency: int) -> None:
-    """Serve one queue with a thread pool until SIGTERM. Blocks."""
+    """Serve one queue with a thread pool until SIGTERM. Blocks. Log lines keep the form that the process has given them."""
+    if logging.getLogger().handlers:
+        setup_logging.connect(_keep_logging)  # or Celery sets the root's level and writes banners
     app.worker_main(
         [
-            "worker", "-Q", queue, "-P", "threads", "-c", str(concurrency), "-l", "WARNING",
+            "--quiet", "worker", "-Q", queue, "-P", "threads", "-c", str(concurrency), "-l", "WARNING",
             "-n", f"{queue}-{uuid.uuid4().hex[:8]}@%h", "--without-gossip", "--without-mingle",
             "--without-heartbeat",
         ]
@@ -71,6 +75,10 @@ def start_worker(app: Celery, queue: str, *, concurrency: int) -> None:
 
 class LoopThread:
     """One event loop in a thread of its own, shared by all of a worker's Celery threads.
+def _keep_logging(**_: Any) -> None:
+    """Celery sets up no logging where somebody listens to this signal."""
+
+
 
     All errands of a worker then share one connection pool, and K episodes of many groups interleave in one loop.
     """

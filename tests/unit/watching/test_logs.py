@@ -1,0 +1,208 @@
+"""What a log line says, and what it never says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from triforge.messages import GroupTask, Sampling
+from triforge.watching import about, hide, ids_of, known, masked
+from triforge.watching.ids import baggage, came_with, common, only
+from triforge.watching.logs import JsonLines, TextLines
+
+
+def record(message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
+    info = (type(error), error, error.__traceback__) if error else None
+    return logging.LogRecord("a.logger", logging.WARNING, __file__, 1, message, args, info)
+
+
+def json_of(line: logging.LogRecord) -> dict[str, Any]:
+    text = JsonLines("reward", "judge-worker").format(line)
+    assert "\n" not in text
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_a_line_says_when_how_bad_where_from_and_whom_it_is_about() -> None:
+    with about(run="r1", group="g1", step=3, policy=0, task=""):
+        line = json_of(record("%s is late", "g1"))
+    assert line.pop("time").endswith("Z")
+    assert line.pop("pid") > 0
+    assert line == {
+        "level": "warning", "room": "reward", "process": "judge-worker", "logger": "a.logger",
+        "message": "g1 is late", "run": "r1", "group": "g1", "step": "3", "policy": "0",
+    }  # fmt: skip
+
+
+def test_ids_end_with_their_block_and_reach_tasks_and_threads_that_begin_inside() -> None:
+    seen: list[object] = []
+
+    async def inner() -> None:
+        with about(trajectory="t"):
+            await asyncio.sleep(0)
+            seen.append(dict(known()))
+
+    async def main() -> None:
+        with about(run="r"):
+            job = asyncio.create_task(inner())
+            await asyncio.to_thread(lambda: seen.append(dict(known())))
+        await job
+
+    asyncio.run(main())
+    assert {"run": "r"} in seen
+    assert {"run": "r", "trajectory": "t"} in seen
+    assert known() == {}
+    thread = threading.Thread(target=lambda: seen.append(dict(known())))
+    thread.start()
+    thread.join()
+    assert seen[-1] == {}
+
+
+def test_ids_travel_in_a_header_whatever_stands_in_them() -> None:
+    with about(run="r,1;=%", task="ä\n"):
+        header = baggage()
+    assert header.isascii()
+    assert not set("\r\n ") & set(header)
+
+    async def there() -> dict[str, str]:
+        came_with(f"other=x,{header};p=1, triforge.colour=red".encode())
+        return dict(known())
+
+    assert asyncio.run(there()) == {"run": "r,1;=%", "task": "ä\n"}
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b",,=,;", b"triforge.run", b"\xff\xfe=1", b"triforge.run=%ff%zz" * 999]
+)
+def test_a_header_of_somebody_else_breaks_nothing(header: bytes) -> None:
+    async def there() -> dict[str, str]:
+        came_with(header)
+        return dict(known())
+
+    found = asyncio.run(there())
+    assert set(found) <= {"run"}
+    assert all(len(value) <= 200 for value in found.values())
+
+
+def test_work_for_several_is_about_what_they_have_in_common() -> None:
+    first, second = {"run": "r", "trajectory": "a"}, {"run": "r", "trajectory": "b"}
+    assert common([first, second]) == {"run": "r"}
+    assert common([first]) == first
+    with about(group="g"), only({"run": "r"}):
+        assert known() == {"run": "r"}
+
+
+def test_an_errand_says_whom_it_is_about() -> None:
+    errand = GroupTask(
+        group_id="g", run_id="r", step=2, task_id="t", purpose="train", rollouts=1, seed=1,
+        sampling=Sampling(max_new_tokens=1), max_steps=1, deadline_s=1.0,
+    )  # fmt: skip
+    assert ids_of(errand) == {"run": "r", "step": "2", "group": "g", "task": "t"}
+
+
+def test_a_text_line_is_one_line_and_cannot_be_forged() -> None:
+    with about(run="r"):
+        text = TextLines("policy", "acts").format(record("given %s", "a\n2026 ERROR b\x1b[2J\r"))
+    assert text.count("\n") == 0
+    assert "\x1b" not in text
+    assert "WARNING policy/acts a.logger: given a\\n2026 ERROR b" in text
+    assert text.endswith("[run=r]")
+
+
+def test_a_traceback_is_kept_in_both_forms() -> None:
+    try:
+        raise ValueError("what went wrong")
+    except ValueError as error:
+        line = record("failed", error=error)
+    assert "what went wrong" in json_of(line)["error"]
+    assert TextLines("a", "b").format(line).count("\n") >= 3
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("Authorization: Bearer abc123def", "Authorization: Bearer ***"),
+        (
+            "postgresql+psycopg://triforge:s3cr:t@db/x?y=1",
+            "postgresql+psycopg://triforge:***@db/x?y=1",
+        ),
+        ("TRIFORGE_API_KEY=abcdefgh and more", "TRIFORGE_API_KEY=*** and more"),
+        ('{"password": "hunter22"}', '{"password": "***"}'),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(said: str, left: str) -> None:
+    assert masked(said) == left
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "a bearer token is needed: send the room's TRIFORGE_API_KEY as `Authorization: Bearer ...`",
+        "a basic question of arithmetic",
+        "batch b: version 8, loss 0.1, 1234567 tokens, max_token=1234567",
+        "http://policy-acts:8001/v1/generate",
+    ],
+)
+def test_what_is_no_secret_stays(said: str) -> None:
+    assert masked(said) == said
+
+
+def test_a_secret_that_the_process_was_given_is_masked_wherever_it_stands() -> None:
+    hide("zephyr-quartz", "zephyr", "", "short")
+    assert masked("x=zephyr-quartz, zephyr; short") == "x=***, ***; short"
+    try:
+        raise ValueError("sent zephyr-quartz")
+    except ValueError as error:
+        line = record("zephyr-quartz was sent", error=error)
+    for form in (JsonLines("a", "b"), TextLines("a", "b")):
+        assert "zephyr" not in form.format(line)
+
+
+PROGRAM = """
+import logging, warnings
+from triforge.watching import about, begin, server_options
+begin("trainer", "api")
+with about(run="r"):
+    logging.getLogger("triforge").info("hello")
+    logging.getLogger("httpx").info("a request")
+    logging.getLogger("triforge").debug("a detail")
+    warnings.warn("old")
+logging.getLogger("triforge").info("access is %s", server_options()["access_log"])
+"""
+
+
+def lines(**environ: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+def test_every_line_of_a_process_is_json_where_the_environment_says_so() -> None:
+    found = [json.loads(line) for line in lines(TRIFORGE_LOG="json", RANK="1")]
+    assert [line["message"] for line in found][:1] == ["hello"]
+    assert [line["logger"] for line in found] == ["triforge", "py.warnings", "triforge"]
+    assert {line["process"] for line in found} == {"api-1"}
+    assert found[0]["run"] == "r"
+    assert found[-1]["message"] == "access is False"
+
+
+def test_level_debug_shows_details_and_requests() -> None:
+    found = "\n".join(lines(TRIFORGE_LOG_LEVEL="debug"))
+    for said in ("a detail", "a request", "access is True"):
+        assert said in found
+
+
+def test_an_impossible_form_is_said_and_text_is_taken() -> None:
+    found = lines(TRIFORGE_LOG="xml", TRIFORGE_LOG_LEVEL="loud")
+    assert "given 'xml', expected text or json" in found[0]
+    assert "given 'loud', expected one of debug, info" in found[1]
+    assert "hello [run=r]" in found[2]
