@@ -21,6 +21,7 @@ from triforge.queues.names import (
     ROLLOUT_TASK,
     UNIT_TEST_TASK,
 )
+from triforge.queues.transport import use_steady_transport
 
 _Any = TypeVar("_Any")
 
@@ -31,6 +32,7 @@ def celery_app(redis_url: str) -> Celery:
     Late acknowledgement and rejection on a lost worker bring an errand back after a crash; the fast sweep makes that a
     matter of seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
     """
+    use_steady_transport()
     app = Celery("triforge", broker=redis_url)
     app.conf.update(
         accept_content=["json"],
@@ -73,12 +75,12 @@ def start_worker(app: Celery, queue: str, *, concurrency: int) -> None:
     )  # fmt: skip
 
 
-class LoopThread:
-    """One event loop in a thread of its own, shared by all of a worker's Celery threads.
 def _keep_logging(**_: Any) -> None:
     """Celery sets up no logging where somebody listens to this signal."""
 
 
+class LoopThread:
+    """One event loop in a thread of its own, shared by all of a worker's Celery threads.
 
     All errands of a worker then share one connection pool, and K episodes of many groups interleave in one loop.
     """

@@ -1,0 +1,71 @@
+"""kombu's Redis transport, steadied: a message that nobody could read is logged and dropped, and the worker lives on.
+
+As it comes, bytes in a queue that are no message of kombu's end the worker that takes them, and with it everything else that
+it works on. Whoever sent an errand that is dropped here notices that nobody works on it and sends it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from json import JSONDecodeError
+from typing import Any
+
+from kombu.transport import TRANSPORT_ALIASES, redis
+
+log = logging.getLogger(__name__)
+
+_SHOWN = 200  # characters of an unreadable message that the log shows
+
+
+class SteadyChannel(redis.Channel):
+    """Drops what is no JSON."""
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]
+        except (JSONDecodeError, UnicodeDecodeError) as error:  # it has left the queue already
+            log.error("dropped a message that is no JSON: %s", error)
+            return True
+
+
+class SteadyTransport(redis.Transport):
+    """Drops what is JSON and no message of kombu's."""
+
+    Channel = SteadyChannel
+
+    def _deliver(self, message: Any, queue: str | None) -> None:
+        problem = _problem(message, self)
+        if problem:
+            log.error(
+                "dropped a message of queue %s: %s; it began with %r",
+                queue, problem, str(message)[:_SHOWN],
+            )  # fmt: skip
+            return
+        super()._deliver(message, queue)
+
+
+def _problem(message: Any, transport: SteadyTransport) -> str:
+    """Why kombu could not make a message of it; empty if it can."""
+    if not isinstance(message, dict) or not isinstance(message.get("properties"), dict):
+        return "it has no properties"
+    properties = message["properties"]
+    if not isinstance(properties.get("delivery_tag"), str):
+        return "it has no delivery tag"
+    if not {"exchange", "routing_key"} <= set(properties.get("delivery_info") or ()):
+        return "it does not say where it was sent"
+    if not isinstance(message.get("headers", {}), dict):
+        return "its headers are no table"
+    body, encoding = message.get("body"), properties.get("body_encoding")
+    if body is not None and not isinstance(body, str):
+        return "its body is no text"
+    try:
+        for channel in (transport.channels or [])[:1]:
+            channel.decode_body(body or "", encoding)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its body cannot be read: {error}"
+    return ""
+
+
+def use_steady_transport() -> None:
+    """From now on `redis://` and `rediss://` are spoken by this transport."""
+    TRANSPORT_ALIASES["redis"] = TRANSPORT_ALIASES["rediss"] = f"{__name__}:SteadyTransport"
