@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from services.env_adapter.environments.desktop.furniture import COOKIE, furnish
 from services.env_adapter.environments.gui import png
 from services.env_adapter.environments.gui.actions import Action, pixels
 from services.env_adapter.environments.gui.keys import x_key
-from services.env_adapter.environments.gui.processes import KeptProcess
+from services.env_adapter.environments.gui.processes import SPAWNING, KeptProcess
 from triforge.errors import EnvError
 from triforge.sandbox import jail
 
@@ -29,6 +30,8 @@ _STABLE_S: Final = 2.0
 _SCROLL: Final = 60  # pixels that one notch of the wheel stands for
 _LAUNCH: Final = Path(__file__).with_name("launch.py")
 _NUMBERS: Final = itertools.count()
+_STARTING: Final = threading.Semaphore(max(2, os.cpu_count() or 1))
+"""Desktops that start at a time: each keeps a processor busy until its prompt is there, so more of them are only slower."""
 _BUTTONS: Final = {"left_click": "1", "middle_click": "2", "right_click": "3", "double_click": "1"}
 
 
@@ -58,10 +61,14 @@ class Desktop:
         launch = [sys.executable, "-I", "-S", str(_LAUNCH)]
         self._folder = Path()
         self._prompts = 0
-        self._kept = KeptProcess(
-            [*launch, "{folder}", str(own), str(width), str(height)],
-            before=furnished,
-        )
+        with _STARTING:
+            self._kept = KeptProcess(
+                [*launch, "{folder}", str(own), str(width), str(height)],
+                before=furnished,
+            )
+            self._wait_for_prompt()
+
+    def _wait_for_prompt(self) -> None:
         try:
             line = self._kept.read_line("display ", timeout_s=START_S)
             self._display = f":{int(line.split()[-1])}"
@@ -173,16 +180,21 @@ class Desktop:
             "XAUTHORITY": str(self._folder / COOKIE),
         }
         try:
-            done = subprocess.run(  # noqa: S603 (a fixed program, no shell)
-                ["xdotool", *words],  # noqa: S607
-                env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CALL_S,
-                check=False,
-            )  # fmt: skip
+            with SPAWNING:
+                called = subprocess.Popen(  # noqa: S603 (a fixed program, no shell)
+                    ["xdotool", *words], env=environment, stdin=subprocess.DEVNULL,  # noqa: S607
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                )  # fmt: skip
+            with called:
+                try:
+                    out, said = called.communicate(timeout=_CALL_S)
+                finally:
+                    called.kill()
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             raise EnvError(f"desktop: xdotool {words[0]}: {error}") from error
-        if check and done.returncode != 0:
-            raise EnvError(f"desktop: xdotool {words[0]} failed: {done.stderr[-200:]!r}")
-        return done.stdout.decode(errors="replace")
+        if check and called.returncode != 0:
+            raise EnvError(f"desktop: xdotool {words[0]} failed: {said[-200:]!r}")
+        return out.decode(errors="replace")
 
     def _pixels(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         """The screen's memory, [height, width, 3]: a window dump, which the server keeps in a file."""

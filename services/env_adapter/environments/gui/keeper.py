@@ -22,12 +22,14 @@ import sys
 PR_SET_CHILD_SUBREAPER = 36
 TICK_S = 0.5  # how soon a program that ended by itself is noticed
 GRACE_S = 3.0  # for a program to take its own files away
+NICE = 5  # browsers and screens give way to the worker whose event loop all of its episodes share
 
 
 def main(arguments: list[str]) -> int:
     """Start the program and wait for the end; the exit status is the program's, 127 if it cannot be started."""
     folder, *command = arguments
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.nice(NICE)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(
             number, signal.SIG_IGN

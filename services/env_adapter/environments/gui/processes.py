@@ -19,6 +19,8 @@ from typing import IO
 from triforge.errors import EnvError
 
 _KEEPER = Path(__file__).with_name("keeper.py")
+SPAWNING = threading.Semaphore(2)
+"""Held while a process is forked: that keeps the interpreter's lock, and with many threads at it the event loop's turn is far off."""
 _STOP_S = 20.0  # killing is quick; a loaded machine may take its time to reap
 
 
@@ -48,15 +50,16 @@ class KeptProcess:
         given = {"HOME": place, "TMPDIR": place, "PATH": os.environ.get("PATH", os.defpath)}
         words = [word.replace("{folder}", place) for word in command]
         self._command = words
-        self._keeper = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
-            [sys.executable, "-I", "-S", str(_KEEPER), place, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            stderr=subprocess.STDOUT,
-            env={**given, **(env or {})},
-            start_new_session=True,
-        )
+        with SPAWNING:
+            self._keeper = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
+                [sys.executable, "-I", "-S", str(_KEEPER), place, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                stderr=subprocess.STDOUT,
+                env={**given, **(env or {})},
+                start_new_session=True,
+            )
         self._drained = False
 
     @property
@@ -116,4 +119,4 @@ def _drain(output: IO[bytes]) -> None:
             pass
 
 
-__all__ = ["KeptProcess"]
+__all__ = ["SPAWNING", "KeptProcess"]
