@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from services.reward.judge import GenerateMany, StepJudge
 from services.reward.metrics import JUDGE_SECONDS, JUDGED, count_votes
@@ -50,23 +51,21 @@ class JudgeWorker:
         Raises:
             UnavailableError: Redis does not answer; deliver the errand again later.
         """
-        if await self._wire.is_ended(task.run_id):
-            _log.info("%s is dropped: its run has ended", task.trajectory_id)
-            return
-        async with self._wire.lease(task.trajectory_id) as held:
-            if not held:
+        async with self._wire.take_trajectory(task) as taken:
+            if not taken.ours:
+                _log.debug("%s is dropped: %s", task.trajectory_id, taken.state)
                 return
-            if task.trajectory_id not in await self._wire.voted(task.group_id):
-                trajectory = await self._wire.trajectory(task.trajectory_id)
-                if trajectory is None:
-                    _log.info("%s is gone: its group is done", task.trajectory_id)
-                    return
-                votes = await self._votes(task, trajectory)
-                await patiently(lambda: self._wire.put_votes(votes), patience_s=self._patience_s)
-            await patiently(
-                lambda: self._wire.announce_if_complete(task.group_id),
-                patience_s=self._patience_s,
-            )
+            if taken.state == "judged":
+                await self._insist(lambda: self._wire.announce_if_complete(task.group_id))
+                return
+            if taken.payload is None:
+                _log.info("%s is gone: its group is done", task.trajectory_id)
+                return
+            votes = await self._votes(task, taken.payload)
+            await self._insist(lambda: self._wire.finish_votes(votes))
+
+    async def _insist(self, call: Callable[[], Awaitable[bool]]) -> None:
+        await patiently(call, patience_s=self._patience_s)
 
     async def _votes(self, task: JudgeTask, trajectory: Trajectory) -> TrajectoryVotes:
         judge = StepJudge(self._generate_many, sampling=task.sampling, prompt=task.prompt)

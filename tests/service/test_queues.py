@@ -208,7 +208,7 @@ async def test_every_payload_leaves_redis_by_itself_some_day(wire: Wire, raw: An
     await put(wire, judged(group_task(), [1, -1], [[[1, 1]], [[-1, 1]]]))
     await wire.announce_if_complete("g")
     keys = [key for key in await raw.keys("tf:*") if key != JUDGED_STREAM]
-    assert len(keys) == 5
+    assert len(keys) == 6
     assert all([await raw.ttl(key) > 0 for key in keys])
 
 

@@ -13,6 +13,7 @@ in the artifact store. Results travel on streams. Every write is first writer wi
     stream events   Event         every room  -> people
 """
 
+from triforge.queues.groups import unit_tests_id, unjudged
 from triforge.queues.names import (
     ADAPT_QUEUE,
     ADAPT_TASK,
@@ -27,7 +28,7 @@ from triforge.queues.names import (
     WEIGHTS_STREAM,
     batches_stream,
 )
-from triforge.queues.wire import Wire, end_task, unit_tests_id, unjudged
+from triforge.queues.wire import Taken, Wire, end_task
 from triforge.queues.workers import LoopThread, celery_app, start_worker
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "UNIT_TEST_TASK",
     "WEIGHTS_STREAM",
     "LoopThread",
+    "Taken",
     "Wire",
     "batches_stream",
     "celery_app",

@@ -1,0 +1,100 @@
+"""What is told on streams, typed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+
+from triforge.messages import Event, Message, TrainBatch, TrainedRole, WeightsReady
+from triforge.queues.connection import STREAM_LENGTH, Connection
+from triforge.queues.names import (
+    EVENTS_STREAM,
+    JUDGED_STREAM,
+    WEIGHTS_STREAM,
+    batches_stream,
+)
+
+_M = TypeVar("_M", bound=Message)
+_PAGE: Final = 1000  # entries of a stream that one read brings
+
+
+class Streams(Connection):
+    """Judged groups, batches, weights and events. An entry's id says where a reader stands."""
+
+    async def _add(self, stream: str, fields: dict[str, str]) -> None:
+        await self._call(self._redis.xadd(stream, fields, maxlen=STREAM_LENGTH, approximate=True))
+
+    async def _read(
+        self, stream: str, after: str, block_s: float, count: int = _PAGE
+    ) -> list[tuple[str, dict[str, str]]]:
+        block = max(1, int(block_s * 1000))
+        reply = await self._call(self._redis.xread({stream: after}, count=count, block=block))
+        return [(entry, fields) for _, entries in reply or [] for entry, fields in entries]
+
+    async def last_id(self, stream: str) -> str:
+        """Id of the newest entry of a stream, `0` when it is empty."""
+        newest = await self._call(self._redis.xrevrange(stream, count=1))
+        return str(newest[0][0]) if newest else "0"
+
+    async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
+        """(entry id, group id) of groups announced after `after`; waits up to `block_s`."""
+        entries = await self._read(JUDGED_STREAM, after, block_s)
+        return [(entry, fields["group_id"]) for entry, fields in entries]
+
+    async def announce_batch(self, batch: TrainBatch) -> None:
+        """Hand a batch to the learner of its role."""
+        await self._add(batches_stream(batch.role), {"json": batch.model_dump_json()})
+
+    async def read_batches(
+        self, role: TrainedRole, after: str, *, block_s: float = 1.0
+    ) -> list[tuple[str, TrainBatch | None]]:
+        """Batches announced after `after`, None for an entry that is no batch; waits up to `block_s`."""
+        entries = await self._read(batches_stream(role), after, block_s)
+        return [(entry, _readable(TrainBatch, fields)) for entry, fields in entries]
+
+    async def announce_weights(self, ready: WeightsReady) -> None:
+        """Tell the conductor that a weight version is published."""
+        await self._add(WEIGHTS_STREAM, {"json": ready.model_dump_json()})
+
+    async def read_weights(
+        self, after: str, *, block_s: float = 1.0
+    ) -> list[tuple[str, WeightsReady]]:
+        """Weight versions announced after `after`; waits up to `block_s`."""
+        entries = await self._read(WEIGHTS_STREAM, after, block_s)
+        return [
+            (entry, WeightsReady.model_validate_json(fields["json"])) for entry, fields in entries
+        ]
+
+    async def emit(
+        self, kind: str, *, run_id: str = "", step: int | None = None, **data: Any
+    ) -> None:
+        """Put an event on the event stream."""
+        event = Event(kind=kind, run_id=run_id, step=step, at=time.time(), data=data)
+        await self._add(EVENTS_STREAM, {"json": event.model_dump_json()})
+
+    async def read_events(
+        self, after: str, *, block_s: float = 1.0, run_id: str = ""
+    ) -> list[tuple[str, Event]]:
+        """(entry id, event) after `after`, of one run or of all; waits up to `block_s`.
+
+        Events of other runs are dropped. An empty answer means that the whole stream up to now holds none, but does not
+        move the reader: to skip what was looked through, use the id of `last_id` from before the call.
+        """
+        while True:
+            entries = await self._read(EVENTS_STREAM, after, block_s, count=_PAGE)
+            events = [
+                (entry, Event.model_validate_json(fields["json"])) for entry, fields in entries
+            ]
+            found = [pair for pair in events if not run_id or pair[1].run_id == run_id]
+            if found or len(entries) < _PAGE:
+                return found
+            after = entries[-1][0]
+
+
+def _readable(kind: type[_M], fields: dict[str, str]) -> _M | None:
+    try:
+        return kind.model_validate_json(fields.get("json", ""))
+    except ValidationError:
+        return None
