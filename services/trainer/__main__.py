@@ -21,6 +21,7 @@ def api() -> int:
     from triforge.clients.env_adapter import EnvAdapterClient
     from triforge.clients.policy import PolicyClient
     from triforge.config import Settings
+    from triforge.event_loop import run
     from triforge.queues import Wire
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
@@ -72,7 +73,7 @@ def api() -> int:
         )
         await uvicorn.Server(config).serve()
 
-    asyncio.run(serve())
+    run(serve())
     return 0
 
 

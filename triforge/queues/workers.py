@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from celery import Celery
 from celery.signals import setup_logging
 
+from triforge.event_loop import new_event_loop
 from triforge.queues.names import (
     ADAPT_QUEUE,
     ADAPT_TASK,
@@ -86,7 +87,7 @@ class LoopThread:
     """
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="loop")
         self._thread.start()
 
