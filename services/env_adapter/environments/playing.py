@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from concurrent.futures import Executor
+from contextvars import copy_context
+from typing import Protocol, TypeVar
 
 from triforge.errors import EnvError, InputError
 from triforge.messages import CheckResult, Direction, Params, Task
 from triforge.rollout.protocols import Reset, RewriteMenu, StepResult, TaskDraft
+
+T = TypeVar("T")
 
 
 def first_valid(
@@ -51,11 +55,17 @@ class OneEpisode:
     Args:
         name: of the family, for sentences.
         begin: makes the episode of a task and a seed; checks that the task is what it announces (`expect_announced`).
-        blocks: whether `begin` and the episode may take their time; they then run in a thread.
+        blocks: whether `begin` and the episode may take their time; they then run in a thread: one of these, or with True
+            one of the event loop's own. Families whose episodes share a loop bring their own, so that others are not kept
+            from the loop's.
     """
 
     def __init__(
-        self, name: str, begin: Callable[[Task, int], Episode], *, blocks: bool = False
+        self,
+        name: str,
+        begin: Callable[[Task, int], Episode],
+        *,
+        blocks: bool | Executor = False,
     ) -> None:
         self._name = name
         self._begin = begin
@@ -79,7 +89,7 @@ class OneEpisode:
             self._episode = self._begin(task, seed)
             return self._episode.start()
 
-        return await asyncio.to_thread(start) if self._blocks else start()
+        return await self._run(start)
 
     async def step(self, response: str) -> StepResult:
         """Play one response.
@@ -92,14 +102,18 @@ class OneEpisode:
             raise EnvError(
                 f"{self._name}: step after the end or before reset; the episode is not running"
             )
-        if self._blocks:
-            return await asyncio.to_thread(episode.play, response)
-        return episode.play(response)
+        return await self._run(lambda: episode.play(response))
 
     async def close(self) -> None:
         """Forget the episode. Idempotent."""
         self._used = True
         self._episode = None
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._blocks is False:
+            return work()
+        threads = None if self._blocks is True else self._blocks
+        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
 
 
 def expect_announced(name: str, task: Task, expected: str) -> None:

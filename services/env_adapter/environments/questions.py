@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 from typing import Final
 
@@ -72,7 +73,12 @@ class QuestionFamily(NeverRewritten, ABC):
     """A family of questions; the suite's side is `ask` and `grade`, which may block."""
 
     name: str
-    never_blocks = True  # the episode asks the worker from a thread
+    never_blocks = True  # the episode asks the worker from the family's own thread
+
+    @cached_property
+    def thread(self) -> ThreadPoolExecutor:
+        """Where the worker is asked; it answers one question at a time, so more threads would only wait."""
+        return ThreadPoolExecutor(1, thread_name_prefix=self.name)
 
     @abstractmethod
     def normalise(self, params: Params) -> Params:
@@ -86,17 +92,47 @@ class QuestionFamily(NeverRewritten, ABC):
     def grade(self, params: Params, answer: str) -> Grade:
         """What the suite thinks of an answer."""
 
-    def draw(self, count: int, seed: int, choose: Callable[[Random], Params]) -> list[Params]:
+    def draw(
+        self,
+        count: int,
+        seed: int,
+        choose: Callable[[Random], Params],
+        *,
+        redraw_slow: bool = False,
+    ) -> list[Params]:
         """`count` questions that the suite really makes; those that it refuses are drawn again.
 
+        What it refuses follows from the question alone, what is too slow from the machine as well: so a slow question ends
+        the drawing, unless `redraw_slow` gives up that a seed draws the same everywhere.
+
         Raises:
-            InputError: it refused all of `_DRAWS` draws for one question; the sentence is that of the last.
+            InputError: it refused all of `_DRAWS` draws for one question (the sentence is that of the last), or one is
+                too slow.
         """
+        drawn: Params = {}
+
+        def chosen(rng: Random) -> Params:
+            nonlocal drawn
+            drawn = choose(rng)
+            return drawn
+
+        check = self.validate if redraw_slow else self._checked
         made = []
         for index in range(count):
             rng = Random(f"{self.name} {seed} {index}")  # noqa: S311
-            made.append(first_valid(partial(choose, rng), self.validate, _DRAWS))
+            try:
+                made.append(first_valid(partial(chosen, rng), check, _DRAWS))
+            except TooSlowError as error:
+                raise InputError(
+                    f"{self.name} generate: {error.detail}; drawn was {str(drawn)[:300]}. Name others than this one, ask "
+                    "for an easier level, or set redraw_slow (a seed then draws the same on equal machines only)"
+                ) from error
         return made
+
+    def _checked(self, params: Params) -> TaskDraft:
+        full = self.normalise(params)
+        question = self.ask(full)
+        return TaskDraft(params=full, instruction=question.text, kind=question.kind[:64])
 
     def validate(self, params: Params) -> TaskDraft:
         """Check a question by making it.
@@ -104,12 +140,10 @@ class QuestionFamily(NeverRewritten, ABC):
         Raises:
             InputError: names what is unknown or impossible, or says that the suite is too slow with it.
         """
-        full = self.normalise(params)
         try:
-            question = self.ask(full)
+            return self._checked(params)
         except TooSlowError as error:
             raise InputError(f"{error.detail}; ask for an easier level") from error
-        return TaskDraft(params=full, instruction=question.text, kind=question.kind[:64])
 
     def make(self, options: Params) -> Environment:
         """A fresh environment (see `QuestionOptions`).
@@ -123,7 +157,7 @@ class QuestionFamily(NeverRewritten, ABC):
             expect_announced(self.name, task, self.ask(task.params).text)
             return QuestionEpisode(self, task, play)
 
-        return OneEpisode(self.name, begin, blocks=True)
+        return OneEpisode(self.name, begin, blocks=self.thread)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
         """The suite's own answer, or None when it knows none that it accepts itself."""
@@ -155,12 +189,11 @@ class QuestionEpisode:
         )
 
     def _grade(self, answer: str) -> Grade:
-        """The suite's word. An answer that it cannot get through twice is none: a busy machine is slow once."""
-        for _ in range(2):
-            try:
-                return self._family.grade(self._task.params, answer)
-            except TooSlowError as error:
-                _log.warning("%s: %s", self._task.id, error.detail)
+        """The suite's word. An answer that uses up its processor time is none; a machine that is busy is an `EnvError`."""
+        try:
+            return self._family.grade(self._task.params, answer)
+        except TooSlowError as error:
+            _log.warning("%s: %s", self._task.id, error.detail)
         ENDLESS.labels(self._family.name).inc()
         return Grade(score=0.0, solved=False, readable=False)
 

@@ -1,6 +1,8 @@
 """A suite in a process of its own: it may reseed global generators, print, leak or hang, and nobody else notices.
 
-The parent speaks to it in lines of JSON, one question at a time. What takes too long is killed and started anew.
+The parent speaks to it in lines of JSON, one question at a time. What takes too long is killed and started anew. How long is
+counted in processor time, so that a busy machine changes no answer; wall time is only the last net, and what is caught
+in it is a failure of the machine and says nothing about the question.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import atexit
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -41,7 +44,7 @@ _PREFIXES = ("LC_", "PYTHON", "ALFWORLD_")
 
 
 class TooSlowError(EnvError):
-    """The suite did not answer in time and was ended."""
+    """The suite used up its processor time on a question and was ended; it would again."""
 
 
 def _harmless(environ: Mapping[str, str]) -> dict[str, str]:
@@ -59,7 +62,8 @@ class Worker:
     Args:
         name: of the family, for sentences.
         module: run as `python -m module`; it calls `serve` of `worker_loop`.
-        call_s: seconds for one answer.
+        cpu_s: seconds of processor time for one answer.
+        wall_s: seconds for one answer on a busy machine; many times `cpu_s` by default.
         start_s: seconds until it is ready.
         python: the interpreter; ours unless a suite lives in an environment of its own.
         settings: environment variables for the process.
@@ -70,14 +74,16 @@ class Worker:
         name: str,
         module: str,
         *,
-        call_s: float = 30.0,
+        cpu_s: float = 30.0,
+        wall_s: float | None = None,
         start_s: float = _START_S,
         python: str | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
         self._module = module
-        self._call_s = call_s
+        self._cpu_s = cpu_s
+        self._wall_s = 30.0 + 4.0 * cpu_s if wall_s is None else wall_s
         self._start_s = start_s
         self._python = python or sys.executable
         self._settings = dict(settings or {})
@@ -92,19 +98,19 @@ class Worker:
 
         Raises:
             InputError: the suite cannot do what was asked; the sentence is its own.
-            TooSlowError: it took longer than `call_s`.
-            EnvError: it failed or died.
+            TooSlowError: it takes more than `cpu_s` of processor time.
+            EnvError: it failed, died, or did not answer within `wall_s`.
         """
         with self._lock:
             process = self._started()
             assert process.stdin is not None
-            question = json.dumps({"op": op, **arguments}) + "\n"
+            question = json.dumps({"op": op, "cpu_s": self._cpu_s, **arguments}) + "\n"
             try:
                 process.stdin.write(question.encode())
                 process.stdin.flush()
             except OSError:
-                raise self._died() from None
-            reply = self._line(self._call_s, op)
+                raise self._died(op) from None
+            reply = self._line(self._wall_s, op)
         if "error" in reply:
             sentence = f"{self._name}: {reply['error']}"
             raise InputError(sentence) if reply.get("input") else EnvError(sentence)
@@ -152,19 +158,24 @@ class Worker:
             left = deadline - time.monotonic()
             if left <= 0 or not ready.poll(left * 1000):
                 self._end()
-                raise TooSlowError(
-                    f"{self._name}: {op!r} took longer than {within_s:g} s; the suite's process was ended"
+                raise EnvError(
+                    f"{self._name}: {op!r} was not answered within {within_s:g} s and the suite's process was ended; "
+                    "the machine is too busy, run fewer workers on it"
                 )
             part = os.read(out, _CHUNK)
             if not part:
-                raise self._died()
+                raise self._died(op)
             self._rest += part
         line, _, self._rest = self._rest.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _died(self) -> EnvError:
+    def _died(self, op: str) -> EnvError:
         code = self._end()
+        if code == -signal.SIGXCPU:
+            return TooSlowError(
+                f"{self._name}: {op!r} took more than {self._cpu_s:g} s of processor time; the suite's process was ended"
+            )
         return EnvError(f"{self._name}: the suite's process died (exit code {code})")
 
     def _end(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -15,6 +16,7 @@ _MEMORY = (
     8 * 2**30
 )  # bytes of address space; a generator that wants more fails instead of the machine
 _WATCH_S = 2.0
+_NO_LIMIT = resource.RLIM_INFINITY
 
 Handlers = Mapping[str, Callable[..., Any]]
 
@@ -30,6 +32,7 @@ def serve(load: Callable[[], Handlers]) -> None:
         load: imports the suite and returns its operations by name; each takes keyword arguments and returns JSON.
     """
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a suite prints is not an answer
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -44,13 +47,22 @@ def serve(load: Callable[[], Handlers]) -> None:
 
 
 def _reply(handlers: Handlers, question: dict[str, Any]) -> dict[str, Any]:
-    op = question.pop("op")
+    """Answer one question within `cpu_s` of processor time; the kernel ends us with SIGXCPU where it takes more.
+
+    The kernel counts whole seconds, so a limit is rounded up. Its clock does not run while others have the processor: what
+    is too slow here is too slow on this machine when nothing else runs, too.
+    """
+    op, limit = question.pop("op"), question.pop("cpu_s")
+    until = math.ceil(time.process_time() + limit)
+    resource.setrlimit(resource.RLIMIT_CPU, (until, _NO_LIMIT))
     try:
         return {"answer": handlers[op](**question)}
     except Refused as refused:
         return {"error": str(refused), "input": True}
     except Exception as error:  # noqa: BLE001  a suite may raise anything
         return {"error": f"{op} raised {type(error).__name__}: {str(error)[:300]}"}
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, (_NO_LIMIT, _NO_LIMIT))
 
 
 def _say(out: Any, message: dict[str, Any]) -> None:

@@ -28,6 +28,11 @@ def hang() -> None:
     time.sleep(3600)
 
 
+def spin() -> None:
+    while True:
+        pass
+
+
 def die() -> None:
     os._exit(7)
 
@@ -46,6 +51,7 @@ if __name__ == "__main__":
         "refuse": refuse,
         "fail": fail,
         "hang": hang,
+        "spin": spin,
         "die": die,
         "environment": environment,
     }

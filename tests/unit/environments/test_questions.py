@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
@@ -123,37 +126,76 @@ async def test_a_question_that_announces_another_does_not_start(rlve: RlveGymFam
         await rlve.make({}).reset(wrong, seed=0)
 
 
-class Endless(QuestionFamily):
-    """Its verifier does not come back from the first few answers."""
+class Slow(QuestionFamily):
+    """Its verifier raises what it is given; its questions are slow where a seed says so."""
 
-    name = "endless"
+    name = "slow"
 
-    def __init__(self, slow: int) -> None:
-        self.slow = slow
+    def __init__(self, error: EnvError | None = None) -> None:
+        self.error = error
 
     def normalise(self, params: Params) -> Params:
         return params
 
     def ask(self, params: Params) -> Question:
+        if params.get("number") == 7:
+            raise TooSlowError("slow: 'ask' took more than 10 s of processor time")
         return Question(text="How much?", gold="1", kind="sum")
 
     def grade(self, params: Params, answer: str) -> Grade:
-        if self.slow:
-            self.slow -= 1
-            raise TooSlowError("endless: 'grade' took longer than 10 s")
+        if self.error is not None:
+            raise self.error
         return Grade(score=1.0, solved=True, readable=True)
 
 
-@pytest.mark.parametrize(("slow", "solved"), [(1, True), (2, False)])
-async def test_an_answer_that_a_verifier_twice_does_not_get_through_is_a_wrong_one(
-    slow: int, solved: bool
-) -> None:
-    family = Endless(slow)
+async def test_an_answer_that_a_verifier_does_not_get_through_is_a_wrong_one() -> None:
+    family = Slow(TooSlowError("slow: 'grade' took more than 10 s of processor time"))
     episode = family.make({})
     await episode.reset(task(family, {}), seed=1)
     result = await episode.step("<answer>9**9**9</answer>")
-    assert (result.success, result.action_valid, result.done) == (solved, solved, True)
+    assert (result.success, result.action_valid, result.done) == (False, False, True)
     await episode.close()
+
+
+async def test_a_machine_that_is_too_busy_to_verify_is_no_verdict_on_the_answer() -> None:
+    family = Slow(EnvError("slow: 'grade' was not answered within 70 s"))
+    episode = family.make({})
+    await episode.reset(task(family, {}), seed=1)
+    with pytest.raises(EnvError, match="not answered"):
+        await episode.step("<answer>1</answer>")
+
+
+def test_a_slow_question_is_refused_by_name_and_redrawn_only_where_that_is_wanted() -> None:
+    family = Slow()
+
+    def choose(rng: Random) -> Params:
+        return {"number": rng.randrange(5, 10)}
+
+    seed = next(n for n in range(99) if Random(f"slow {n} 0").randrange(5, 10) == 7)
+    with pytest.raises(InputError, match=r"drawn was {'number': 7}.*redraw_slow"):
+        family.draw(1, seed, choose)
+    assert family.draw(1, seed, choose, redraw_slow=True)[0]["number"] != 7
+
+
+async def test_questions_keep_nobody_from_the_loops_own_threads() -> None:
+    """64 episodes wait for one verifier, and whoever else wants a thread of the loop gets one at once."""
+    asked, answered = threading.Event(), threading.Event()
+
+    class Waiting(Slow):
+        def grade(self, params: Params, answer: str) -> Grade:
+            asked.set()
+            assert answered.wait(60.0)
+            return super().grade(params, answer)
+
+    family = Waiting()
+    made = task(family, {})
+    episodes = [family.make({}) for _ in range(64)]
+    await asyncio.gather(*(episode.reset(made, seed=0) for episode in episodes))
+    steps = [asyncio.ensure_future(episode.step("<answer>1</answer>")) for episode in episodes]
+    assert await asyncio.to_thread(asked.wait, 60.0)
+    assert not any(step.done() for step in steps)
+    answered.set()
+    assert all(result.success for result in await asyncio.gather(*steps))
 
 
 def test_levels_and_refusals_of_reasoning_gym_are_its_own(gym: ReasoningGymFamily) -> None:

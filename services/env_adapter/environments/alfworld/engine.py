@@ -21,7 +21,7 @@ INSTALL: Final = (
     "pip install 'triforge[alfworld]', or name an interpreter that has it in ALFWORLD_PYTHON "
     "(`make test-alfworld` makes one in .venv-alfworld)"
 )
-_CALL_S: Final = 60.0  # a large room takes the engine seconds to load on a busy machine
+_CPU_S: Final = 60.0  # of one call; a large room takes the engine seconds to load
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Engine:
         settings = {"ALFWORLD_MEMO": "1" if memo else "0"}
         count = max(1, processes or os.cpu_count() or 1)
         self._workers = [
-            Worker("alfworld", MODULE, call_s=_CALL_S, python=python, settings=settings)
+            Worker("alfworld", MODULE, cpu_s=_CPU_S, python=python, settings=settings)
             for _ in range(count)
         ]
         self._load: Counter[int] = Counter(dict.fromkeys(range(count), 0))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
@@ -21,6 +22,9 @@ from services.env_adapter.environments.worker_loop import Handlers, Refused, ser
 
 _TASK: Final = "UNKNOWN GOAL"  # the place of the task in ALFWorld's grammar
 _TRANSLATED: Final = 64  # problems whose translations are remembered
+_PARSED: Final = (
+    4096  # templates, and again queries: those of the grammar and of some hundred tasks
+)
 
 
 class Games:
@@ -110,19 +114,30 @@ def _remember() -> None:
     rule = import_module("textworld.logic").Rule
     parse: Callable[..., Any] = vars(textgen)["_parse_and_convert"]
     query = rule.parse_conjunctive_query
-    parsed: dict[str, Any] = {}
-
-    def parse_once(text: str, **options: Any) -> Any:
-        """Parsed templates are filled in by the engine, so each caller gets a copy."""
-        key = f"{text}\x00{sorted(options.items())}"
-        if key not in parsed:
-            parsed[key] = parse(text, **options)
-        return copy.deepcopy(parsed[key])
-
-    vars(textgen)["_parse_and_convert"] = parse_once
-    rule.parse_conjunctive_query = lru_cache(maxsize=None)(query)
+    vars(textgen)["_parse_and_convert"] = copied(parse, _PARSED)
+    rule.parse_conjunctive_query = lru_cache(maxsize=_PARSED)(query)
     translate: Callable[..., Any] = logic.fast_downward.pddl2sas
     logic.fast_downward.pddl2sas = lru_cache(maxsize=_TRANSLATED)(translate)
+
+
+def copied(parse: Callable[..., Any], most: int) -> Callable[..., Any]:
+    """`parse`, which computes the `most` texts that were asked for last only once.
+
+    What it has parsed is filled in by the engine, so each caller gets a copy.
+    """
+    parsed: OrderedDict[str, Any] = OrderedDict()
+
+    def parse_once(text: str, **options: Any) -> Any:
+        key = f"{text}\x00{sorted(options.items())}"
+        if key in parsed:
+            parsed.move_to_end(key)
+        else:
+            parsed[key] = parse(text, **options)
+            if len(parsed) > most:
+                parsed.popitem(last=False)
+        return copy.deepcopy(parsed[key])
+
+    return parse_once
 
 
 def _load() -> Handlers:

@@ -36,11 +36,13 @@ class Knobs(Strict):
         datasets: which, drawn evenly; none: all of them (with a level: all that have levels).
         level: of difficulty; none takes each dataset's defaults.
         config: settings that all of them share.
+        redraw_slow: draw another question in place of one that takes too much processor time, instead of refusing.
     """
 
     datasets: list[str] = Field(default_factory=list)
     level: int | None = Field(default=None, ge=0, le=1000)
     config: dict[str, JsonValue] = Field(default_factory=dict)
+    redraw_slow: bool = False
 
 
 class ReasoningGymFamily(QuestionFamily):
@@ -82,7 +84,7 @@ class ReasoningGymFamily(QuestionFamily):
                 "config": dict(knobs.config),
             }
 
-        return self.draw(count, seed, choose)
+        return self.draw(count, seed, choose, redraw_slow=knobs.redraw_slow)
 
     def _names(self, knobs: Knobs) -> list[str]:
         known: dict[str, bool] = self.worker.call("names")

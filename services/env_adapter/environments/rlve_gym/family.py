@@ -14,7 +14,7 @@ from triforge.errors import InputError
 from triforge.messages import Params
 
 GENERATE_S: Final = 10.0
-"""Seconds that one problem may take to make; RLVE draws another one after as many."""
+"""Seconds of processor time that one problem may take to make, or one answer to verify."""
 
 
 class ProblemParams(Strict):
@@ -31,10 +31,12 @@ class Knobs(Strict):
     Attributes:
         environments: which, drawn evenly; none: all of them.
         level: how often each controller is updated, so how hard its problems are.
+        redraw_slow: draw another problem in place of one that takes too much processor time, instead of refusing.
     """
 
     environments: list[str] = Field(default_factory=list)
     level: int = Field(default=0, ge=0, le=1000)
+    redraw_slow: bool = False
 
 
 class RlveGymFamily(QuestionFamily):
@@ -44,7 +46,7 @@ class RlveGymFamily(QuestionFamily):
 
     def __init__(self) -> None:
         self.worker = Worker(
-            self.name, "services.env_adapter.environments.rlve_gym.suite", call_s=GENERATE_S
+            self.name, "services.env_adapter.environments.rlve_gym.suite", cpu_s=GENERATE_S
         )
 
     def normalise(self, params: Params) -> Params:
@@ -88,7 +90,7 @@ class RlveGymFamily(QuestionFamily):
                 "parameter": rng.choice(offered),
             }
 
-        return self.draw(count, seed, choose)
+        return self.draw(count, seed, choose, redraw_slow=knobs.redraw_slow)
 
 
 FAMILY: Final = RlveGymFamily()
