@@ -333,7 +333,8 @@ class Ring:
         finally:
             await client.aclose()
         kinds = ("tf:group:", "tf:votes:", "tf:trajectory:", "tf:announced:", "tf:started:")
-        return {name for name in names if name.startswith(kinds)}
+        payloads = {name for name in names if name.startswith(kinds)}
+        return {name for name in payloads if not name.startswith("tf:started:conductor:")}
 
     def ledger(self, run: RunState) -> list[dict[str, Any]]:
         """The record of every committed training step, without what differs from run to run: ids and base versions."""

@@ -21,7 +21,9 @@ import asyncio
 import contextlib
 import logging
 import time
+import uuid
 from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +35,7 @@ from services.trainer.conductor.step import StepResult, StepRunner
 from services.trainer.runs.metrics import STEPS
 from services.trainer.runs.publish import Publisher
 from services.trainer.runs.reporting import Reporting
-from services.trainer.runs.run_store import ENDED, Status
+from services.trainer.runs.run_store import ENDED, Status, Superseded
 from services.trainer.runs.versions import RunWeights
 from triforge.config import RunConfig, parse
 from triforge.errors import TriforgeError, UnavailableError
@@ -80,9 +82,24 @@ class Conductor:
     async def conduct(self, run: RunState) -> None:
         """Bring one run to its end, or to the point where it stops or fails.
 
+        Of several conductors of one deployment the one that holds the run's lease works on it. One that has lost it without
+        noticing (it stood still, or Redis was away) is told by the store, at the latest when it wants to write.
+
         Raises:
             UnavailableError: a service is away; the run stays as it is and is taken up again.
         """
+        async with self._parts.wire.lease(f"conductor:{run.id}") as held:
+            if not held:
+                await asyncio.sleep(self._idle_s)
+                return
+            store = self._parts.store.held_by(uuid.uuid4().hex)
+            self._parts = replace(self._parts, store=store)
+            try:
+                await self._conduct(run)
+            except Superseded:
+                log.warning("run %s is conducted by another process now", run.id)
+
+    async def _conduct(self, run: RunState) -> None:
         parts = self._parts
         run = await asyncio.to_thread(parts.store.take, run.id)
         if run.status in ENDED:
@@ -96,6 +113,8 @@ class Conductor:
             await self._loop(run, config)
         except StopRequested:
             await self._set(run, "stopped", "stopped on request")
+        except Superseded:
+            raise
         except UnavailableError as error:
             await self._wait(run, f"waiting: {error.detail}")
             raise
@@ -114,6 +133,7 @@ class Conductor:
 
     async def _set(self, run: RunState, status: Status, reason: str = "") -> None:
         """End the run; its errands that are still in the queues are dropped by the workers."""
+        await asyncio.to_thread(self._parts.store.status, run.id)  # is it still ours to end?
         with contextlib.suppress(TriforgeError):  # they only cost time
             await self._parts.wire.end_run(run.id)
         await asyncio.to_thread(self._parts.store.set_status, run.id, status, reason)

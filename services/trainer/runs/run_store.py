@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import uuid
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,11 @@ from triforge.store.tables import RunRow, StepRow, WeightsRow
 
 Status = Literal["queued", "running", "stopping", "stopped", "finished", "failed"]
 ENDED: tuple[Status, ...] = ("stopped", "finished", "failed")
+_CONDUCTOR = "conductor"  # among the notes of a run: the token of whoever took it last
+
+
+class Superseded(Exception):  # noqa: N818 (a signal, not a failure)
+    """Another conductor has taken the run; this one has nothing to say about it any more."""
 
 
 class RunStore:
@@ -28,6 +34,22 @@ class RunStore:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._holder = ""
+
+    def held_by(self, token: str) -> Self:
+        """This store for one conductor: once another one has taken a run, its status and all writes raise `Superseded`.
+
+        Whose run it is says the database, in the same transaction as the write. A conductor that stood still for an hour
+        and believes in its lease can therefore do no harm here.
+        """
+        held = copy.copy(self)
+        held._holder = token
+        return held
+
+    def _guard(self, row: RunRow) -> RunRow:
+        if self._holder and row.state.get(_CONDUCTOR) != self._holder:
+            raise Superseded(row.id)
+        return row
 
     def create(
         self, *, name: str, pool_id: str, config: dict[str, Any], idempotency_key: str | None = None
@@ -84,29 +106,28 @@ class RunStore:
     def status(self, run_id: str) -> Status:
         """The run's status now."""
         with self._db.read() as session:
-            return _row(session, run_id).status  # type: ignore[return-value]
+            return self._guard(_row(session, run_id)).status  # type: ignore[return-value]
 
     def take(self, run_id: str) -> RunState:
-        """Begin a queued run; one that was asked to stop in the meantime keeps its status."""
+        """Begin a queued run; one that was asked to stop in the meantime keeps its status. It is this conductor's now."""
         with self._db.write() as session:
             row = _row(session, run_id)
             if row.status == "queued":
                 row.status, row.updated_at = "running", time.time()
+            if self._holder and row.status not in ENDED:
+                row.state = {**row.state, _CONDUCTOR: self._holder}
             return _state(row)
 
     def say(self, run_id: str, reason: str) -> None:
         """Tell people what a run waits for; the next finished step takes it back."""
         with self._db.write() as session:
-            session.execute(update(RunRow).where(RunRow.id == run_id).values(reason=reason))
+            self._guard(_row(session, run_id)).reason = reason
 
     def set_status(self, run_id: str, status: Status, reason: str = "") -> None:
         """Move the run to a status."""
         with self._db.write() as session:
-            session.execute(
-                update(RunRow)
-                .where(RunRow.id == run_id)
-                .values(status=status, reason=reason, updated_at=time.time())
-            )
+            row = self._guard(_row(session, run_id))
+            row.status, row.reason, row.updated_at = status, reason, time.time()
 
     def request_stop(self, run_id: str) -> RunState:
         """Ask a run to stop after what it is doing. Stopping twice is the same as once.
@@ -142,18 +163,20 @@ class RunStore:
     def begin(self, run_id: str, *, state: dict[str, Any], policy: int, reward: int) -> None:
         """Record the versions the run stands at without a step: its base, or new numbers for the same weights."""
         with self._db.write() as session:
-            row = _row(session, run_id)
-            row.state, row.policy_version, row.reward_version = state, policy, reward
+            row = self._guard(_row(session, run_id))
+            row.state = _noted(row, state)
+            row.policy_version, row.reward_version = policy, reward
 
     def run_state(self, run_id: str) -> dict[str, Any]:
         """The conductor's own notes on the run (initial folders, base versions)."""
         with self._db.read() as session:
-            return dict(_row(session, run_id).state)
+            notes = _row(session, run_id).state
+            return {name: value for name, value in notes.items() if name != _CONDUCTOR}
 
     def note(self, run_id: str, name: str, value: Any) -> None:
         """Write one of the conductor's notes; the others stay."""
         with self._db.write() as session:
-            row = _row(session, run_id)
+            row = self._guard(_row(session, run_id))
             row.state = {**row.state, name: value}
 
     def add_weights(
@@ -169,6 +192,7 @@ class RunStore:
         """Record where a version of the run lies, and which it repeats. Recording it twice is the same as once."""
         known = {} if origin is None else {"origin": origin}
         with self._db.write() as session:
+            self._guard(_row(session, run_id))
             session.merge(
                 WeightsRow(
                     run_id=run_id, role=role, version=version, uri=uri, digest=digest, at=time.time(),
@@ -270,12 +294,12 @@ class RunStore:
         `state` replaces the conductor's notes in the same transaction.
         """
         with self._db.write() as session:
+            row = self._guard(_row(session, step.run_id))
             if session.get(StepRow, (step.run_id, step.step)) is not None:
                 return False
-            row = _row(session, step.run_id)
             row.step, row.updated_at, row.reason = step.step, step.at, ""
             row.policy_version, row.reward_version = step.policy_version, step.reward_version
-            row.state = row.state if state is None else state
+            row.state = row.state if state is None else _noted(row, state)
             session.add(
                 StepRow(
                     run_id=step.run_id, step=step.step, policy_version=step.policy_version,
@@ -312,6 +336,12 @@ def _row(session: Session, run_id: str) -> RunRow:
     if row is None:
         raise NotFoundError(f"run {run_id!r} does not exist; GET /v1/runs lists all")
     return row
+
+
+def _noted(row: RunRow, state: dict[str, Any]) -> dict[str, Any]:
+    """Other notes of a run, by the same conductor."""
+    mine = {name: row.state[name] for name in (_CONDUCTOR,) if name in row.state}
+    return {**state, **mine}
 
 
 def _stand(row: RunRow, role: TrainedRole, version: int) -> None:
