@@ -20,7 +20,7 @@ import triforge
 ROOT = Path(__file__).parents[2]
 CODE = ("triforge", "services", "demo")
 ALL_PYTHON = (*CODE, "bench", "experiments", "scripts", "tests")
-ROOMS = ("policy", "local_engine", "env_adapter", "reward", "trainer")
+ROOMS = ("policy", "local_engine", "env_adapter", "reward", "trainer", "dashboard")
 HEAVY = {"torch", "transformers"}
 MAX_LINES = 400
 MAX_ADR_LINES = 60
@@ -214,7 +214,7 @@ def test_the_hall_imports_alone_and_stays_light(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room_exists(room)])
 def test_a_room_imports_without_the_others(room: str, tmp_path: Path) -> None:
-    light = room in {"policy", "env_adapter", "reward"}
+    light = room in {"policy", "env_adapter", "reward", "dashboard"}
     loaded = import_alone(f"services.{room}", tmp_path, HEAVY if light else set())
     everything = {what for names in loaded.values() for what in names}
     assert everything - LEFT == {f"services.{room}"}, loaded

@@ -131,6 +131,7 @@ async def _status(addresses: Settings) -> bool:
             "reward_url",
             "env_adapter_url",
             "trainer_url",
+            "dashboard_url",
         ):
             url = str(getattr(addresses, name))
             try:

@@ -62,6 +62,9 @@ class Settings(Section):
     reward_url: Url = Field(default="http://127.0.0.1:8002", description="Reward room.")
     env_adapter_url: Url = Field(default="http://127.0.0.1:8003", description="env_adapter room.")
     trainer_url: Url = Field(default="http://127.0.0.1:8004", description="Trainer room.")
+    dashboard_url: Url = Field(
+        default="http://127.0.0.1:8005", description="Dashboard: the pages that people look at."
+    )
     engines: str = Field(
         default="http://127.0.0.1:9001",
         description="Comma-separated engines of a policy room: `http://host:port`, `dns+http://name:port` for one a "

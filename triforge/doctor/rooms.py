@@ -16,7 +16,7 @@ from triforge.doctor.findings import Finding, bad, ok, warning
 from triforge.doctor.models import weights
 from triforge.doctor.stores import clock
 
-ROOMS = ("acts", "judges", "rewrites", "reward", "env_adapter", "trainer")
+ROOMS = ("acts", "judges", "rewrites", "reward", "env_adapter", "trainer", "dashboard")
 _ENGINES = ("engines", "acts_engines", "judges_engines", "rewrites_engines")
 _TIMEOUT_S = 5.0
 _DATE_S = 1.0  # a Date header names whole seconds

@@ -18,7 +18,9 @@ from triforge.supervisor.process import ProcessSpec
 
 ENGINE_PORTS: Mapping[Role, int] = {"acts": 9001, "judges": 9011, "rewrites": 9021}
 REDIS_PORT = 6379
-_DOORS = ("acts_url", "judges_url", "rewrites_url", "reward_url", "env_adapter_url", "trainer_url")
+_DOORS = (
+    "acts_url", "judges_url", "rewrites_url", "reward_url", "env_adapter_url", "trainer_url", "dashboard_url",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +230,12 @@ def _rooms(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> lis
             command=_python("services.trainer", "api"),
             env=env,
             ready_url=f"{settings.trainer_url}/readyz",
+        ),
+        ProcessSpec(
+            name="dashboard",
+            command=_python("services.dashboard"),
+            env=env,
+            ready_url=f"{settings.dashboard_url}/readyz",
         ),
         ProcessSpec(
             name="rollout-worker",

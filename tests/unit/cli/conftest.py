@@ -16,7 +16,7 @@ from triforge.cli import main
 from triforge.messages import Event, PoolState, RunState
 
 Said = tuple[int, str, str]
-DOORS = ("ACTS", "JUDGES", "REWRITES", "REWARD", "ENV_ADAPTER", "TRAINER")
+DOORS = ("ACTS", "JUDGES", "REWRITES", "REWARD", "ENV_ADAPTER", "TRAINER", "DASHBOARD")
 
 
 def run_state(status: str = "running", reason: str = "", **changes: object) -> RunState:

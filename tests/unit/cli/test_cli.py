@@ -195,14 +195,14 @@ def test_status_shows_rooms_and_runs_when_all_is_ready(triforge: Triforge, rooms
     rooms.say("GET /readyz", "{}")
     rooms.say("GET /v1/runs", f"[{run_state().model_dump_json()}]")
     code, out, _ = triforge("status")
-    assert (code, out.count(" ready ")) == (0, 6)
+    assert (code, out.count(" ready ")) == (0, 7)
     assert "run-1" in out
 
 
 def test_status_says_what_is_not_ready_and_why(triforge: Triforge, rooms: Rooms) -> None:
     rooms.refuse("GET /readyz", 503, "unavailable", "Redis does not answer")
     code, out, _ = triforge("status")
-    assert (code, out.count("not ready: Redis does not answer")) == (1, 6)
+    assert (code, out.count("not ready: Redis does not answer")) == (1, 7)
 
 
 # ---- addresses ----

@@ -1,0 +1,32 @@
+"""`python -m services.dashboard`: the only wiring of this room."""
+
+from __future__ import annotations
+
+import sys
+from urllib.parse import urlsplit
+
+
+def main() -> int:
+    """Serve the pages."""
+    import uvicorn
+
+    from services.dashboard.app import create_app
+    from services.dashboard.doors import Doors
+    from triforge.config import Settings
+
+    settings = Settings.from_env()
+    rooms = ("trainer", "env_adapter", "reward", "acts", "judges", "rewrites")
+    doors = Doors({name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in rooms})
+    config = uvicorn.Config(
+        create_app(doors=doors),
+        host=settings.host,
+        port=urlsplit(settings.dashboard_url).port or 8005,
+        log_level="warning",
+        timeout_graceful_shutdown=2,  # pages that listen to events never end by themselves
+    )
+    uvicorn.Server(config).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The room's door: pages for people."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from services.dashboard.doors import Doors
+from services.dashboard.pages import Pages
+from services.dashboard.routes import routes
+from services.doors.furniture import install
+from triforge.errors import TriforgeError
+
+_MAX_BODY = 4096  # bytes; nobody sends one
+_HEADERS = {
+    # everything a page loads is the room's own; a text of a model that slipped through as HTML could load and run nothing
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+}
+
+
+def create_app(*, doors: Doors) -> FastAPI:
+    """The ASGI app of the dashboard.
+
+    Args:
+        doors: what it reads.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await doors.close()
+
+    app = FastAPI(title="triforge dashboard", version="1", lifespan=lifespan, openapi_url=None)
+    pages = Pages(doors)
+    install(app, max_body=_MAX_BODY)
+    app.include_router(routes(doors, pages))
+
+    def sorry(status: int, detail: str) -> HTMLResponse:
+        asks = {"www-authenticate": 'Basic realm="triforge: the key is the password"'}
+        return HTMLResponse(
+            pages.problem(status, detail), status_code=status, headers=asks if status == 401 else {}
+        )
+
+    async def ours(_: Request, error: Exception) -> HTMLResponse:
+        assert isinstance(error, TriforgeError)
+        return sorry(error.status, error.detail)
+
+    async def theirs(_: Request, error: Exception) -> HTMLResponse:
+        assert isinstance(error, HTTPException)
+        return sorry(error.status_code, str(error.detail))
+
+    async def malformed(_: Request, error: Exception) -> HTMLResponse:
+        assert isinstance(error, RequestValidationError)
+        fields = ", ".join(str(item["loc"][-1]) for item in error.errors())
+        return sorry(422, f"the address is malformed: {fields}")
+
+    app.add_exception_handler(TriforgeError, ours)
+    app.add_exception_handler(HTTPException, theirs)
+    app.add_exception_handler(RequestValidationError, malformed)
+
+    @app.middleware("http")
+    async def headers(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        response = await call_next(request)
+        response.headers.update(_HEADERS)
+        return response
+
+    return app

@@ -1,0 +1,180 @@
+"""Pages made of what the doors answer."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from services.dashboard.charts import CHARTS, draw, legend
+from services.dashboard.differences import differences
+from services.dashboard.doors import Doors
+from triforge.algorithms.intervals import wilson
+from triforge.messages import Measurement, RunStep
+from triforge.messages.base import ProposalState, TaskState
+
+_NEWEST_RUNS = 50
+_NEWEST_STEPS = 20
+_TEMPLATES = Path(__file__).with_name("html")
+TASK_STATES: tuple[str, ...] = get_args(TaskState)
+REWRITE_STATES: tuple[str, ...] = get_args(ProposalState)
+COLUMNS = (
+    ("success", "success"),
+    ("in band", "in_band"),
+    ("judge bal.", "judge/balanced"),
+    ("unreadable votes", "judge/invalid"),
+    ("held out, sampled", "eval/sampled"),
+    ("held out, greedy", "eval/greedy"),
+    ("not measured", "infrastructure_failures"),
+    ("play s", "seconds/play"),
+    ("train s", "seconds/train"),
+)
+
+
+class Pages:
+    """All pages of the room.
+
+    Args:
+        doors: what they are made of.
+    """
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+        self._templates = Environment(
+            loader=FileSystemLoader(_TEMPLATES),
+            autoescape=True,  # names, instructions and what models say are text
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {"when": _when, "number": _number, "share": _share}
+
+    def _page(self, name: str, **values: Any) -> str:
+        return self._templates.get_template(f"{name}.html").render(**values)
+
+    def problem(self, status: int, detail: str) -> str:
+        """What people see instead of a page."""
+        return self._page("problem", status=status, detail=detail)
+
+    async def overview(self, key: str) -> str:
+        """Rooms, runs and pools."""
+        rooms, runs, pools = await asyncio.gather(
+            self._doors.readiness(), self._doors.runs(key), self._doors.pools(key)
+        )
+        return self._page(
+            "overview",
+            rooms=rooms,
+            addresses=self._doors.addresses,
+            runs=runs[:_NEWEST_RUNS],
+            more_runs=max(0, len(runs) - _NEWEST_RUNS),
+            pools=pools.pools,
+            more_pools=pools.next_cursor is not None,
+        )
+
+    async def run(self, key: str, run_id: str) -> str:
+        """A run."""
+        run, steps, weights = await asyncio.gather(
+            self._doors.run(key, run_id),
+            self._doors.steps(key, run_id),
+            self._doors.weights(key, run_id),
+        )
+        pictures = [
+            (chart, picture, legend(chart, steps))
+            for chart in CHARTS
+            if (picture := draw(chart, steps)) is not None
+        ]
+        return self._page(
+            "run",
+            run=run,
+            live=run.status in ("queued", "running", "stopping"),
+            pictures=pictures,
+            columns=_columns(steps),
+            steps=steps[: -_NEWEST_STEPS - 1 : -1],
+            weights=sorted(weights, key=lambda row: (row.role, -row.version)),
+        )
+
+    async def pool(
+        self, key: str, pool: str, *, tasks: Mapping[str, str], rewrites: Mapping[str, str]
+    ) -> str:
+        """A pool with a page of its tasks and a page of its rewrites."""
+        found, page, proposals = await asyncio.gather(
+            self._doors.pool(key, pool),
+            self._doors.tasks(key, pool, **tasks),
+            self._doors.proposals(key, pool, **rewrites),
+        )
+        return self._page(
+            "pool",
+            pool=found,
+            tasks=page,
+            proposals=proposals,
+            wanted=tasks,
+            wanted_rewrites=rewrites,
+            states=TASK_STATES,
+            rewrite_states=REWRITE_STATES,
+        )
+
+    async def lineage(self, key: str, task_id: str) -> str:
+        """All versions of a task."""
+        lineage = await self._doors.lineage(key, task_id)
+        texts = {version.task.id: version.task.instruction for version in lineage.versions}
+        versions = [
+            (
+                version,
+                differences(texts.get(version.task.parent_id or "", ""), version.task.instruction)
+                if version.task.parent_id
+                else [("same", version.task.instruction)],
+                _success(version.measurements),
+            )
+            for version in lineage.versions
+        ]
+        return self._page("lineage", lineage=lineage, versions=versions, wanted=task_id)
+
+    async def proposal(self, key: str, proposal_id: str) -> str:
+        """A rewrite."""
+        detail = await self._doors.proposal(key, proposal_id)
+        made = detail.proposal
+        return self._page(
+            "proposal",
+            proposal=made,
+            changed=differences(made.instruction_before, made.instruction_after),
+            parent=_success(m for m in detail.measurements if m.purpose == "measure_parent"),
+            candidate=_success(m for m in detail.measurements if m.purpose != "measure_parent"),
+            measurements=detail.measurements,
+            changes=detail.changes,
+        )
+
+
+def _columns(steps: list[RunStep]) -> list[tuple[str, str]]:
+    """The measures that this run has."""
+    known = {name for step in steps for name in step.metrics}
+    return [(title, name) for title, name in COLUMNS if name in known]
+
+
+def _success(measurements: Any) -> dict[str, float] | None:
+    """Successes of measured rollouts and the 95 % interval of their share; None without any."""
+    rows: list[Measurement] = list(measurements)
+    measured = sum(row.measured for row in rows)
+    if not measured:
+        return None
+    successes = sum(row.successes for row in rows)
+    low, high = wilson(successes, measured)
+    return {
+        "successes": successes, "measured": measured, "share": successes / measured, "low": low, "high": high,
+    }  # fmt: skip
+
+
+def _when(seconds: float) -> str:
+    """A time of the wire as people read it, UTC."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

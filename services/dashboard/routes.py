@@ -1,0 +1,140 @@
+"""The pages. They read and show; nothing here changes anything."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Annotated
+
+import httpx
+from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi.responses import HTMLResponse, StreamingResponse
+
+from services.dashboard.doors import Doors
+from services.dashboard.pages import Pages
+from triforge.clients.transport import LOST
+
+_ASSETS = {"style.css": "text/css", "live.js": "text/javascript"}
+_DAY_S = 86_400
+Text = Annotated[str, Query(max_length=200)]
+EventId = Annotated[str, Query(pattern=r"^\d{1,19}(-\d{1,19})?$")]
+
+
+def key_of(authorization: Annotated[str, Header()] = "") -> str:
+    """The key that came with the request: a bearer token, or the password that a browser asked for; else empty."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return given.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return ""
+
+
+Key = Annotated[str, Depends(key_of)]
+
+
+def routes(doors: Doors, pages: Pages) -> APIRouter:
+    """All pages of the room."""
+    router = APIRouter(default_response_class=HTMLResponse)
+
+    @router.get("/")
+    async def overview(key: Key) -> str:
+        """Rooms, runs and pools."""
+        return await pages.overview(key)
+
+    @router.get("/runs/{run_id}")
+    async def run(run_id: str, key: Key) -> str:
+        """A run: where it stands, its curves, its newest steps, its weights."""
+        return await pages.run(key, run_id)
+
+    @router.get("/pools/{pool}")
+    async def pool(
+        pool: str,
+        key: Key,
+        search: Text = "",
+        state: Text = "",
+        rewrites: Text = "",
+        cursor: str = "",
+        after: str = "",
+    ) -> str:
+        """A pool: its tasks (`search`, `state`, `cursor`) and its rewrites (`rewrites` is a state, `after` a cursor)."""
+        return await pages.pool(
+            key,
+            pool,
+            tasks={"search": search, "state": state, "cursor": cursor},
+            rewrites={"state": rewrites, "cursor": after},
+        )
+
+    @router.get("/tasks/{task_id}")
+    async def task(task_id: str, key: Key) -> str:
+        """All versions of a task, with what changed from each to the next and how each was measured."""
+        return await pages.lineage(key, task_id)
+
+    @router.get("/proposals/{proposal_id}")
+    async def proposal(proposal_id: str, key: Key) -> str:
+        """A rewrite with everything said about it."""
+        return await pages.proposal(key, proposal_id)
+
+    router.include_router(_events(doors))
+    router.include_router(_assets())
+    return router
+
+
+def _events(doors: Doors) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/runs/{run_id}/events", response_class=StreamingResponse)
+    async def events(
+        run_id: str,
+        key: Key,
+        after: EventId | None = None,
+        last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,19}(-\d{1,19})?$")] = None,
+    ) -> StreamingResponse:
+        """The events of a run from now on, or after an event."""
+        since = last_event_id or after or f"{int(time.time() * 1000)}-0"
+        opened = doors.events(key, run_id, since)
+        reply = await opened.__aenter__()  # a refusal is answered as one, before the stream begins
+
+        async def lines() -> AsyncIterator[bytes]:
+            try:
+                async for part in _whole(reply):
+                    yield part
+            finally:
+                await opened.__aexit__(None, None, None)
+
+        return StreamingResponse(lines(), media_type="text/event-stream")
+
+    return router
+
+
+def _assets() -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/assets/{name}", response_class=Response)
+    async def asset(name: str) -> Response:
+        """The style and the script of all pages."""
+        if name not in _ASSETS:
+            return Response("no such file", status_code=404, media_type="text/plain")
+        content = files("services.dashboard").joinpath("html", name).read_bytes()
+        return Response(
+            content,
+            media_type=_ASSETS[name],
+            headers={"cache-control": f"public, max-age={_DAY_S}"},
+        )
+
+    return router
+
+
+async def _whole(reply: httpx.Response) -> AsyncIterator[bytes]:
+    """The stream until it ends or breaks off; the browser takes it up again by itself."""
+    try:
+        async for part in reply.aiter_bytes():
+            yield part
+    except LOST:
+        return

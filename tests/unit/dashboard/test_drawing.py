@@ -1,0 +1,80 @@
+"""Curves and word-by-word differences."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.dashboard.charts import Chart, draw, legend
+from services.dashboard.differences import differences
+from triforge.messages import RunStep
+
+SECONDS = Chart("Seconds", "s", {"play": "a", "train": "b"})
+
+
+def steps(*metrics: dict[str, float]) -> list[RunStep]:
+    return [
+        RunStep(run_id="r", step=n, at=0.0, policy_version=1, reward_version=1, metrics=row)
+        for n, row in enumerate(metrics)
+    ]
+
+
+def points(svg: str) -> list[list[tuple[float, float]]]:
+    lines = re.findall(r'polyline points="([^"]*)"', svg)
+    return [[tuple(map(float, p.split(","))) for p in line.split()] for line in lines]  # type: ignore[misc]
+
+
+def test_values_stand_where_the_axis_says() -> None:
+    svg = str(draw(SECONDS, steps({"a": 0.0}, {"a": 10.0}, {"a": 4.0})))
+    ((first, second, third),) = points(svg)
+    assert [x for x, _ in (first, second, third)] == [46.0, 298.0, 550.0]
+    bottom, top = first[1], second[1]
+    assert (bottom, top) == (196.0, 10.0)  # 10 is the top of an axis whose largest value is 10
+    assert third[1] == pytest.approx(bottom + 0.4 * (top - bottom))
+
+
+@pytest.mark.parametrize(
+    ("largest", "top"), [(0.0, 1), (0.7, 1), (1.2, 2), (33.0, 50), (70.0, 100), (5e6, 5e6)]
+)
+def test_the_axis_ends_at_a_round_number_above_all_values(largest: float, top: float) -> None:
+    svg = str(draw(SECONDS, steps({"a": largest})))
+    assert f">{top:g}</text>" in svg
+
+
+def test_a_share_is_drawn_from_nothing_to_all() -> None:
+    chart = Chart("Success", "share", {"train": "a"}, share=True)
+    assert ">1</text>" in str(draw(chart, steps({"a": 0.02})))
+
+
+def test_lines_without_values_are_left_out_and_no_line_is_no_picture() -> None:
+    measured = steps({"b": 1.0}, {"b": math.nan}, {"b": 3.0})
+    svg = str(draw(SECONDS, measured))
+    assert [len(line) for line in points(svg)] == [2]
+    assert 'class="series s0"><title>train: 3</title>' in svg
+    assert legend(SECONDS, measured) == [(0, "train", 3.0)]
+    assert draw(SECONDS, steps({"c": 1.0})) is None
+    assert draw(SECONDS, []) is None
+
+
+def test_a_long_run_is_thinned_and_keeps_its_newest_step() -> None:
+    (line,) = points(str(draw(SECONDS, steps(*({"a": float(n)} for n in range(5000))))))
+    assert len(line) <= 601
+    assert line[-1][0] == 550.0
+
+
+def test_a_rewrite_is_shown_word_by_word() -> None:
+    assert differences("put a mug in it", "put two mugs in it") == [
+        ("same", "put "), ("gone", "a"), ("new", "two"), ("same", " "), ("gone", "mug"), ("new", "mugs"),
+        ("same", " in it"),
+    ]  # fmt: skip
+
+
+@given(st.text(), st.text())
+def test_both_texts_can_be_read_from_the_difference(before: str, after: str) -> None:
+    parts = differences(before, after)
+    assert "".join(text for what, text in parts if what != "new") == before
+    assert "".join(text for what, text in parts if what != "gone") == after

@@ -1,0 +1,286 @@
+"""The pages: what they show, whose key they ask with, and that text stays text."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.dashboard.app import create_app
+from services.dashboard.doors import Doors
+
+GOLDEN = Path(__file__).parents[2] / "contract" / "messages"
+ROOMS = ("trainer", "env_adapter", "reward", "acts", "judges", "rewrites")
+EVIL = '<img src=x onerror="alert(1)">&"\''
+
+
+def golden(name: str, /, **changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+    return found | changes
+
+
+class Deployment(httpx.AsyncBaseTransport):
+    """All doors at once, with canned answers.
+
+    Attributes:
+        answers: status and body by path.
+        asked: (host and path, query, authorization) of every request.
+        down: hosts that do not answer.
+    """
+
+    def __init__(self) -> None:
+        run = golden("RunState", id="run-1", name="mine", pool_id="pool-1", status="running")
+        step = golden("RunStep", run_id="run-1")
+        metrics = {"success": 0.25, "eval/sampled": 0.5, "seconds/play": 12.0, "other": 3.0}
+        steps = [step | {"step": n, "metrics": metrics} for n in range(3)]
+        pool = golden("PoolState", id="pool-1", name="kitchen")
+        self.answers: dict[str, tuple[int, Any]] = {
+            "/readyz": (200, {"status": "ready"}),
+            "/v1/runs": (200, [run]),
+            "/v1/runs/run-1": (200, run),
+            "/v1/runs/run-1/steps": (200, steps),
+            "/v1/runs/run-1/weights": (200, [golden("WeightsRecord")]),
+            "/v1/pools": (200, golden("PoolPage", pools=[pool], next_cursor=None)),
+            "/v1/pools/pool-1": (200, pool),
+            "/v1/pools/pool-1/tasks": (200, golden("TaskPage", next_cursor="page 2")),
+            "/v1/pools/pool-1/proposals": (200, golden("ProposalPage")),
+            "/v1/tasks/task-1/lineage": (200, golden("Lineage")),
+            "/v1/proposals/p-1": (200, golden("ProposalDetail")),
+        }
+        self.asked: list[tuple[str, str, str]] = []
+        self.down: set[str] = set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(
+            (
+                f"{request.url.host}{request.url.path}",
+                request.url.query.decode(),
+                request.headers.get("authorization", ""),
+            )
+        )
+        if request.url.host in self.down:
+            raise httpx.ConnectError("refused", request=request)
+        if request.url.path.endswith("/events"):
+            lines = b'id: 5-0\nevent: step\ndata: {"kind": "step"}\n\n'
+            return httpx.Response(200, content=lines, request=request)
+        status, body = self.answers.get(
+            request.url.path, (404, {"detail": "there is no such thing"})
+        )
+        return httpx.Response(status, json=body, request=request)
+
+    def refuse(self, path: str, status: int, detail: str) -> None:
+        self.answers[path] = (status, {"type": "about:blank", "status": status, "detail": detail})
+
+
+@pytest.fixture
+def deployment() -> Deployment:
+    return Deployment()
+
+
+@pytest.fixture
+async def browser(deployment: Deployment) -> AsyncIterator[httpx.AsyncClient]:
+    doors = Doors({name: f"http://{name}" for name in ROOMS}, transport=deployment)
+    app = httpx.ASGITransport(create_app(doors=doors))
+    async with httpx.AsyncClient(transport=app, base_url="http://dashboard") as client:
+        yield client
+    await doors.close()
+
+
+async def test_the_first_page_shows_rooms_runs_and_pools(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    deployment.down.add("judges")
+    reply = await browser.get("/")
+    assert reply.status_code == 200
+    assert '<a href="/runs/run-1">run-1</a>' in reply.text
+    assert '<a href="/pools/pool-1">kitchen</a>' in reply.text
+    assert "no answer (ConnectError)" in reply.text
+    assert reply.text.count(">ready<") == len(ROOMS) - 1
+
+
+async def test_an_empty_deployment_says_how_to_begin(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    deployment.answers["/v1/runs"] = (200, [])
+    deployment.answers["/v1/pools"] = (200, {"pools": []})
+    text = (await browser.get("/")).text
+    assert "triforge run start POOL" in text
+    assert "triforge pool create NAME" in text
+
+
+async def test_a_run_shows_its_curves_steps_weights_and_all_measures(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    text = (await browser.get("/runs/run-1")).text
+    assert (
+        'aria-label="Success of the policy: held out, sampled, training tasks, steps 0 to 2"'
+        in text
+    )
+    assert 'aria-label="Seconds by phase: play, steps 0 to 2"' in text
+    assert "judge" in text
+    assert "<td>other</td>" in text
+    assert golden("WeightsRecord")["uri"] in text
+    assert 'data-events="/runs/run-1/events"' in text
+
+
+async def test_a_run_that_has_ended_is_not_followed(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    ended = golden("RunState", id="run-1", status="failed", reason="the disk is full")
+    deployment.answers["/v1/runs/run-1"] = (200, ended)
+    deployment.answers["/v1/runs/run-1/steps"] = (200, [])
+    text = (await browser.get("/runs/run-1")).text
+    assert "data-events" not in text
+    assert "the disk is full" in text
+    assert "No step has finished yet." in text
+
+
+async def test_a_pool_is_searched_and_paged_through_its_doors(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    reply = await browser.get("/pools/pool-1?search=mug&state=active&rewrites=awaiting&after=c9")
+    assert reply.status_code == 200
+    queries = {path: query for path, query, _ in deployment.asked}
+    assert queries["env_adapter/v1/pools/pool-1/tasks"] == "limit=50&search=mug&state=active"
+    assert queries["env_adapter/v1/pools/pool-1/proposals"] == "limit=50&state=awaiting&cursor=c9"
+    assert 'href="?search=mug&amp;state=active&amp;cursor=page%202"' in reply.text
+
+
+async def test_a_task_shows_what_changed_from_version_to_version(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    lineage = golden("Lineage")
+    root = lineage["versions"][0]
+    first = root | {
+        "task": golden(
+            "Task", id="t0", version=0, parent_id=None, instruction="put a mug in the shelf"
+        )
+    }
+    second = root | {
+        "task": golden(
+            "Task", id="t1", version=1, parent_id="t0", instruction="put a hot mug in the fridge"
+        ),
+        "measurements": [golden("Measurement", successes=1, measured=4)],
+    }
+    deployment.answers["/v1/tasks/task-1/lineage"] = (200, lineage | {"versions": [first, second]})
+    text = (await browser.get("/tasks/task-1")).text
+    assert "put a<ins> hot</ins> mug in the <del>shelf</del><ins>fridge</ins>" in text
+    assert "0.250 <small>[0.046, 0.699], 1 of 4</small>" in text
+
+
+async def test_a_rewrite_shows_critic_prompt_answer_and_both_measurements(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    detail = golden("ProposalDetail")
+    said = {"critic": "the critic said", "prompt": "the prompt said", "answer": "the answer said"}
+    rows = [
+        golden("Measurement", purpose="measure_parent", successes=0, measured=8),
+        golden("Measurement", purpose="measure_candidate", successes=4, measured=8),
+    ]
+    changed = detail | {"proposal": detail["proposal"] | said, "measurements": rows}
+    deployment.answers["/v1/proposals/p-1"] = (200, changed)
+    text = (await browser.get("/proposals/p-1")).text
+    assert all(line in text for line in said.values())
+    assert "0.000 <small>[0.000, 0.324], 0 of 8</small>" in text
+    assert "0.500 <small>[0.215, 0.785], 4 of 8</small>" in text
+
+
+async def test_what_models_and_people_wrote_is_never_html(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    run = golden("RunState", id="run-1", name=EVIL, reason=EVIL, config={"run": {"name": EVIL}})
+    deployment.answers["/v1/runs/run-1"] = (200, run)
+    deployment.answers["/v1/runs"] = (200, [run])
+    detail = golden("ProposalDetail")
+    evil = dict.fromkeys(
+        ("critic", "prompt", "answer", "instruction_before", "instruction_after", "reason"), EVIL
+    )
+    deployment.answers["/v1/proposals/p-1"] = (
+        200,
+        detail | {"proposal": detail["proposal"] | evil},
+    )
+    deployment.answers["/v1/pools/pool-1"] = (200, golden("PoolState", name=EVIL))
+    pages = ("/", "/runs/run-1", "/proposals/p-1", "/pools/pool-1", f"/pools/{'%3Cimg%20src=x%3E'}")
+    for page in pages:
+        reply = await browser.get(page)
+        assert "<img" not in reply.text, page
+        assert "script-src 'self'" in reply.headers["content-security-policy"]
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"somebody:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (basic("tfk_1_a:b"), "Bearer tfk_1_a:b"),
+        ("Bearer tfk_1_ab", "Bearer tfk_1_ab"),
+        ("Basic %%%", ""),
+        ("", ""),
+    ],
+)
+async def test_the_key_of_the_browser_goes_to_the_doors_and_nowhere_else(
+    browser: httpx.AsyncClient, deployment: Deployment, given: str, sent: str
+) -> None:
+    await browser.get("/", headers={"authorization": given} if given else {})
+    keys = {path: key for path, _, key in deployment.asked}
+    assert keys["trainer/v1/runs"] == keys["env_adapter/v1/pools"] == sent
+    assert {key for path, key in keys.items() if path.endswith("/readyz")} == {""}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_door_that_asks_for_a_key_makes_the_browser_ask(
+    browser: httpx.AsyncClient, deployment: Deployment, status: int
+) -> None:
+    deployment.refuse("/v1/runs", status, "a key is needed")
+    reply = await browser.get("/")
+    assert reply.status_code == 401
+    assert reply.headers["www-authenticate"].startswith("Basic ")
+    assert "a key is needed" in reply.text
+
+
+async def test_what_is_not_there_and_who_does_not_answer_get_a_page_with_the_reason(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    missing = await browser.get("/runs/no-such")
+    assert (missing.status_code, "there is no such thing" in missing.text) == (404, True)
+    assert (await browser.get("/nothing")).status_code == 404
+    malformed = await browser.get("/runs/run-1/events?after=now")
+    assert (malformed.status_code, "after" in malformed.text) == (422, True)
+    deployment.down.add("trainer")
+    away = await browser.get("/")
+    assert (away.status_code, "trainer" in away.text) == (503, True)
+    assert (await browser.post("/")).status_code == 405
+
+
+async def test_the_events_of_a_run_go_through_from_now_or_after_the_last_one_seen(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    reply = await browser.get("/runs/run-1/events", headers={"last-event-id": "7-1"})
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    assert reply.text == 'id: 5-0\nevent: step\ndata: {"kind": "step"}\n\n'
+    assert deployment.asked[-1][:2] == ("trainer/v1/runs/run-1/events", "after=7-1")
+    await browser.get("/runs/run-1/events")
+    since = deployment.asked[-1][1].removeprefix("after=").removesuffix("-0")
+    assert int(since) > 1_700_000_000_000
+
+
+async def test_style_and_script_are_served_and_nothing_else(browser: httpx.AsyncClient) -> None:
+    assert (await browser.get("/assets/style.css")).headers["content-type"].startswith("text/css")
+    assert "EventSource" in (await browser.get("/assets/live.js")).text
+    for name in ("base.html", "..%2Fpages.py", "%2e%2e"):
+        assert (await browser.get(f"/assets/{name}")).status_code == 404
+
+
+async def test_the_room_has_the_furniture_of_all_rooms(browser: httpx.AsyncClient) -> None:
+    assert (await browser.get("/healthz")).json()["status"] == "alive"
+    assert (await browser.get("/readyz")).status_code == 200
+    assert (await browser.get("/metrics")).status_code == 200
+    call: Callable[..., Any] = browser.get
+    assert (await call("/openapi.json")).status_code == 404
