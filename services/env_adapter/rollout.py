@@ -37,6 +37,7 @@ from triforge.rollout.protocols import (
     ProgramFamily,
 )
 from triforge.rollout.seeds import derive_seed
+from triforge.watching import about, tracing
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -206,7 +207,8 @@ class RolloutWorker:
             deadline_s=group.judge_deadline_s,
             prompt=group.judge_prompt,
         )
-        await self._insist(lambda: self._wire.send_judge(task))
+        with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):
+            await self._insist(lambda: self._wire.send_judge(task))
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         return await patiently(call, patience_s=self._patience_s)

@@ -18,6 +18,8 @@ from services.local_engine.request import UnknownParameterError
 from services.local_engine.service import Service
 from services.local_engine.updates import Updates
 from triforge.errors import PolicyError, TriforgeError, UnavailableError
+from triforge.watching import tracing
+from triforge.watching.asgi import take_headers
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ _ROUTES = {
     },
 }
 _MODEL = _Route(information.model)
+_TRACED = ("/generate", "/v1/chat/completions", "/v1/completions")
 
 
 class App:
@@ -89,7 +92,13 @@ class App:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._serve(scope, Exchange(scope, receive, send))
+            above = take_headers(scope["headers"])
+            exchange = Exchange(scope, receive, send)
+            if not tracing.is_on() or exchange.path not in _TRACED:
+                await self._serve(scope, exchange)
+                return
+            with tracing.served(f"{exchange.method} {exchange.path}", above):
+                await self._serve(scope, exchange)
 
     async def _serve(self, scope: Scope, exchange: Exchange) -> None:
         path = exchange.path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -19,6 +19,8 @@ from services.doors.limits import BodyTooLargeError
 from services.doors.problems import input_error, response_to
 from services.policy.gateway import Gateway
 from triforge.messages import GenerateReply, GenerateRequest
+from triforge.watching import tracing
+from triforge.watching.ids import came_with
 
 _T = TypeVar("_T")
 
@@ -125,9 +127,13 @@ class NativeDoor:
             return
         try:
             headers = dict(scope["headers"])
+            came_with(headers.get(b"baggage", b""))
             authorise(headers.get(b"authorization", b""), self._api_key)
             body = await self._read(headers.get(b"content-length", b"0"), receive)
-            found = await unless_gone(receive, answer(self._gateway, body))
+            if tracing.is_on():
+                found = await self._traced(headers, receive, body)
+            else:
+                found = await unless_gone(receive, answer(self._gateway, body))
         except GoneError:
             return
         except Exception as error:  # noqa: BLE001 - the last line before the web server
@@ -136,6 +142,11 @@ class NativeDoor:
         size = (b"content-length", str(len(found)).encode())
         await send({"type": "http.response.start", "status": 200, "headers": [_JSON, size]})
         await send({"type": "http.response.body", "body": found})
+
+    async def _traced(self, headers: Mapping[bytes, bytes], receive: Receive, body: bytes) -> bytes:
+        above = headers.get(b"traceparent", b"").decode("latin-1")
+        with tracing.served(f"POST {PATH}", above):
+            return await unless_gone(receive, answer(self._gateway, body))
 
     async def _read(self, declared: bytes, receive: Receive) -> bytes:
         if declared.isdigit() and int(declared) > self._max_body:

@@ -45,6 +45,7 @@ from triforge.errors import (
     UnavailableError,
     WeightsError,
 )
+from triforge.watching import tracing
 
 GENERATE_TIMEOUT_S = (
     600.0  # a long answer on a busy CPU engine; the caller's own deadline is shorter
@@ -189,12 +190,17 @@ class SGLangEngine:
         # The copies that an engine makes of a prompt for its n samples have names of its own choice.
         rids = [uuid.uuid4().hex for _ in prompts] if prompts[0].n == 1 else []
         try:
+            body = self._body(prompts, rids, adapter)
             with self._named():
-                found = await self._post(self._body(prompts, rids, adapter))
+                found = await (self._traced(body) if tracing.is_on() else self._post(body))
         except asyncio.CancelledError:
             self._give_up(rids)
             raise
         return samples_of(found, prompts, self.url)
+
+    async def _traced(self, body: bytes) -> Any:
+        with tracing.span("engine /generate", "client", engine=self.url):
+            return await self._post(body)
 
     def _give_up(self, rids: Sequence[str]) -> None:
         """Tell the engine, in the background, that nobody waits for these answers any more.

@@ -22,6 +22,7 @@ from triforge.clients.transport import (
     session_of,
     unreachable,
 )
+from triforge.watching import tracing
 
 _OK = 200
 
@@ -31,7 +32,8 @@ async def stream_lines(
 ) -> AsyncGenerator[str, None]:
     """POST and give the lines of the answer as they come. Tried once. Errors: see `request`."""
     try:
-        async with client.stream("POST", path, content=body, headers=JSON_HEADERS) as response:
+        headers = JSON_HEADERS | tracing.headers()
+        async with client.stream("POST", path, content=body, headers=headers) as response:
             if not response.is_success:
                 await response.aread()
                 raise error_of(response)
@@ -91,9 +93,11 @@ class JsonPost:
             return await post_json(self.client, self._path, body)
         if self._session is None:
             self._session = self._connect()
+        along = tracing.headers()
+        headers = self._headers | along if along else self._headers
         try:
             async with self._session.post(
-                self._url, data=body, headers=self._headers, timeout=self._timeout
+                self._url, data=body, headers=headers, timeout=self._timeout
             ) as answer:
                 content = await answer.read()
         except LOST as error:

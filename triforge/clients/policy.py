@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -14,6 +15,8 @@ from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
 from triforge.errors import InputError, PolicyError
 from triforge.messages import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
+from triforge.watching import known, tracing
+from triforge.watching.ids import Ids, common, only
 
 # Sampling again is harmless, so a lost or refused request is simply sent again for this long.
 PATIENCE_S = 60.0
@@ -22,7 +25,8 @@ BUSY_S = 3600.0
 TIMEOUT_S = 600.0
 
 
-_Waiting = tuple[GenerateRequest, asyncio.Future[GenerateReply]]
+# A request, its answer, and for whom it is asked: ids, and a span while traces are on.
+_Waiting = tuple[GenerateRequest, asyncio.Future[GenerateReply], Ids, Any]
 
 
 class _Batch(BaseModel):
@@ -115,23 +119,41 @@ class PolicyClient:
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Sample. See `generate_many`."""
-        if self._batch <= 1 or request.sampling.max_new_tokens > self._batch_tokens:
-            return (await self.generate_many([request]))[0]
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[GenerateReply] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._flush)
-        self._waiting.append((request, future))
-        return await future
+        return (await self.generate_many([request]))[0]
 
     async def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
-        """Sample for many prompts in one round trip; one reply a request, in order.
+        """Sample for many prompts at once; one reply a request, in order.
+
+        They travel together; if they are few and short, together with those of other callers.
 
         Raises:
             InputError: a request is malformed, cannot be rendered or is too long.
             PolicyError: the room or its engines failed.
             UnavailableError: nothing answers until the patience ends.
         """
+        if not tracing.is_on():
+            return await self._answer(requests, None)
+        with tracing.span("generate", "client", prompts=len(requests)) as opened:
+            return await self._answer(requests, opened)
+
+    async def _answer(
+        self, requests: Sequence[GenerateRequest], opened: Any
+    ) -> list[GenerateReply]:
+        few = len(requests) < self._batch
+        if few and all(r.sampling.max_new_tokens <= self._batch_tokens for r in requests):
+            return await asyncio.gather(*(self._join(request, opened) for request in requests))
+        return await self._ask(requests)
+
+    def _join(self, request: GenerateRequest, opened: Any) -> asyncio.Future[GenerateReply]:
+        """Have a request answered together with what others ask in this turn of the loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[GenerateReply] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.append((request, future, known(), opened))
+        return future
+
+    async def _ask(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         body = _Batch.model_construct(requests=requests).model_dump_json().encode()
         response = await request(
             self._http,
@@ -184,22 +206,30 @@ class PolicyClient:
         wanted = [item for item in share if not item[1].done()]  # not those that were given up
         if not wanted:
             return
-        requests = [request for request, _ in wanted]
-        task = asyncio.create_task(self.generate_many(requests))
+        task = asyncio.create_task(self._ask_together(wanted))
         self._sending.add(task)
         task.add_done_callback(functools.partial(self._deliver, wanted))
 
         def given_up(_: asyncio.Future[GenerateReply]) -> None:
-            if all(future.done() for _, future in wanted):
+            if all(future.done() for _, future, *_ in wanted):
                 task.cancel()  # closes the connection, and the room stops sampling
 
-        for _, future in wanted:
+        for _, future, *_ in wanted:
             future.add_done_callback(given_up)
+
+    async def _ask_together(self, share: Sequence[_Waiting]) -> list[GenerateReply]:
+        """The task began inside of one of them; it is about what they have in common."""
+        requests = [request for request, *_ in share]
+        with only(common([ids for *_, ids, _ in share])):
+            if not tracing.is_on():
+                return await self._ask(requests)
+            with tracing.batch("generate batch", [opened for *_, opened in share]):
+                return await self._ask(requests)
 
     def _deliver(self, share: Sequence[_Waiting], task: asyncio.Task[list[GenerateReply]]) -> None:
         self._sending.discard(task)
         if task.cancelled():
-            for _, future in share:
+            for _, future, *_ in share:
                 future.cancel()
             return
         error = task.exception()
@@ -207,7 +237,7 @@ class PolicyClient:
             for item in share:  # one caller's bad request is not the others' failure
                 self._send([item])
             return
-        for position, (_, future) in enumerate(share):
+        for position, (_, future, *_) in enumerate(share):
             if future.done():
                 continue
             if error is None:

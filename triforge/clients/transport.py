@@ -32,6 +32,7 @@ from triforge.errors import (
     TriforgeError,
     UnavailableError,
 )
+from triforge.watching import tracing
 
 CONNECT_TIMEOUT_S = 5.0
 # Shorter than the keep-alive of any server we talk to (uvicorn closes after 5 s): a connection that the server closes
@@ -207,7 +208,9 @@ async def _once(
             content=content,
             params=query or None,
             timeout=timeout,
-            headers=(JSON_HEADERS if content is not None else {}) | dict(headers or {}),
+            headers=(JSON_HEADERS if content is not None else {})
+            | tracing.headers()
+            | dict(headers or {}),
         )
     except LOST as error:
         raise unreachable(client, method, path, error) from error

@@ -10,6 +10,8 @@ ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK = "triforge.rollout", "triforge.judge", "tr
 UNIT_TEST_TASK = "triforge.unit_tests"
 JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
 
+SENT_AT = "triforge_sent_at"  # header of an errand: when it was sent, in seconds since 1970
+
 
 def batches_stream(role: TrainedRole) -> str:
     """The stream of one learner's batches."""

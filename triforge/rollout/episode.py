@@ -39,6 +39,7 @@ from triforge.rollout.patience import patiently
 from triforge.rollout.protocols import Environment, Generate, KeepImage, Observation, StepResult
 from triforge.rollout.seeds import derive_seed
 from triforge.rollout.tape import Tape, content_of
+from triforge.watching import about, tracing
 
 MakeEnvironment = Callable[[], Environment]
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]
@@ -87,11 +88,13 @@ async def run_group(
     played = dict(known or {})
 
     async def play(index: int) -> None:
-        async with slots or asyncio.Semaphore():
-            trajectory = await play_episode(
-                make, generate, task, group, index, keep=keep, patience_s=patience_s
-            )
-        played[index] = trajectory if ended is None else await ended(trajectory)
+        name = trajectory_id(group.group_id, index)
+        with about(trajectory=name), tracing.trajectory(name):
+            async with slots or asyncio.Semaphore():
+                trajectory = await play_episode(
+                    make, generate, task, group, index, keep=keep, patience_s=patience_s
+                )
+            played[index] = trajectory if ended is None else await ended(trajectory)
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -128,9 +131,10 @@ async def play_episode(
         except Exception as error:  # noqa: BLE001 (an adapter may raise anything; failure is data)
             trajectory = _Episode(task, group, index).end(_failed(_blame(error, "make")))
         else:
-            trajectory = await run_episode(
-                environment, generate, task, group, index, keep=keep, patience_s=patience_s
-            )
+            with tracing.span("episode", attempt=retries):
+                trajectory = await run_episode(
+                    environment, generate, task, group, index, keep=keep, patience_s=patience_s
+                )
         error_info = trajectory.outcome.error
         final = trajectory.measured or error_info is None or not error_info.retryable
         if final or retries >= group.retries:

@@ -49,11 +49,12 @@ def about(**ids: object) -> Iterator[None]:
 @contextlib.contextmanager
 def only(ids: Ids) -> Iterator[None]:
     """Everything inside is about these alone: for work on behalf of several, from within one of them."""
-    token = _KNOWN.set(ids)
+    own, came = _KNOWN.set(ids), _CAME.set(b"")
     try:
         yield
     finally:
-        _KNOWN.reset(token)
+        _KNOWN.reset(own)
+        _CAME.reset(came)
 
 
 def ids_of(message: Any) -> dict[str, str]:
