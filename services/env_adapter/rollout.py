@@ -42,6 +42,12 @@ from triforge.watching import about, tracing
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
+_DROPPED = {
+    "ended": "its run has ended",
+    "settled": "its step is committed",
+    "held": "another worker is at it",
+}
+
 EPISODES = Counter("triforge_episodes_total", "Episodes that ended, by how.", ["ended"])
 EPISODE_RETRIES = Counter("triforge_episode_retries_total", "Fresh tries of episodes.")
 EPISODE_SECONDS = Histogram(
@@ -92,16 +98,11 @@ class RolloutWorker:
             UnavailableError: Redis or the database does not answer; deliver the errand again later.
             NotFoundError: the store has no such task; delivering again would not help.
         """
-        if await self._wire.is_ended(group.run_id):
-            _log.info("%s is dropped: its run has ended", group.group_id)
-            return
-        async with self._wire.lease(group.group_id) as held:
-            if not held:
+        async with self._wire.take_group(group) as taken:
+            if not taken.ours:
+                _log.info("%s is dropped: %s", group.group_id, _DROPPED[taken.state])
                 return
-            if await self._wire.is_settled(group.group_id):
-                _log.info("%s is dropped: its step is committed", group.group_id)
-                return
-            played = await self._wire.group(group.group_id)
+            played = taken.payload
             if played is None:
                 played = await self._play(group)
                 await self._send_tests(played)
@@ -146,11 +147,9 @@ class RolloutWorker:
 
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
         """Rollouts of an earlier delivery, with their judge errands sent again if they have no votes."""
-        known: dict[int, Trajectory] = {}
-        for index in range(group.rollouts):
-            found = await self._wire.trajectory(trajectory_id(group.group_id, index))
-            if found is not None:
-                known[index] = found
+        names = [trajectory_id(group.group_id, index) for index in range(group.rollouts)]
+        found = await self._wire.trajectories(names)
+        known = {index: one for index, one in enumerate(found) if one is not None}
         if known:
             voted = await self._wire.voted(group.group_id)
             for trajectory in known.values():

@@ -156,6 +156,20 @@ async def test_many_are_answered_in_order() -> None:
     assert server.batches == [["a", "b"]]
 
 
+async def test_short_lists_of_several_callers_travel_together_and_a_bad_one_fails_alone() -> None:
+    server = Server()
+    async with server.client(batch=8) as client:
+        lists = [["a", "b"], ["c"], ["d", "bad"]]
+        calls = [client.generate_many([asked(word) for word in words]) for words in lists]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert server.batches[0] == ["a", "b", "c", "d", "bad"]
+        assert isinstance(found[2], InputError)
+        said = [[r.outputs[0].text for r in f] for f in found if not isinstance(f, BaseException)]
+        assert said == [["a", "b"], ["c"]]
+        await client.generate_many([asked(word) for word in "abcdefgh"])
+    assert server.batches[-1] == list("abcdefgh"), "a list that fills a batch goes by itself"
+
+
 @pytest.mark.parametrize("answer", [{"replies": []}, {"answers": []}])
 async def test_an_answer_of_something_else_is_a_policy_error(answer: dict[str, Any]) -> None:
     server = Server()
