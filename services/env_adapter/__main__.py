@@ -18,6 +18,8 @@ def api() -> int:
     """Serve pools, tasks, lineage and plans over REST."""
     import uvicorn
 
+    from services.doors.entrance import entrance_of
+    from services.doors.server import careful
     from services.env_adapter.app import Parts, create_app
     from services.env_adapter.environments import registry
     from triforge.config import Settings
@@ -31,6 +33,7 @@ def api() -> int:
             family=registry.family,
             max_body=settings.max_body,
             max_upload=settings.max_upload,
+            entrance=entrance_of(settings, "env_adapter", database),
         )
     )
     config = uvicorn.Config(
@@ -38,6 +41,7 @@ def api() -> int:
         host=settings.host,
         port=urlsplit(settings.env_adapter_url).port or 8003,
         **server_options(),
+        **careful(),
         timeout_graceful_shutdown=5,
     )
     asyncio.run(uvicorn.Server(config).serve())
@@ -104,7 +108,9 @@ def adapt_worker() -> int:
         return AdaptWorker(wire=wire, adapter=adapter)
 
     app = celery_app(settings.redis_url)
-    register_adapt(app, loop.run(build()), loop)
+    worker = loop.run(build())
+    register_adapt(app, worker, loop)
+    loop.start(worker.watch(resend_s=settings.resend_s))
     start_worker(app, ADAPT_QUEUE, concurrency=_OUTCOMES)
     return 0
 
@@ -174,6 +180,8 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("--seed", type=int, default=0)
     served.add_argument("--generate", default="{}", help="knobs of the generator, JSON")
     served.add_argument("--options", default="{}", help="how episodes are played, JSON")
+    served.add_argument("--sessions", type=int, default=64, help="WebSockets at a time")
+    served.add_argument("--idle", type=float, default=900.0, help="seconds until a silent one ends")
     return parser
 
 

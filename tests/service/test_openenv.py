@@ -20,9 +20,9 @@ from services.env_adapter.environments.openenv.family import FAMILY, action_of
 from services.env_adapter.environments.sokoban.family import SokobanFamily
 from services.env_adapter.openenv.app import Served, create_app
 from services.env_adapter.openenv.session import Session, Tasks
-from triforge.errors import EnvError, InputError
+from triforge.errors import ConflictError, EnvError, InputError
 from triforge.messages import Params, Task
-from triforge.rollout.protocols import Environment, StepResult
+from triforge.rollout.protocols import Environment, Reset, StepResult
 from triforge.testing.check_environment import check_environment, require
 
 pytest.importorskip("wsproto", reason="pip install -c constraints.txt -e '.[openenv]'")
@@ -129,6 +129,104 @@ async def test_each_socket_has_a_session_of_its_own_and_survives_nonsense() -> N
             assert counts == [1, 0]
             await one.send_str('{"type": "close"}')
             assert (await one.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+
+async def test_sockets_are_bounded_in_number_and_silence_and_told_why_they_close() -> None:
+    async def parting(socket_: Any) -> tuple[Any, int, str]:
+        said = json.loads((await socket_.receive()).data)["data"]
+        end = await socket_.receive()
+        assert end.type is aiohttp.WSMsgType.CLOSE
+        return said["code"], end.data, end.extra
+
+    few = replace(served(), sessions=1)
+    async with running(few) as url, aiohttp.ClientSession() as client:
+        async with client.ws_connect(f"{url}/ws") as one:
+            async with client.ws_connect(f"{url}/ws") as two:
+                why = "all 1 sessions are taken (--sessions)"
+                assert await parting(two) == ("CAPACITY_REACHED", 1013, why)
+            await one.send_bytes(b"{}")
+            code, number, why = await parting(one)
+            assert (code, number) == ("SESSION_ERROR", 1003)
+            assert "binary" in why
+        async with client.ws_connect(f"{url}/ws") as three:  # the places are free again
+            await three.send_str('{"type": "state"}')
+            assert json.loads(await three.receive_str())["type"] == "state"
+    async with running(replace(served(), idle_s=0.05)) as url, aiohttp.ClientSession() as client:  # noqa: SIM117
+        async with client.ws_connect(f"{url}/ws") as silent:
+            why = "no message for 0.05 s (--idle)"
+            assert await parting(silent) == ("SESSION_ERROR", 1001, why)
+
+
+async def test_a_reset_that_fails_leaves_no_episode_and_a_malformed_one_the_one_before() -> None:
+    class Fragile(SokobanFamily):
+        broken = False
+
+        def make(self, options: Params) -> Environment:
+            if self.broken:
+                raise EnvError("it does not start")
+            return super().make(options)
+
+    family = Fragile()
+    session = Session(Tasks(family, [served().tasks.pick(0).params]), {})
+    await session.reset({"episode_id": "first"})
+    await session.step({"text": "up"})
+    with pytest.raises(InputError):
+        await session.reset({"task": {"board": "none"}})
+    assert (session.state()["episode_id"], session.state()["step_count"]) == ("first", 1)
+    family.broken = True
+    with pytest.raises(EnvError, match="does not start"):
+        await session.reset({"episode_id": "second"})
+    assert session.state() == {"episode_id": None, "step_count": 0, "done": False}
+    with pytest.raises(ConflictError, match="reset first"):
+        await session.step({"text": "up"})
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
+
+
+class Seeing(SokobanFamily):
+    """Shows a picture with everything."""
+
+    picture = PNG
+
+    def make(self, options: Params) -> Environment:
+        environment, picture = super().make(options), self.picture
+        reset = environment.reset
+
+        async def shown(task: Task, *, seed: int) -> Reset:
+            begun = await reset(task, seed=seed)
+            return replace(begun, observation=replace(begun.observation, images=(picture,)))
+
+        environment.reset = shown  # type: ignore[method-assign]
+        return environment
+
+
+@pytest.mark.parametrize(
+    ("picture", "images", "sentence"),
+    [(PNG, True, ""), (PNG, False, ""), (b"GIF89a", True, "neither PNG nor JPEG")],
+)
+async def test_screenshots_travel_with_the_observation(
+    picture: bytes, images: bool, sentence: str
+) -> None:
+    family = Seeing()
+    family.picture = picture
+    tasks = Tasks(family, [served().tasks.pick(0).params])
+    async with running(replace(served(), tasks=tasks)) as url:
+        environment = FAMILY.make({"images": images})
+        draft = FAMILY.validate({"url": url})
+        task = Task(
+            id="t", pool_id="p", slot="t", family="openenv", instruction=draft.instruction, params=draft.params
+        )  # fmt: skip
+        try:
+            if sentence:
+                with pytest.raises(EnvError, match=sentence):
+                    await environment.reset(task, seed=0)
+            else:
+                seen = (await environment.reset(task, seed=0)).observation
+                assert seen.images == ((picture,) if images else ())
+                assert "base64" not in seen.text
+        finally:
+            await environment.close()
 
 
 async def test_an_adapter_that_breaks_is_an_error_of_the_step_not_the_end_of_the_session() -> None:

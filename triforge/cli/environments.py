@@ -29,11 +29,14 @@ def env_serve(
     seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
     generate: Annotated[str, typer.Option(help="Knobs of the generator, JSON.")] = "{}",
     options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
+    sessions: Annotated[int, typer.Option(help="Clients at a time.")] = 64,
+    idle: Annotated[float, typer.Option(help="Seconds until a silent client is let go.")] = 900.0,
 ) -> None:
     """Serve a family over the OpenEnv protocol; Ctrl-C stops it."""
     command = [sys.executable, "-m", "services.env_adapter", "serve", name, "--host", host]
     command += ["--port", str(port), "--count", str(count), "--seed", str(seed)]
     command += ["--generate", generate, "--options", options]
+    command += ["--sessions", str(sessions), "--idle", str(idle)]
     command += ["--tasks", str(tasks)] if tasks else []
     sys.stdout.flush()
     os.execv(sys.executable, command)  # noqa: S606  the room takes this process over

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +17,11 @@ from triforge.errors import EnvError, InputError, TriforgeError
 from triforge.messages import Params
 
 _INVALID_REQUEST: Final = -32600  # JSON-RPC
+_FULL, _IDLE, _NO_TEXT = (
+    1013,
+    1001,
+    1003,
+)  # of a WebSocket's close: try again later, going away, unsupported data
 _CODES: Final = {InputError: "VALIDATION_ERROR", EnvError: "EXECUTION_ERROR"}
 
 
@@ -37,12 +44,23 @@ class StepBody(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What a server plays, and how it is described."""
+    """What a server plays, and how it is described.
+
+    Attributes:
+        tasks: what is played.
+        options: how.
+        description: for `/metadata`.
+        version: for `/metadata`.
+        sessions: WebSockets at a time; a further one is told so and closed.
+        idle_s: seconds without a message after which a WebSocket is closed, and its episode ended.
+    """
 
     tasks: Tasks
     options: Params
     description: str
     version: str
+    sessions: int = 64
+    idle_s: float = 900.0
 
 
 def create_app(*, served: Served) -> FastAPI:
@@ -64,10 +82,20 @@ def create_app(*, served: Served) -> FastAPI:
         return shared.state()
 
     _add_descriptions(app, served)
+    taken = 0
 
     @app.websocket("/ws")
     async def session(socket: WebSocket) -> None:
-        await _serve_session(socket, Session(served.tasks, served.options))
+        nonlocal taken
+        await socket.accept()
+        if taken >= served.sessions:
+            await _part(socket, _FULL, f"all {served.sessions} sessions are taken (--sessions)")
+            return
+        taken += 1
+        try:
+            await _serve_session(socket, Session(served.tasks, served.options), served.idle_s)
+        finally:
+            taken -= 1
 
     return app
 
@@ -96,21 +124,37 @@ def _add_descriptions(app: FastAPI, served: Served) -> None:
         }
 
 
-async def _serve_session(socket: WebSocket, session: Session) -> None:
+async def _serve_session(socket: WebSocket, session: Session, idle_s: float) -> None:
     """Answer one client's messages in turn until it goes; a message that fails is answered with an error."""
-    await socket.accept()
     try:
         while True:
-            text = await socket.receive_text()
+            async with asyncio.timeout(idle_s):
+                message = await socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text = message.get("text")
+            if text is None:
+                await _part(socket, _NO_TEXT, "a binary frame; messages are JSON in text frames")
+                return
             reply = await _reply(session, text)
             if reply is None:
                 await socket.close()
                 return
             await socket.send_text(json.dumps(reply))
+    except TimeoutError:
+        await _part(socket, _IDLE, f"no message for {idle_s:g} s (--idle)")
     except WebSocketDisconnect:
         return
     finally:
         await session.close()
+
+
+async def _part(socket: WebSocket, code: int, why: str) -> None:
+    """Say why, then hang up; a client that has gone already needs neither."""
+    kind = "CAPACITY_REACHED" if code == _FULL else "SESSION_ERROR"
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        await socket.send_text(json.dumps(_error(kind, why)))
+        await socket.close(code, why)
 
 
 async def _reply(session: Session, text: str) -> dict[str, Any] | None:

@@ -60,6 +60,8 @@ def serve(
     seed: int,
     generate: str,
     options: str,
+    sessions: int,
+    idle: float,
 ) -> int:
     """Serve a family until it is stopped; prints its address first.
 
@@ -72,6 +74,8 @@ def serve(
         seed: of the generator.
         generate: its knobs, JSON.
         options: how episodes are played, JSON.
+        sessions: WebSockets at a time.
+        idle: seconds without a message after which one is closed.
 
     Raises:
         InputError: the family, a knob, an option or a task is unknown or malformed.
@@ -87,6 +91,10 @@ def serve(
     from services.env_adapter.openenv.app import Served, create_app  # noqa: PLC0415
     from services.env_adapter.openenv.session import Tasks  # noqa: PLC0415
 
+    if sessions < 1 or idle <= 0:
+        raise InputError(
+            f"--sessions was {sessions} and --idle {idle:g}, expected at least 1 and more than 0"
+        )
     play = object_of(options, "--options")
     family.make(play)
     params = read_tasks(tasks) if tasks else None
@@ -100,6 +108,8 @@ def serve(
         options=play,
         description=about.what if about else name,
         version=__version__,
+        sessions=sessions,
+        idle_s=idle,
     )
     app = create_app(served=served)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="wsproto"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import uuid
 from collections.abc import Sequence
@@ -28,6 +29,11 @@ OBSERVATION: Final[dict[str, Any]] = {
     "properties": {
         "text": {"type": "string", "description": "What the policy sees."},
         "system": {"type": "string", "description": "A system message; only after reset."},
+        "images": {
+            "type": "array",
+            "items": {"type": "string", "contentEncoding": "base64"},
+            "description": "Screenshots as PNG or JPEG files, in the order in which the policy sees them, before the text.",
+        },
         "admissible": {"type": "array", "items": {"type": "string"}},
         "action_valid": {
             **_BIT,
@@ -91,6 +97,9 @@ class Tasks:
         )
 
 
+_NO_EPISODE: Final[dict[str, Any]] = {"episode_id": None, "step_count": 0, "done": False}
+
+
 class Session:
     """The episodes of one client, one after the other.
 
@@ -103,11 +112,11 @@ class Session:
         self._tasks = tasks
         self._options = options
         self._environment: Environment | None = None
-        self._state: dict[str, Any] = {"episode_id": None, "step_count": 0, "done": False}
+        self._state = dict(_NO_EPISODE)
         self._turn = asyncio.Lock()
 
     async def reset(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Start an episode.
+        """Start an episode. What is malformed leaves the episode before it as it is; one that does not start leaves none.
 
         Args:
             given: `seed` picks a task and the episode's chance (0 if there is none); `task` gives parameters instead;
@@ -119,16 +128,20 @@ class Session:
         """
         seed, params, episode = _reset_fields(given)
         async with self._turn:
-            await self._end()
             task = self._tasks.pick(seed)
             if params is not None:
                 task = await asyncio.to_thread(self._tasks.task, params)
+            await self._end()
             family = self._tasks.family
             if getattr(family, "never_blocks", False):
                 self._environment = family.make(self._options)
             else:
                 self._environment = IsolatedEnvironment(lambda: family.make(self._options))
-            started = await self._environment.reset(task, seed=seed)
+            try:
+                started = await self._environment.reset(task, seed=seed)
+            except BaseException:
+                await self._end()
+                raise
             self._state = {
                 "episode_id": episode or uuid.uuid4().hex,
                 "step_count": 0,
@@ -172,6 +185,7 @@ class Session:
 
     async def _end(self) -> None:
         environment, self._environment = self._environment, None
+        self._state = dict(_NO_EPISODE)
         if environment is not None:
             await environment.close()
 
@@ -188,6 +202,7 @@ def _answer(
     seen = {
         "text": observation.text,
         "system": system,
+        "images": [base64.b64encode(image).decode() for image in observation.images],
         "admissible": list(observation.admissible),
         "action_valid": action_valid,
         "success": success,

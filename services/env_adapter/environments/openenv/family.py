@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,6 +19,8 @@ from triforge.rollout.protocols import Environment, Observation, Reset, StepResu
 from triforge.rollout.seeds import derive_seed
 
 _INSTRUCTION: Final = "Do what the environment asks for."
+_MOST_IMAGES: Final = 16  # of one observation
+_FILES: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")  # how PNG and JPEG files begin
 _NO_ACTION: Final = "That is no action."
 
 
@@ -55,11 +58,13 @@ class PlayOptions(Strict):
     Attributes:
         answer: which part of the response is the action.
         field: the field of an observation that is shown; all of it as JSON if it has no such field.
+        images: whether screenshots in the observation's `images` (files as base64, as our own server sends them) are shown.
         timeout_s: seconds that the server has for one answer.
     """
 
     answer: Answer = "whole"
     field: str = "text"
+    images: bool = False
     timeout_s: float = Field(default=60.0, gt=0, le=3600)
 
 
@@ -94,7 +99,7 @@ class RemoteEpisode:
         system = seen.get("system")
         text = f"{self._given.instruction}\n{self._shown(seen)}"
         return Reset(
-            observation=Observation(text=text, admissible=_admissible(seen)),
+            observation=self._observed(text, seen),
             system=system if isinstance(system, str) else "",
         )
 
@@ -127,7 +132,7 @@ class RemoteEpisode:
     ) -> StepResult:
         self._done = done or self._steps >= self._given.horizon
         return StepResult(
-            observation=Observation(text=text or self._shown(seen), admissible=_admissible(seen)),
+            observation=self._observed(text or self._shown(seen), seen),
             action=said[:2000],
             action_valid=valid,
             done=self._done,
@@ -141,9 +146,15 @@ class RemoteEpisode:
         if client is not None:
             await client.close()
 
+    def _observed(self, text: str, seen: dict[str, Any]) -> Observation:
+        images = _images(seen) if self._options.images else ()
+        return Observation(text=text, images=images, admissible=_admissible(seen))
+
     def _shown(self, seen: dict[str, Any]) -> str:
         found = seen.get(self._options.field)
-        return found if isinstance(found, str) and found else json.dumps(seen, ensure_ascii=False)
+        if isinstance(found, str) and found:
+            return found
+        return json.dumps({k: v for k, v in seen.items() if k != "images"}, ensure_ascii=False)
 
 
 def action_of(said: str, schema: dict[str, Any]) -> dict[str, Any] | None:
@@ -164,6 +175,26 @@ def action_of(said: str, schema: dict[str, Any]) -> dict[str, Any] | None:
     if isinstance(found, dict):
         return found
     return {required[0]: found} if len(required) == 1 else None
+
+
+def _images(seen: dict[str, Any]) -> tuple[bytes, ...]:
+    """The screenshots of an observation.
+
+    Raises:
+        EnvError: there are too many, or one is no PNG or JPEG file.
+    """
+    found = seen.get("images") or []
+    if not isinstance(found, list) or len(found) > _MOST_IMAGES:
+        raise EnvError(
+            f"openenv: images of an observation: expected a list of at most {_MOST_IMAGES}"
+        )
+    try:
+        files = tuple(base64.b64decode(one, validate=True) for one in found)
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"openenv: an image of an observation is no base64: {error}") from None
+    if not all(file.startswith(_FILES) for file in files):
+        raise EnvError("openenv: an image of an observation is neither PNG nor JPEG")
+    return files
 
 
 def _admissible(seen: dict[str, Any]) -> tuple[str, ...]:
