@@ -13,7 +13,7 @@ from triforge.queues import ADAPT_TASK, LoopThread
 def register_adapt(app: Any, worker: AdaptWorker, loop: LoopThread) -> None:
     """Have a Celery app handle outcomes. Errors: see `triforge.errands.register`.
 
-    The conductor goes on without waiting, so a lost outcome would never be missed: none is given up while a store refuses
-    it, and one that another worker holds is looked at again.
+    The conductor goes on without waiting, so none is given up while a store refuses it. One that is lost with its worker is
+    sent again by the others (`AdaptWorker.watch`).
     """
     register(app, ADAPT_TASK, TaskOutcome, worker.handle, loop, watched=False)

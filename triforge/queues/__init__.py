@@ -28,6 +28,7 @@ from triforge.queues.names import (
     WEIGHTS_STREAM,
     batches_stream,
 )
+from triforge.queues.outcomes import outcome_errand
 from triforge.queues.wire import Taken, Wire, end_task
 from triforge.queues.workers import LoopThread, celery_app, start_worker
 
@@ -49,6 +50,7 @@ __all__ = [
     "batches_stream",
     "celery_app",
     "end_task",
+    "outcome_errand",
     "start_worker",
     "unit_tests_id",
     "unjudged",

@@ -29,6 +29,7 @@ from triforge.queues.names import (
     UNIT_TEST_TASK,
 )
 from triforge.queues.outbox import Outbox
+from triforge.queues.outcomes import Outcomes
 from triforge.queues.scripts import ACQUIRE, TAKE
 from triforge.queues.streams import Streams
 from triforge.queues.workers import celery_app
@@ -62,6 +63,7 @@ class Wire(Groups, Streams):
         super().__init__(redis_url)
         self._outbox = Outbox(celery_app(redis_url))
         self._leases = Leases(self._redis, self._call, int(lease_s * 1000))
+        self.outcomes = Outcomes(self._redis, self._call)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -87,8 +89,16 @@ class Wire(Groups, Streams):
         await self._send(UNIT_TEST_TASK, task)
 
     async def send_adapt(self, outcome: TaskOutcome) -> None:
-        """Tell env_adapter how a group went."""
+        """Tell env_adapter how a group went; `outcomes` remembers it until it is dealt with."""
+        await self.outcomes.keep(outcome)
         await self._send(ADAPT_TASK, outcome)
+
+    async def resend_outcomes(self, *, resend_s: float) -> int:
+        """Send outcomes again that nobody works on; returns how many. See `Outcomes.lost`."""
+        lost = await self.outcomes.lost(lease_s=self._leases.lease_ms / 1000, resend_s=resend_s)
+        for outcome in lost:
+            await self._send(ADAPT_TASK, outcome)
+        return len(lost)
 
     async def depth(self, queue: str) -> int:
         """Errands waiting in a queue."""

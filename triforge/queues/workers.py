@@ -94,3 +94,7 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, _Any]) -> _Any:
         """Run a coroutine in the loop and wait for its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine in the loop beside everything else, for as long as the process lives."""
+        asyncio.run_coroutine_threadsafe(work, self.loop)

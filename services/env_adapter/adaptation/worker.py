@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 from prometheus_client import Counter
 
 from services.env_adapter.adaptation.adapter import Adapter
-from triforge.errors import UnavailableError
+from triforge.errors import StorageError, TriforgeError, UnavailableError
 from triforge.messages import Proposal, TaskOutcome
-from triforge.queues import Wire
+from triforge.queues import Wire, outcome_errand
 
-REWRITES = Counter("triforge_rewrites_total", "Task rewrites that came to a state.", ["state"])
+REWRITES = Counter("triforge_env_adapter_rewrites_total", "Task rewrites that came to a state.", ["state"])
 
-_LOOK_AGAIN_S = 10.0
+log = logging.getLogger(__name__)
+
+_SWEEP_S = 2.0  # how often outcomes are looked for that nobody works on
+_COMES_BACK_S = 200.0  # an errand that a service has refused is back in the queue by then
 
 
 class AdaptWorker:
@@ -29,22 +34,42 @@ class AdaptWorker:
         self._adapter = adapter
 
     async def handle(self, outcome: TaskOutcome) -> None:
-        """Handle an outcome under its lease; see `Adapter.handle`.
+        """Handle an outcome under its lease; see `Adapter.handle`. Returns at once when another worker holds it.
 
         Raises:
-            UnavailableError: Redis or the database does not answer, or another worker holds the outcome: deliver the
-                errand again later. Nobody else watches these errands, so one that another worker drops must come back.
+            UnavailableError: Redis or the database does not answer; deliver the errand again later.
             StorageError: the database cannot be written; deliver the errand again later.
             NotFoundError: the store has no such pool or task; delivering again would not help.
         """
-        async with self._wire.lease(f"adapt:{outcome.group_id}") as held:
+        async with self._wire.lease(outcome_errand(outcome.group_id)) as held:
             if not held:
-                raise UnavailableError(
-                    f"another worker holds the outcome of {outcome.group_id}",
-                    retry_after_s=_LOOK_AGAIN_S,
-                )
-            for proposal in await self._adapter.handle(outcome):
-                await self._announce(proposal)
+                return
+            try:
+                for proposal in await self._adapter.handle(outcome):
+                    await self._announce(proposal)
+            except (UnavailableError, StorageError):
+                await self._wire.outcomes.postpone(outcome.group_id, _COMES_BACK_S)
+                raise
+            except TriforgeError:
+                await self._wire.outcomes.done(outcome.group_id)
+                raise
+            await self._wire.outcomes.done(outcome.group_id)
+
+    async def watch(self, *, resend_s: float) -> None:
+        """Send outcomes again that nobody works on, until cancelled: nobody else would miss them.
+
+        Args:
+            resend_s: one that nobody has begun is lost when the queue was empty for so long.
+        """
+        while True:
+            try:
+                count = await self._wire.resend_outcomes(resend_s=resend_s)
+            except (UnavailableError, StorageError) as error:
+                log.warning("outcomes are not looked for: %s", error.detail)
+            else:
+                if count:
+                    log.warning("sent %d outcomes again that nobody worked on", count)
+            await asyncio.sleep(_SWEEP_S)
 
     async def _announce(self, proposal: Proposal) -> None:
         REWRITES.labels(proposal.state).inc()

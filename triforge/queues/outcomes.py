@@ -1,0 +1,137 @@
+"""Outcomes that adaptation has been told of and has not dealt with yet: kept until it has, and sent again when nobody is at it.
+
+The conductor goes on without waiting for adaptation, so nobody watches these errands from outside. The adapt workers do it
+themselves: what was begun and is held by nobody, or was never begun although the queue is empty, goes into the queue again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from triforge.messages import TaskOutcome
+from triforge.queues.names import ADAPT_QUEUE
+
+log = logging.getLogger(__name__)
+
+_INDEX = "tf:outcomes"
+_WEEK_S = 7 * 24 * 3600
+_MOST = 8  # times that an outcome is sent again; each waits twice as long as the one before
+
+
+@dataclass(slots=True)
+class _Idle:
+    """Since when nobody was seen at an outcome."""
+
+    since: float
+    begun: bool
+
+
+class Outcomes:
+    """Access to what adaptation still has to do.
+
+    Args:
+        redis: the client.
+        call: awaits a command and raises our errors.
+        clock: seconds, monotone.
+    """
+
+    def __init__(
+        self,
+        redis: Any,
+        call: Callable[[Any], Awaitable[Any]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis, self._call, self._clock = redis, call, clock
+        self._idle: dict[str, _Idle] = {}
+
+    async def keep(self, outcome: TaskOutcome) -> None:
+        """Note an outcome before it is sent."""
+        pipe = self._redis.pipeline()
+        pipe.set(_payload(outcome.group_id), outcome.model_dump_json(), ex=_WEEK_S)
+        pipe.sadd(_INDEX, outcome.group_id)
+        await self._call(pipe.execute())
+
+    async def done(self, group_id: str) -> None:
+        """Nothing is left to do about an outcome, or nothing can be done."""
+        pipe = self._redis.pipeline()
+        pipe.srem(_INDEX, group_id)
+        pipe.delete(_payload(group_id), _count(group_id), _pause(group_id))
+        await self._call(pipe.execute())
+
+    async def postpone(self, group_id: str, seconds: float) -> None:
+        """Somebody has it, although no lease says so: it comes back by itself within that time."""
+        await self._call(self._redis.set(_pause(group_id), "1", px=max(1, int(seconds * 1000))))
+
+    async def lost(self, *, lease_s: float, resend_s: float) -> list[TaskOutcome]:
+        """Outcomes to be sent again now; to be asked every few seconds. Of several askers one gets each.
+
+        Args:
+            lease_s: the first pause after one was sent again; it doubles.
+            resend_s: one that nobody has begun is lost when the queue was empty for so long.
+        """
+        names = {str(name) for name in await self._call(self._redis.smembers(_INDEX))}
+        self._idle = {name: idle for name, idle in self._idle.items() if name in names}
+        if not names:
+            return []
+        empty = not await self._call(self._redis.llen(ADAPT_QUEUE))
+        found = [await self._look(name, empty, lease_s, resend_s) for name in sorted(names)]
+        return [outcome for outcome in found if outcome is not None]
+
+    async def _look(
+        self, name: str, empty: bool, lease_s: float, resend_s: float
+    ) -> TaskOutcome | None:
+        pipe = self._redis.pipeline()
+        pipe.exists(f"tf:lease:{outcome_errand(name)}", _pause(name))
+        pipe.exists(f"tf:started:{outcome_errand(name)}")
+        busy, begun = await self._call(pipe.execute())
+        if busy or not (begun or empty):
+            self._idle.pop(name, None)
+            return None
+        now, idle = self._clock(), self._idle.get(name)
+        if idle is None or idle.begun != bool(begun):
+            self._idle[name] = _Idle(now, bool(begun))
+            return None
+        if not begun and now - idle.since < resend_s:
+            return None
+        return await self._claim(name, lease_s)
+
+    async def _claim(self, name: str, lease_s: float) -> TaskOutcome | None:
+        """Take the right to send it again, for longer each time."""
+        self._idle.pop(name, None)
+        if not await self._call(
+            self._redis.set(_pause(name), "1", nx=True, px=int(lease_s * 1000))
+        ):
+            return None
+        pipe = self._redis.pipeline()
+        pipe.get(_payload(name))
+        pipe.incr(_count(name))
+        pipe.expire(_count(name), _WEEK_S)
+        text, count, _ = await self._call(pipe.execute())
+        if text is None or count > _MOST:
+            log.error("gave up the outcome of %s: %s", name, "it is gone" if text is None else f"sent {_MOST} times")  # fmt: skip
+            await self.done(name)
+            return None
+        await self.postpone(name, lease_s * 2 ** (count - 1))
+        return TaskOutcome.model_validate_json(text)
+
+
+def outcome_errand(group_id: str) -> str:
+    """What the errand of an outcome is called; its lease too."""
+    return f"adapt:{group_id}"
+
+
+def _payload(group_id: str) -> str:
+    return f"tf:outcome:{group_id}"
+
+
+def _count(group_id: str) -> str:
+    return f"tf:outcome-sent:{group_id}"
+
+
+def _pause(group_id: str) -> str:
+    return f"tf:outcome-pause:{group_id}"
