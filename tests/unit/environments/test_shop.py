@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from services.env_adapter.environments.shop.catalogue import synthetic
+from services.env_adapter.environments.shop.catalogue import KEPT, Catalogue, Shelf, synthetic
+from services.env_adapter.environments.shop.episode import ShopEpisode
 from services.env_adapter.environments.shop.family import FAMILY
 from services.env_adapter.environments.shop.product import Goal, Product, alike, score, type_score
 from services.env_adapter.environments.shop.search import Index
@@ -67,7 +69,8 @@ def test_the_search_ranks_rare_words_first_and_ignores_plurals() -> None:
 
 
 def test_a_catalogue_is_the_same_for_the_same_seed_and_another_for_another() -> None:
-    again = synthetic.__wrapped__(3, 40)
+    again = synthetic(3, 40)
+    KEPT._kept.clear()
     assert again.products == synthetic(3, 40).products
     assert synthetic(4, 40).products != again.products
     assert len({product.asin for product in again.products}) == 40
@@ -124,6 +127,61 @@ ITEM = {
     "small_description": ["rubber sole"], "full_description": "For runs.", "pricing": "$1,012.50$2,000.00",
     "customization_options": {"Color": [{"value": "Red/Blue", "image": None}], "Size": None}, "images": ["x"],
 }  # fmt: skip
+
+
+def test_an_option_that_could_mean_two_things_is_clicked_by_its_name_too() -> None:
+    options = {"size": ("8", "9"), "width": ("9", "wide", "wide"), "show": ("reviews",)}
+    shoes = replace(SHOES, asin="b1x", options=options)
+    goal = replace(GOAL, options={"size": "9", "width": "wide"})
+    visit = ShopEpisode(
+        Catalogue((shoes,)), replace(goal, asin="b1x"), "shoes", "whole", 15, guide=False
+    )
+    visit.start()
+    visit.play("search[trail]")
+    opened = visit.play("click[b1x]")
+    offered = {
+        "click[8]",
+        "click[size: 9]",
+        "click[width: 9]",
+        "click[wide]",
+        "click[show: reviews]",
+    }
+    assert offered < set(opened.observation.admissible)
+    assert "click[9]" not in opened.observation.admissible
+    assert opened.observation.admissible.count("click[wide]") == 1
+    refused = visit.play("click[9]")
+    assert (refused.action_valid, "(chosen: 9)" in refused.observation.text) == (False, False)
+    chosen = visit.play("click[width: 9]")
+    assert "width: [width: 9] [wide] (chosen: 9)" in chosen.observation.text
+    assert "size: [8] [size: 9] (chosen: none)" in chosen.observation.text
+    for what in ("wide", "size: 9"):
+        assert visit.play(f"click[{what}]").action_valid
+    assert (
+        "reviews" not in visit.play("click[reviews]").observation.text
+    )  # the button, a page of its own
+    visit.play("click[< prev]")
+    assert visit.play("click[buy now]").success
+
+
+def test_catalogues_are_dropped_when_there_is_no_room_and_made_once_for_many_threads() -> None:
+    made: list[int] = []
+    shelf = Shelf(room=25)
+
+    def get(seed: int) -> Catalogue:
+        def make() -> Catalogue:
+            made.append(seed)
+            return Catalogue(synthetic(seed, 10).products)
+
+        return shelf.get((seed,), make)
+
+    for seed in (1, 2, 1, 3, 1, 2):
+        assert len(get(seed).products) == 10
+    assert made == [1, 2, 3, 2]  # 2 had to go when 3 came
+    large = Catalogue(synthetic(9, 60).products)
+    assert shelf.get(("large",), lambda: large) is large  # the only one that is left
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: get(7), range(8)))
+    assert made.count(7) == 1
 
 
 @pytest.fixture

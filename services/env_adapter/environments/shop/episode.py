@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Final
 
 from services.env_adapter.environments.answers import HOW_TO_ANSWER, Answer, part_of
@@ -13,11 +14,24 @@ from triforge.rollout.protocols import Observation, Reset, StepResult
 PAGE: Final = 10  # products a page of results
 BUY, NEXT, PREVIOUS, BACK = "buy now", "next >", "< prev", "back to search"
 _LOOKS: Final = ("description", "features", "reviews")
+_BUTTONS: Final = (BACK, NEXT, PREVIOUS, *_LOOKS, BUY)
 _ACTION: Final = re.compile(r"(search|click)\[(.*)\]", re.DOTALL)
 _GUIDE: Final = (
     "You shop online. Actions are search[keywords] on the search page, and click[what] for a button, a product number or an "
     "option that the page shows. Find what is asked for, choose its options, then click[buy now]: that ends the visit. {answer}"
 )
+
+
+def labels(product: Product) -> dict[str, tuple[str, str]]:
+    """What is clicked for each option: its value, or `name: value` where the value alone could mean something else, too."""
+    pairs = [
+        (name, value) for name, values in product.options.items() for value in dict.fromkeys(values)
+    ]
+    meanings = Counter([value for _, value in pairs] + list(_BUTTONS))
+    return {
+        value if meanings[value] == 1 else f"{name}: {value}": (name, value)
+        for name, value in pairs
+    }
 
 
 class ShopEpisode:
@@ -85,15 +99,16 @@ class ShopEpisode:
         elif what in (NEXT, PREVIOUS):
             self._turn(what)
         elif self._open is None:
-            self._open, self._chosen = self._catalogue.by_asin[what.upper()], {}
+            self._open = next(found for found in self._shown() if found.asin.lower() == what)
+            self._chosen = {}
         elif what == BUY:
             wanted = self._catalogue.by_asin[self._goal.asin]
             return score(self._open, self._chosen, self._goal, wanted)
         elif what in _LOOKS:
             self._look = what
         else:
-            name = next(name for name, values in self._open.options.items() if what in values)
-            self._chosen[name] = what
+            name, value = labels(self._open)[what]
+            self._chosen[name] = value
         return None
 
     def _turn(self, what: str) -> None:
@@ -110,8 +125,7 @@ class ShopEpisode:
         if self._look:
             return [BACK, PREVIOUS]
         if self._open is not None:
-            options = [value for values in self._open.options.values() for value in values]
-            return [BACK, PREVIOUS, *_LOOKS, BUY, *options]
+            return [BACK, PREVIOUS, *_LOOKS, BUY, *labels(self._open)]
         shown = [product.asin.lower() for product in self._shown()]
         turns = [NEXT] if (self._page + 1) * PAGE < len(self._found) else []
         return [BACK, *turns, *([PREVIOUS] if self._page else []), *shown]
@@ -144,11 +158,10 @@ class ShopEpisode:
                 "reviews": product.reviews,
             }[self._look]
             return [buttons, *(told or ("None.",))]
+        offered = labels(product)
         rows = [
-            f"{name}: {' '.join(f'[{v}]' for v in values)} (chosen: {self._chosen.get(name, 'none')})"
-            for name, values in product.options.items()
+            f"{name}: {' '.join(f'[{label}]' for label, (of, _) in offered.items() if of == name)} "
+            f"(chosen: {self._chosen.get(name, 'none')})"
+            for name in product.options
         ]
         return [buttons, product.title, f"Price: ${product.price:.2f}", *rows]
-
-
-_BUTTONS: Final = (BACK, NEXT, PREVIOUS, *_LOOKS, BUY)

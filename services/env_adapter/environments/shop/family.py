@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from typing import Annotated, Final
@@ -18,13 +19,14 @@ from services.env_adapter.environments.playing import (
     first_valid,
 )
 from services.env_adapter.environments.shop.catalogue import Catalogue, from_files, synthetic
-from services.env_adapter.environments.shop.episode import BUY, NEXT, PAGE, ShopEpisode
+from services.env_adapter.environments.shop.episode import BUY, NEXT, PAGE, ShopEpisode, labels
 from services.env_adapter.environments.shop.product import Goal, Product, score
 from triforge.errors import InputError
 from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, TaskDraft
 
 _DRAWS: Final = 50  # for one visit
+_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="shop")
 _NO_LIMIT: Final = 1_000_000.0  # WebShop's, for products dearer than it can name a price for
 
 
@@ -36,7 +38,7 @@ class Source(Strict):
     products: str | None = Field(default=None, pattern=r"^[\w.-]+\.json$")
 
     def load(self) -> Catalogue:
-        """The catalogue; kept in memory after the first time."""
+        """The catalogue; kept in memory after the first time, as long as there is room (`catalogue.KEPT`)."""
         return from_files(self.products) if self.products else synthetic(self.seed, self.size)
 
 
@@ -79,7 +81,9 @@ class ShopFamily(NeverRewritten):
     """The family `shop`; see README.md beside this file."""
 
     name = "shop"
-    never_blocks = True  # episodes are played in threads: a user's catalogue takes seconds to load
+    never_blocks = (
+        True  # episodes are played in threads of ours: a user's catalogue takes seconds to load
+    )
 
     def validate(self, params: Params) -> TaskDraft:
         """Check what is to be bought and write the instruction.
@@ -140,7 +144,7 @@ class ShopFamily(NeverRewritten):
                 guide=play.guide,
             )
 
-        return OneEpisode(self.name, begin, blocks=True)
+        return OneEpisode(self.name, begin, blocks=_THREADS)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
         """Search for the product's own title, open it, choose, buy; None when the search does not find it in time."""
@@ -151,7 +155,8 @@ class ShopFamily(NeverRewritten):
         if product not in found:
             return None
         turns = [f"click[{NEXT}]"] * (found.index(product) // PAGE)
-        choices = [f"click[{value}]" for value in given.options.values()]
+        wanted = set(given.options.items())
+        choices = [f"click[{label}]" for label, pair in labels(product).items() if pair in wanted]
         plan = [f"search[{product.title}]", *turns, f"click[{product.asin.lower()}]", *choices]
         plan.append(f"click[{BUY}]")
         return (
