@@ -19,7 +19,7 @@ from typing import Any
 
 import redis
 
-from bench.control_plane_stack import free_port
+from bench.control_plane_stack import cpu_s, free_port
 from triforge.messages import GroupTask, JudgeTask, Sampling
 from triforge.queues import (
     JUDGE_QUEUE,
@@ -72,8 +72,8 @@ def worker(queue: str, url: str) -> None:
 
 
 @contextlib.contextmanager
-def _queue(folder: Path) -> Iterator[str]:
-    """The address of a broker with two workers that do nothing."""
+def _queue(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """The address of a broker with two workers that do nothing, and all process ids."""
     folder.mkdir(parents=True)
     port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
@@ -86,7 +86,7 @@ def _queue(folder: Path) -> Iterator[str]:
                 subprocess.Popen([*module, name, url], stdout=log, stderr=log, env=env)
                 for name in THREADS
             ]
-            yield url
+            yield url, [os.getpid(), *(child.pid for child in started)]
         finally:
             for child in reversed(started):
                 child.terminate()
@@ -95,7 +95,7 @@ def _queue(folder: Path) -> Iterator[str]:
 
 def ceiling(folder: Path, groups: int, rollouts: int) -> dict[str, float]:
     """Trajectories and errands a second through a queue whose errands do nothing."""
-    with _queue(folder) as url:
+    with _queue(folder) as (url, pids):
         app = celery_app(url)
         client = redis.Redis.from_url(
             url, retry_on_error=[redis.ConnectionError], retry=_patience()
@@ -103,7 +103,9 @@ def ceiling(folder: Path, groups: int, rollouts: int) -> dict[str, float]:
         try:
             # The first ones wait until both workers are there and have their connections.
             _through(app, client, "warm", 8, rollouts)
+            before = sum(map(cpu_s, pids))
             seconds = _through(app, client, "train", groups, rollouts)
+            used = sum(map(cpu_s, pids)) - before
         finally:
             app.close()
             client.close()
@@ -113,6 +115,7 @@ def ceiling(folder: Path, groups: int, rollouts: int) -> dict[str, float]:
         "errands_s": (groups + trajectories) / seconds,
         "errands_per_trajectory": (groups + trajectories) / trajectories,
         "seconds": seconds,
+        "cpu_ms_per_trajectory": used / trajectories * 1e3,
     }
 
 

@@ -37,7 +37,7 @@ async def run(
             role: {"path": str(stack.model), "max_new_tokens": 16} for role in ("acts", "judges")
         },
         "env_adapter": {"rollouts": rollouts, "max_steps": turns, "options": {"turns": turns}},
-        "reward": {"votes": votes},
+        "reward": {"votes": votes, "prompt": "terse"},
         "adaptation": {"controller": "none"},
     }
     trajectories = groups * steps * rollouts

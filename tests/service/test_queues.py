@@ -289,6 +289,19 @@ def test_workers_take_json_only_and_give_errands_back_when_they_die() -> None:
     assert conf.worker_prefetch_multiplier == 1
 
 
+def test_a_channel_keeps_its_client_until_its_connections_are_dropped(redis_url: str) -> None:
+    app = celery_app(redis_url)
+    with app.connection_for_write() as connection:
+        channel = connection.channel()
+        with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
+            assert first is second
+        channel._disconnect_pools()
+        with channel.conn_or_acquire() as third:
+            assert third is not first
+            assert third.ping()
+    app.close()
+
+
 # ---- failures ----
 
 

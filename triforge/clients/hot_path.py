@@ -18,7 +18,7 @@ from triforge.clients.transport import (
     error_of,
     http_client,
     no_json,
-    post_json,
+    request,
     session_of,
     unreachable,
 )
@@ -89,8 +89,16 @@ class JsonPost:
 
     async def __call__(self, body: bytes) -> Any:
         """Send it and parse the answer. Errors: see `request`."""
+        content = await self.raw(body)
+        try:
+            return from_json(content)
+        except ValueError:
+            raise no_json(str(self._url), content) from None
+
+    async def raw(self, body: bytes) -> bytes:
+        """Send it; the answer as it came. Errors: see `request`."""
         if not self._own:
-            return await post_json(self.client, self._path, body)
+            return (await request(self.client, "POST", self._path, body=body)).content
         if self._session is None:
             self._session = self._connect()
         along = tracing.headers()
@@ -102,16 +110,13 @@ class JsonPost:
                 content = await answer.read()
         except LOST as error:
             raise unreachable(self.client, "POST", self._path, error) from error
-        if answer.status != _OK:
-            raise error_of(
-                httpx.Response(
-                    answer.status,
-                    headers=list(answer.raw_headers),
-                    content=content,
-                    request=httpx.Request("POST", str(self._url)),
-                )
+        if answer.status == _OK:
+            return content
+        raise error_of(
+            httpx.Response(
+                answer.status,
+                headers=list(answer.raw_headers),
+                content=content,
+                request=httpx.Request("POST", str(self._url)),
             )
-        try:
-            return from_json(content)
-        except ValueError:
-            raise no_json(str(self._url), content) from None
+        )

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from triforge.clients.transport import get_json, http_client, request
+from triforge.clients.hot_path import JsonPost
+from triforge.clients.transport import get_json, persist, request
 from triforge.config import Settings
 from triforge.errors import InputError, PolicyError
 from triforge.messages import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
@@ -68,9 +69,10 @@ class PolicyClient:
         busy_s: float = BUSY_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = http_client(
-            base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
+        self._generate = JsonPost(
+            base_url, "/v1/generate", timeout_s=timeout_s, transport=transport, api_key=api_key
         )
+        self._http = self._generate.client
         key = admin_api_key or api_key
         self._admin = {"authorization": f"Bearer {key}"} if key else {}
         self._batch = batch
@@ -115,7 +117,7 @@ class PolicyClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
+        await self._generate.close()
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Sample. See `generate_many`."""
@@ -155,22 +157,21 @@ class PolicyClient:
 
     async def _ask(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         body = _Batch.model_construct(requests=requests).model_dump_json().encode()
-        response = await request(
-            self._http,
-            "POST",
-            "/v1/generate",
-            body=body,
+        content = await persist(
+            lambda: self._generate.raw(body),
             deadline_s=self._patience_s,
             busy_s=self._busy_s,
             repeatable=True,
         )
         try:
-            replies = _Replies.model_validate_json(response.content).replies
+            replies = _Replies.model_validate_json(content).replies
         except ValidationError as error:
-            raise PolicyError(f"{response.url}: not an answer of a policy room: {error}") from error
+            raise PolicyError(
+                f"{self.base_url}: not an answer of a policy room: {error}"
+            ) from error
         if len(replies) != len(requests):
             raise PolicyError(
-                f"{response.url}: expected {len(requests)} replies, got {len(replies)}"
+                f"{self.base_url}: expected {len(requests)} replies, got {len(replies)}"
             )
         return replies
 

@@ -13,8 +13,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -38,6 +38,8 @@ CONNECT_TIMEOUT_S = 5.0
 # Shorter than the keep-alive of any server we talk to (uvicorn closes after 5 s): a connection that the server closes
 # just as we use it looks like a crash.
 KEEPALIVE_S = 4.0
+
+_T = TypeVar("_T")
 
 _BUSY = (429, 503)
 _SAFE_METHODS = ("GET", "HEAD", "PUT", "DELETE")
@@ -164,20 +166,31 @@ async def request(
         TriforgeError: the class that the server's problem document names.
     """
     timeout = client.timeout if timeout_s is None else _timeout(timeout_s)
-    again = method in _SAFE_METHODS if repeatable is None else repeatable
+    return await persist(
+        lambda: _once(
+            client, method, path, body=body, params=params, headers=headers, timeout=timeout
+        ),
+        deadline_s=deadline_s,
+        busy_s=busy_s,
+        repeatable=method in _SAFE_METHODS if repeatable is None else repeatable,
+    )
+
+
+async def persist(
+    call: Callable[[], Awaitable[_T]], *, deadline_s: float, busy_s: float, repeatable: bool
+) -> _T:
+    """Make a call again while the server is away or has too much to do. Arguments and errors: see `request`."""
     start = time.monotonic()
     pause = _FIRST_PAUSE_S
     while True:
         try:
-            return await _once(
-                client, method, path, body=body, params=params, headers=headers, timeout=timeout
-            )
+            return await call()
         except UnavailableError as error:
             lost = isinstance(error, UnreachableError)
             wait = pause if lost else max(pause, error.retry_after_s or 0.0)
             wait *= 1.0 + _JITTER * random.random()  # noqa: S311 - no secret
             patience = max(deadline_s, busy_s) if isinstance(error, BusyError) else deadline_s
-            if (lost and not again) or time.monotonic() + wait > start + patience:
+            if (lost and not repeatable) or time.monotonic() + wait > start + patience:
                 raise
         await asyncio.sleep(wait)
         pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -18,7 +18,16 @@ _SHOWN = 200  # characters of an unreadable message that the log shows
 
 
 class SteadyChannel(redis.Channel):
-    """Drops what is no JSON."""
+    """Drops what is no JSON. Keeps its client: kombu would build one for every message sent, taken or acknowledged."""
+
+    _kept: Any = None
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        if asynchronous:
+            return super()._create_client(asynchronous=True)  # type: ignore[misc]
+        if self._kept is None or self._kept.connection_pool is not self.pool:
+            self._kept = super()._create_client()  # type: ignore[misc]
+        return self._kept
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
