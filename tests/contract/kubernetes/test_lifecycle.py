@@ -1,0 +1,189 @@
+"""Probes ask for what the programs answer, pods get the time their programs take to end, and doors are behind the ingress."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from services.policy.__main__ import SHUTDOWN_S
+from tests.contract.kubernetes.rendering import (
+    ROOT,
+    VARIANTS,
+    Document,
+    containers,
+    named,
+    of_kind,
+    render,
+    variant_name,
+    workloads,
+)
+from triforge.config import Settings
+from triforge.metrics import serve_metrics
+from triforge.queues import celery_app
+from triforge.store.database import Database
+
+every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
+ROOMS = {
+    "triforge/policy": "policy", "triforge/env-adapter": "env_adapter", "triforge/reward": "reward",
+    "triforge/trainer": "trainer", "triforge/local-engine": "local_engine",
+}  # fmt: skip
+
+
+def app_of(room: str) -> FastAPI:
+    """A room's application with nothing behind it."""
+    create: Any = importlib.import_module(f"services.{room}.app").create_app
+    nothing: Any = None
+    if room == "policy":
+        gateway = SimpleNamespace(ready=nothing, registry=CollectorRegistry())
+        return create(gateway=gateway, role="acts")
+    if room == "env_adapter":
+        parts: Any = importlib.import_module("services.env_adapter.app").Parts
+        memory = Database("sqlite://")
+        return create(parts=parts(database=memory, family=nothing, registry=CollectorRegistry()))
+    if room == "trainer":
+        return create(runs=nothing, conductor=nothing, ready=nothing)
+    return create(door=nothing, ready=nothing)
+
+
+def paths_of(room: str) -> set[str]:
+    if room == "local_engine":  # its table of routes, read and not imported: that would bring torch
+        text = (ROOT / "services" / "local_engine" / "app.py").read_text()
+        return set(re.findall(r'^    "(/[\w/]+)": _Route\(', text, re.M))
+    app = app_of(room)
+    return {str(route.path) for route in app.routes if hasattr(route, "path")} | set(
+        app.openapi()["paths"]
+    )
+
+
+@pytest.fixture(scope="module")
+def answered() -> dict[str, set[str]]:
+    """Paths that each room answers."""
+    return {room: paths_of(room) for room in ROOMS.values()}
+
+
+@every_variant
+def test_probes_ask_for_paths_that_the_programs_answer(
+    variant: tuple[str, ...], answered: dict[str, set[str]]
+) -> None:
+    for document, _, container in containers(render(variant)):
+        ports = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
+        image = container["image"].partition(":")[0]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            found = container.get(probe, {})
+            for way in ("httpGet", "tcpSocket"):
+                assert found.get(way, {}).get("port", "http") in {*ports, "http"}, named(document)
+            if "httpGet" not in found:
+                continue
+            path, port = found["httpGet"]["path"], found["httpGet"]["port"]
+            if port == "metrics":  # triforge.metrics answers every path alike
+                assert path == "/healthz"
+            else:
+                room = "local_engine" if image == "lmsysorg/sglang" else ROOMS[image]
+                assert path in answered[room], f"{named(document)}: {path}"
+            assert found.get("timeoutSeconds", 1) < found["periodSeconds"], named(document)
+
+
+@every_variant
+def test_everything_that_lives_on_is_looked_after(variant: tuple[str, ...]) -> None:
+    for document, _, container in containers(render(variant)):
+        if document["kind"] == "Job":
+            continue
+        assert "livenessProbe" in container, named(document)
+        names = {port["name"] for port in container["ports"]}
+        doors = {"http"} & names and document["kind"] != "LeaderWorkerSet"
+        if doors:
+            assert "readinessProbe" in container, named(document)
+            assert "startupProbe" in container, named(document)
+
+
+def test_the_door_of_a_worker_answers_the_probe() -> None:
+    server = serve_metrics(Settings(host="127.0.0.1", metrics_port=_free_port()))
+    assert server is not None
+    try:
+        host, port = server.server_address[:2]
+        assert httpx.get(f"http://{host!s}:{port}/healthz").status_code == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# Seconds that uvicorn waits for answers under way, as the rooms' __main__ say it.
+def uvicorn_grace(room: str) -> float:
+    text = (ROOT / "services" / room / "__main__.py").read_text()
+    (found,) = re.findall(r"timeout_graceful_shutdown=(\d+)", text)
+    return float(found)
+
+
+def needed(document: Document, container: Document) -> float:
+    """Seconds that a part takes to end in order."""
+    image = container["image"].partition(":")[0]
+    name = document["metadata"]["name"]
+    if name.endswith("-worker"):
+        return float(celery_app("redis://127.0.0.1:1/0").conf.worker_soft_shutdown_timeout)
+    if image == "triforge/policy":
+        return Settings().drain_s + SHUTDOWN_S
+    if image in ("triforge/env-adapter", "triforge/reward", "triforge/trainer"):
+        return uvicorn_grace(ROOMS[image])
+    if name.startswith("learner-"):
+        return 30.0  # torchrun kills ranks that have not ended by then
+    return 10.0
+
+
+@every_variant
+def test_pods_get_more_time_to_end_than_their_programs_take(variant: tuple[str, ...]) -> None:
+    for document, template in workloads(render(variant)):
+        if document["metadata"]["name"] == "models":
+            continue
+        given = template["spec"]["terminationGracePeriodSeconds"]
+        (container,) = template["spec"]["containers"]
+        assert given >= needed(document, container) + 10, named(document)
+
+
+OUTSIDE = {"env-adapter": "env_adapter", "trainer": "trainer"}
+INSIDE = {"/v1/audit"}  # for operators, over a port that is forwarded to them
+
+
+def prefixes(documents: list[Document]) -> dict[str, set[str]]:
+    """What an Ingress or an HTTPRoute sends to each service."""
+    found: dict[str, set[str]] = {}
+    for ingress in of_kind(documents, "Ingress"):
+        for path in ingress["spec"]["rules"][0]["http"]["paths"]:
+            found.setdefault(path["backend"]["service"]["name"], set()).add(path["path"])
+    for route in of_kind(documents, "HTTPRoute"):
+        for rule in route["spec"]["rules"]:
+            (backend,) = rule["backendRefs"]
+            found.setdefault(backend["name"], set()).update(
+                m["path"]["value"] for m in rule["matches"]
+            )
+    return found
+
+
+@pytest.mark.parametrize("component", ["ingress", "gateway"])
+def test_the_doors_for_people_are_reached_and_metrics_are_not(
+    component: str, answered: dict[str, set[str]]
+) -> None:
+    found = prefixes(render(("gpu-cluster", component)))
+    assert set(found) == set(OUTSIDE)
+    for service, room in OUTSIDE.items():
+        routes = {path for path in answered[room] if path.startswith("/v1/")}
+        for prefix in found[service]:
+            assert any(path.startswith(prefix) for path in routes), f"{service}: {prefix}"
+        missed = {p for p in routes if not any(p.startswith(prefix) for prefix in found[service])}
+        assert missed <= INSIDE, service
+    everything = {prefix for own in found.values() for prefix in own}
+    for path in ("/metrics", "/healthz", "/readyz", "/docs"):
+        assert not any(path.startswith(prefix) for prefix in everything)
