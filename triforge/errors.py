@@ -36,6 +36,27 @@ class ConfigError(TriforgeError, ValueError):
     status = 422
 
 
+class UnauthorizedError(ConfigError):
+    """A door asks for a key and got none, or one that opens nothing."""
+
+    kind = "unauthorized"
+    status = 401
+
+
+class ForbiddenError(ConfigError):
+    """The key is good, but not for this."""
+
+    kind = "forbidden"
+    status = 403
+
+
+class VersionError(ConfigError):
+    """A client is newer than the room that it asks."""
+
+    kind = "version"
+    status = 400
+
+
 class InputError(TriforgeError, ValueError):
     """A request or an uploaded row is malformed; nothing was stored."""
 
@@ -103,6 +124,24 @@ class BusyError(UnavailableError):
 
     kind = "busy"
     status = 429
+
+
+class RateError(BusyError):
+    """A tenant asks more often than it may; ask again after `retry_after_s`."""
+
+    kind = "rate"
+
+
+class QuotaError(TriforgeError):
+    """A tenant holds as much as it may; nothing was stored. Only giving something back or the operator helps."""
+
+    kind = "quota"
+    status = 429
+
+    def __init__(
+        self, detail: str, *, retry_after_s: float | None = 60.0, problems: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(detail, retry_after_s=retry_after_s, problems=problems)
 
 
 class PolicyError(TriforgeError):

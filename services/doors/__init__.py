@@ -2,6 +2,9 @@
 
 problems      errors as problem documents (RFC 9457)
 limits        a limit on bodies
+server        a limit on headers, before any of our code is asked
+guard         who is let in, what they may ask, and the record of it
+entrance      the guard of a room, by the deployment's settings
 description   what the API's description says of errors
 furniture     `install`: all of it at once, with health, readiness and metrics
 """

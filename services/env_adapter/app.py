@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -12,7 +12,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.doors.furniture import install
+from services.doors.guard import Entrance, guard
 from services.doors.limits import MAX_BODY, MEBIBYTE
+from services.env_adapter.access import RULES
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import FindFamily, PoolMaker
@@ -32,6 +34,7 @@ class Parts:
         registry: where the metrics of this process are.
         max_body: bytes of a request's body.
         max_upload: bytes of a pool's upload.
+        entrance: who is let in.
     """
 
     database: Database
@@ -39,10 +42,11 @@ class Parts:
     registry: CollectorRegistry = REGISTRY
     max_body: int = MAX_BODY
     max_upload: int = 256 * MEBIBYTE
+    entrance: Entrance = field(default_factory=Entrance)
 
 
 class ProposalGauge(Collector):
-    """`triforge_proposals{pool,state}`, read from the database when asked: the workers have no door of their own."""
+    """`triforge_env_adapter_proposals{pool,state}`, read from the database when asked: the workers have no door of their own."""
 
     def __init__(self, store: PoolStore) -> None:
         self._store = store
@@ -87,4 +91,5 @@ def create_app(*, parts: Parts) -> FastAPI:
         changes=Changes(parts.database),
     )
     add_routes(app, nouns=nouns)
+    guard(app, RULES, parts.entrance)
     return app

@@ -1,4 +1,7 @@
-"""The record of what people change: one row a change, in the transaction of the change, only ever added to."""
+"""The record of what people change: one row a change, in the transaction of the change, only ever added to.
+
+Requests for changes stand in the same table, see `triforge.access.requests`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from triforge.messages import AuditEntry, Change
+from triforge.access.callers import caller
+from triforge.messages import AuditEntry, Change, RecordEntry
 from triforge.store.tables import AuditRow
 
 
@@ -34,10 +38,13 @@ def record(
         detail: what was there before and after.
         slot: the slot it belongs to, if it belongs to one.
     """
+    asking = caller()
     session.add(
         AuditRow(
             at=time.time(),
-            by=who.by,
+            tenant=asking.tenant,
+            key_id=asking.key_id,
+            by=who.by or asking.name,
             action=action,
             subject=subject,
             pool_id=pool_id,
@@ -55,5 +62,16 @@ def entries(
     rows = session.scalars(select(AuditRow).where(*wanted).order_by(AuditRow.id).limit(limit))
     return [
         AuditEntry.model_validate({name: getattr(row, name) for name in AuditEntry.model_fields})
+        for row in rows
+    ]
+
+
+def whole(
+    session: Session, wanted: Iterable[ColumnElement[bool]], *, limit: int
+) -> list[RecordEntry]:
+    """Rows of the whole record that meet the conditions, oldest first."""
+    rows = session.scalars(select(AuditRow).where(*wanted).order_by(AuditRow.id).limit(limit))
+    return [
+        RecordEntry.model_validate({name: getattr(row, name) for name in RecordEntry.model_fields})
         for row in rows
     ]

@@ -10,7 +10,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from triforge.errors import InputError
 from triforge.messages import Approval, Direction, PoolStatus, ProposalState, Split, TaskState
-from triforge.store.tables import PoolRow, ProposalRow, TaskRow
+from triforge.store.tables import AuditRow, PoolRow, ProposalRow, TaskRow
 
 
 class PoolFilter(TypedDict, total=False):
@@ -41,6 +41,32 @@ class ProposalFilter(TypedDict, total=False):
     run_id: str | None
     slot: str | None
     direction: Direction | None
+
+
+def pool_cursor(row: PoolRow) -> str:
+    """The place after a pool in a list by name."""
+    return f"{row.name}/{row.id}"
+
+
+def after_pool(cursor: str) -> list[ColumnElement[bool]]:
+    """The condition that leaves what comes after the cursor; a name alone is a place as well."""
+    if not cursor:
+        return []
+    name, _, id_ = cursor.partition("/")
+    return [tuple_(PoolRow.name, PoolRow.id) > (name, id_)] if id_ else [PoolRow.name > name]
+
+
+def after_entry(cursor: str) -> list[ColumnElement[bool]]:
+    """Likewise for the record, whose entries are numbered.
+
+    Raises:
+        InputError: the cursor is none of ours.
+    """
+    if not cursor:
+        return []
+    if re.fullmatch("[0-9]{1,18}", cursor) is None:
+        raise no_cursor(cursor)
+    return [AuditRow.id > int(cursor)]
 
 
 def of_pools(wanted: PoolFilter) -> list[ColumnElement[bool]]:

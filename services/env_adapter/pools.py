@@ -24,6 +24,8 @@ from sqlalchemy.orm import Session
 from services.env_adapter import audit
 from services.env_adapter.rows import pool_states
 from services.env_adapter.uploads import Row, Unreadable
+from triforge.access.callers import caller
+from triforge.access.tenants import demand_room_for_pool
 from triforge.errors import ConflictError, InputError
 from triforge.messages import Change, GenerateSpec, Params, PoolRequest, PoolState, Split
 from triforge.messages.pools import MAX_TASKS
@@ -66,6 +68,7 @@ class PoolMaker:
         Raises:
             InputError: the environment is unknown or rows are malformed; each is named, nothing was stored.
             ConflictError: the name is taken, or the key was used for another request.
+            QuotaError: the tenant may have no further pool, or not so many tasks.
         """
         with self._database.read() as session:
             found = _repeated(session, head.name, key, digest)
@@ -91,8 +94,10 @@ class PoolMaker:
     def _store(self, head: PoolRequest, drafts: Drafts, key: str | None, digest: str) -> PoolState:
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
         with self._database.write() as session:
+            demand_room_for_pool(session, caller().tenant, drafts.count)
             pool = PoolRow(
                 id=pool_id,
+                tenant=caller().tenant,
                 name=head.name,
                 family=head.environment,
                 options=head.options,
@@ -280,9 +285,10 @@ def _repeated(session: Session, name: str, key: str | None, digest: str) -> Pool
         ConflictError: the key was used for another request, or the name is taken.
     """
     # The name is looked up first: whoever commits between the two queries is then seen by the key, as the same request.
-    taken = session.scalars(select(PoolRow.id).where(PoolRow.name == name)).one_or_none()
+    own = PoolRow.tenant == caller().tenant
+    taken = session.scalars(select(PoolRow.id).where(PoolRow.name == name, own)).one_or_none()
     if key is not None:
-        query = select(PoolRow).where(PoolRow.idempotency_key == key)
+        query = select(PoolRow).where(PoolRow.idempotency_key == key, own)
         found = session.scalars(query).one_or_none()
         if found is not None and found.request_digest == digest:
             return found

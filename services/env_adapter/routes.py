@@ -37,6 +37,7 @@ from triforge.messages import (
     ProposalDetail,
     ProposalPage,
     ProposalState,
+    RecordPage,
     Rollback,
     Split,
     TaskDetail,
@@ -77,7 +78,7 @@ class Nouns:
 
 def add_routes(app: FastAPI, *, nouns: Nouns) -> None:
     """Add all routes of env_adapter to its app."""
-    for routes in (_making, _pools, _pool_changes, _tasks, _proposals):
+    for routes in (_making, _pools, _pool_changes, _tasks, _proposals, _record):
         app.include_router(routes(nouns))
 
 
@@ -339,4 +340,17 @@ def _proposals(nouns: Nouns) -> APIRouter:
             description=f"{decision.capitalize()} a rewrite by hand; asking again changes nothing.",
             responses=answers(409),
         )
+    return router
+
+
+def _record(nouns: Nouns) -> APIRouter:
+    router = APIRouter(prefix="/v1/audit", tags=["record"])
+
+    @router.get("")
+    def show_record(
+        room: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
+    ) -> RecordPage:
+        """Changes, and requests for changes at every door whatever came of them, oldest first."""
+        return nouns.store.record(room=room, key_id=key_id, cursor=cursor, limit=limit)
+
     return router

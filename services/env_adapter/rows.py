@@ -11,23 +11,32 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.environments.about import ABOUT
-from triforge.errors import NotFoundError
+from triforge.access.callers import caller, own
+from triforge.errors import ConflictError, NotFoundError
 from triforge.messages import Approval, Measurement, PoolState, PoolStatus, Proposal, Task
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
 
 
 def pool_row(session: Session, pool: str) -> PoolRow:
-    """A pool's row by id or name.
+    """A pool's row by id or name, as the caller sees it.
 
     Raises:
-        NotFoundError: there is no such pool.
+        NotFoundError: there is no such pool for this caller.
+        ConflictError: the caller sees several of this name and none is its own.
     """
     row = session.get(PoolRow, pool)
-    if row is None:
-        row = session.scalars(select(PoolRow).where(PoolRow.name == pool)).one_or_none()
-    if row is None:
+    if row is not None and caller().sees(row.tenant):
+        return row
+    named = session.scalars(select(PoolRow).where(PoolRow.name == pool, *own(PoolRow.tenant))).all()
+    found = [row for row in named if row.tenant == caller().tenant] or list(named)
+    if not found:
         raise NotFoundError(f"pool {pool!r} does not exist; GET /v1/pools lists all")
-    return row
+    if len(found) > 1:
+        ids = ", ".join(sorted(row.id for row in found))
+        raise ConflictError(
+            f"pool {pool!r}: several tenants have one of this name; give an id: {ids}"
+        )
+    return found[0]
 
 
 def lock_pool(session: Session, pool_id: str) -> PoolRow:
@@ -56,7 +65,9 @@ def task_in(session: Session, task_id: str) -> Task:
         NotFoundError: there is no such version.
     """
     found = session.execute(
-        select(TaskRow, PoolRow.family).join(PoolRow).where(TaskRow.id == task_id)
+        select(TaskRow, PoolRow.family)
+        .join(PoolRow)
+        .where(TaskRow.id == task_id, *own(PoolRow.tenant))
     ).one_or_none()
     if found is None:
         raise NotFoundError(_no_task(task_id))
@@ -70,7 +81,7 @@ def task_row(session: Session, task_id: str) -> TaskRow:
         NotFoundError: there is no such version.
     """
     row = session.get(TaskRow, task_id)
-    if row is None:
+    if row is None or not _visible(session, row.pool_id):
         raise NotFoundError(_no_task(task_id))
     return row
 
@@ -82,11 +93,16 @@ def proposal_row(session: Session, proposal_id: str) -> ProposalRow:
         NotFoundError: there is no such proposal.
     """
     row = session.get(ProposalRow, proposal_id)
-    if row is None:
+    if row is None or not _visible(session, row.pool_id):
         raise NotFoundError(
             f"proposal {proposal_id!r} does not exist; GET /v1/pools/{{pool}}/proposals lists a pool's"
         )
     return row
+
+
+def _visible(session: Session, pool_id: str) -> bool:
+    """Whether the caller sees what belongs to a pool."""
+    return caller().sees(session.get_one(PoolRow, pool_id).tenant)
 
 
 def _no_task(task_id: str) -> str:
@@ -152,6 +168,7 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
             null_control=dict(controls[row.id]),
             state=cast("PoolStatus", row.state),
             approval=cast("Approval", row.approval),
+            tenant=row.tenant,
             programs=row.family in ABOUT and ABOUT[row.family].solved_by_programs,
         )
         for row in rows

@@ -6,7 +6,6 @@ readers, are synchronous and safe under several processes; doors call them in th
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Unpack
@@ -29,6 +28,7 @@ from services.env_adapter.rows import (
     task_row,
 )
 from services.env_adapter.slots import current, slot_tag
+from triforge.access.callers import own
 from triforge.messages import (
     AuditPage,
     Lineage,
@@ -39,6 +39,7 @@ from triforge.messages import (
     Proposal,
     ProposalDetail,
     ProposalPage,
+    RecordPage,
     Task,
     TaskDetail,
     TaskPage,
@@ -65,13 +66,14 @@ class PoolStore:
         self, *, cursor: str = "", limit: int = 100, **wanted: Unpack[PoolFilter]
     ) -> PoolPage:
         """Pools by name, after the name `cursor`."""
-        query = select(PoolRow).where(PoolRow.name > cursor, *filters.of_pools(wanted))
+        query = select(PoolRow).where(*filters.of_pools(wanted), *own(PoolRow.tenant))
+        query = query.where(*filters.after_pool(cursor))
         with self._database.read() as session:
-            rows = session.scalars(query.order_by(PoolRow.name).limit(limit + 1)).all()
+            rows = session.scalars(query.order_by(PoolRow.name, PoolRow.id).limit(limit + 1)).all()
             page = rows[:limit]
             return PoolPage(
                 pools=tuple(pool_states(session, page)),
-                next_cursor=page[-1].name if len(rows) > limit else None,
+                next_cursor=filters.pool_cursor(page[-1]) if len(rows) > limit else None,
             )
 
     def pool(self, pool: str) -> PoolState:
@@ -221,14 +223,29 @@ class PoolStore:
             wanted = [AuditRow.pool_id == pool_row(session, pool).id]
             if slot:
                 wanted.append(AuditRow.slot == slot)
-            if cursor:
-                if re.fullmatch("[0-9]{1,18}", cursor) is None:
-                    raise filters.no_cursor(cursor)
-                wanted.append(AuditRow.id > int(cursor))
+            wanted += filters.after_entry(cursor)
             found = audit.entries(session, wanted, limit=limit + 1)
         more = len(found) > limit
         return AuditPage(
             changes=tuple(found[:limit]), next_cursor=str(found[limit - 1].id) if more else None
+        )
+
+    def record(
+        self, *, room: str = "", key_id: str = "", cursor: str = "", limit: int = 100
+    ) -> RecordPage:
+        """Everything on record about the caller's tenant, oldest first; all of it for who sees all tenants.
+
+        Raises:
+            InputError: the cursor is none of ours.
+        """
+        wanted = own(AuditRow.tenant) + filters.after_entry(cursor)
+        wanted += [AuditRow.room == room] if room else []
+        wanted += [AuditRow.key_id == key_id] if key_id else []
+        with self._database.read() as session:
+            found = audit.whole(session, wanted, limit=limit + 1)
+        more = len(found) > limit
+        return RecordPage(
+            entries=tuple(found[:limit]), next_cursor=str(found[limit - 1].id) if more else None
         )
 
     def proposal_counts(self) -> list[tuple[str, str, int]]:

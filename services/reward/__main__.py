@@ -26,12 +26,15 @@ def api() -> int:
     """Serve `POST /v1/judge`."""
     import uvicorn
 
+    from services.doors.entrance import entrance_of
+    from services.doors.server import careful
     from services.reward.app import create_app
     from services.reward.door import JudgeDoor
     from triforge.clients.policy import PolicyClient
 
     settings = Settings.from_env()
     config = _config(settings)
+    entrance = entrance_of(settings, "reward")
 
     async def serve() -> None:
         policy = PolicyClient.from_settings(settings, "judges")
@@ -47,10 +50,11 @@ def api() -> int:
             deadline_s=config.reward.deadline_s,
         )
         server = uvicorn.Config(
-            create_app(door=door, ready=ready, max_body=settings.max_body),
+            create_app(door=door, ready=ready, max_body=settings.max_body, entrance=entrance),
             host=settings.host,
             port=urlsplit(settings.reward_url).port or 8002,
             **server_options(),
+            **careful(),
             timeout_graceful_shutdown=5,
         )
         try:

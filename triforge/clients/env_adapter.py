@@ -53,11 +53,18 @@ class EnvAdapterClient:
 
     Args:
         base_url: of env_adapter, e.g. http://127.0.0.1:8003.
+        api_key: sent with every request, where the deployment asks for keys.
         transport: replaces the network in tests.
     """
 
-    def __init__(self, base_url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self._http = http_client(base_url, timeout_s=600.0, transport=transport)
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = http_client(base_url, timeout_s=600.0, transport=transport, api_key=api_key)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -114,9 +121,12 @@ class EnvAdapterClient:
         pages = self._pages("/v1/pools", PoolPage, **wanted)
         return [pool async for page in pages for pool in page.pools]
 
-    async def pool(self, pool: str) -> PoolState:
-        """A pool by id or name."""
-        return PoolState.model_validate(await get_json(self._http, f"/v1/pools/{segment(pool)}"))
+    async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
+        """A pool by id or name; a service says for which tenant it asks."""
+        headers = {"Triforge-Tenant": tenant} if tenant else None
+        path = f"/v1/pools/{segment(pool)}"
+        reply = await request(self._http, "GET", path, headers=headers)
+        return PoolState.model_validate(parse_json(reply))
 
     async def change_pool(
         self, pool: str, verb: Literal["pause", "resume", "retire"], who: Change

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 
 from triforge.config.base import Positive, Seconds, Section, Url
 from triforge.config.document import sentence
 from triforge.errors import ConfigError
+from triforge.watching.masking import masked
 
 
 class Settings(Section):
@@ -31,7 +32,6 @@ class Settings(Section):
         le=65535,
         description="Port of `/metrics` and `/healthz` of a worker or learner; 0 serves none.",
     )
-    acts_url: Url = Field(default="http://127.0.0.1:8001", description="Policy room, role acts.")
     log: Literal["text", "json"] = Field(
         default="text", description="Form of log lines; the containers set `json`."
     )
@@ -44,6 +44,7 @@ class Settings(Section):
         description="Where traces are sent (OTLP over HTTP, such as `http://collector:4318`); empty sends none, unless "
         "OpenTelemetry's own variables say where. Needs the extra `otel`.",
     )
+    acts_url: Url = Field(default="http://127.0.0.1:8001", description="Policy room, role acts.")
     judges_url: Url = Field(
         default="http://127.0.0.1:8011", description="Policy room, role judges."
     )
@@ -102,6 +103,22 @@ class Settings(Section):
     api_key: SecretStr = Field(default=SecretStr(""), description="Key that the engines ask for.")
     admin_api_key: SecretStr = Field(
         default=SecretStr(""), description="Key for the engines' weight and pause routes."
+    )
+    auth: Literal["auto", "open", "keys"] = Field(
+        default="auto",
+        description="`keys` asks for API keys and the services' secret at every door; `auto` asks for none and listens on "
+        "this machine only; `open` asks for none wherever it listens.",
+    )
+    service_secret: SecretStr = Field(
+        default=SecretStr(""),
+        description="What rooms and workers show each other where keys are asked for; 24 characters or more.",
+    )
+    key: SecretStr = Field(
+        default=SecretStr(""), description="API key that the command line and other clients send."
+    )
+    cors_origins: str = Field(
+        default="",
+        description="Comma-separated web origins whose pages may ask the doors; empty allows none.",
     )
     handover: Literal["disk", "distributed", "tensor"] = Field(
         default="disk",
@@ -163,6 +180,21 @@ class Settings(Section):
             raise ConfigError("; ".join(problems), problems=problems) from None
 
     @property
+    def keyed(self) -> bool:
+        """Whether doors ask for keys."""
+        return self.auth == "keys"
+
+    @property
+    def own_key(self) -> str:
+        """What this deployment's services show each other; empty where no keys are asked for."""
+        return self.service_secret.get_secret_value() if self.keyed else ""
+
+    def __repr_args__(self) -> Any:
+        """What people see of the settings: passwords in addresses are masked."""
+        for name, value in super().__repr_args__():
+            yield name, masked(value) if isinstance(value, str) else value
+
+    @property
     def max_body(self) -> int:
         """Bytes of a request's body."""
         return self.max_body_mb * 2**20
@@ -173,9 +205,11 @@ class Settings(Section):
         return self.max_upload_mb * 2**20
 
     def environment(self) -> dict[str, str]:
-        """The settings as environment variables for a child process."""
+        """The settings as environment variables for a child process; the key of a person is none of its business."""
         pairs = {}
         for name, value in self:
+            if name == "key":
+                continue
             text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
             if text:
                 pairs[f"TRIFORGE_{name.upper()}"] = text

@@ -38,7 +38,15 @@ from triforge.messages.base import (
     TaskState,
     TrainedRole,
 )
-from triforge.messages.changes import AuditEntry, AuditPage, Change, PoolChange, Rollback
+from triforge.messages.changes import (
+    AuditEntry,
+    AuditPage,
+    Change,
+    PoolChange,
+    RecordEntry,
+    RecordPage,
+    Rollback,
+)
 from triforge.messages.generation import (
     ChatMessage,
     GenerateOutput,
@@ -159,6 +167,8 @@ __all__ = [
     "ProposalPage",
     "ProposalState",
     "Purpose",
+    "RecordEntry",
+    "RecordPage",
     "Role",
     "Rollback",
     "RunRollback",

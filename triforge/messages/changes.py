@@ -62,6 +62,36 @@ class AuditEntry(Message):
     detail: Params = Field(default_factory=dict)
 
 
+class RecordEntry(Message):
+    """One row of the whole record. Produced by: every room, `triforge key`. Consumed by: people.
+
+    A request for a change has the `room` that was asked, the `address` that asked, the route as `action`, its path as
+    `subject` and the `status` that it was answered with; it is there whatever came of it. Other rows are the changes
+    themselves, as in `AuditEntry`. `tenant`, `key_id` and `by` say who; `tenant` is empty where the gate let nobody in.
+    """
+
+    id: int
+    at: float
+    tenant: str
+    key_id: str
+    by: str
+    room: str
+    action: str
+    subject: str
+    address: str
+    status: int | None = None
+    pool_id: str | None = None
+    reason: str = ""
+    detail: Params = Field(default_factory=dict)
+
+
+class RecordPage(Message):
+    """The record, oldest first. Produced by: env_adapter (`GET /v1/audit`)."""
+
+    entries: tuple[RecordEntry, ...]
+    next_cursor: str | None = None
+
+
 class AuditPage(Message):
     """Changes to a pool, oldest first. Produced by: env_adapter (`GET /v1/pools/{id}/audit`)."""
 

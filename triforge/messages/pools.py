@@ -54,7 +54,8 @@ class PoolState(Message):
 
     `tasks` counts versions by split and state. `proposals` counts rewrites by state, null controls left out;
     `null_control` counts what the acceptance test said of the unchanged tasks among the candidates. Runs on a paused
-    pool wait at their next step; a retired one is played no more. `programs`: its tasks are solved by programs.
+    pool wait at their next step; a retired one is played no more. `programs`: its tasks are solved by programs. `tenant`
+    is whose it is.
     """
 
     id: str
@@ -68,6 +69,7 @@ class PoolState(Message):
     state: PoolStatus = "active"
     approval: Approval = "automatic"
     programs: bool = False
+    tenant: str = "default"
 
 
 class PoolPage(Message):

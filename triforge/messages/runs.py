@@ -34,6 +34,7 @@ class RunState(Message):
     updated_at: float
     reason: str = ""
     config: dict[str, Any] = Field(default_factory=dict)
+    tenant: str = "default"
 
 
 class RunStep(Message):

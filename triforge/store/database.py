@@ -115,9 +115,29 @@ class Database:
         with self._migration_lock():
             if self.is_sqlite:
                 self._use_wal()
-            with self.engine.begin() as connection:
+            with self._unreferenced() as connection, connection.begin():
                 if _revision(connection) != head:
                     alembic.command.upgrade(alembic_config(connection), "head")
+                    _demand_references(connection)
+
+    @contextlib.contextmanager
+    def _unreferenced(self) -> Iterator[Connection]:
+        """A connection that lets a migration copy a table which others refer to; SQLite knows no other way to alter one.
+
+        SQLite takes the pragma outside of transactions only, and drops what refers to a dropped table while it is on.
+        """
+        if not self.is_sqlite:
+            with self.engine.connect() as connection:
+                yield connection
+            return
+        with self.engine.connect() as connection:
+            raw = connection.connection.dbapi_connection
+            assert raw is not None
+            raw.cursor().execute("PRAGMA foreign_keys=OFF")
+            try:
+                yield connection
+            finally:
+                raw.cursor().execute("PRAGMA foreign_keys=ON")
 
     def _use_wal(self) -> None:
         # The file remembers the mode. Switching fails at once while anyone else reads, so it happens under the lock.
@@ -248,6 +268,18 @@ def _translate(context: ExceptionContext) -> None:
         raise InputError(f"the database cannot hold what was given: {said}") from error
     if isinstance(error, (OperationalError, InterfaceError)):
         raise UnavailableError(f"the database does not answer ({said}); is it running?") from error
+
+
+def _demand_references(connection: Connection) -> None:
+    """Raises StorageError when rows refer to rows that are not there; SQLite was not asked to look meanwhile."""
+    if connection.dialect.name != "sqlite":
+        return
+    lost = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    if lost:
+        tables = ", ".join(sorted({str(row[0]) for row in lost}))
+        raise StorageError(
+            f"the schema was not changed: rows of {tables} refer to rows that do not exist; the database is damaged"
+        )
 
 
 def _scripts() -> alembic.script.ScriptDirectory:

@@ -31,20 +31,52 @@ def _where(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
+class TenantRow(Base):
+    """Who shares a deployment with others, and how much of it they may take. None is no bound."""
+
+    __tablename__ = "tenants"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created_at: Mapped[float] = mapped_column(Float)
+    max_pools: Mapped[int | None] = mapped_column(Integer)
+    max_tasks: Mapped[int | None] = mapped_column(Integer)
+    max_runs: Mapped[int | None] = mapped_column(Integer)
+    requests_per_minute: Mapped[int | None] = mapped_column(Integer)
+
+
+class KeyRow(Base):
+    """An API key. Of its secret only the SHA-256 is kept: the secret has 256 bits, so nobody can search for it."""
+
+    __tablename__ = "api_keys"
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    tenant: Mapped[str] = mapped_column(ForeignKey("tenants.name"), index=True)
+    name: Mapped[str] = mapped_column(String(200))
+    scope: Mapped[str] = mapped_column(String(16))
+    digest: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(Float)
+    expires_at: Mapped[float | None] = mapped_column(Float)
+    last_used_at: Mapped[float | None] = mapped_column(Float)
+    revoked_at: Mapped[float | None] = mapped_column(Float)
+
+
 class PoolRow(Base):
-    """A named set of tasks of one environment family."""
+    """A named set of tasks of one environment family. Names and idempotency keys are a tenant's own."""
 
     __tablename__ = "pools"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    name: Mapped[str] = mapped_column(String(200), unique=True)
+    tenant: Mapped[str] = mapped_column(String(64), default="default", server_default="default")
+    name: Mapped[str] = mapped_column(String(200))
     family: Mapped[str] = mapped_column(String(64))
     options: Mapped[dict[str, Any]]
-    idempotency_key: Mapped[str | None] = mapped_column(String(200), unique=True)
+    idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_digest: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
     state: Mapped[str] = mapped_column(String(16), default="active", server_default="active")
     approval: Mapped[str] = mapped_column(
         String(16), default="automatic", server_default="automatic"
+    )
+    __table_args__ = (
+        Index("one_pool_a_name", "tenant", "name", unique=True),
+        Index("one_pool_a_key", "tenant", "idempotency_key", unique=True),
     )
 
 
@@ -92,19 +124,31 @@ class ProposalRow(Base):
 
 
 class AuditRow(Base):
-    """One change that people made by hand: who, when, what and why. Only ever added to."""
+    """One change that people made by hand, or one request that asked for a change: who, when, what and why.
+
+    Only ever added to. A request has `room`, `address` and the `status` that it was answered with, and no pool; `subject`
+    is its path. `by` is what people said of themselves, or the name of the request's key.
+    """
 
     __tablename__ = "audit"
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
     at: Mapped[float] = mapped_column(Float)
     by: Mapped[str] = mapped_column(String(200))
-    action: Mapped[str] = mapped_column(String(32))
-    subject: Mapped[str] = mapped_column(String(64), index=True)
-    pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
+    action: Mapped[str] = mapped_column(String(120))
+    subject: Mapped[str] = mapped_column(String(300), index=True)
+    pool_id: Mapped[str | None] = mapped_column(ForeignKey("pools.id"))
     slot: Mapped[str | None] = mapped_column(String(64), index=True)
     reason: Mapped[str] = mapped_column(Text)
     detail: Mapped[dict[str, Any]]
-    __table_args__ = (Index("audit_by_pool", "pool_id", "id"),)
+    tenant: Mapped[str] = mapped_column(String(64), default="default", server_default="default")
+    key_id: Mapped[str] = mapped_column(String(16), default="", server_default="")
+    room: Mapped[str] = mapped_column(String(32), default="", server_default="")
+    address: Mapped[str] = mapped_column(String(64), default="", server_default="")
+    status: Mapped[int | None] = mapped_column(Integer)
+    __table_args__ = (
+        Index("audit_by_pool", "pool_id", "id"),
+        Index("audit_by_tenant", "tenant", "id"),
+    )
 
 
 class PlanRow(Base):
@@ -160,6 +204,7 @@ class RunRow(Base):
 
     __tablename__ = "runs"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(64), default="default", server_default="default")
     name: Mapped[str] = mapped_column(String(200))
     pool_id: Mapped[str] = mapped_column(String(64))
     status: Mapped[str] = mapped_column(String(16), index=True)
@@ -169,9 +214,10 @@ class RunRow(Base):
     config: Mapped[dict[str, Any]]
     state: Mapped[dict[str, Any]]
     reason: Mapped[str] = mapped_column(Text)
-    idempotency_key: Mapped[str | None] = mapped_column(String(200), unique=True)
+    idempotency_key: Mapped[str | None] = mapped_column(String(200))
     created_at: Mapped[float] = mapped_column(Float)
     updated_at: Mapped[float] = mapped_column(Float)
+    __table_args__ = (Index("one_run_a_key", "tenant", "idempotency_key", unique=True),)
 
 
 class StepRow(Base):

@@ -1,0 +1,284 @@
+"""Who is let in: keys, scopes, the services' secret, what is remembered and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.keyed import fresh
+from triforge.access.callers import NOBODY, Caller, Wanted
+from triforge.access.gate import KNOWN_S, SERVICE, Gate, KeyBook
+from triforge.access.keys import Key, KeyStore
+from triforge.access.tenants import TenantStore
+from triforge.errors import (
+    ForbiddenError,
+    InputError,
+    RateError,
+    StorageError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from triforge.store.database import Database
+
+SECRET = "a secret of the services, long enough"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Counting(KeyStore):
+    """A store that says how often it was asked, and may be away."""
+
+    asked = 0
+    away = False
+
+    def find(self, key_id: str) -> Key | None:
+        self.asked += 1
+        if self.away:
+            raise UnavailableError("the database does not answer")
+        return super().find(key_id)
+
+
+class Counter:
+    """A limiter that says what it is told to say."""
+
+    def __init__(self, answer: float | Exception) -> None:
+        self.answer = answer
+        self.names: list[tuple[str, int]] = []
+
+    async def take(self, name: str, *, per_minute: int) -> float:
+        self.names.append((name, per_minute))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = fresh(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(database: Database, clock: Clock) -> Counting:
+    return Counting(database, clock=clock)
+
+
+@pytest.fixture
+async def gate(store: Counting, clock: Clock) -> AsyncIterator[Gate]:
+    made = Gate(KeyBook(store, clock=clock), service_secret=SECRET, clock=clock)
+    yield made
+    await made.settle()
+
+
+def bearer(text: str) -> bytes:
+    return f"Bearer {text}".encode()
+
+
+ORDER = ("read", "submit", "admin")
+
+
+@pytest.mark.parametrize("scope", ORDER)
+@pytest.mark.parametrize("wanted", ["public", *ORDER, "operator", "service"])
+@pytest.mark.parametrize("tenant", ["default", "blue", "operator"])
+async def test_a_key_opens_what_its_scope_and_tenant_say(
+    gate: Gate, store: Counting, scope: str, wanted: Wanted, tenant: str
+) -> None:
+    _, text = store.create("k", scope=scope, tenant=tenant)
+    if wanted in ORDER:
+        allowed = ORDER.index(scope) >= ORDER.index(wanted)
+    else:
+        allowed = wanted == "public" or (
+            wanted == "operator" and (tenant, scope) == ("operator", "admin")
+        )
+    if not allowed:
+        with pytest.raises(ForbiddenError):
+            await gate.admit(bearer(text), wanted)
+        return
+    who = await gate.admit(bearer(text), wanted)
+    assert (who.tenant, who.everything, who.name) == (tenant, tenant == "operator", "k")
+
+
+@pytest.mark.parametrize("wanted", ["public", *ORDER, "operator", "service"])
+async def test_the_secret_of_the_services_opens_everything(gate: Gate, wanted: Wanted) -> None:
+    assert await gate.admit(bearer(SECRET), wanted) == SERVICE
+
+
+async def test_a_service_asks_for_a_tenant_and_sees_no_more_than_it(gate: Gate) -> None:
+    who = await gate.admit(bearer(SECRET), "read", tenant="blue")
+    assert (who.tenant, who.everything) == ("blue", False)
+    with pytest.raises(InputError, match="tenant"):
+        await gate.admit(bearer(SECRET), "read", tenant="no such / name")
+
+
+async def test_a_key_cannot_say_that_it_asks_for_another_tenant(
+    gate: Gate, store: Counting
+) -> None:
+    _, text = store.create("k", scope="admin", tenant="blue")
+    assert (await gate.admit(bearer(text), "read", tenant="red")).tenant == "blue"
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer tfk_",
+        b"Bearer tfk_0123456789ab_" + b"x" * 43,
+        b"Bearer tfk_0123456789ab_" + b"x" * 100_000,
+        b"Basic dGZrOng=",
+        b"Bearer " + SECRET[:-1].encode(),
+        b"Bearer " + SECRET.encode() + b" ",
+        b"\xff\xfe\x00",
+    ],
+)
+async def test_whatever_is_no_key_opens_nothing(gate: Gate, authorization: bytes) -> None:
+    with pytest.raises(UnauthorizedError, match="key"):
+        await gate.admit(authorization, "read")
+
+
+async def test_a_key_with_anothers_secret_opens_nothing(gate: Gate, store: Counting) -> None:
+    _, mine = store.create("mine", scope="admin", tenant="default")
+    _, other = store.create("other", scope="admin", tenant="default")
+    forged = "_".join([*mine.split("_")[:2], *other.split("_", 2)[2:]])
+    with pytest.raises(UnauthorizedError, match="not known"):
+        await gate.admit(bearer(forged), "read")
+
+
+async def test_a_revoked_key_closes_everywhere_within_the_time_that_is_promised(
+    gate: Gate, store: Counting, clock: Clock
+) -> None:
+    key, text = store.create("k", scope="read", tenant="default")
+    await gate.admit(bearer(text), "read")
+    store.revoke(key.id)
+    clock.now += KNOWN_S - 0.1
+    await gate.admit(bearer(text), "read")  # still remembered
+    clock.now += 0.2
+    with pytest.raises(UnauthorizedError, match="revoked"):
+        await gate.admit(bearer(text), "read")
+
+
+async def test_a_key_ends_on_its_last_day(gate: Gate, store: Counting, clock: Clock) -> None:
+    _, text = store.create("k", scope="read", tenant="default", days=1)
+    clock.now += 86_399
+    await gate.admit(bearer(text), "read")
+    clock.now += 2
+    with pytest.raises(UnauthorizedError, match="expired"):
+        await gate.admit(bearer(text), "read")
+
+
+async def test_many_who_ask_at_once_ask_the_database_once(gate: Gate, store: Counting) -> None:
+    _, text = store.create("k", scope="read", tenant="default")
+    await asyncio.gather(*(gate.admit(bearer(text), "read") for _ in range(50)))
+    assert store.asked == 1
+
+
+async def test_without_the_database_services_go_on_and_keys_are_asked_for_again(
+    gate: Gate, store: Counting
+) -> None:
+    _, text = store.create("k", scope="read", tenant="default")
+    store.away = True
+    with pytest.raises(UnavailableError):
+        await gate.admit(bearer(text), "read")
+    assert await gate.admit(bearer(SECRET), "service") == SERVICE
+    store.away = False
+    await gate.admit(bearer(text), "read")  # what failed was not remembered
+
+
+async def test_the_last_use_of_a_key_is_noted_once_a_minute(
+    gate: Gate, store: Counting, clock: Clock
+) -> None:
+    key, text = store.create("k", scope="read", tenant="default")
+    first = clock.now
+    for _ in range(3):
+        await gate.admit(bearer(text), "read")
+        await gate.settle()
+        clock.now += 20
+    assert [k.last_used_at for k in store.all()] == [first]
+    await gate.admit(bearer(text), "read")
+    await gate.settle()
+    assert [k.last_used_at for k in store.all()] == [clock.now]
+    assert key.last_used_at is None
+
+
+async def rated(store: Counting, database: Database, limiter: Counter, rate: int | None) -> Gate:
+    TenantStore(database).set("blue", requests_per_minute=rate)
+    return Gate(KeyBook(store), service_secret=SECRET, limiter=limiter)
+
+
+async def test_a_tenant_that_asks_too_often_is_told_when_to_come_back(
+    store: Counting, database: Database
+) -> None:
+    limiter = Counter(2.5)
+    gate = await rated(store, database, limiter, 60)
+    _, text = store.create("k", scope="read", tenant="blue")
+    with pytest.raises(RateError, match="requests_per_minute") as refused:
+        await gate.admit(bearer(text), "read")
+    assert refused.value.retry_after_s == 2.5
+    assert refused.value.status == 429
+    assert limiter.names == [("blue", 60)]
+    await gate.admit(bearer(SECRET), "read")  # services are not counted
+    assert len(limiter.names) == 1
+    await gate.settle()
+
+
+async def test_without_a_counter_nobody_is_kept_out(store: Counting, database: Database) -> None:
+    for error in (UnavailableError("Redis is away"), StorageError("Redis is full")):
+        gate = await rated(store, database, Counter(error), 60)
+        _, text = store.create("k", scope="read", tenant="blue")
+        assert (await gate.admit(bearer(text), "read")).tenant == "blue"
+        await gate.settle()
+
+
+async def test_a_tenant_without_a_rate_is_not_counted(store: Counting, database: Database) -> None:
+    limiter = Counter(9.0)
+    gate = await rated(store, database, limiter, None)
+    _, text = store.create("k", scope="read", tenant="blue")
+    await gate.admit(bearer(text), "read")
+    assert limiter.names == []
+    await gate.settle()
+
+
+async def test_an_open_deployment_lets_everybody_in_whatever_they_send() -> None:
+    gate = Gate(None)
+    for sent in (b"", b"Bearer tfk_x", bearer(SECRET)):
+        assert await gate.admit(sent, "service", tenant="red") == NOBODY
+    assert not gate.is_service(bearer(""))
+
+
+async def test_an_empty_secret_is_nobodys(store: Counting) -> None:
+    gate = Gate(KeyBook(store))
+    for sent in (b"Bearer ", b"Bearer", b""):
+        assert not gate.is_service(sent)
+        with pytest.raises(UnauthorizedError):
+            await gate.admit(sent, "service")
+
+
+def test_what_is_kept_of_a_key_does_not_open_anything(database: Database) -> None:
+    store = KeyStore(database)
+    key, text = store.create("k", scope="admin", tenant="default")
+    secret = text.split("_", 2)[2]
+    assert key.opens(secret)
+    assert not key.opens(key.digest)
+    assert secret not in repr(store.all())
+
+
+def test_callers_see_their_own_tenant_unless_they_see_all() -> None:
+    assert Caller(tenant="blue").sees("blue")
+    assert not Caller(tenant="blue").sees("red")
+    assert NOBODY.sees("red")

@@ -1,0 +1,229 @@
+"""What a door asks of each request: whose key, which scope, how often.
+
+A key is looked up in the database once in `KNOWN_S` seconds a process, so a key that is revoked, or whose tenant's rate is
+changed, opens doors for at most so long. The secret of the deployment's own services needs no database: training goes on
+while it is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from triforge.access.callers import NOBODY, OPERATOR, SCOPES, Caller, Wanted
+from triforge.access.keys import Key, KeyStore, split
+from triforge.access.tenants import demand_name
+from triforge.errors import (
+    ForbiddenError,
+    RateError,
+    StorageError,
+    UnauthorizedError,
+    UnavailableError,
+)
+
+KNOWN_S: Final = 5.0
+_KNOWN: Final = 10_000  # keys held in memory, those that do not exist included
+SERVICE: Final = Caller(name="service", tenant=OPERATOR, everything=True)
+_log = logging.getLogger(__name__)
+
+
+class Limiter(Protocol):
+    """Counts requests over all replicas of a room."""
+
+    async def take(self, name: str, *, per_minute: int) -> float:
+        """Seconds until the next request of this name is in order; 0 when this one is.
+
+        Raises:
+            UnavailableError: nobody counts.
+        """
+        ...
+
+
+class KeyBook:
+    """Keys by id, remembered for a moment.
+
+    Args:
+        store: where they lie.
+        clock: seconds, monotone.
+    """
+
+    def __init__(self, store: KeyStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._asked: OrderedDict[str, tuple[float, asyncio.Task[Key | None]]] = OrderedDict()
+
+    async def find(self, key_id: str) -> Key | None:
+        """The key, at most `KNOWN_S` seconds old. Many who ask at once ask the database once.
+
+        Raises:
+            UnavailableError: the database does not answer, and the key was not asked for lately.
+        """
+        now = self._clock()
+        until, task = self._asked.get(key_id, (now, None))
+        if task is None or until <= now or (task.done() and task.exception() is not None):
+            task = asyncio.create_task(asyncio.to_thread(self._store.find, key_id))
+            self._asked[key_id] = (now + KNOWN_S, task)
+            self._asked.move_to_end(key_id)
+            if len(self._asked) > _KNOWN:
+                self._asked.popitem(last=False)
+        return await asyncio.shield(task)
+
+    async def touch(self, key: Key) -> None:
+        """Note that the key is used; that it could not be noted keeps nobody out."""
+        try:
+            await asyncio.to_thread(self._store.touch, key)
+        except (UnavailableError, StorageError) as error:
+            _log.warning("the last use of key %s is not noted: %s", key.id, error.detail)
+
+
+class Gate:
+    """Decides on requests.
+
+    Args:
+        keys: None opens to everybody.
+        service_secret: what the deployment's own services send.
+        limiter: counts requests; None counts none.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        keys: KeyBook | None,
+        *,
+        service_secret: str = "",
+        limiter: Limiter | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._secret = service_secret.encode()
+        self._limiter = limiter
+        self._clock = clock
+        self._touching: set[asyncio.Task[None]] = set()
+        self._touched: dict[str, float] = {}
+
+    @property
+    def asks(self) -> bool:
+        """Whether keys are asked for."""
+        return self._keys is not None
+
+    def is_service(self, authorization: bytes) -> bool:
+        """Whether this is the Authorization header of one of the deployment's own services."""
+        return (
+            self._keys is not None
+            and bool(self._secret)
+            and hmac.compare_digest(authorization, b"Bearer " + self._secret)
+        )
+
+    async def admit(self, authorization: bytes, wanted: Wanted, *, tenant: str = "") -> Caller:
+        """Who asks, if they may.
+
+        Args:
+            authorization: value of the header.
+            wanted: by the route.
+            tenant: for whom a service or an operator asks; others ask for themselves whatever they say.
+
+        Raises:
+            UnauthorizedError: no key, or one that opens nothing.
+            ForbiddenError: the key's scope is too low.
+            RateError: the tenant asks too often.
+            UnavailableError: the keys cannot be looked up.
+        """
+        if self._keys is None:
+            return NOBODY
+        if self.is_service(authorization):
+            return _on_behalf(SERVICE, tenant)
+        if not authorization:
+            if wanted == "public":
+                return NOBODY
+            raise UnauthorizedError(
+                "a key is needed: send `Authorization: Bearer tfk_...` (clients take it from TRIFORGE_KEY); "
+                "`triforge key create` makes one"
+            )
+        key = await self._open(self._keys, authorization)
+        _demand_scope(key, wanted)
+        await self._demand_rate(key)
+        who = Caller(
+            name=key.name, key_id=key.id, tenant=key.tenant, everything=key.tenant == OPERATOR
+        )
+        return _on_behalf(who, tenant) if who.everything else who
+
+    async def _open(self, keys: KeyBook, authorization: bytes) -> Key:
+        scheme, _, text = authorization.decode("latin-1").partition(" ")
+        parts = split(text.strip()) if scheme.lower() == "bearer" else None
+        key = await keys.find(parts[0]) if parts else None
+        if key is None or parts is None or not key.opens(parts[1]):
+            raise UnauthorizedError(
+                "the key is not known here; look at TRIFORGE_KEY, or make another with `triforge key create`"
+            )
+        if key.revoked_at is not None:
+            raise UnauthorizedError(
+                f"key {key.id} was revoked; make another with `triforge key create`"
+            )
+        if key.expires_at is not None and key.expires_at <= self._clock():
+            raise UnauthorizedError(
+                f"key {key.id} has expired; make another with `triforge key create`"
+            )
+        self._note_use(keys, key)
+        return key
+
+    def _note_use(self, keys: KeyBook, key: Key) -> None:
+        now = self._clock()
+        if now - self._touched.get(key.id, 0.0) < 60.0:
+            return
+        self._touched[key.id] = now
+        task = asyncio.create_task(keys.touch(key))
+        self._touching.add(task)
+        task.add_done_callback(self._touching.discard)
+
+    async def _demand_rate(self, key: Key) -> None:
+        rate = key.requests_per_minute
+        if rate is None or self._limiter is None:
+            return
+        try:
+            wait = await self._limiter.take(key.tenant, per_minute=rate)
+        except (UnavailableError, StorageError) as error:
+            # A rate guards against load and not against strangers; without Redis the rooms can take on little anyway.
+            _log.warning("requests of tenant %s are not counted: %s", key.tenant, error.detail)
+            return
+        if wait > 0:
+            raise RateError(
+                f"tenant {key.tenant} sends more than its {rate} requests a minute (requests_per_minute; the operator "
+                f"raises it with `triforge tenant set {key.tenant} --requests-per-minute N`)",
+                retry_after_s=wait,
+            )
+
+    async def settle(self) -> None:
+        """Wait for what is still being noted."""
+        while self._touching:
+            with contextlib.suppress(Exception):
+                await asyncio.gather(*self._touching)
+
+
+def _demand_scope(key: Key, wanted: Wanted) -> None:
+    if wanted == "public":
+        return
+    if wanted == "service":
+        raise ForbiddenError(
+            "only the deployment's own services may ask for this (TRIFORGE_SERVICE_SECRET)"
+        )
+    if wanted == "operator":
+        if key.tenant == OPERATOR and key.scope == "admin":
+            return
+        raise ForbiddenError(
+            f"this needs a key of the tenant {OPERATOR!r} with the scope 'admin': it concerns all tenants"
+        )
+    if SCOPES.index(key.scope) < SCOPES.index(wanted):
+        raise ForbiddenError(f"this needs the scope {wanted!r}, the key {key.id} has {key.scope!r}")
+
+
+def _on_behalf(who: Caller, tenant: str) -> Caller:
+    if not tenant:
+        return who
+    demand_name(tenant)
+    return Caller(name=who.name, key_id=who.key_id, tenant=tenant, everything=False)

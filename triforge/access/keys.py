@@ -1,0 +1,185 @@
+"""API keys: `tfk_<id>_<secret>`. The secret is 32 random bytes and is shown once; the database keeps its SHA-256.
+
+A slow hash is for secrets that people choose. Nobody can try 2^256 of them, and a slow hash a request would be a way to
+tire a room out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from triforge.access.callers import SCOPES, KeyScope
+from triforge.access.tenants import demand_name, hold_tenant
+from triforge.errors import InputError, NotFoundError
+from triforge.store.database import Database
+from triforge.store.tables import AuditRow, KeyRow, TenantRow
+
+_FORM: Final = re.compile(r"tfk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_TOUCH_S: Final = 60.0  # how exactly the last use of a key is known
+_DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What is known of a key; its secret is not."""
+
+    id: str
+    tenant: str
+    name: str
+    scope: KeyScope
+    digest: str
+    created_at: float
+    expires_at: float | None = None
+    last_used_at: float | None = None
+    revoked_at: float | None = None
+    requests_per_minute: int | None = None  # of its tenant
+
+    def opens(self, secret: str) -> bool:
+        """Whether the secret is the key's; takes as long whatever it is."""
+        return hmac.compare_digest(self.digest, digest(secret))
+
+
+def digest(secret: str) -> str:
+    """What is kept of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def split(text: str) -> tuple[str, str] | None:
+    """(id, secret) of a key as people hold it, or None if it is none."""
+    found = _FORM.fullmatch(text)
+    return (found[1], found[2]) if found else None
+
+
+class KeyStore:
+    """The keys of a deployment.
+
+    Args:
+        database: at head.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+
+    def create(
+        self, name: str, *, scope: str, tenant: str, days: float | None = None, by: str = ""
+    ) -> tuple[Key, str]:
+        """Make a key, and its tenant if there is none yet; the text comes with it and can be had only now.
+
+        Args:
+            name: for people.
+            scope: read, submit or admin.
+            tenant: whose key it is.
+            days: after which it ends; None is never.
+            by: who makes it, for the record.
+
+        Raises:
+            InputError: a field is impossible.
+        """
+        if scope not in SCOPES:
+            raise InputError(f"scope: given {scope!r}, allowed {', '.join(SCOPES)}")
+        if not 1 <= len(name) <= 200 or not name.isprintable():
+            raise InputError(f"name: given {name!r}, expected 1 to 200 printable characters")
+        if days is not None and not 0 < days <= 36_500:
+            raise InputError(f"days: given {days:g}, expected more than 0 and at most 36500")
+        demand_name(tenant)
+        id_, secret, now = secrets.token_hex(6), secrets.token_urlsafe(32), self._clock()
+        with self._database.write() as session:
+            hold_tenant(session, tenant, now=now)
+            row = KeyRow(
+                id=id_,
+                tenant=tenant,
+                name=name,
+                scope=scope,
+                digest=digest(secret),
+                created_at=now,
+                expires_at=None if days is None else now + days * _DAY_S,
+            )
+            session.add(row)
+            self._record(session, "key.create", row, by)
+            return _key(row), f"tfk_{id_}_{secret}"
+
+    def all(self, *, tenant: str | None = None) -> list[Key]:
+        """All keys, or a tenant's, oldest first."""
+        query = select(KeyRow).order_by(KeyRow.created_at, KeyRow.id)
+        if tenant is not None:
+            query = query.where(KeyRow.tenant == tenant)
+        with self._database.read() as session:
+            return [_key(row) for row in session.scalars(query)]
+
+    def revoke(self, key_id: str, *, by: str = "") -> Key:
+        """End a key for good. Ending it twice is the same as once.
+
+        Raises:
+            NotFoundError: there is no such key.
+        """
+        with self._database.write() as session:
+            row = session.get(KeyRow, key_id)
+            if row is None:
+                raise NotFoundError(f"key {key_id!r} does not exist; `triforge key list` lists all")
+            if row.revoked_at is None:
+                row.revoked_at = self._clock()
+                self._record(session, "key.revoke", row, by)
+            return _key(row)
+
+    def find(self, key_id: str) -> Key | None:
+        """A key by its id, with its tenant's rate.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        with self._database.read() as session:
+            query = select(KeyRow, TenantRow.requests_per_minute).join(
+                TenantRow, TenantRow.name == KeyRow.tenant
+            )
+            found = session.execute(query.where(KeyRow.id == key_id)).one_or_none()
+        return None if found is None else _key(*found)
+
+    def touch(self, key: Key) -> None:
+        """Note that a key is used now, once a minute at most."""
+        now = self._clock()
+        if key.last_used_at is not None and now - key.last_used_at < _TOUCH_S:
+            return
+        with self._database.write() as session:
+            session.execute(update(KeyRow).where(KeyRow.id == key.id).values(last_used_at=now))
+
+    def _record(self, session: Session, action: str, row: KeyRow, by: str) -> None:
+        session.add(
+            AuditRow(
+                at=self._clock(),
+                by=by,
+                action=action,
+                subject=row.id,
+                pool_id=None,
+                reason="",
+                detail={"name": row.name, "scope": row.scope},
+                tenant=row.tenant,
+                room="triforge key",
+            )
+        )
+
+
+def _key(row: KeyRow, requests_per_minute: int | None = None) -> Key:
+    return Key(
+        id=row.id,
+        tenant=row.tenant,
+        name=row.name,
+        scope=cast("KeyScope", row.scope),
+        digest=row.digest,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+        requests_per_minute=requests_per_minute,
+    )

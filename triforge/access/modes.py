@@ -1,0 +1,79 @@
+"""Whether a deployment asks for keys, and what it must have then."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import Final
+
+from triforge.access.gate import Gate, KeyBook, Limiter
+from triforge.access.keys import KeyStore
+from triforge.config import Settings
+from triforge.errors import ConfigError
+from triforge.store.database import Database
+
+_SHORTEST: Final = 24  # characters of the services' secret
+_log = logging.getLogger(__name__)
+
+
+def demand_safe(settings: Settings) -> None:
+    """Pass settings with which a door may be opened; says so loudly where it is open to everybody.
+
+    Raises:
+        ConfigError: other machines could ask and TRIFORGE_AUTH does not say that they may, or the secret is missing.
+    """
+    if settings.keyed:
+        secret = settings.service_secret.get_secret_value()
+        if len(secret) < _SHORTEST:
+            given = f"{len(secret)} characters" if secret else "nothing"
+            raise ConfigError(
+                f"TRIFORGE_SERVICE_SECRET: given {given}, expected at least {_SHORTEST} characters, the same in every "
+                "room and worker, because TRIFORGE_AUTH is 'keys'; scripts/write_env.sh writes one"
+            )
+        return
+    if is_loopback(settings.host):
+        return
+    if settings.auth == "open":
+        _log.warning(
+            "TRIFORGE_AUTH is 'open' and this room listens on %s: whoever reaches it may do everything",
+            settings.host,
+        )
+        return
+    raise ConfigError(
+        f"TRIFORGE_HOST: given {settings.host!r}, where other machines can ask, and no keys are asked for: set "
+        "TRIFORGE_AUTH=keys and TRIFORGE_SERVICE_SECRET, or TRIFORGE_AUTH=open where only friends can reach it"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def make_gate(
+    settings: Settings, database: Database | None, limiter: Limiter | None = None
+) -> Gate:
+    """The gate of a room.
+
+    Args:
+        settings: of the deployment.
+        database: where the keys lie; needed where they are asked for.
+        limiter: counts requests.
+
+    Raises:
+        ConfigError: see `demand_safe`.
+    """
+    demand_safe(settings)
+    if not settings.keyed:
+        return Gate(None)
+    assert database is not None
+    return Gate(
+        KeyBook(KeyStore(database)),
+        service_secret=settings.service_secret.get_secret_value(),
+        limiter=limiter,
+    )

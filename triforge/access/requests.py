@@ -1,0 +1,96 @@
+"""Requests for changes, on record: who asked which door for what, from where, and what came of it. No bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from triforge.access.callers import Caller
+from triforge.errors import TriforgeError
+from triforge.store.database import Database
+from triforge.store.tables import AuditRow
+
+# A stranger without a key must not be able to fill the disk: of what is refused at the gate so many a minute are
+# written, and the next row says how many were not.
+REFUSED_A_MINUTE: Final = 60
+_UNKNOWN_CALLER: Final = Caller()
+_log = logging.getLogger(__name__)
+
+
+class RequestRecord:
+    """Writes one row a request.
+
+    Args:
+        database: at head.
+        room: whose door it is.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self, database: Database, room: str, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database = database
+        self._room = room
+        self._clock = clock
+        self._minute = 0
+        self._refused = 0
+        self._unwritten = 0
+
+    async def write(
+        self, who: Caller | None, route: str, path: str, *, address: str, status: int
+    ) -> None:
+        """Put a request on record; that it could not be written keeps nobody from their answer.
+
+        Args:
+            who: asked; None if the gate let nobody in.
+            route: method and path of the route.
+            path: as it was asked for.
+            address: where the request came from.
+            status: of the answer.
+        """
+        if who is None and not self._may_write_refusal():
+            return
+        detail = {"unwritten": self._unwritten} if self._unwritten else {}
+        self._unwritten = 0
+        known = who or _UNKNOWN_CALLER
+        row = AuditRow(
+            at=self._clock(),
+            by=known.name,
+            action=route[:120],
+            subject=_text(path)[:300],
+            pool_id=None,
+            reason="",
+            detail=detail,
+            tenant=known.tenant if who else "",
+            key_id=known.key_id,
+            room=self._room,
+            address=_text(address)[:64],
+            status=status,
+        )
+        try:
+            await asyncio.to_thread(self._add, row)
+        except TriforgeError as error:
+            _log.error("a request is not on record: %s %s by %r, status %d: %s",
+                       route, _text(path), known.name, status, error.detail)  # fmt: skip
+
+    def _add(self, row: AuditRow) -> None:
+        with self._database.write() as session:
+            session.add(row)
+
+    def _may_write_refusal(self) -> bool:
+        minute = int(self._clock() // 60)
+        if minute != self._minute:
+            self._minute, self._refused = minute, 0
+        self._refused += 1
+        if self._refused > REFUSED_A_MINUTE:
+            self._unwritten += 1
+            return False
+        return True
+
+
+def _text(given: str) -> str:
+    """What came from outside, without what a terminal or a database would choke on."""
+    return "".join(letter if letter.isprintable() else "?" for letter in given)
