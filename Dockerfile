@@ -99,6 +99,13 @@ HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8004/readyz"]
 CMD ["python", "-m", "services.trainer", "api"]
 
+# The pages that people look at; asks the other doors and changes nothing.
+FROM room AS dashboard
+EXPOSE 8005
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
+  CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8005/healthz"]
+CMD ["python", "-m", "services.dashboard"]
+
 # ---------------------------------------------------------------- what carries torch
 FROM core-dependencies AS torch-dependencies
 ARG PIP_ARGS=""

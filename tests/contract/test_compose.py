@@ -40,7 +40,7 @@ def test_every_variable_of_the_compose_file_is_one_that_the_config_knows() -> No
 def test_every_address_of_the_compose_file_is_a_service_that_listens_there() -> None:
     environment = compose_environment(SERVICES["trainer"])
     urls = {k: v for k, v in environment.items() if k.endswith("_URL") and "://" in v}
-    assert len(urls) == 8
+    assert len(urls) == 9
     for variable, url in urls.items():
         host = urlsplit(url).hostname
         assert host in SERVICES, variable
@@ -69,16 +69,20 @@ def test_every_secret_of_the_compose_file_is_required_and_made_by_make_env() -> 
         assert uses == {":?run make env"}, variable
 
 
-def test_only_the_rest_doors_are_published_and_only_to_this_host() -> None:
+def test_only_the_doors_for_people_are_published_and_only_to_this_host() -> None:
     ports = [p for service in SERVICES.values() for p in service.get("ports", [])]
-    assert ports == ["127.0.0.1:8003:8003", "127.0.0.1:8004:8004"]
+    assert ports == [
+        "127.0.0.1:${TRIFORGE_ENV_ADAPTER_PORT:-8003}:8003",
+        "127.0.0.1:${TRIFORGE_TRAINER_PORT:-8004}:8004",
+        "127.0.0.1:${TRIFORGE_DASHBOARD_PORT:-8005}:8005",
+    ]
 
 
 def test_every_build_target_of_the_compose_file_is_in_the_dockerfile() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     targets = set(re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.M))
     wanted = {s["build"]["target"] for s in SERVICES.values() if "build" in s}
-    assert wanted == {"policy", "env-adapter", "reward", "trainer", "learner", "local-engine", "models"}  # fmt: skip
+    assert wanted == {"policy", "env-adapter", "reward", "trainer", "dashboard", "learner", "local-engine", "models"}  # fmt: skip
     assert wanted <= targets
 
 
