@@ -18,7 +18,6 @@ from prometheus_client import Counter, Histogram
 from triforge.errors import TriforgeError
 from triforge.messages import (
     GroupTask,
-    JudgeTask,
     ProgramLimits,
     Task,
     Trajectory,
@@ -28,6 +27,7 @@ from triforge.messages import (
 from triforge.queues import Wire, unit_tests_id, unjudged
 from triforge.rollout.episode import run_group, trajectory_id
 from triforge.rollout.isolation import IsolatedEnvironment
+from triforge.rollout.judging import judge_task
 from triforge.rollout.patience import patiently
 from triforge.rollout.protocols import (
     Environment,
@@ -196,16 +196,7 @@ class RolloutWorker:
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
         if group.votes == 0 or group.reward_kind != "votes" or not trajectory.measured:
             return
-        task = JudgeTask(
-            trajectory_id=trajectory.id,
-            group_id=group.group_id,
-            run_id=group.run_id,
-            votes=group.votes,
-            seed=derive_seed(group.seed, "judge", trajectory.index),
-            sampling=group.judge_sampling,
-            deadline_s=group.judge_deadline_s,
-            prompt=group.judge_prompt,
-        )
+        task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):
             await self._insist(lambda: self._wire.send_judge(task))
 

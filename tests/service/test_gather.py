@@ -236,6 +236,29 @@ async def test_votes_that_wait_for_a_judge_are_waited_for(scene: Scene, waiting:
     assert scene.wire.sent == ["g"]
 
 
+async def test_a_judgement_whose_worker_died_is_sent_again_although_others_wait_in_the_queue(
+    scene: Scene, waiting: Gathering
+) -> None:
+    asked: list[str] = []
+
+    async def send_judge(errand: JudgeTask) -> None:
+        asked.append(errand.trajectory_id)
+
+    scene.wire.send_judge = send_judge  # type: ignore[method-assign]
+    async with scene.wire.lease("g"), scene.wire.lease("g-01"):
+        async with scene.wire.lease("g-00"):
+            await scene.pass_time(LEASE_S * 3)
+            assert asked == []
+        await scene.pass_time(
+            1.5
+        )  # its judge died; the group is still played, the other one judged
+        assert asked == ["g-00"]
+        await scene.pass_time(LEASE_S / 2)
+        assert asked == ["g-00"]
+        assert scene.gatherer.resent == 1
+    assert scene.wire.sent == ["g"]
+
+
 async def test_a_restarted_conductor_does_not_send_what_a_worker_or_a_judge_still_holds(
     scene: Scene,
 ) -> None:

@@ -29,6 +29,7 @@ from triforge.queues.names import (
     batches_stream,
 )
 from triforge.queues.outcomes import outcome_errand
+from triforge.queues.sight import Seen
 from triforge.queues.wire import Taken, Wire, end_task
 from triforge.queues.workers import LoopThread, celery_app, start_worker
 
@@ -45,6 +46,7 @@ __all__ = [
     "UNIT_TEST_TASK",
     "WEIGHTS_STREAM",
     "LoopThread",
+    "Seen",
     "Taken",
     "Wire",
     "batches_stream",

@@ -31,6 +31,7 @@ from triforge.queues.names import (
 from triforge.queues.outbox import Outbox
 from triforge.queues.outcomes import Outcomes
 from triforge.queues.scripts import ACQUIRE, TAKE
+from triforge.queues.sight import Sight
 from triforge.queues.streams import Streams
 from triforge.queues.workers import celery_app
 
@@ -56,7 +57,7 @@ class Taken(Generic[_M]):
         return self.state in ("judged", "open")
 
 
-class Wire(Groups, Streams):
+class Wire(Groups, Streams, Sight):
     """Typed access to everything in flight. One a process; all methods raise `UnavailableError` while Redis is away."""
 
     def __init__(self, redis_url: str, *, lease_s: float = 10.0) -> None:

@@ -13,11 +13,13 @@ from triforge.errors import StorageError, TriforgeError, UnavailableError
 from triforge.messages import Proposal, TaskOutcome
 from triforge.queues import Wire, outcome_errand
 
-REWRITES = Counter("triforge_env_adapter_rewrites_total", "Task rewrites that came to a state.", ["state"])
+REWRITES = Counter(
+    "triforge_env_adapter_rewrites_total", "Task rewrites that came to a state.", ["state"]
+)
 
 log = logging.getLogger(__name__)
 
-_SWEEP_S = 2.0  # how often outcomes are looked for that nobody works on
+_SWEEP_S = 1.0  # how often outcomes are looked for that nobody works on
 _COMES_BACK_S = 200.0  # an errand that a service has refused is back in the queue by then
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from services.trainer.conductor.lost import Look, Sendings, judged_parts
 from triforge.errors import StorageError, TrainerError, UnavailableError
 from triforge.messages import GroupTask, JudgedGroup, TrainedRole
 from triforge.queues import (
@@ -24,11 +26,11 @@ from triforge.queues import (
     unit_tests_id,
 )
 from triforge.rollout.episode import trajectory_id
+from triforge.rollout.judging import judge_task
 
 log = logging.getLogger(__name__)
 
 _BLOCK_S = 0.5  # how long one read of the stream waits
-_DOUBLINGS = 4  # an errand sent again and again waits up to 2**4 times as long before the next time
 _REPLAYS = 2  # times that a group of foreign weights is played again before it is taken as it is
 
 _T = TypeVar("_T")
@@ -56,9 +58,8 @@ class _Flight:
     oldest: Versions  # the weights that were live when it was offered
     exact: bool  # nothing newer may have played it either
     count: _Count
-    sent_at: float
+    sent: Sendings
     replays: int = 0
-    resends: int = 0  # since somebody was last seen at it
 
 
 class Gatherer:
@@ -163,7 +164,7 @@ class Gatherer:
             self._cursor = await self._wire.last_id(JUDGED_STREAM)
             self._swept = self._clock()
         count = _Count(len(tasks), arrived)
-        flights = [_Flight(task, oldest, exact, count, self._clock()) for task in tasks]
+        flights = [_Flight(task, oldest, exact, count, Sendings(self._clock())) for task in tasks]
         self._flights |= {flight.task.group_id: flight for flight in flights}
         for flight in flights:
             if not await self._land(flight):
@@ -273,7 +274,7 @@ class Gatherer:
         """Send an errand, unless somebody is still at it since before the conductor's restart."""
         if not await self._is_held(flight.task):
             await self._wire.send_rollout(flight.task)
-        flight.sent_at = self._clock()
+        flight.sent.at = self._clock()
 
     async def _land(self, flight: _Flight) -> bool:
         """Take a group in if it is complete."""
@@ -285,7 +286,7 @@ class Gatherer:
             ids = tuple(t.id for t in group.played.trajectories)
             await self._wire.forget_group(group_id, ids)
             await self._wire.send_rollout(flight.task)
-            flight.sent_at = self._clock()
+            flight.sent.at = self._clock()
             flight.replays += 1
             self.replayed += 1
             return True
@@ -304,40 +305,45 @@ class Gatherer:
         return False
 
     async def _sweep(self) -> None:
+        """Land what was announced unheard, and send again what nobody works on."""
         waiting = await self._wire.depth(ROLLOUT_QUEUE) + await self._wire.depth(JUDGE_QUEUE)
-        for group_id, flight in list(self._flights.items()):
-            announced = await self._wire.is_announced(group_id)
-            if announced and await self._land(flight):
+        flights = list(self._flights.items())
+        stands = await self._wire.see([(name, judged_parts(f.task)) for name, f in flights])
+        found = list(zip(flights, stands, strict=True))
+        begun = [f.sent.at for (name, f), seen in found if name in seen.begun]
+        look = Look(
+            now=self._clock(), waiting=waiting, youngest=max(begun, default=-math.inf),
+            lease_s=self._lease_s, resend_s=self._resend_s,
+        )  # fmt: skip
+        for (group_id, flight), seen in found:
+            if self._flights.get(group_id) is not flight:
                 continue
-            if await self._is_lost(flight, waiting):
+            if seen.announced and await self._land(flight):
+                continue
+            if look.is_lost(group_id, flight.sent, seen):
                 await self._wire.send_rollout(flight.task)
-                flight.sent_at = self._clock()
-                flight.resends += 1
-                self.resent += 1
+                flight.sent.again(look.now)
+                self._count_resent(1)
+            elif dead := look.dead_judgements(group_id, flight.sent, seen):
+                await self._judge_lost(flight.task, dead)
+                flight.sent.judge_again(look.now, self._lease_s)
         await asyncio.sleep(0)
 
-    async def _is_lost(self, flight: _Flight, waiting: int) -> bool:
-        """Whether nobody works on this errand any more.
+    async def _judge_lost(self, task: GroupTask, dead: frozenset[str]) -> None:
+        """Send errands of the judge again."""
+        if unit_tests_id(task.group_id) in dead:
+            await self._wire.send_rollout(task)  # whoever takes it has tests written for what was played
+        for index in range(task.rollouts):
+            if trajectory_id(task.group_id, index) in dead:
+                await self._wire.send_judge(judge_task(task, index))
+        self._count_resent(len(dead))
 
-        A lease that is gone although the errand was started means its worker died, unless the group is played and its
-        votes are still being cast; with nothing waiting in the queues for `resend_s` that is over, too. Both waits double
-        with every time it was sent again: a worker that met a service that is away keeps its errand for a while, and no
-        queue shows it meanwhile.
-        """
-        age = (self._clock() - flight.sent_at) / 2 ** min(flight.resends, _DOUBLINGS)
-        if age < self._lease_s:
-            return False
-        if await self._is_held(flight.task):
-            flight.resends = 0
-            return False
-        group_id = flight.task.group_id
-        died = await self._wire.was_started(group_id) and not await self._wire.is_played(group_id)
-        return died or (waiting == 0 and age > self._resend_s)
+    def _count_resent(self, errands: int) -> None:
+        self.resent += errands
 
     async def _is_held(self, task: GroupTask) -> bool:
         """Whether a rollout worker holds the group, or a judge its tests or one of its trajectories."""
-        parts = (trajectory_id(task.group_id, index) for index in range(task.rollouts))
-        return await self._wire.is_held(task.group_id, unit_tests_id(task.group_id), *parts)
+        return await self._wire.is_held(task.group_id, *judged_parts(task))
 
 
 def played_by(group: JudgedGroup) -> set[int]:

@@ -1,0 +1,21 @@
+"""The judge's errand on a trajectory: it follows from the group, so whoever misses one can send it again."""
+
+from __future__ import annotations
+
+from triforge.messages import GroupTask, JudgeTask
+from triforge.rollout.episode import trajectory_id
+from triforge.rollout.seeds import derive_seed
+
+
+def judge_task(group: GroupTask, index: int) -> JudgeTask:
+    """The errand on rollout `index` of a group that is judged by votes; the same every time."""
+    return JudgeTask(
+        trajectory_id=trajectory_id(group.group_id, index),
+        group_id=group.group_id,
+        run_id=group.run_id,
+        votes=group.votes,
+        seed=derive_seed(group.seed, "judge", index),
+        sampling=group.judge_sampling,
+        deadline_s=group.judge_deadline_s,
+        prompt=group.judge_prompt,
+    )
