@@ -332,7 +332,8 @@ class Gatherer:
     async def _judge_lost(self, task: GroupTask, dead: frozenset[str]) -> None:
         """Send errands of the judge again."""
         if unit_tests_id(task.group_id) in dead:
-            await self._wire.send_rollout(task)  # whoever takes it has tests written for what was played
+            # whoever takes it has tests written for what was played
+            await self._wire.send_rollout(task)
         for index in range(task.rollouts):
             if trajectory_id(task.group_id, index) in dead:
                 await self._wire.send_judge(judge_task(task, index))
