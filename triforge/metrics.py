@@ -1,19 +1,55 @@
-"""The metrics of a process without a door: workers and learners."""
+"""What every process shows of itself, and the metrics of a process without a door: workers and learners."""
 
 from __future__ import annotations
 
+from typing import Final
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import start_http_server
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge, start_http_server
 
+from triforge import __version__
 from triforge.config import Settings
 
 
-def serve_metrics(settings: Settings) -> WSGIServer | None:
+def _build(registry: CollectorRegistry) -> Gauge:
+    return Gauge(
+        "triforge_build_info",
+        "1; which version of triforge this process is of.",
+        ["version", "room", "process"],
+        registry=registry,
+    )
+
+
+_BUILD: Final = _build(REGISTRY)
+_SLOTS: Final = Gauge(
+    "triforge_worker_slots", "Errands that this worker can work on at a time, by queue.", ["queue"]
+)
+
+
+def identify(room: str, process: str, registry: CollectorRegistry = REGISTRY) -> None:
+    """Show which version this process is of."""
+    gauge = _BUILD if registry is REGISTRY else _build(registry)
+    gauge.labels(__version__, room, process).set(1)
+
+
+def serve_metrics(
+    settings: Settings, *, room: str = "", process: str = "", queue: str = "", slots: int = 0
+) -> WSGIServer | None:
     """Serve `/metrics` at `TRIFORGE_METRICS_PORT`, in a thread of its own; None if no port is set.
 
     Every other path answers the same, so `/healthz` tells that the process is alive.
+
+    Args:
+        settings: with the port.
+        room: of this process.
+        process: what it does there.
+        queue: that it works on; empty if none.
+        slots: errands of that queue that it takes at a time.
     """
+    if room:
+        identify(room, process)
+    if queue:
+        _SLOTS.labels(queue).set(slots)
     if not settings.metrics_port:
         return None
     server, _ = start_http_server(settings.metrics_port, addr=settings.host)

@@ -17,6 +17,7 @@ from services.doors.description import describe
 from services.doors.limits import MAX_BODY, BodyLimit
 from services.doors.problems import OWN, handle_errors
 from triforge import __version__
+from triforge.metrics import identify
 from triforge.watching.asgi import Watched
 
 Ready = Callable[[], Awaitable[None]]
@@ -29,6 +30,7 @@ def install(
     registry: CollectorRegistry = REGISTRY,
     max_body: int = MAX_BODY,
     uploads: Mapping[str, int] | None = None,
+    refresh: Ready | None = None,
 ) -> None:
     """Give an app the error handlers, the limit on bodies and the three routes above.
 
@@ -38,6 +40,7 @@ def install(
         registry: whose metrics `/metrics` shows.
         max_body: bytes of a request's body; more is a 413.
         uploads: other limits, by method and path (`POST /v1/pools`), for routes that do not keep the body in memory.
+        refresh: measures what is measured only when somebody asks for the metrics; must not raise.
     """
     app.add_middleware(BodyLimit, limit=max_body, uploads=uploads or {})
     app.add_middleware(Watched)  # outermost: what the others log is about the request, too
@@ -52,7 +55,11 @@ def install(
             await ready()
         return JSONResponse({"status": "ready"})
 
+    identify(app.title.removeprefix("triforge "), "api", registry)
+
     async def metrics() -> Response:
+        if refresh is not None:
+            await refresh()
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     for path, route in zip(OWN, (healthz, readyz, metrics), strict=True):

@@ -63,7 +63,9 @@ def rollout_worker() -> int:
     from triforge.store.images import ImageStore
 
     settings = Settings.from_env()
-    serve_metrics(settings)
+    serve_metrics(
+        settings, room="env_adapter", process="rollout-worker", queue=ROLLOUT_QUEUE, slots=_GROUPS
+    )
     config = load(settings.config) if settings.config else RunConfig()
     store = PoolStore(open_database(settings.database_url))
     loop = LoopThread()
@@ -97,7 +99,9 @@ def adapt_worker() -> int:
     from triforge.store.database import open_database
 
     settings = Settings.from_env()
-    serve_metrics(settings)
+    serve_metrics(
+        settings, room="env_adapter", process="adapt-worker", queue=ADAPT_QUEUE, slots=_OUTCOMES
+    )
     database = open_database(settings.database_url)
     loop = LoopThread()
 

@@ -54,7 +54,9 @@ class ProposalGauge(Collector):
     def collect(self) -> Iterator[Metric]:
         """The gauge; empty while the database is away."""
         gauge = GaugeMetricFamily(
-            "triforge_proposals", "Task rewrites by pool and state.", labels=["pool", "state"]
+            "triforge_env_adapter_proposals",
+            "Task rewrites by pool and state.",
+            labels=["pool", "state"],
         )
         try:
             for pool, state, count in self._store.proposal_counts():

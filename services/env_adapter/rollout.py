@@ -48,10 +48,10 @@ _DROPPED = {
     "held": "another worker is at it",
 }
 
-EPISODES = Counter("triforge_episodes_total", "Episodes that ended, by how.", ["ended"])
-EPISODE_RETRIES = Counter("triforge_episode_retries_total", "Fresh tries of episodes.")
+EPISODES = Counter("triforge_env_adapter_episodes_total", "Episodes that ended, by how.", ["ended"])
+EPISODE_RETRIES = Counter("triforge_env_adapter_episode_retries_total", "Fresh tries of episodes.")
 EPISODE_SECONDS = Histogram(
-    "triforge_episode_seconds",
+    "triforge_env_adapter_episode_seconds",
     "Seconds from reset to end of an episode.",
     buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800),
 )

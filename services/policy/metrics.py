@@ -35,6 +35,12 @@ class PoolMetrics(Collector):
             "Engines that hold the live weight version.",
             value=len(pool.serving()),
         )
+        version = GaugeMetricFamily(
+            "triforge_policy_weight_version", "Live weight version, by role.", labels=["role"]
+        )
+        if self._fence.version >= 0:  # an engine has answered
+            version.add_metric([self._fence.state().role], self._fence.version)
+        yield version
         yield GaugeMetricFamily(
             "triforge_policy_in_flight", "Samples being drawn.", value=pool.in_flight()
         )

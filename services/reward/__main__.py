@@ -79,7 +79,9 @@ def judge_worker(concurrency: int) -> int:
     settings = Settings.from_env()
     if _config(settings).reward.kind == "unit_tests":
         shared().check()  # better no worker than one that can run no program
-    serve_metrics(settings)
+    serve_metrics(
+        settings, room="reward", process="judge-worker", queue=JUDGE_QUEUE, slots=concurrency
+    )
     loop = LoopThread()
 
     async def build() -> tuple[JudgeWorker, UnitTestWorker]:

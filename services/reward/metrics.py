@@ -6,18 +6,18 @@ from prometheus_client import Counter, Histogram
 
 from triforge.messages import StepVotes
 
-VOTES = Counter("triforge_votes_total", "Votes cast, by what was read from them.", ["value"])
+VOTES = Counter("triforge_reward_votes_total", "Votes cast, by what was read from them.", ["value"])
 JUDGED = Counter(
-    "triforge_judged_trajectories_total", "Trajectories judged, by result.", ["result"]
+    "triforge_reward_judged_trajectories_total", "Trajectories judged, by result.", ["result"]
 )
 UNIT_TESTS = Counter(
-    "triforge_unit_tests_total", "Tests written, by whether they could be read.", ["value"]
+    "triforge_reward_unit_tests_total", "Tests written, by whether they could be read.", ["value"]
 )
 UNIT_TESTED = Counter(
-    "triforge_unit_tested_groups_total", "Groups that got tests, by result.", ["result"]
+    "triforge_reward_unit_tested_groups_total", "Groups that got tests, by result.", ["result"]
 )
 JUDGE_SECONDS = Histogram(
-    "triforge_judge_seconds",
+    "triforge_reward_judge_seconds",
     "Seconds from taking up a trajectory to its votes, or a group to its tests.",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300),
 )

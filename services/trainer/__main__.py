@@ -16,6 +16,7 @@ def api() -> int:
     from services.trainer.app import create_app
     from services.trainer.conductor.conductor import Conductor
     from services.trainer.conductor.parts import Parts
+    from services.trainer.runs.deployment import DeploymentGauges
     from services.trainer.runs.run_store import RunStore
     from services.trainer.runs.runs import Runs
     from triforge.clients.env_adapter import EnvAdapterClient
@@ -25,7 +26,9 @@ def api() -> int:
     from triforge.queues import Wire
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
+    from triforge.watching import begin, server_options
 
+    begin("trainer", "api")
     settings = Settings.from_env()
     database = open_database(settings.database_url)
 
@@ -62,13 +65,14 @@ def api() -> int:
             conductor=Conductor(parts),
             ready=ready,
             max_body=settings.max_body,
+            refresh=DeploymentGauges(wire, store, artifacts).refresh,
         )
         address = urlsplit(settings.trainer_url)
         config = uvicorn.Config(
             app,
             host=settings.host,
             port=address.port or 8004,
-            log_level="warning",
+            **server_options(),
             timeout_graceful_shutdown=5,
         )
         await uvicorn.Server(config).serve()

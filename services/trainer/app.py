@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi import FastAPI
 
-from services.problems import MAX_BODY, install
+from services.doors.furniture import install
+from services.doors.guard import Entrance, guard
+from services.doors.limits import MAX_BODY
+from services.trainer.access import RULES
 from services.trainer.conductor.conductor import Conductor
 from services.trainer.routes import router
 from services.trainer.runs.runs import Runs
@@ -23,6 +26,8 @@ def create_app(
     conductor: Conductor | None,
     ready: Callable[[], Awaitable[None]],
     max_body: int = MAX_BODY,
+    entrance: Entrance | None = None,
+    refresh: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
     """Build the application.
 
@@ -31,6 +36,8 @@ def create_app(
         conductor: works on the runs while the application is up; None serves the routes alone.
         ready: raises when the room cannot serve.
         max_body: bytes of a request's body; a larger one is a 413.
+        entrance: who is let in; None lets in everybody.
+        refresh: measures what `/metrics` shows of the deployment.
     """
 
     @contextlib.asynccontextmanager
@@ -44,5 +51,6 @@ def create_app(
     app = FastAPI(title="triforge trainer", version=__version__, lifespan=lifespan)
     app.state.runs = runs
     app.include_router(router)
-    install(app, ready=ready, max_body=max_body)
+    install(app, ready=ready, max_body=max_body, refresh=refresh)
+    guard(app, RULES, entrance or Entrance())
     return app

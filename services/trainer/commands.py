@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from triforge.errors import InputError, TriforgeError
 from triforge.metrics import serve_metrics
 from triforge.rendering import Renderer
 from triforge.store.artifacts import ArtifactStore
+from triforge.watching import begin
 
 NAMES = ("learner", "supervised", "tiny-model", "smollm2", "merge-lora")
 
@@ -33,8 +33,9 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
     Errors of triforge end as one sentence on standard error and status 1.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     args = _parser().parse_args([command, *arguments])
+    role = getattr(args, "role", "")
+    begin("trainer", f"{command}-{role}" if role else command)
     try:
         return int(args.run(args) or 0)
     except TriforgeError as error:
@@ -100,7 +101,7 @@ def _learner(args: argparse.Namespace) -> None:
         Crew(ArtifactStore(settings.artifacts_url), ranks, ranks.device).follow()
         ranks.leave()
         return
-    serve_metrics(settings)
+    serve_metrics(settings, room="trainer", process=f"learner-{args.role}")
     asyncio.run(serve_learner(args.role, settings, ranks))
 
 

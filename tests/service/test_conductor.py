@@ -88,7 +88,7 @@ async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(ri
     assert (last["votes/recent/groups"], last["votes/trust"], last["votes/weight"]) == (4, 0, 0)
     assert [step for step, _ in ring.store.run_state(run.id)["votes"]] == [1, 2]
     labels = {"pool": "pool", "measure": "theory/mu_within"}
-    assert REGISTRY.get_sample_value("triforge_step_measure", labels) == 1.0
+    assert REGISTRY.get_sample_value("triforge_trainer_step_measure", labels) == 1.0
 
 
 async def test_a_batch_carries_what_the_learner_has_to_know(ring: Ring) -> None:

@@ -350,4 +350,4 @@ async def test_proposals_are_listed_counted_and_shown_as_metrics(
     assert [p["id"] for p in rest["proposals"]] == ["c"]
     assert (await http.get(f"/v1/pools/{pool.id}/proposals?state=odd")).status_code == 422
     text = (await http.get("/metrics")).text
-    assert 'triforge_proposals{pool="kitchen",state="rejected"} 1.0' in text
+    assert 'triforge_env_adapter_proposals{pool="kitchen",state="rejected"} 1.0' in text

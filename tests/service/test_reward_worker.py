@@ -229,7 +229,7 @@ async def test_a_trajectory_whose_group_was_forgotten_is_not_judged(wire: Wire) 
 async def test_a_judge_that_answers_nonsense_votes_zero_and_the_group_completes(
     played: Wire,
 ) -> None:
-    before = REGISTRY.get_sample_value("triforge_votes_total", {"value": "invalid"}) or 0.0
+    before = REGISTRY.get_sample_value("triforge_reward_votes_total", {"value": "invalid"}) or 0.0
     judge = worker(played, Room(text="I like trains."))
     await judge.judge(errand(0))
     await judge.judge(errand(1))
@@ -238,7 +238,7 @@ async def test_a_judge_that_answers_nonsense_votes_zero_and_the_group_completes(
     values = [v.value for one in votes.values() for s in one.steps for v in s.votes]
     assert values == [0] * 8
     assert {v.text for s in votes["g-00"].steps for v in s.votes} == {"I like trains."}
-    after = REGISTRY.get_sample_value("triforge_votes_total", {"value": "invalid"}) or 0.0
+    after = REGISTRY.get_sample_value("triforge_reward_votes_total", {"value": "invalid"}) or 0.0
     assert after - before == 8
 
 

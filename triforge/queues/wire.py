@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from triforge.queues.names import (
     ADAPT_TASK,
     JUDGE_TASK,
     ROLLOUT_TASK,
+    SENT_AT,
     UNIT_TEST_TASK,
 )
 from triforge.queues.outbox import Outbox
@@ -104,6 +107,18 @@ class Wire(Groups, Streams, Sight):
     async def depth(self, queue: str) -> int:
         """Errands waiting in a queue."""
         return int(await self._call(self._redis.llen(queue)))
+
+    async def oldest_s(self, queue: str) -> float:
+        """How long the oldest waiting errand of a queue has waited, by our clock; 0 when it is empty.
+
+        An errand that nobody of us has sent has no age.
+        """
+        text = await self._call(self._redis.lindex(queue, -1))
+        try:
+            sent = float(json.loads(text or "{}")["headers"][SENT_AT])
+        except (ValueError, TypeError, LookupError):
+            return 0.0
+        return max(0.0, time.time() - sent)  # sender and we may disagree a little
 
     # ---- leases ----
 

@@ -30,7 +30,9 @@ from triforge.rollout.protocols import Environment, Observation, Reset, StepResu
 _log = logging.getLogger(__name__)
 
 ENDLESS = Counter(
-    "triforge_endless_answers_total", "Answers that a verifier did not get through.", ["family"]
+    "triforge_env_adapter_endless_answers_total",
+    "Answers that a verifier did not get through.",
+    ["family"],
 )
 
 _DRAWS: Final = 10  # for one question; a suite may refuse some of its own levels

@@ -20,9 +20,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,7 +33,8 @@ from services.trainer.conductor.gather import Gatherer
 from services.trainer.conductor.intake import Intake
 from services.trainer.conductor.parts import Parts, StopRequested
 from services.trainer.conductor.step import StepResult, StepRunner
-from services.trainer.runs.metrics import STEPS
+from services.trainer.runs.metrics import ENDED as ENDED_RUNS
+from services.trainer.runs.metrics import PROGRESS, STEPS
 from services.trainer.runs.publish import Publisher
 from services.trainer.runs.reporting import Reporting
 from services.trainer.runs.run_store import ENDED, Status, Superseded
@@ -40,10 +42,12 @@ from services.trainer.runs.versions import RunWeights
 from triforge.config import RunConfig, parse
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.messages import RunState, RunStep, TrainedRole
+from triforge.watching import about, tracing
 
 log = logging.getLogger(__name__)
 
 _IDLE_S = 0.5  # how often an idle conductor looks for a run
+_CHECK_S = 0.25  # how often a step that waits looks whether it was asked to stop
 _RETRY_S = 2.0  # pause after a service was unavailable; the run goes on when it is back
 
 
@@ -95,7 +99,8 @@ class Conductor:
             store = self._parts.store.held_by(uuid.uuid4().hex)
             self._parts = replace(self._parts, store=store)
             try:
-                await self._conduct(run)
+                with about(run=run.id, pool=run.pool_id):
+                    await self._conduct(run)
             except Superseded:
                 log.warning("run %s is conducted by another process now", run.id)
 
@@ -110,6 +115,7 @@ class Conductor:
                 self._said = (run.id, "")
             config = parse(run.config)
             await self._tell_of(run, config)
+            PROGRESS.set_to_current_time()
             await self._loop(run, config)
         except StopRequested:
             await self._set(run, "stopped", "stopped on request")
@@ -137,6 +143,7 @@ class Conductor:
         with contextlib.suppress(TriforgeError):  # they only cost time
             await self._parts.wire.end_run(run.id)
         await asyncio.to_thread(self._parts.store.set_status, run.id, status, reason)
+        ENDED_RUNS.labels(status).inc()
 
     async def _tell_of(self, run: RunState, config: RunConfig) -> None:
         """Have the run's dashboards; those of a run that waits for a service stay open."""
@@ -168,9 +175,9 @@ class Conductor:
             parts.wire,
             resend_s=parts.settings.resend_s,
             lease_s=parts.settings.lease_s,
-            check=check,
+            check=_seldom(check),
         )
-        publisher = Publisher(parts.wire, parts.doors, check=check)
+        publisher = Publisher(parts.wire, parts.doors, check=_seldom(check))
         weights = RunWeights(parts.store, publisher, run.id, parts.artifacts)
         await weights.begin(config)
         evaluator = Evaluator(parts, gatherer, run, config)
@@ -186,7 +193,8 @@ class Conductor:
             await check()
             runner.versions = await weights.hold()
             await intake.hold(runner.versions, step - 1)
-            result = await runner.run(step)
+            with about(step=step, **names_of(runner.versions)), tracing.span("step"):
+                result = await runner.run(step)
             if _evaluates(config, step):
                 _add(result, await evaluator.evaluate(step, runner.versions["acts"]))
             notes = await intake.free(runner.versions)
@@ -210,8 +218,27 @@ class Conductor:
         )  # fmt: skip
         await asyncio.to_thread(self._parts.store.commit_step, record, notes)
         STEPS.show(record, run.pool_id)
+        PROGRESS.set_to_current_time()
         await self._told[1].update()
         await self._parts.emit("step", run.id, step=step, metrics=measures, versions=dict(versions))
+
+
+def names_of(versions: Mapping[TrainedRole, int]) -> dict[str, int]:
+    """Weight versions under the names that log lines have for them."""
+    return {"policy": versions["acts"], "reward": versions["judges"]}
+
+
+def _seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """The same check for whoever asks hundreds of times a second: at most one question to the database in `_CHECK_S`."""
+    asked = -math.inf
+
+    async def checked() -> None:
+        nonlocal asked
+        if time.monotonic() - asked >= _CHECK_S:
+            asked = time.monotonic()
+            await check()
+
+    return checked
 
 
 async def _tidy(work: Coroutine[Any, Any, None]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from services.trainer.conductor.lost import Look, Sendings, judged_parts
+from services.trainer.runs.metrics import LANDED, PROGRESS, REPLAYED, RESENT
 from triforge.errors import StorageError, TrainerError, UnavailableError
 from triforge.messages import GroupTask, JudgedGroup, TrainedRole
 from triforge.queues import (
@@ -289,9 +290,12 @@ class Gatherer:
             flight.sent.at = self._clock()
             flight.replays += 1
             self.replayed += 1
+            REPLAYED.inc()
             return True
         del self._flights[group_id]
         self.landed[group_id] = group
+        LANDED.inc()
+        PROGRESS.set_to_current_time()
         await flight.count.add(group)
         return True
 
@@ -341,6 +345,7 @@ class Gatherer:
 
     def _count_resent(self, errands: int) -> None:
         self.resent += errands
+        RESENT.inc(errands)
 
     async def _is_held(self, task: GroupTask) -> bool:
         """Whether a rollout worker holds the group, or a judge its tests or one of its trajectories."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 from services.trainer.conductor.gather import Gatherer
@@ -21,6 +23,7 @@ from services.trainer.ledger.measures import (
 )
 from services.trainer.ledger.outcomes import task_outcome
 from services.trainer.ledger.vote_memory import VoteMemory
+from services.trainer.runs.metrics import PROGRESS, PUBLISHED, STALENESS
 from services.trainer.runs.publish import Published, Publisher
 from triforge.algorithms.advantages import vote_weight
 from triforge.algorithms.off_policy import staleness_measures
@@ -35,6 +38,7 @@ from triforge.messages import (
 )
 from triforge.store.ledgers import write_ledger
 from triforge.store.rows import write_rows
+from triforge.watching import tracing
 
 
 @dataclass(slots=True)
@@ -147,6 +151,7 @@ class StepRunner:
                     role, ready.report.metrics if ready.report else {}
                 )
                 result.measures[f"seconds/train_{role}"] = out.seconds
+                PUBLISHED.labels(role).set_to_current_time()
         return published
 
     @property
@@ -247,6 +252,8 @@ class StepRunner:
         result.measures["groups/partial"] = float(ledger.partial)
         result.measures["groups/voteless"] = float(ledger.voteless)
         result.measures["groups/dead"] = float(ledger.dead)
+        STALENESS.add("acts", ledger.policy_ages)
+        STALENESS.add("judges", ledger.reward_ages)
         for role, ages in (("policy", ledger.policy_ages), ("reward", ledger.reward_ages)):
             for name, value in staleness_measures(ages).items():
                 result.measures[f"staleness/{role}/{name}"] = value
@@ -322,13 +329,23 @@ class _Clock:
         self._measures = measures
         self._name = ""
         self._started = 0.0
+        self._span: AbstractContextManager[Any] = nullcontext()
 
     def phase(self, name: str) -> _Clock:
         self._name = name
         return self
 
     def __enter__(self) -> None:
+        self._span = tracing.span(self._name)
+        self._span.__enter__()
         self._started = time.monotonic()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._span.__exit__(kind, error, trace)
         self._measures[f"seconds/{self._name}"] = time.monotonic() - self._started
+        PROGRESS.set_to_current_time()

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from services.trainer.broadcasts.serving import broadcasts
+from services.trainer.learner import metrics
 from services.trainer.learner.attempts import MOST, Attempts
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.crew import Crew
@@ -35,6 +36,7 @@ from triforge.errors import ConfigError, StorageError, TrainerError, TriforgeErr
 from triforge.messages import ErrorInfo, Handover, StepReport, TrainBatch, TrainedRole, WeightsReady
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
+from triforge.watching import about, ids_of
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class LearnerLoop:
         self._cursor_name = f"checkpoints/cursor-{role}.json"
         self._attempts = Attempts(store, role)
         self._stopping = asyncio.Event()
+        metrics.begin(role)
 
     def dismiss(self) -> None:
         """Let the other ranks go; nothing is trained afterwards."""
@@ -111,7 +114,8 @@ class LearnerLoop:
                 if not answered:
                     async with self._wire.lease(f"learner:{batch.run_id}:{batch.role}") as mine:
                         if mine:
-                            ready = await asyncio.to_thread(self.answer, batch)
+                            with about(**ids_of(batch), policy=batch.version):
+                                ready = await asyncio.to_thread(self.answer, batch)
                             answered = True
                 if answered:
                     if ready is not None:
@@ -156,6 +160,7 @@ class LearnerLoop:
 
     def _failed(self, batch: TrainBatch, error: ErrorInfo) -> WeightsReady:
         self._crew.drop()
+        metrics.BATCHES.labels(batch.role, "failed").inc()
         return WeightsReady(
             run_id=batch.run_id,
             role=batch.role,
@@ -181,6 +186,7 @@ class LearnerLoop:
         learner, report = self._train(shelf, batch)
         ready = shelf.publish(learner, batch, report, keep=settings.keep)
         self._crew.keep(batch, learner)
+        metrics.trained(batch.role, report)
         log.info("batch %s: version %d, %s", batch.batch_id, ready.version, _short(report.metrics))
         return ready
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import copy
 import time
 import uuid
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from sqlalchemy import func, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from triforge.access.callers import DEFAULT, caller, own
+from triforge.access.tenants import demand_room_for_run, hold_tenant
 from triforge.errors import ConflictError, NotFoundError
 from triforge.messages import RunState, RunStep, TrainedRole, WeightsRecord
 from triforge.store.database import Database
 from triforge.store.tables import RunRow, StepRow, WeightsRow
 
 Status = Literal["queued", "running", "stopping", "stopped", "finished", "failed"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 ENDED: tuple[Status, ...] = ("stopped", "finished", "failed")
 _CONDUCTOR = "conductor"  # among the notes of a run: the token of whoever took it last
 
@@ -52,30 +54,29 @@ class RunStore:
         return row
 
     def create(
-        self, *, name: str, pool_id: str, config: dict[str, Any], idempotency_key: str | None = None
-    ) -> RunState:
-        """Queue a run. The same idempotency key returns the run it made the first time."""
-        now = time.time()
-        row = RunRow(
-            id=f"run-{uuid.uuid4().hex[:10]}", name=name, pool_id=pool_id, status="queued", step=-1,
-            policy_version=0, reward_version=0, config=config, state={}, reason="",
-            idempotency_key=idempotency_key, created_at=now, updated_at=now,
-        )  # fmt: skip
-        try:
-            with self._db.write() as session:
-                session.add(row)
-        except IntegrityError:
-            return self._repeated(idempotency_key, pool_id, config)
-        return _state(row)
+        self, *, name: str, pool_id: str, config: dict[str, Any], idempotency_key: str | None = None,
+        tenant: str = DEFAULT,
+    ) -> RunState:  # fmt: skip
+        """Queue a run. The same idempotency key of a tenant returns the run it made the first time.
 
-    def _repeated(self, key: str | None, pool_id: str, config: dict[str, Any]) -> RunState:
-        with self._db.read() as session:
-            row = session.scalars(select(RunRow).where(RunRow.idempotency_key == key)).one()
-            if row.pool_id != pool_id or row.config != config:
-                raise ConflictError(
-                    f"idempotency key {key!r} was used for another run ({row.id}); send a new key for a new request"
-                )
-            return _state(row)
+        Raises:
+            ConflictError: the key was used for another run.
+            QuotaError: the tenant may have no further unfinished run.
+        """
+        now = time.time()
+        with self._db.write() as session:
+            tenant_row = hold_tenant(session, tenant)  # two requests with one key take turns
+            found = _repeated(session, tenant_row.name, idempotency_key, pool_id, config)
+            if found is not None:
+                return _state(found)
+            demand_room_for_run(session, tenant)
+            row = RunRow(
+                id=f"run-{uuid.uuid4().hex[:10]}", name=name, pool_id=pool_id, status="queued", step=-1,
+                policy_version=0, reward_version=0, config=config, state={}, reason="", tenant=tenant,
+                idempotency_key=idempotency_key, created_at=now, updated_at=now,
+            )  # fmt: skip
+            session.add(row)
+        return _state(row)
 
     def get(self, run_id: str) -> RunState:
         """The run.
@@ -89,8 +90,15 @@ class RunStore:
     def runs(self, *, limit: int = 100) -> list[RunState]:
         """Runs, newest first."""
         with self._db.read() as session:
-            rows = session.scalars(select(RunRow).order_by(RunRow.created_at.desc()).limit(limit))
+            query = select(RunRow).where(*own(RunRow.tenant)).order_by(RunRow.created_at.desc())
+            rows = session.scalars(query.limit(limit))
             return [_state(row) for row in rows]
+
+    def count_by_status(self) -> dict[str, int]:
+        """How many runs are in each status; none is left out."""
+        with self._db.read() as session:
+            found = session.execute(select(RunRow.status, func.count()).group_by(RunRow.status))
+            return dict(found.tuples().all())
 
     def next_runnable(self) -> RunState | None:
         """The run to work on: one that was running when the process ended, else the oldest queued one."""
@@ -150,6 +158,7 @@ class RunStore:
 
         Raises:
             ConflictError: the run is not stopped or failed.
+            QuotaError: the tenant may have no further unfinished run.
         """
         with self._db.write() as session:
             row = _row(session, run_id)
@@ -157,6 +166,7 @@ class RunStore:
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
                 )
+            demand_room_for_run(session, row.tenant)
             row.status, row.reason, row.updated_at = "queued", "", time.time()
             return _state(row)
 
@@ -333,8 +343,27 @@ class RunStore:
 
 def _row(session: Session, run_id: str) -> RunRow:
     row = session.get(RunRow, run_id)
-    if row is None:
+    if row is None or not caller().sees(row.tenant):
         raise NotFoundError(f"run {run_id!r} does not exist; GET /v1/runs lists all")
+    return row
+
+
+def _repeated(
+    session: Session, tenant: str, key: str | None, pool_id: str, config: dict[str, Any]
+) -> RunRow | None:
+    """The run that this very request made before.
+
+    Raises:
+        ConflictError: the key was used for another request.
+    """
+    if key is None:
+        return None
+    query = select(RunRow).where(RunRow.tenant == tenant, RunRow.idempotency_key == key)
+    row = session.scalars(query).one_or_none()
+    if row is not None and (row.pool_id != pool_id or row.config != config):
+        raise ConflictError(
+            f"idempotency key {key!r} was used for another run ({row.id}); send a new key for a new request"
+        )
     return row
 
 
@@ -356,5 +385,5 @@ def _state(row: RunRow) -> RunState:
         id=row.id, name=row.name, pool_id=row.pool_id, status=row.status,
         step=row.step, steps=int(row.config.get("run", {}).get("steps", 0)), policy_version=row.policy_version,
         reward_version=row.reward_version, created_at=row.created_at, updated_at=row.updated_at, reason=row.reason,
-        config=row.config,
+        config=row.config, tenant=row.tenant,
     )  # fmt: skip

@@ -171,7 +171,7 @@ def test_malformed_actions_are_counted_by_family_and_reason() -> None:
     for reason in ("bad_json", "", "bad_json"):
         turns.take(reason)
     assert (turns.taken, turns.malformed) == (3, 2)
-    assert REGISTRY.get_sample_value("triforge_malformed_actions_total", labels) == 2.0
+    assert REGISTRY.get_sample_value("triforge_env_adapter_malformed_actions_total", labels) == 2.0
 
 
 def test_steps_and_malformed_actions_are_counted_to_their_limits() -> None:

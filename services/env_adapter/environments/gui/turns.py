@@ -16,7 +16,7 @@ from services.env_adapter.environments.gui.actions import (
 )
 
 MALFORMED: Final = Counter(
-    "triforge_malformed_actions_total",
+    "triforge_env_adapter_malformed_actions_total",
     "Responses that were no action, by family and reason.",
     ["family", "reason"],
 )
