@@ -86,8 +86,9 @@ def versions_of(spans: Sequence[VersionSpan], start: int, end: int) -> list[int]
     """The version of each of the tokens [start, end)."""
     found = [UNKNOWN] * (end - start)
     for span in spans:
-        for place in range(max(start, span.start), min(end, span.end)):
-            found[place - start] = span.version
+        first, last = max(start, span.start) - start, min(end, span.end) - start
+        if first < last:
+            found[first:last] = [span.version] * (last - first)
     return found
 
 
