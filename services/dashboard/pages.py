@@ -19,6 +19,7 @@ from triforge.messages.base import ProposalState, TaskState
 
 _NEWEST_RUNS = 50
 _NEWEST_STEPS = 20
+_NOTHING = 5e-4  # smaller numbers are shown as 0; the full ones are in the run's report
 _TEMPLATES = Path(__file__).with_name("html")
 TASK_STATES: tuple[str, ...] = get_args(TaskState)
 REWRITE_STATES: tuple[str, ...] = get_args(ProposalState)
@@ -173,7 +174,9 @@ def _when(seconds: float) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    if value is None:
+        return ""
+    return "0" if abs(value) < _NOTHING else f"{value:.4g}"
 
 
 def _share(value: float | None) -> str:

@@ -104,7 +104,7 @@ async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
 def _print_addresses(addresses: Settings, state: Path) -> None:
     table = Table("door", "address")
     for name, value in addresses:
-        if name.endswith("_url") and name not in ("database_url", "artifacts_url"):
+        if value and name.endswith("_url") and name not in ("database_url", "artifacts_url"):
             table.add_row(name.removesuffix("_url"), str(value))
     console.print(table)
     console.print(
