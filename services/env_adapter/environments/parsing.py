@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from triforge.errors import InputError
 from triforge.messages import Params
@@ -33,13 +34,15 @@ def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        problems = tuple(
-            _sentence(item["loc"], item["msg"], item.get("input")) for item in error.errors()
-        )
+        problems = tuple(_sentence(item, sorted(model.model_fields)) for item in error.errors())
         raise InputError(f"{what}: {'; '.join(problems)}", problems=problems) from None
 
 
-def _sentence(place: tuple[int | str, ...], message: str, given: object) -> str:
-    shown = repr(given)
+def _sentence(item: ErrorDetails, known: list[str]) -> str:
+    place = item["loc"]
+    if item["type"] == "extra_forbidden" and len(place) == 1:
+        return f"field {place[0]}: unknown, known are {', '.join(known)}"
+    shown = repr(item.get("input"))
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
-    return f"field {'.'.join(map(str, place)) or '(all)'}: {message} (given {shown})"
+    said = item["msg"].removeprefix("Value error, ")
+    return f"field {'.'.join(map(str, place)) or '(all)'}: {said} (given {shown})"

@@ -1,0 +1,41 @@
+"""What is wrong with parameters is said by field, with what was given or what is known."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import model_validator
+
+from services.env_adapter.environments.parsing import Strict, parse_model
+from triforge.errors import InputError
+
+
+class Inner(Strict):
+    b: int
+
+
+class Knobs(Strict):
+    size: int = 1
+    inner: Inner | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Knobs:
+        if self.size > 9:
+            raise ValueError("size must be below 10")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"colour": 1}, "knobs: field colour: unknown, known are inner, size"),
+        ({"size": 10}, "knobs: field (all): size must be below 10 (given {'size': 10})"),
+        ({"inner": {}}, "knobs: field inner.b: Field required (given {})"),
+        ({"inner": {"b": 1, "c": 2}}, "knobs: field inner.c: Extra inputs are not permitted (given 2)"),
+        ({"size": "x" * 99}, f"knobs: field size: Input should be a valid integer (given '{'x' * 56}...)"),
+    ],
+)  # fmt: skip
+def test_a_bad_field_is_one_sentence(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_model(Knobs, given, "knobs")  # type: ignore[arg-type]
+    assert caught.value.detail == sentence
+    assert caught.value.problems == (sentence.removeprefix("knobs: "),)
