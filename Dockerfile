@@ -38,15 +38,21 @@ RUN python -m compileall -q -x '/(test|tests|idlelib|lib2to3|turtledemo|ensurepi
  && install -d -o 10001 -g 10001 /app /data /data/artifacts /models
 WORKDIR /app
 
+# What is to be installed, by itself: only a change of that installs anew, and not any other change of pyproject.toml.
+FROM base AS requirements
+COPY pyproject.toml ./
+RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; o = p['optional-dependencies']; \
+open('core.txt', 'w').write('\n'.join(p['dependencies'] + o['postgres'])); \
+open('torch.txt', 'w').write('\n'.join(o['trainer'] + o['local-engine'] + o['lora'] + o['vision'] + o['smollm2']))"
+
 # Wheels and pip's leavings stay in these two stages; images take the virtual environment alone.
 FROM base AS core-dependencies
 ARG PIP_ARGS=""
 COPY deploy/wheels/ /wheels/
-COPY pyproject.toml constraints.txt ./
+COPY constraints.txt ./
+COPY --from=requirements /app/core.txt ./
 RUN python -m venv /opt/triforge \
- && python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print('\n'.join(p['dependencies'] + p['optional-dependencies']['postgres']))" > requirements.txt \
- && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r requirements.txt
+ && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r core.txt
 
 # ---------------------------------------------------------------- code
 FROM base AS room
@@ -110,10 +116,9 @@ CMD ["python", "-m", "services.dashboard"]
 FROM core-dependencies AS torch-dependencies
 ARG PIP_ARGS=""
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+COPY --from=requirements /app/torch.txt ./
 RUN pip install ${PIP_ARGS} --find-links /wheels --extra-index-url "${TORCH_INDEX_URL}" -c constraints.txt torch \
- && python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
-print('\n'.join(p['trainer'] + p['local-engine'] + p['lora'] + p['vision'] + p['smollm2']))" > requirements-torch.txt \
- && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r requirements-torch.txt
+ && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r torch.txt
 
 FROM base AS torch-room
 COPY --from=torch-dependencies /opt/triforge /opt/triforge

@@ -168,8 +168,9 @@ def test_every_image_ends_as_user_10001_without_wheels_or_compilers() -> None:
 
 def test_dependencies_are_installed_before_code_is_copied() -> None:
     for name in ("core-dependencies", "torch-dependencies"):
-        copied = [x for x in stages()[name] if x.startswith("COPY")]
-        assert copied == ["COPY deploy/wheels/ /wheels/", "COPY pyproject.toml constraints.txt ./"]
+        for line in stages()[name]:
+            if line.startswith("COPY") and "--from=requirements" not in line:
+                assert line.split()[1] in ("deploy/wheels/", "constraints.txt"), line
 
 
 def test_the_dockerfile_needs_no_buildkit() -> None:

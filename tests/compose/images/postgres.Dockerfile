@@ -4,7 +4,4 @@ ENV PATH=/usr/lib/postgresql/15/bin:/usr/local/bin:/usr/bin:/bin PGDATA=/var/lib
 COPY postgres-entry /usr/local/bin/postgres-entry
 RUN chmod +x /usr/local/bin/postgres-entry && install -d -o postgres -g postgres /var/lib/postgresql/data
 VOLUME /var/lib/postgresql/data
-# the number of Debian's postgres is not fixed
-# hadolint ignore=DL3066
-USER postgres
 ENTRYPOINT ["postgres-entry"]
