@@ -46,10 +46,12 @@ class PolicyClient:
         api_key: the room's key; empty if it asks for none.
         admin_api_key: key for `update_weights`; empty takes `api_key`.
         batch: short requests made in the same turn of the event loop travel together, up to this many; 1 sends each
-            by itself. Episodes that are answered together go on together, so this keeps itself going: a tiny model
-            behind one room answers three to five times as many requests a second.
+            by itself. Those that are made while others are being answered wait for `linger_s` for more. Episodes that
+            are answered together go on together, so this keeps itself going: a tiny model behind one room answers
+            three to five times as many requests a second.
         batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
             would hold up the others.
+        linger_s: see `batch`; far below what a model takes to answer.
         timeout_s: longest silence while an answer is awaited.
         patience_s: how long to go on trying while the room is away.
         busy_s: how long to go on trying while the room has too much to do.
@@ -64,6 +66,7 @@ class PolicyClient:
         admin_api_key: str = "",
         batch: int = 16,
         batch_tokens: int = 32,
+        linger_s: float = 0.005,
         timeout_s: float = TIMEOUT_S,
         patience_s: float = PATIENCE_S,
         busy_s: float = BUSY_S,
@@ -77,6 +80,8 @@ class PolicyClient:
         self._admin = {"authorization": f"Bearer {key}"} if key else {}
         self._batch = batch
         self._batch_tokens = batch_tokens
+        self._linger_s = linger_s
+        self._departure: asyncio.TimerHandle | None = None
         self._patience_s = patience_s
         self._busy_s = busy_s
         self._waiting: list[_Waiting] = []
@@ -92,8 +97,8 @@ class PolicyClient:
         }
         return cls(
             urls[role],
-            api_key=settings.api_key.get_secret_value(),
-            admin_api_key=settings.admin_api_key.get_secret_value(),
+            api_key=settings.own_key or settings.api_key.get_secret_value(),
+            admin_api_key=settings.own_key or settings.admin_api_key.get_secret_value(),
             batch=batch,
         )
 
@@ -116,7 +121,9 @@ class PolicyClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; what still waits to be sent is not."""
+        if self._departure is not None:
+            self._departure.cancel()
         await self._generate.close()
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
@@ -147,13 +154,21 @@ class PolicyClient:
         return await self._ask(requests)
 
     def _join(self, request: GenerateRequest, opened: Any) -> asyncio.Future[GenerateReply]:
-        """Have a request answered together with what others ask in this turn of the loop."""
+        """Have a request answered together with what others ask in this turn of the loop, or a moment later."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[GenerateReply] = loop.create_future()
         if not self._waiting:
-            loop.call_soon(self._flush)
+            self._depart(self._linger_s if self._sending else 0.0)
         self._waiting.append((request, future, known(), opened))
+        if len(self._waiting) == self._batch:
+            self._depart(0.0)
         return future
+
+    def _depart(self, wait_s: float) -> None:
+        """Have what waits leave after `wait_s`, and not when it was to leave before."""
+        if self._departure is not None:
+            self._departure.cancel()
+        self._departure = asyncio.get_running_loop().call_later(wait_s, self._flush)
 
     async def _ask(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         body = _Batch.model_construct(requests=requests).model_dump_json().encode()
@@ -199,6 +214,7 @@ class PolicyClient:
         return WeightsState.model_validate_json(response.content)
 
     def _flush(self) -> None:
+        self._departure = None
         waiting, self._waiting = self._waiting, []
         for start in range(0, len(waiting), self._batch):
             self._send(waiting[start : start + self._batch])
@@ -229,6 +245,8 @@ class PolicyClient:
 
     def _deliver(self, share: Sequence[_Waiting], task: asyncio.Task[list[GenerateReply]]) -> None:
         self._sending.discard(task)
+        if self._waiting and not self._sending:
+            self._depart(0.0)
         if task.cancelled():
             for _, future, *_ in share:
                 future.cancel()

@@ -81,6 +81,22 @@ async def test_requests_of_one_turn_travel_together_up_to_the_limit() -> None:
     assert sorted(server.batches) == [["a", "b"], ["c", "d"], ["e"]]
 
 
+async def test_what_is_asked_while_others_are_answered_waits_for_more() -> None:
+    server = Server()
+    async with server.client(batch=3, linger_s=60.0) as client:
+        first = asyncio.create_task(say(client, "a"))
+        while not client._sending:  # noqa: ASYNC110 (a turn or two of the loop)
+            await asyncio.sleep(0)
+        later = [asyncio.create_task(say(client, word)) for word in "bc"]
+        assert [await first, *[await one for one in later]] == ["a", "b", "c"]
+        assert server.batches == [["a"], ["b", "c"]], "the end of the first lets the others go"
+        first = asyncio.create_task(say(client, "d"))
+        while not client._sending:  # noqa: ASYNC110 (a turn or two of the loop)
+            await asyncio.sleep(0)
+        await asyncio.gather(first, *(say(client, word) for word in "efgh"))
+    assert server.batches[2:4] == [["d"], ["e", "f", "g"]], "and so does a full batch"
+
+
 async def test_a_bad_request_fails_alone() -> None:
     server = Server()
     async with server.client(batch=8) as client:
