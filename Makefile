@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: help setup check test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak env docs fmt lint type arch lock clean
+.PHONY: help setup check test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ experiment-envrl: setup ## policy gradient alone, with state prediction and inve
 
 bench: setup ## speed and correctness figures, as ratios from one run
 	@$(BIN)/python -m bench
+
+chaos: setup ## hurt a whole deployment of real processes at random moments, half an hour; prints a table
+	@OMP_NUM_THREADS=1 $(BIN)/python -m chaos
 
 env: ## write .env with fresh secrets for docker compose (keeps one that exists)
 	@scripts/write_env.sh

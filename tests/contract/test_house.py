@@ -19,7 +19,7 @@ import triforge
 
 ROOT = Path(__file__).parents[2]
 CODE = ("triforge", "services", "demo")
-ALL_PYTHON = (*CODE, "bench", "experiments", "scripts", "tests")
+ALL_PYTHON = (*CODE, "bench", "chaos", "experiments", "scripts", "tests")
 ROOMS = ("policy", "local_engine", "env_adapter", "reward", "trainer", "dashboard")
 HEAVY = {"torch", "transformers"}
 MAX_LINES = 400

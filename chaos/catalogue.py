@@ -1,0 +1,79 @@
+"""All scenarios, and how often each is played."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from chaos import deaths, troubles
+from chaos.rounds import Round
+
+
+async def undisturbed(r: Round) -> None:
+    """Nothing happens; what comes of it is what the others are compared with."""
+    await r.submit()
+    await r.end(undisturbed=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One way to hurt a run.
+
+    Attributes:
+        name: on the command line and in the table.
+        play: plays one round; its first line of documentation is the table's sentence.
+        rounds: how often, each time at other moments.
+        quick: whether it is in the selection that `make test` plays.
+    """
+
+    name: str
+    play: Callable[[Round], Awaitable[None]]
+    rounds: int = 2
+    quick: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """What happens."""
+        return (self.play.__doc__ or "").splitlines()[0]
+
+
+SCENARIOS = (
+    Scenario(name="undisturbed", play=undisturbed, quick=True),
+    Scenario(name="rollout-workers", play=deaths.rollout_workers, rounds=3, quick=True),
+    Scenario(name="judge-workers", play=deaths.judge_workers, rounds=3),
+    Scenario(name="adapt-workers", play=deaths.adapt_workers),
+    Scenario(name="long-episodes", play=deaths.long_episodes),
+    Scenario(name="long-judging", play=deaths.long_judging),
+    Scenario(name="learners", play=deaths.learners),
+    Scenario(name="trainer", play=deaths.trainer, rounds=3),
+    Scenario(name="engines", play=deaths.engines),
+    Scenario(name="doors", play=deaths.doors),
+    Scenario(name="everything", play=deaths.everything),
+    Scenario(name="storm", play=deaths.storm, rounds=3),
+    Scenario(name="broker-restarts", play=troubles.broker_restarts, quick=True),
+    Scenario(name="broker-hangs", play=troubles.broker_hangs, rounds=1),
+    Scenario(name="database-held", play=troubles.database_held, rounds=1),
+    Scenario(name="full-disk", play=troubles.full_disk),
+    Scenario(name="bad-messages", play=troubles.bad_messages, quick=True),
+    Scenario(name="overwritten-messages", play=troubles.overwritten_messages, rounds=1),
+    Scenario(name="slow-engine", play=troubles.slow_engine, rounds=1),
+    Scenario(name="silent-engine", play=troubles.silent_engine),
+    Scenario(name="wrong-clocks", play=troubles.wrong_clocks, rounds=1),
+    Scenario(name="zombie-workers", play=troubles.zombie_workers),
+    Scenario(name="zombie-learner", play=troubles.zombie_learner, rounds=1),
+    Scenario(name="two-conductors", play=troubles.two_conductors, quick=True),
+    Scenario(name="zombie-conductor", play=troubles.zombie_conductor),
+    Scenario(name="twice-and-late", play=troubles.delivered_twice_and_late, quick=True),
+)
+
+
+def chosen(names: list[str], *, quick: bool) -> list[Scenario]:
+    """The scenarios of these names, or all, or the quick ones.
+
+    Raises:
+        KeyError: there is no scenario of a name.
+    """
+    by_name = {scenario.name: scenario for scenario in SCENARIOS}
+    if names:
+        return [by_name[name] for name in names]
+    return [scenario for scenario in SCENARIOS if scenario.quick or not quick]

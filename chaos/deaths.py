@@ -1,0 +1,167 @@
+"""Processes that are killed (SIGKILL), alone, in pairs, all at once; how soon their work goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from chaos.broker import is_group, is_outcome, is_trajectory
+from chaos.rounds import Round
+from chaos.waiting import until, until_serves
+
+_WATCH_S = 90.0  # how long a recovery is watched before it counts as none
+_SOON_S = 20.0  # how long a scenario waits for somebody to hold an errand
+_LONG = {"acts": 5.0, "judges": 25.0}  # seconds an answer takes where tasks are to be long
+_GAP_S = 4.0
+_NAMES = {
+    "rollout": ("rollout-worker", "rollout-worker-2"),
+    "judge": ("judge-worker", "judge-worker-2"),
+    "adapt": ("adapt-worker", "adapt-worker-2"),
+}
+
+
+async def rollout_workers(r: Round) -> None:
+    """One rollout worker dies while it plays, then both do."""
+    await r.submit(run={"steps": 4})
+    for step, both in ((0, False), (2, True)):
+        await r.moment(step=step + r.rng.randrange(2))
+        await _kill_holders(r, "rollout", both=both)
+    await r.end()
+
+
+async def judge_workers(r: Round) -> None:
+    """One judge worker dies while it judges, then both do."""
+    await r.submit(run={"steps": 4})
+    for step, both in ((0, False), (2, True)):
+        await r.moment(step=step + r.rng.randrange(2))
+        await _kill_holders(r, "judge", both=both)
+    await r.end()
+
+
+async def adapt_workers(r: Round) -> None:
+    """Both adapt workers die while they rewrite a task."""
+    await r.submit()
+    await r.until(step=1)
+    await _kill_holders(r, "adapt", both=True)
+    await r.end()
+
+
+async def long_episodes(r: Round) -> None:
+    """All rollout workers die in the middle of groups that take far longer than any lease."""
+    r.stack.proxies["acts"].delay_s = _LONG["acts"]
+    await r.submit(run={"steps": 1}, env_adapter={"max_steps": 8})
+    await asyncio.sleep(r.rng.uniform(3.0, 30.0))
+    r.moments.append("in episodes of 40 s")
+    await _kill_holders(r, "rollout", both=True)
+    r.stack.proxies["acts"].delay_s = 0.2  # what is left need not take as long
+    await r.end()
+
+
+async def long_judging(r: Round) -> None:
+    """All judge workers die while the judge thinks for far longer than any lease, and others wait in the queue."""
+    r.stack.proxies["judges"].delay_s = _LONG["judges"]
+    await r.submit(run={"steps": 1})
+    await r.broker.held(is_trajectory, within_s=60)
+    await asyncio.sleep(r.rng.uniform(0.0, 15.0))
+    r.moments.append("in judgements of 25 s a request")
+    await _kill_holders(r, "judge", both=True)
+    r.stack.proxies["judges"].delay_s = 0.2
+    await r.end()
+
+
+async def learners(r: Round) -> None:
+    """Each learner dies in a step."""
+    await r.submit()
+    roles = ["acts", "judges"]
+    r.rng.shuffle(roles)
+    for step, role in enumerate(roles):
+        await r.until(step=step)
+        name = f"learner:{r.run_id}:{role}"
+        held = await r.broker.held(lambda n, name=name: n == name, within_s=_WATCH_S)  # type: ignore[misc]
+        await asyncio.sleep(r.rng.uniform(0.0, 0.3))
+        stood = r.row()["step"]
+        await _kill(r, held, (f"learner-{role}",), lambda _: r.row()["step"] > stood)  # noqa: B023 (awaited here)
+    await r.end()
+
+
+async def trainer(r: Round) -> None:
+    """The trainer, and with it the conductor, dies three times anywhere in a run."""
+    await r.submit(run={"steps": 6})
+    name = f"conductor:{r.run_id}"
+    for step in (0, 2, 4):
+        await r.moment(step=step)
+        held = await r.broker.held(lambda n: n == name, within_s=_SOON_S)
+        await _kill(r, held, ("trainer",), lambda _: r.row()["status"] == "finished")
+    await r.end()
+
+
+async def engines(r: Round) -> None:
+    """The engine that acts dies, then the one that judges."""
+    await r.submit(run={"steps": 4})
+    for step, role in enumerate(("acts", "judges")):
+        await r.moment(step=2 * step)
+        await _kill_door(r, f"engine-{role}")
+    await r.end()
+
+
+async def doors(r: Round) -> None:
+    """The doors of four rooms die, in any order."""
+    await r.submit(run={"steps": 5})
+    names = ["policy-acts", "policy-judges", "env_adapter", "reward"]
+    r.rng.shuffle(names)
+    for step, name in enumerate(names):
+        await r.moment(step=step)
+        await _kill_door(r, name)
+    await r.end()
+
+
+async def everything(r: Round) -> None:
+    """All processes die at the same moment, Valkey too, as in a power cut."""
+    await r.submit()
+    await r.moment()
+    r.stack.kill(*r.stack.names())
+    await r.end()
+
+
+async def storm(r: Round) -> None:
+    """Eight deaths of processes drawn at random, a few seconds apart."""
+    await r.submit(run={"steps": 4})
+    for _ in range(8):
+        await asyncio.sleep(r.rng.uniform(0.5, _GAP_S))
+        name = r.rng.choice(r.stack.names())
+        r.stack.kill(name)
+        r.moments.append(name)
+    await r.end()
+
+
+async def _kill_holders(r: Round, queue: str, *, both: bool) -> None:
+    """Kill one worker of a queue, or both, while errands are held; see how long they stay alone."""
+    kind = {"rollout": is_group, "judge": is_trajectory, "adapt": is_outcome}[queue]
+    done: Callable[[str], bool] = {
+        "rollout": r.broker.is_played,
+        "judge": r.broker.is_judged,
+        "adapt": lambda name: r.broker.is_adapted(name.removeprefix("adapt:")),
+    }[queue]
+    names = _NAMES[queue] if both else (r.rng.choice(_NAMES[queue]),)
+    held = await r.broker.held(lambda name: r.run_id in name and kind(name), within_s=_SOON_S)
+    await _kill(r, held, names, done)
+
+
+async def _kill(
+    r: Round, held: dict[str, str], names: tuple[str, ...], done: Callable[[str], bool]
+) -> None:
+    r.stack.kill(*names)
+    taken = await r.broker.until_taken_over(held, done, within_s=_WATCH_S)
+    r.moments.append(f"{' and '.join(names)} killed, {len(taken)} of {len(held)} errands orphaned")
+    r.recovered(taken)
+
+
+async def _kill_door(r: Round, name: str) -> None:
+    url = r.stack.process(name).spec.ready_url
+    before = r.stack.restarts(name)
+    r.stack.kill(name)
+    # until then the dead one's port may still seem open
+    await until(lambda: r.stack.restarts(name) > before, within_s=_WATCH_S)
+    took = await until_serves(url, within_s=_WATCH_S)
+    r.demand(took < _WATCH_S, f"{name} does not serve again")
+    r.moments.append(f"{name} killed, serves again after {took:.1f} s")

@@ -1,0 +1,159 @@
+"""What is on record of a run: SQL rows, the Parquet record, weight folders, keys in Valkey. Read only, and no log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from chaos.broker import Broker
+
+Row = dict[str, Any]
+_JSON = {"config", "state", "metrics", "artifacts", "groups", "document"}
+_COLUMNS = [
+    "run_id", "step", "group_id", "trajectory_id", "step_index", "policy_versions", "outcome", "outcome_error",
+    "successes", "measured", "weight", "reason", "votes",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """One weight version on the disk: what the manifest says, and what is there."""
+
+    role: str
+    version: int
+    digest: str
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All of one run.
+
+    Attributes:
+        run: its row.
+        steps: its rows, in order.
+        weights: its rows, by role and version.
+        plans: of training, by round.
+        measurements: what adaptation has counted.
+        records: the Parquet record, each row with the step of its file as `file_step`.
+        folders: its weight versions on the disk.
+        batches: files of rows for the learners that are still there.
+        keys: what names it in Valkey, with seconds left.
+        errands: how many of its errands are in the queues or with workers.
+    """
+
+    run: Row
+    steps: list[Row]
+    weights: list[Row]
+    plans: list[Row]
+    measurements: list[Row]
+    records: list[Row]
+    folders: list[Folder]
+    batches: list[str]
+    keys: dict[str, int]
+    errands: int
+
+
+class Store:
+    """The deployment's SQLite file, opened for reading only.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def rows(self, query: str, arguments: Sequence[Any] = ()) -> list[Row]:
+        """The rows of a query, JSON columns read."""
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=60)) as link:
+            link.row_factory = sqlite3.Row
+            return [_row(row) for row in link.execute(query, arguments)]
+
+    def run(self, run_id: str) -> Row:
+        """A run's row."""
+        return self.rows("SELECT * FROM runs WHERE id = ?", [run_id])[0]
+
+    def counted(self, run_id: str) -> int:
+        """Groups of a run that adaptation has counted."""
+        return len(self.rows("SELECT group_id FROM measurements WHERE run_id = ?", [run_id]))
+
+
+def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Evidence:
+    """Read all of a run."""
+    steps = store.rows("SELECT * FROM steps WHERE run_id = ? ORDER BY step", [run_id])
+    batches = artifacts / "runs" / run_id / "batches"
+    return Evidence(
+        run=store.run(run_id),
+        steps=steps,
+        weights=store.rows(
+            "SELECT * FROM weights WHERE run_id = ? ORDER BY role, version", [run_id]
+        ),
+        plans=store.rows(
+            "SELECT * FROM plans WHERE run_id = ? AND kind = 'train' ORDER BY step", [run_id]
+        ),
+        measurements=store.rows("SELECT * FROM measurements WHERE run_id = ?", [run_id]),
+        records=[record for step in steps for record in _records(step)],
+        folders=_folders(artifacts / "weights" / run_id),
+        batches=sorted(p.name for p in batches.glob("*")) if batches.is_dir() else [],
+        keys=broker.keys(run_id),
+        errands=len(broker.errands(run_id)),
+    )
+
+
+def _row(row: sqlite3.Row) -> Row:
+    return {
+        name: json.loads(row[name]) if name in _JSON and isinstance(row[name], str) else row[name]
+        for name in row.keys()  # noqa: SIM118 (a row of sqlite3 iterates over its values)
+    }
+
+
+def _records(step: Row) -> list[Row]:
+    uri = step["artifacts"].get("ledger")
+    if uri is None:
+        return []
+    rows: list[Row] = pq.read_table(uri, columns=_COLUMNS).to_pylist()
+    return [{**row, "file_step": step["step"]} for row in rows]
+
+
+def _folders(root: Path) -> list[Folder]:
+    return [
+        _folder(path)
+        for role in sorted(root.glob("*"))
+        for path in sorted(role.glob("v*"))
+        if path.is_dir()
+    ]
+
+
+def _folder(path: Path) -> Folder:
+    version = int(path.name.removeprefix("v"))
+    manifest = path / "manifest.json"
+    if not manifest.is_file():
+        return Folder(role=path.parent.name, version=version, digest="", wrong=("no manifest",))
+    document = json.loads(manifest.read_text())
+    listed: dict[str, Row] = document["files"]
+    there = {found.name for found in path.iterdir()} - {manifest.name}
+    wrong = [f"{name} is not listed" for name in sorted(there - set(listed))]
+    for name, said in listed.items():
+        if name not in there:
+            wrong.append(f"{name} is missing")
+        elif _sha256(path / name) != said["sha256"]:
+            wrong.append(f"{name} has another digest")
+    if document.get("version") != version:
+        wrong.append(f"the manifest says version {document.get('version')}")
+    return Folder(
+        role=path.parent.name, version=version, digest=_sha256(manifest), wrong=tuple(wrong)
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

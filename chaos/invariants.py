@@ -1,0 +1,201 @@
+"""What must hold of every run, however it was hurt. Each check returns what is wrong, as sentences; none is good.
+
+They hold for runs that play one round a step (`run.staleness_bound = 0`), which is what chaos submits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+
+from chaos.evidence import Evidence, Row
+
+_DAY_S = 24 * 3600
+_WEEK_S = 7 * _DAY_S
+_PAYLOADS = ("tf:group:", "tf:trajectory:", "tf:votes:")
+Check = Callable[[Evidence], list[str]]
+
+
+def finished(found: Evidence) -> list[str]:
+    """The run is finished, at its last step, and the steps are all there, once each."""
+    run, last = found.run, int(found.run["config"]["run"]["steps"])
+    wrong = []
+    if run["status"] != "finished":
+        wrong.append(f"the run is {run['status']}: {run['reason']}")
+    numbers = [step["step"] for step in found.steps]
+    if numbers != list(range(last + 1)):
+        wrong.append(f"steps on record: {numbers}, expected 0 to {last}")
+    if run["step"] != (numbers[-1] if numbers else -1):
+        wrong.append(f"the run stands at step {run['step']}, its last record is {numbers[-1:]}")
+    return wrong
+
+
+def accounted(found: Evidence) -> list[str]:
+    """Every planned group is in the record of its step: all rollouts, or counted as failures without a step."""
+    wrong = []
+    played: dict[str, set[str]] = defaultdict(set)
+    for row in found.records:
+        played[row["group_id"]].add(row["trajectory_id"])
+    rollouts = int(found.run["config"]["env_adapter"]["rollouts"])
+    plans = {plan["step"]: plan["groups"] for plan in found.plans}
+    planned: set[str] = set()
+    for step in found.steps:
+        if step["step"] == 0:
+            continue
+        names = group_ids(found.run["id"], step["step"], len(plans.get(step["step"], [])))
+        planned |= set(names)
+        lacking = sum(rollouts - len(played[name]) for name in names)
+        failures = int(step["metrics"].get("infrastructure_failures", 0))
+        if not names or not 0 <= lacking <= failures:
+            wrong.append(
+                f"step {step['step']}: of {len(names)} groups {lacking} rollouts are in no record, {failures} failures"
+            )
+    strangers = set(played) - planned
+    return wrong + [f"in the record and in no plan: {name}" for name in sorted(strangers)]
+
+
+def once(found: Evidence) -> list[str]:
+    """No step of a rollout is in the record twice, and a group is in the record of one step only."""
+    rows = Counter((row["trajectory_id"], row["step_index"]) for row in found.records)
+    places: dict[str, set[int]] = defaultdict(set)
+    for row in found.records:
+        places[row["group_id"]].add(row["file_step"])
+    return [f"{key} is {count} times in the record" for key, count in rows.items() if count > 1] + [
+        f"{group} is in the records of the steps {sorted(steps)}"
+        for group, steps in places.items()
+        if len(steps) > 1
+    ]
+
+
+def unmixed(found: Evidence) -> list[str]:
+    """What was trained on was sampled, and judged, by exactly the versions that the step began with."""
+    live = {step["step"]: (step["policy_version"], step["reward_version"]) for step in found.steps}
+    wrong = []
+    for row in found.records:
+        policy, reward = live.get(row["file_step"] - 1, (None, None))
+        if row["reason"] == "" and set(row["policy_versions"]) - {policy}:
+            wrong.append(
+                f"{row['trajectory_id']}: trained at {policy}, sampled by {set(row['policy_versions'])}"
+            )
+        for vote in row["votes"]:
+            if vote["reason"] == "" and set(vote["versions"]) - {reward}:
+                wrong.append(
+                    f"{row['trajectory_id']}: votes trained at {reward}, cast by {set(vote['versions'])}"
+                )
+    return wrong[:5]
+
+
+def explained(found: Evidence) -> list[str]:
+    """The step's report counts every row of its record: trained on, or left out for a reason it names."""
+    wrong = []
+    for step in found.steps[1:]:
+        mine = [row for row in found.records if row["file_step"] == step["step"]]
+        counted = Counter(f"steps/{row['reason'] or 'trained'}" for row in mine)
+        said = {n: int(v) for n, v in step["metrics"].items() if n.startswith("steps/") and v}
+        if said != dict(counted):
+            wrong.append(f"step {step['step']}: the report says {said}, the record {dict(counted)}")
+    return wrong
+
+
+def monotone(found: Evidence) -> list[str]:
+    """Versions only grow, by what was published, and each is on record."""
+    known = {(row["role"], row["version"]) for row in found.weights}
+    wrong = []
+    for role, column in (("acts", "policy_version"), ("judges", "reward_version")):
+        versions = [step[column] for step in found.steps]
+        wrong += [f"{role} goes from {a} to {b}" for a, b in pairwise(versions) if b < a]
+        wrong += [
+            f"{role} {v} has no record of weights" for v in set(versions) if (role, v) not in known
+        ]
+    return wrong
+
+
+def whole(found: Evidence) -> list[str]:
+    """Every version on the disk is what its manifest says, and what the store announced; the newest are there."""
+    announced = {(row["role"], row["version"]): row for row in found.weights}
+    wrong = [f"{f.role} {f.version}: {'; '.join(f.wrong)}" for f in found.folders if f.wrong]
+    for folder in found.folders:
+        row = announced.get((folder.role, folder.version))
+        if row is not None and row["digest"] and row["digest"] != folder.digest:
+            wrong.append(f"{folder.role} {folder.version}: announced with another digest")
+    there = {(folder.role, folder.version) for folder in found.folders}
+    last = found.steps[-1] if found.steps else None
+    for role, column in (("acts", "policy_version"), ("judges", "reward_version")):
+        row = announced.get((role, last[column])) if last else None
+        if row is not None and row["digest"] and (role, row["version"]) not in there:
+            wrong.append(f"{role} {row['version']} is gone from the disk")
+    return wrong
+
+
+def measured(found: Evidence) -> list[str]:
+    """Adaptation has counted every group that could be measured, once, with the numbers of the record."""
+    counted = {row["group_id"]: (row["successes"], row["measured"]) for row in found.measurements}
+    expected = {
+        row["group_id"]: (row["successes"], row["measured"])
+        for row in found.records
+        if row["measured"]
+    }
+    wrong = [
+        f"{group}: adaptation counted {counted.get(group)}, the record says {numbers}"
+        for group, numbers in expected.items()
+        if counted.get(group) != numbers
+    ]
+    return wrong + [f"{group} was counted and is in no record" for group in counted.keys() - expected.keys()]  # fmt: skip
+
+
+def tidied(found: Evidence) -> list[str]:
+    """Nothing of the run lies in Valkey for ever, no errand of it waits, no rows for learners are left on the disk."""
+    wrong = [f"{key} never expires" for key, ttl in found.keys.items() if not 0 <= ttl <= _WEEK_S]
+    if found.batches:
+        wrong.append(f"rows for learners are left: {found.batches}")
+    return wrong
+
+
+def emptied(found: Evidence) -> list[str]:
+    """An undisturbed run leaves no payload in Valkey, and no errand."""
+    left = payloads(found)
+    return [f"left in Valkey: {left}"] * bool(left) + [f"{found.errands} errands are left"] * bool(found.errands)  # fmt: skip
+
+
+def payloads(found: Evidence) -> list[str]:
+    """Payloads of the run that wait for their time to run out."""
+    return sorted(key for key in found.keys if key.startswith(_PAYLOADS))
+
+
+def group_ids(run_id: str, step: int, count: int) -> list[str]:
+    """The names of a round's groups."""
+    return [f"{run_id}-{step:05d}-train-{index:04d}" for index in range(count)]
+
+
+def dropped(found: Evidence) -> dict[str, int]:
+    """What the run did not train on, by the reason that the record names; and rollouts that were not measured."""
+    reasons = Counter(row["reason"] for row in found.records if row["reason"])
+    failures = sum(int(s["metrics"].get("infrastructure_failures", 0)) for s in found.steps)
+    return dict(reasons) | ({"infrastructure failures": failures} if failures else {})
+
+
+def shape(found: Evidence) -> Row:
+    """What every run of the same config has alike: how much was played, and how far the models went."""
+    first, last = found.steps[0], found.steps[-1]
+    return {
+        "steps": len(found.steps),
+        "groups": len({row["group_id"] for row in found.records}),
+        "rollouts": len({row["trajectory_id"] for row in found.records}),
+        "trained": sum(row["reason"] == "" for row in found.records),
+        "policy versions": last["policy_version"] - first["policy_version"],
+        "reward versions": last["reward_version"] - first["reward_version"],
+    }
+
+
+ALWAYS: dict[str, Check] = {
+    "finished": finished,
+    "accounted": accounted,
+    "once": once,
+    "unmixed": unmixed,
+    "explained": explained,
+    "monotone": monotone,
+    "whole": whole,
+    "measured": measured,
+    "tidied": tidied,
+}

@@ -1,0 +1,243 @@
+"""A whole deployment to be hurt: the processes of `triforge up`, two workers of each kind, engines behind proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from chaos.proxy import Proxy
+from chaos.volume import SmallDisk
+from chaos.waiting import until
+from services.env_adapter.environments.household.kinds import GOAL_TYPES
+from services.env_adapter.environments.household.wording import vocabulary
+from triforge.config import Settings, load
+from triforge.errors import UnavailableError
+from triforge.supervisor.layout import Layout, free_port, plan_layout
+from triforge.supervisor.process import Process, ProcessSpec
+from triforge.supervisor.supervise import Supervisor
+
+# the words of the constrained answers: a word-level model can only say what its vocabulary has
+_WORDS = ("goal:", "object:", "target:", "hint:", "yes", "no", r"\boxed{1}", r"\boxed{-1}", ";", ">", "?")  # fmt: skip
+_DISK_MB = 256
+_DELAYS = {"acts": 0.2, "judges": 0.2, "rewrites": 0.5}  # seconds before an engine's answer
+TWICE = ("rollout-worker", "judge-worker", "adapt-worker")
+
+DOCUMENT = """
+[run]
+steps = 3
+groups_per_step = 4
+eval_every = 100
+eval_tasks = 2
+step_deadline_s = 240
+
+[models.acts]
+path = "{model}"
+max_new_tokens = 4
+
+# held to its two words and hot: a random judge votes both ways in every step, so both models always have something to learn
+[models.judges]
+path = "{model}"
+max_new_tokens = 2
+temperature = 5.0
+regex = ' ?\\\\boxed\\{{-?1\\}}'
+
+[models.rewrites]
+path = "{model}"
+max_new_tokens = 24
+
+[env_adapter]
+rollouts = 4
+max_steps = 4
+
+[env_adapter.options]
+wording = "terse"
+
+[reward]
+votes = 2
+prompt = "terse"
+
+[adaptation]
+max_pending = 1
+candidates = 2
+critic_tokens = 4
+max_rollouts = 16
+
+[trainer.policy]
+learning_rate = 1e-3
+
+[trainer.reward]
+learning_rate = 1e-3
+
+[algorithm]
+preset = "rlanything"
+
+# random weights never succeed; without the band the judge's learner works all the same
+[algorithm.overrides]
+reward_band = "none"
+"""
+
+
+class Stack:
+    """The deployment. One at a time a folder; what was in the folder before is gone.
+
+    Args:
+        folder: of everything.
+        tell: gets a sentence for a person at each turn.
+
+    Attributes:
+        settings: its addresses.
+        proxies: one before each engine, by role.
+        disk: what the artifacts lie on.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self.folder = folder.resolve()
+        self._tell = tell
+        self.settings = Settings()
+        self.proxies: dict[str, Proxy] = {}
+        self.disk = SmallDisk(self.folder / "state" / "artifacts", _DISK_MB)
+        self._supervisor: Supervisor | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._frozen: set[int] = set()
+
+    @property
+    def state(self) -> Path:
+        """The deployment's state folder."""
+        return self.folder / "state"
+
+    async def start(self) -> None:
+        """Start everything and wait until it serves.
+
+        Raises:
+            UnavailableError: something did not come up.
+        """
+        self.disk.unmount()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.disk.mount()
+        config = self._write_config(await asyncio.to_thread(self._make_model))
+        layout = plan_layout(
+            load(config), Settings(), config_path=config, state=self.state, auto_ports=True, environ={}
+        )  # fmt: skip
+        layout = await self._behind_proxies(layout)
+        self.settings = layout.settings
+        twins = [replace(s, name=f"{s.name}-2") for s in layout.specs if s.name in TWICE]
+        layout = replace(layout, specs=(*layout.specs, *twins))
+        self._supervisor = Supervisor(layout, self.state, tell=self._tell)
+        await self._supervisor.start()
+        self._watching = asyncio.create_task(self._supervisor.watch())
+
+    def _make_model(self) -> Path:
+        values = [*vocabulary(), *GOAL_TYPES]
+        words = {*values, *(f"{value}," for value in values), *_WORDS}
+        listed, model = self.folder / "words.txt", self.folder / "model"
+        listed.write_text(" ".join(sorted(words)))
+        command = [sys.executable, "-m", "services.trainer", "tiny-model", "--seed", "3"]
+        done = subprocess.run(  # noqa: S603 (our own module)
+            [*command, "--words", str(listed), "--out", str(model)], capture_output=True, check=False
+        )  # fmt: skip
+        if done.returncode:
+            raise UnavailableError(f"no tiny model: {done.stderr.decode(errors='replace')[-500:]}")
+        return model
+
+    def _write_config(self, model: Path) -> Path:
+        config = self.folder / "run.toml"
+        config.write_text(DOCUMENT.format(model=model))
+        return config
+
+    async def _behind_proxies(self, layout: Layout) -> Layout:
+        specs = []
+        for spec in layout.specs:
+            if spec.name.startswith("policy-"):
+                role = spec.name.removeprefix("policy-")
+                port = urlsplit(spec.env["TRIFORGE_ENGINES"]).port
+                proxy = self.proxies[role] = Proxy(port or 0, delay_s=_DELAYS[role])
+                await proxy.start()
+                env = {**spec.env, "TRIFORGE_ENGINES": f"http://127.0.0.1:{proxy.port}"}
+                specs.append(replace(spec, env=env))
+            else:
+                specs.append(spec)
+        return replace(layout, specs=tuple(specs))
+
+    async def stop(self) -> None:
+        """Stop everything that was started; nothing is left running."""
+        for pid in list(self._frozen):
+            self._signal(pid, signal.SIGCONT)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+        for proxy in self.proxies.values():
+            await proxy.stop()
+        self.disk.unmount()
+
+    # ---- its processes ----
+
+    def process(self, name: str) -> Process:
+        """A process by its name."""
+        assert self._supervisor is not None
+        return next(p for p in self._supervisor.processes if p.spec.name == name)
+
+    def names(self) -> list[str]:
+        """All processes, the broker first."""
+        assert self._supervisor is not None
+        return [p.spec.name for p in self._supervisor.processes]
+
+    def restarts(self, *names: str) -> int:
+        """How often the supervisor had to start these again."""
+        return sum(self.process(name).restarts for name in names)
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL at the same moment; the supervisor starts them again."""
+        for pid in [self.process(name).pid for name in names]:
+            if pid is not None:
+                self._signal(pid, signal.SIGKILL)
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP: it holds what it holds, and does nothing."""
+        pid = self.process(name).pid
+        if pid is not None:
+            self._frozen.add(pid)
+            self._signal(pid, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """SIGCONT."""
+        pid = self.process(name).pid
+        if pid is not None:
+            self._frozen.discard(pid)
+            self._signal(pid, signal.SIGCONT)
+
+    def _signal(self, pid: int, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    async def exchange(self, name: str, env: Mapping[str, str]) -> None:
+        """Have a process run with other variables from now on."""
+        process = self.process(name)
+        process.spec = replace(process.spec, env={**process.spec.env, **env})
+        before = process.restarts
+        self.kill(name)
+        await until(lambda: process.restarts > before and process.pid is not None, within_s=60)
+
+    async def second_trainer(self) -> Process:
+        """One more conductor on the same stores: started, and to be stopped by the caller.
+
+        Its door has a port of its own; nothing else is different.
+        """
+        spec = self.process("trainer").spec
+        url = f"http://127.0.0.1:{free_port()}"
+        twin = ProcessSpec(
+            name="trainer-2", command=spec.command, env={**spec.env, "TRIFORGE_TRAINER_URL": url},
+        )  # fmt: skip
+        process = Process(twin, self.state / "logs" / "trainer-2.log")
+        process.start()
+        return process

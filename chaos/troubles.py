@@ -1,0 +1,290 @@
+"""Everything that is not a death: frozen processes, a restarted broker, bad messages, a full disk, slow engines, wrong clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from chaos.broker import envelope, is_group, is_trajectory
+from chaos.evidence import gather
+from chaos.invariants import payloads
+from chaos.rounds import Round
+from chaos.waiting import until
+from triforge.queues import ADAPT_TASK, JUDGE_TASK, QUEUES, ROLLOUT_TASK
+from triforge.supervisor.process import Process
+
+_WATCH_S = 90.0
+_DRIFT = Path(__file__).with_name("drift")
+_TWO_HOURS = 7200.0
+WORKERS = ("rollout-worker", "rollout-worker-2", "judge-worker", "judge-worker-2", "adapt-worker", "adapt-worker-2")  # fmt: skip
+_TASKS = dict(zip(QUEUES, (ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK), strict=True))
+
+
+async def broker_restarts(r: Round) -> None:
+    """Valkey is killed twice; it comes back with its append-only file."""
+    await r.submit()
+    for step in (0, 1):
+        await r.moment(step=step)
+        r.stack.kill("valkey")
+    await r.end()
+
+
+async def broker_hangs(r: Round) -> None:
+    """Valkey answers nothing for longer than a lease, and then goes on."""
+    await r.submit()
+    await r.moment()
+    r.stack.freeze("valkey")
+    await asyncio.sleep(r.rng.uniform(11.0, 15.0))
+    r.stack.thaw("valkey")
+    await r.end()
+
+
+async def database_held(r: Round) -> None:
+    """Somebody else holds the database's write lock, first for seconds, then for longer than a writer waits."""
+    await r.submit()
+    for step, seconds in ((0, r.rng.uniform(3.0, 8.0)), (1, 33.0)):
+        await r.moment(step=step)
+        await asyncio.to_thread(_hold, r.stack.state / "triforge.sqlite", seconds)
+        r.moments.append(f"held for {seconds:.0f} s")
+    await r.end()
+
+
+def _hold(path: Path, seconds: float) -> None:
+    with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as link:
+        link.execute("BEGIN IMMEDIATE")
+        time.sleep(seconds)
+        link.execute("ROLLBACK")
+
+
+async def full_disk(r: Round) -> None:
+    """The artifact store's disk is filled to the last byte; later there is room again and the run is resumed."""
+    if not r.stack.disk.bounded:
+        r.moments.append("skipped: this process may mount no disk of its own")
+    await r.submit()
+    await r.moment(step=1)
+    taken = await asyncio.to_thread(r.stack.disk.fill)
+    status = await r.until(within_s=40.0 if taken else 1.0)
+    said = str(r.row()["reason"])
+    if taken:
+        r.demand(status == "failed", f"with a full disk the run is {status}")
+        r.demand(
+            "disk is full" in said or "No space" in said,
+            f"the reason does not say what is wrong: {said!r}",
+        )
+    r.stack.disk.free()
+    r.moments.append(f"{taken >> 20} MiB filled; the run was {status}: {said[:80]}")
+    if status == "failed":
+        await r.resume()
+    await r.end()
+
+
+async def bad_messages(r: Round) -> None:
+    """Garbage, unknown tasks and messages of other versions lie in every queue; the workers must not even stumble."""
+    await r.submit()
+    await r.moment()
+    before = r.stack.restarts(*WORKERS)
+    count = 0
+    for queue in QUEUES:
+        for raw in _garbage(queue, r):
+            r.broker.put(queue, raw)
+            count += 1
+    empty = await r.broker.until_empty(within_s=60)
+    r.demand(empty, f"the queues do not run empty: {r.broker.waiting()}")
+    r.moments.append(f"{count} bad messages")
+    await r.end()
+    fell = r.stack.restarts(*WORKERS) - before
+    r.demand(fell == 0, f"{fell} workers fell over bad messages")
+
+
+def _garbage(queue: str, r: Round) -> list[str | bytes]:
+    task = _TASKS[queue]
+    good = json.loads(envelope(task, "{}", queue=queue))
+    return [
+        r.rng.randbytes(64),
+        b"",
+        b"{",
+        b"null",
+        b"[1, 2]",
+        b"{}",
+        json.dumps({**good, "body": "!!! no base64"}),
+        json.dumps({**good, "properties": {}}),
+        json.dumps({**good, "content-type": "application/x-python-serialize"}),
+        envelope("triforge.unheard_of", "{}", queue=queue),
+        envelope(task, "", queue=queue),
+        envelope(task, "\x00" * 10, queue=queue),
+        envelope(task, json.dumps({"schema": 99, "group_id": r.run_id}), queue=queue),
+    ]
+
+
+async def overwritten_messages(r: Round) -> None:
+    """Errands that wait in the queues are overwritten where they lie: they are gone, and must be sent again."""
+    await r.submit()
+    await r.until(step=1)
+    spoilt = 0
+    for name in WORKERS:
+        r.stack.freeze(name)
+    end = time.monotonic() + 20
+    while not spoilt and time.monotonic() < end:
+        spoilt = sum(r.broker.spoil(queue, lambda text: text[: len(text) // 2]) for queue in QUEUES)
+        await asyncio.sleep(0.1)
+    for name in WORKERS:
+        r.stack.thaw(name)
+    r.moments.append(f"{spoilt} errands cut in half")
+    await r.end()
+
+
+async def slow_engine(r: Round) -> None:
+    """The engines become ten times as slow for a while."""
+    await r.submit()
+    await r.moment(step=0)
+    for role in ("acts", "judges"):
+        r.stack.proxies[role].delay_s *= 10
+    await asyncio.sleep(r.rng.uniform(5.0, 12.0))
+    for role in ("acts", "judges"):
+        r.stack.proxies[role].delay_s /= 10
+    await r.end()
+
+
+async def silent_engine(r: Round) -> None:
+    """An engine takes what it is sent and answers nothing; later its connections are lost and new ones work."""
+    await r.submit()
+    for step, role in enumerate(("acts", "judges")):
+        await r.moment(step=step)
+        proxy = r.stack.proxies[role]
+        proxy.hang()
+        seconds = r.rng.uniform(5.0, 15.0)
+        await asyncio.sleep(seconds)
+        await proxy.cut()
+        proxy.heal()
+        r.moments.append(f"{role} silent for {seconds:.0f} s")
+    await r.end()
+
+
+async def wrong_clocks(r: Round) -> None:
+    """One worker of each kind lives two hours ahead or behind, while the others die: leases must not care."""
+    ahead = {"PYTHONPATH": str(_DRIFT), "CHAOS_CLOCK_SHIFT_S": str(_TWO_HOURS)}
+    behind = ahead | {"CHAOS_CLOCK_SHIFT_S": str(-_TWO_HOURS)}
+    for name, drift in (
+        ("rollout-worker-2", ahead), ("judge-worker-2", behind), ("adapt-worker-2", r.rng.choice((ahead, behind))),
+    ):  # fmt: skip
+        await r.stack.exchange(name, drift)
+    try:
+        await r.submit()
+        await r.moment(step=0)
+        held = await r.broker.held(lambda n: r.run_id in n and is_group(n), within_s=20)
+        r.stack.kill("rollout-worker", "judge-worker", "adapt-worker")
+        r.recovered(await r.broker.until_taken_over(held, r.broker.is_played, within_s=_WATCH_S))
+        await r.end()
+        resent = sum(s["metrics"].get("resent", 0.0) for s in (r.evidence.steps if r.evidence else ()))  # fmt: skip
+        r.moments.append(f"{resent:.0f} errands were sent again")
+    finally:
+        for name in ("rollout-worker-2", "judge-worker-2", "adapt-worker-2"):
+            await r.stack.exchange(name, {"CHAOS_CLOCK_SHIFT_S": "0"})
+
+
+async def zombie_workers(r: Round) -> None:
+    """A worker stands still for longer than its lease, others take its errands, and it comes back to finish them."""
+    r.stack.proxies["acts"].delay_s = 1.5
+    await r.submit()
+    for name, kind, done in (
+        ("rollout-worker", is_group, r.broker.is_played),
+        ("judge-worker", is_trajectory, r.broker.is_judged),
+    ):
+        await r.moment(step=0)
+        await _freeze_until_taken_over(r, name, kind, done)
+    r.stack.proxies["acts"].delay_s = 0.2
+    await r.end()
+
+
+async def _freeze_until_taken_over(
+    r: Round, name: str, kind: Callable[[str], bool], done: Callable[[str], bool]
+) -> None:
+    held = await r.broker.held(lambda n: r.run_id in n and kind(n), within_s=20)
+    r.stack.freeze(name)
+    taken = await r.broker.until_taken_over(held, done, within_s=_WATCH_S)
+    r.recovered(taken)
+    r.moments.append(f"{name} frozen, {len(taken)} errands taken from it")
+    r.stack.thaw(name)
+
+
+async def zombie_learner(r: Round) -> None:
+    """A learner stands still in a step for longer than its lease, and goes on."""
+    await r.submit()
+    role = r.rng.choice(("acts", "judges"))
+    name = f"learner:{r.run_id}:{role}"
+    await r.broker.held(lambda n: n == name, within_s=_WATCH_S)
+    r.stack.freeze(f"learner-{role}")
+    await asyncio.sleep(r.rng.uniform(11.0, 14.0))
+    r.stack.thaw(f"learner-{role}")
+    await r.end()
+
+
+async def two_conductors(r: Round) -> None:
+    """A second trainer is started on the same stores while the first one conducts; then the first one dies."""
+    await r.submit(run={"steps": 4})
+    await r.until(step=0)
+    second = await r.stack.second_trainer()
+    try:
+        await r.moment(step=2)
+        r.stack.kill("trainer")
+        await r.end()
+    finally:
+        await second.stop()
+
+
+async def zombie_conductor(r: Round) -> None:
+    """The conductor stands still for longer than its lease, a second one takes the run, and the first one comes back."""
+    await r.submit(run={"steps": 4})
+    await r.moment(step=0)
+    second = await r.stack.second_trainer()
+    try:
+        name = f"conductor:{r.run_id}"
+        held = await r.broker.held(lambda n: n == name, within_s=20)
+        r.stack.freeze("trainer")
+        await _until_another(r, name, held, second)
+        await asyncio.sleep(r.rng.uniform(0.0, 4.0))
+        r.stack.thaw("trainer")
+        await r.end()
+    finally:
+        r.stack.thaw("trainer")
+        await second.stop()
+
+
+async def _until_another(r: Round, name: str, held: dict[str, str], second: Process) -> None:
+    taken = await r.broker.until_taken_over(held, lambda _: False, within_s=_WATCH_S)
+    r.demand(second.pid is not None, "the second trainer has ended")
+    r.recovered(taken)
+    r.moments.append(f"{name} taken over by the second trainer")
+
+
+async def delivered_twice_and_late(r: Round) -> None:
+    """Errands are delivered a second time while they are worked on, and all of them again after the run's end."""
+    await r.submit()
+    seen: dict[str, tuple[str, str]] = {}
+    doubled = 0
+    while await r.until(within_s=0.3) not in ("finished", "failed", "stopped"):
+        errands = r.broker.errands(r.run_id)
+        fresh = [errand for errand in errands if errand[1] not in seen]
+        if r.rng.random() < 0.5:
+            doubled += r.broker.again(fresh)
+        seen |= {errand[1]: errand for errand in errands}
+    await r.end()
+    before = r.evidence
+    late = r.broker.again(seen.values())
+    await r.broker.until_empty(within_s=60)
+    await until(lambda: not any(r.run_id in name for name in r.broker.leases()), within_s=60)
+    r.moments.append(f"{doubled} errands twice, {late} late")
+    r.evidence = await asyncio.to_thread(gather, r.store, r.stack.disk.folder, r.broker, r.run_id)
+    r.check()
+    assert before is not None
+    r.demand(r.evidence.steps == before.steps, "late errands changed the steps")
+    r.demand(
+        r.evidence.measurements == before.measurements, "late errands changed what was counted"
+    )
+    left = set(payloads(r.evidence)) - set(payloads(before))
+    r.demand(not left, f"late errands left payloads: {sorted(left)[:3]}")

@@ -1,0 +1,149 @@
+"""Each promise of `chaos.invariants` is broken once, and only by what breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chaos.evidence import Evidence, Folder
+from chaos.invariants import ALWAYS, dropped, emptied, shape
+
+RUN = "run-1"
+GROUPS = 2
+
+
+def record(group: str, index: int, step: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "run_id": RUN, "step": step, "group_id": group, "trajectory_id": f"{group}-{index:02d}", "step_index": 0,
+        "policy_versions": [step, step], "outcome": 1, "outcome_error": "", "successes": 1, "measured": 2, "weight": 1.0,
+        "reason": "", "votes": [{"reason": "", "versions": [step]}], "file_step": step, **changes,
+    }  # fmt: skip
+
+
+def good() -> Evidence:
+    names = {s: [f"{RUN}-{s:05d}-train-{g:04d}" for g in range(GROUPS)] for s in (1, 2)}
+    records = [record(g, i, s) for s in (1, 2) for g in names[s] for i in (0, 1)]
+    return Evidence(
+        run={
+            "id": RUN, "status": "finished", "step": 2, "reason": "",
+            "config": {"run": {"steps": 2}, "env_adapter": {"rollouts": 2}},
+        },
+        steps=[
+            {
+                "step": s, "policy_version": s + 1, "reward_version": s + 1, "artifacts": {}, "at": float(s),
+                "metrics": {"steps/trained": 4.0, "infrastructure_failures": 0.0} if s else {},
+            }
+            for s in range(3)
+        ],
+        weights=[
+            {"role": role, "version": v, "uri": "", "digest": "" if v == 1 else f"digest-{role}-{v}"}
+            for role in ("acts", "judges") for v in (1, 2, 3)
+        ],
+        plans=[{"step": s, "groups": [{}] * GROUPS} for s in (1, 2)],
+        measurements=[
+            {"group_id": g, "successes": 1, "measured": 2} for s in (1, 2) for g in names[s]
+        ],
+        records=records,
+        folders=[
+            Folder(role=role, version=v, digest=f"digest-{role}-{v}", wrong=())
+            for role in ("acts", "judges") for v in (2, 3)
+        ],
+        batches=[],
+        keys={f"tf:settled:{names[1][0]}": 3600},
+        errands=0,
+    )  # fmt: skip
+
+
+def broken(found: Evidence) -> set[str]:
+    return {name for name, check in ALWAYS.items() if check(found)}
+
+
+def change(found: Evidence, place: int, **values: Any) -> Evidence:
+    rows = [dict(row) for row in found.records]
+    rows[place] |= values
+    return replace(found, records=rows)
+
+
+def step(found: Evidence, place: int, **values: Any) -> Evidence:
+    rows = [dict(row) for row in found.steps]
+    rows[place] |= values
+    return replace(found, steps=rows)
+
+
+FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
+    "failed": (lambda e: replace(e, run=e.run | {"status": "failed"}), {"finished"}),
+    "a step is lacking": (
+        lambda e: replace(e, steps=e.steps[:-1], records=e.records[:4]),
+        {"finished", "measured"},
+    ),
+    "a rollout is lacking": (
+        lambda e: step(
+            replace(e, records=e.records[1:]), 1, metrics={"steps/trained": 3.0}
+        ),
+        {"accounted"},
+    ),
+    "a group of another plan": (
+        lambda e: replace(e, plans=[{**e.plans[0], "groups": [{}]}, e.plans[1]]),
+        {"accounted"},
+    ),
+    "trained twice": (
+        lambda e: step(
+            replace(e, records=[*e.records, {**e.records[0], "file_step": 2, "policy_versions": [2], "votes": []}]),
+            2, metrics={"steps/trained": 5.0},
+        ),
+        {"once"},
+    ),
+    "older weights": (lambda e: change(e, 5, policy_versions=[1, 2]), {"unmixed"}),
+    "older votes": (lambda e: change(e, 5, votes=[{"reason": "", "versions": [1]}]), {"unmixed"}),
+    "left out in silence": (lambda e: change(e, 0, reason="stale"), {"explained"}),
+    "versions go back": (
+        lambda e: step(e, 2, policy_version=1),
+        {"monotone"},
+    ),
+    "a version nobody knows": (lambda e: replace(e, weights=[w for w in e.weights if w["version"] != 3]), {"monotone"}),
+    "a torn folder": (
+        lambda e: replace(e, folders=[replace(e.folders[0], wrong=("torn",)), *e.folders[1:]]),
+        {"whole"},
+    ),
+    "another digest": (
+        lambda e: replace(e, folders=[replace(e.folders[0], digest="x"), *e.folders[1:]]),
+        {"whole"},
+    ),
+    "the newest folder is gone": (lambda e: replace(e, folders=e.folders[:-1]), {"whole"}),
+    "counted wrongly": (
+        lambda e: replace(e, measurements=[{**e.measurements[0], "successes": 2}, *e.measurements[1:]]),
+        {"measured"},
+    ),
+    "never counted": (lambda e: replace(e, measurements=e.measurements[1:]), {"measured"}),
+    "for ever in Valkey": (lambda e: replace(e, keys={f"tf:group:{RUN}": -1}), {"tidied"}),
+    "rows are left": (lambda e: replace(e, batches=["00001-acts.parquet"]), {"tidied"}),
+}  # fmt: skip
+
+
+def test_a_good_run_breaks_nothing() -> None:
+    assert broken(good()) == set()
+    assert emptied(good()) == []
+    assert dropped(good()) == {}
+    assert shape(good())["rollouts"] == 8
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen_by_the_promise_that_it_breaks(fault: str) -> None:
+    harm, expected = FAULTS[fault]
+    assert broken(harm(good())) == expected
+
+
+def test_a_rollout_without_a_step_is_accounted_for_by_the_count_of_failures() -> None:
+    found = replace(good(), records=good().records[1:])
+    metrics = {"steps/trained": 3.0, "infrastructure_failures": 1.0}
+    found = step(found, 1, metrics=metrics)
+    assert broken(found) == set()
+    assert dropped(found) == {"infrastructure failures": 1}
+
+
+def test_payloads_and_errands_that_are_left_break_an_undisturbed_run() -> None:
+    assert emptied(replace(good(), keys={f"tf:votes:{RUN}": 60}))
+    assert emptied(replace(good(), errands=1))
