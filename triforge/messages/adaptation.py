@@ -27,13 +27,17 @@ class JudgedStep(Message):
 class CriticNote(Message):
     """What one trajectory looked like to the judge; input of the critic. `steps` are (action, observation, votes).
 
-    `judged` has the steps on which at least one vote is negative, if the judge gave reasons at all.
+    `judged` has the steps on which at least one vote is negative, if the judge gave reasons at all. Where the trajectory's
+    last word is a program, `hidden` is the share of the task's own tests that it passes, and `written` how many of the tests
+    that the judge has written it passes, and of how many.
     """
 
     trajectory_id: str
     success: bool
     steps: tuple[tuple[str, str, tuple[int, ...]], ...]
     judged: tuple[JudgedStep, ...] = ()
+    hidden: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    written: tuple[int, int] | None = None
 
 
 class LadderSettings(Message):

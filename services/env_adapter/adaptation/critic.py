@@ -126,11 +126,22 @@ def build_prompt(
         "Actions and what followed:",
         *(lines or ["(no step was taken)"]),
     ]
+    parts += _tested(note)
     if said:
         parts.append("What was said of single steps:")
         parts += [f"step {i + 1}: {quote(said[i], limit=_SUMMARY)}" for i in sorted(said)]
         parts.append("Merge this, repeat nothing.")
     return _chat([*parts, _QUESTION[direction]])
+
+
+def _tested(note: CriticNote) -> list[str]:
+    """What became of a program; numbers only, nothing of a test."""
+    found = []
+    if note.hidden is not None:
+        found.append(f"{note.hidden:.0%} of the task's own tests")
+    if note.written is not None:
+        found.append(f"{note.written[0]} of {note.written[1]} tests that a judge wrote")
+    return [f"Its program passes {' and '.join(found)}."] if found else []
 
 
 def _chat(lines: Sequence[str]) -> tuple[ChatMessage, ...]:

@@ -170,6 +170,8 @@ def critic_notes(group: JudgedGroup, *, succeeded: bool, count: int) -> tuple[Cr
                 success=succeeded,
                 steps=steps,
                 judged=_judged(trajectory, by_step),
+                hidden=trajectory.outcome.share,
+                written=_written(group, trajectory),
             )
         )
     return tuple(notes)
@@ -184,6 +186,15 @@ def _judged(trajectory: Trajectory, by_step: dict[int, tuple[Vote, ...]]) -> tup
             texts = tuple(vote.text[:_JUDGE_TEXT] for vote in votes)
             found.append(JudgedStep(step=step.index, texts=texts))
     return tuple(found[:_JUDGED_STEPS])
+
+
+def _written(group: JudgedGroup, trajectory: Trajectory) -> tuple[int, int] | None:
+    """How many of the tests that could be read a program passes; None where it was not run on any."""
+    programs = group.tests.programs if group.tests else ()
+    rows = [row for row in accepted(group) if row is not None]
+    if not rows or trajectory.id not in programs:
+        return None
+    return sum(row[programs.index(trajectory.id)] for row in rows), len(rows)
 
 
 def _mean(name: str, values: Sequence[float]) -> dict[str, float]:

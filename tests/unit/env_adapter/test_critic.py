@@ -50,6 +50,23 @@ def stage(request: GenerateRequest) -> str:
     return "step" if "this step" in request.messages[0].content else "trajectory"
 
 
+@pytest.mark.parametrize(
+    ("hidden", "written", "line"),
+    [
+        (0.25, (1, 3), "Its program passes 25% of the task's own tests and 1 of 3 tests that a judge wrote."),
+        (0.0, None, "Its program passes 0% of the task's own tests."),
+        (None, (3, 3), "Its program passes 3 of 3 tests that a judge wrote."),
+        (None, None, None),
+    ],
+)  # fmt: skip
+def test_the_critic_reads_how_a_program_fared_on_tests(
+    hidden: float | None, written: tuple[int, int] | None, line: str | None
+) -> None:
+    tried = note(()).model_copy(update={"hidden": hidden, "written": written})
+    lines = build_prompt(tried, "Add one.", "easier")[0].content.splitlines()
+    assert [said for said in lines if said.startswith("Its program")] == ([line] if line else [])
+
+
 # ---- the first stage ----
 
 

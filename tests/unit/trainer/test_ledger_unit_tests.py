@@ -11,7 +11,7 @@ import pytest
 from services.trainer.conductor.gather import judged_by
 from services.trainer.conductor.intake import stale_votes
 from services.trainer.ledger.ledger import NO_TOKENS, STALE, TOO_LONG, Ledger, Limits, keep_ledger
-from services.trainer.ledger.measures import step_measures
+from services.trainer.ledger.measures import critic_notes, step_measures
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.presets import resolve
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM
@@ -94,6 +94,13 @@ def test_programs_are_rewarded_by_hidden_tests_and_tests_by_programs() -> None:
     assert [t["reward"] for t in on_record] == REWARDS
     assert [t["advantage"] for t in on_record] == pytest.approx(Z, abs=1e-3)
     assert [r["votes"] for r in ledger.records] == [[]] * 4
+
+
+def test_the_critic_learns_how_programs_fared_on_hidden_tests_and_on_those_of_the_judge() -> None:
+    failed = critic_notes(programs(), succeeded=False, count=4)
+    assert [(note.hidden, note.written) for note in failed] == [(0.5, (2, 5)), (0.0, (3, 5))]
+    untested = programs(tests=())
+    assert [note.written for note in critic_notes(untested, succeeded=True, count=1)] == [None]
 
 
 def test_every_test_is_a_row_of_the_reward_model_with_its_advantage_on_its_own_tokens_only() -> (
