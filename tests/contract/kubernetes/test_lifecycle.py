@@ -33,7 +33,7 @@ from triforge.store.database import Database
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 ROOMS = {
     "triforge/policy": "policy", "triforge/env-adapter": "env_adapter", "triforge/reward": "reward",
-    "triforge/trainer": "trainer", "triforge/local-engine": "local_engine",
+    "triforge/trainer": "trainer", "triforge/dashboard": "dashboard", "triforge/local-engine": "local_engine",
 }  # fmt: skip
 
 
@@ -48,6 +48,8 @@ def app_of(room: str) -> FastAPI:
         parts: Any = importlib.import_module("services.env_adapter.app").Parts
         memory = Database("sqlite://")
         return create(parts=parts(database=memory, family=nothing, registry=CollectorRegistry()))
+    if room == "dashboard":
+        return create(doors=nothing)
     if room == "trainer":
         return create(runs=nothing, conductor=nothing, ready=nothing)
     return create(door=nothing, ready=nothing)
@@ -136,7 +138,12 @@ def needed(document: Document, container: Document) -> float:
         return float(celery_app("redis://127.0.0.1:1/0").conf.worker_soft_shutdown_timeout)
     if image == "triforge/policy":
         return Settings().drain_s + SHUTDOWN_S
-    if image in ("triforge/env-adapter", "triforge/reward", "triforge/trainer"):
+    if image in (
+        "triforge/env-adapter",
+        "triforge/reward",
+        "triforge/trainer",
+        "triforge/dashboard",
+    ):
         return uvicorn_grace(ROOMS[image])
     if name.startswith("learner-"):
         return 30.0  # torchrun kills ranks that have not ended by then

@@ -21,27 +21,25 @@ from tests.contract.kubernetes.rendering import (
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 
 REDIS, POSTGRES, ANY = 6379, 5432, 0
-# Who calls whom, at which port: the addresses that each program's own wiring (services/*/__main__.py) opens.
+POLICIES = {"policy-acts": 8001, "policy-judges": 8011, "policy-rewrites": 8021}
+ROOMS = {**POLICIES, "env-adapter": 8003, "reward": 8002, "trainer": 8004}
+WORKERS = ("rollout-worker", "adapt-worker", "judge-worker")
+LEARNERS = ("learner-acts", "learner-judges")
+# Who calls whom, at which port: the addresses that each program's own wiring (services/*/__main__.py) opens. Doors read keys
+# from the database and count requests in Redis; the dashboard asks every door whether it is ready.
 CALLS = {
-    ("env-adapter", "postgres", POSTGRES),
-    *((who, "postgres", POSTGRES) for who in ("rollout-worker", "adapt-worker", "trainer")),
-    *((who, "valkey", REDIS) for who in ("rollout-worker", "adapt-worker", "judge-worker")),
-    *((who, "valkey", REDIS) for who in ("trainer", "learner-acts", "learner-judges")),
+    *((who, "postgres", POSTGRES) for who in (*ROOMS, "rollout-worker", "adapt-worker")),
+    *((who, "valkey", REDIS) for who in (*ROOMS, *WORKERS, *LEARNERS)),
+    *(("dashboard", room, port) for room, port in ROOMS.items()),
+    *(("trainer", room, ROOMS[room]) for room in ("policy-acts", "policy-judges", "env-adapter")),
     ("rollout-worker", "policy-acts", 8001),
-    ("trainer", "policy-acts", 8001),
     ("judge-worker", "policy-judges", 8011),
     ("reward", "policy-judges", 8011),
-    ("trainer", "policy-judges", 8011),
     ("adapt-worker", "policy-rewrites", 8021),
-    ("trainer", "env-adapter", 8003),
     *((f"policy-{role}", f"engine-{role}", 9001) for role in ("acts", "judges", "rewrites")),
 }  # fmt: skip
 DOORS = {("env-adapter", 8003), ("trainer", 8004)}
-METRICS = {
-    ("policy-acts", 8001), ("policy-judges", 8011), ("policy-rewrites", 8021), ("env-adapter", 8003),
-    ("reward", 8002), ("trainer", 8004), *((f"{kind}-worker", 9100) for kind in ("rollout", "judge", "adapt")),
-    ("learner-acts", 9100), ("learner-judges", 9100),
-}  # fmt: skip
+METRICS = {*ROOMS.items(), ("dashboard", 8005), *((who, 9100) for who in (*WORKERS, *LEARNERS))}
 INGRESS = {"triforge.dev/ingress": "true"}
 
 
@@ -197,6 +195,5 @@ def test_only_what_was_asked_for_goes_out(variant: tuple[str, ...]) -> None:
 
 # Who reads or writes the artifact store by its URL.
 KEEPERS = {
-    "rollout-worker", "trainer", "learner-acts", "learner-judges",
-    *(f"policy-{role}" for role in ("acts", "judges", "rewrites")),
+    "rollout-worker", "trainer", *LEARNERS, *POLICIES,
 }  # fmt: skip

@@ -98,7 +98,7 @@ def spoil(kind: str, variant: tuple[str, ...], path: str, value: Any) -> Documen
         ("ServiceMonitor", "monitoring", "spec/endpoints/0/interval", "15 s"),
         ("PodMonitor", "monitoring", "spec/endpoints", []),
         ("PrometheusRule", "monitoring", "spec/groups/0/rules/0/for", "two minutes"),
-        ("PrometheusRule", "monitoring", "spec/groups/0/rules/0/record", "both"),
+        ("PrometheusRule", "monitoring", "spec/groups/0/rules/0/expression", "up"),
         ("HTTPRoute", "gateway", "spec/rules/0/backendRefs/0/port", "http"),
         ("HTTPRoute", "gateway", "spec/rules/0/matches/0/path/value", "v1/pools"),
         ("Job", "multi-node-engine", "spec/completionmode", "Indexed"),

@@ -37,7 +37,7 @@ QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-w
 # Variables of others' programs that manifests set.
 FOREIGN = {
     "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "PGDATA", "HOME", "HF_HUB_OFFLINE", "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "LOCAL_ENGINE_API_KEY", "LOCAL_ENGINE_ADMIN_API_KEY",
+    "GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "LOCAL_ENGINE_API_KEY", "LOCAL_ENGINE_ADMIN_API_KEY",
     "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
 }  # fmt: skip
 
@@ -270,6 +270,8 @@ def test_the_ranks_of_a_learner_are_as_many_as_its_pods_and_gpus_and_find_each_o
         assert option("--rdzv-endpoint") == f"{name}-0.{name}:{ports['rendezvous']}"
         assert option("--local-addr") == f"{name}-$JOB_COMPLETION_INDEX.{name}"
         assert spec["template"]["spec"]["subdomain"] == name
+        variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
         # No index may end well, no number of restarts may end the Job, and no two of an index may run.
         assert script.rstrip().endswith("exit 1")
         assert (spec["backoffLimit"], spec["podReplacementPolicy"]) == (2**31 - 1, "Failed")
