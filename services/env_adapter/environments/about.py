@@ -26,7 +26,8 @@ class About:
         programs: what must be on PATH, each with the Debian package that brings it.
         solved_by_programs: whether the family is a `triforge.rollout.protocols.ProgramFamily`.
         papers: who trains on tasks of this kind.
-        steps_per_s: measured by `python -m bench.environments`, steps a CPU second; None where it was not.
+        steps_per_s: measured by `python -m bench.environments` (alfworld: `bench.household`), steps a CPU second of everything that
+            the family starts; None where it plays elsewhere.
     """
 
     what: str
@@ -50,6 +51,7 @@ ABOUT: Final[Mapping[str, About]] = {
         needs=("alfworld",),
         elsewhere="ALFWORLD_PYTHON",
         papers="RLAnything, EnvRL",
+        steps_per_s=74,
     ),
     "code": About(
         what="writing programs: hidden tests decide, in a sandbox",
@@ -59,6 +61,7 @@ ABOUT: Final[Mapping[str, About]] = {
         programs=(("bwrap", "bubblewrap"),),
         solved_by_programs=True,
         papers="RLAnything (there: CodeContests)",
+        steps_per_s=6,
     ),
     "desktop": About(
         what="a small desktop: a terminal and a window manager, with verifiers of files and settings in OSWorld's shape",
@@ -73,13 +76,14 @@ ABOUT: Final[Mapping[str, About]] = {
             ("prlimit", "util-linux"),
         ),
         papers="RLAnything (there: OSWorld)",
+        steps_per_s=10,
     ),
     "household": About(
         what="a text game of one room: find an object, bring it somewhere, maybe clean, heat or cool it first; ALFWorld's rules and words if wanted",
         tasks="generated, six types",
         licence="Apache-2.0 (own)",
         papers="RLAnything, EnvRL (there: ALFWorld)",
-        steps_per_s=26_000,
+        steps_per_s=28_000,
     ),
     "openenv": About(
         what="any OpenEnv server, by its address",
@@ -94,12 +98,12 @@ ABOUT: Final[Mapping[str, About]] = {
     ),
     "reasoning_gym": About(
         what="questions with verifiable answers, most with difficulty levels",
-        tasks="generated, 104 datasets",
+        tasks="generated, 106 datasets",
         licence="Apache-2.0 (reasoning-gym)",
         extra="reasoning-gym",
         needs=("reasoning_gym",),
         papers="",
-        steps_per_s=2_000,
+        steps_per_s=2_500,
     ),
     "rlve_gym": About(
         what="problems with verifiers whose difficulty follows the policy",
@@ -108,7 +112,7 @@ ABOUT: Final[Mapping[str, About]] = {
         extra="rlve",
         needs=("Gym", "networkx", "sympy"),
         papers="RLVE",
-        steps_per_s=1_900,
+        steps_per_s=2_200,
     ),
     "miniwob": About(
         what="MiniWoB++: small web pages in a headless Chromium, by element or by pixel, as text or as screenshots",
@@ -118,13 +122,14 @@ ABOUT: Final[Mapping[str, About]] = {
         needs=("miniwob",),
         programs=(("chromium", "chromium"), ("chromedriver", "chromium-driver")),
         papers="RLAnything (there: OSWorld)",
+        steps_per_s=15,
     ),
     "shop": About(
         what="search a shop for what a sentence describes, choose options, buy; WebShop's task and score",
         tasks="generated over a synthetic catalogue, or WebShop's files (`WEBSHOP_DATA`)",
         licence="Apache-2.0 (own)",
         papers="EnvRL (there: WebShop)",
-        steps_per_s=5_900,
+        steps_per_s=4_300,
     ),
     "sokoban": About(
         what="push boxes onto targets; every board has a proved shortest solution",
@@ -140,7 +145,7 @@ ABOUT: Final[Mapping[str, About]] = {
         extra="toy-text",
         needs=("gymnasium",),
         papers="RAGEN (FrozenLake)",
-        steps_per_s=41_000,
+        steps_per_s=39_000,
     ),
 }
 """Every family of `registry.FAMILIES`; a test compares."""
