@@ -22,7 +22,7 @@ from triforge.access.callers import Caller, Rule, asked_by
 from triforge.access.gate import SERVICE, Gate
 from triforge.access.requests import RequestRecord
 from triforge.access.versions import HEADER, demand_not_newer
-from triforge.errors import NotFoundError, UnauthorizedError
+from triforge.errors import NotFoundError
 
 TENANT_HEADER: Final = "Triforge-Tenant"
 PUBLIC: Final = Rule(wants="public")
@@ -99,8 +99,6 @@ class Guard:
                 raise NotFoundError(f"{scope['method']} {scope['path']}: there is no such route")
         except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers
             response = await response_to(error)
-            if isinstance(error, UnauthorizedError):
-                response.headers["WWW-Authenticate"] = "Bearer"
             if note is not None:
                 await note.write(None, route, scope["path"], address=_address(scope), status=response.status_code)  # fmt: skip
             await response(scope, receive, send)

@@ -21,6 +21,7 @@ from triforge.errors import (
     StorageError,
     TooLargeError,
     TriforgeError,
+    UnauthorizedError,
     UnavailableError,
 )
 
@@ -80,6 +81,7 @@ def of_error(error: TriforgeError) -> ProblemResponse:
         error.detail,
         problems=error.problems,
         retry_after_s=error.retry_after_s,
+        headers={"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthorizedError) else None,
     )
 
 

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
+from services.doors.entrance import entrance_of
+from services.doors.server import careful
 from services.policy.app import create_app
 from services.policy.broadcast import Broadcasts
 from services.policy.delivery import Delivery
@@ -104,6 +106,7 @@ def main() -> int:
     begin("policy", os.environ.get("TRIFORGE_ROLE") or "acts")
     try:
         settings = Settings.from_env()
+        entrance = entrance_of(settings, f"policy {settings.role}")
         gateway = build(settings)
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
@@ -119,14 +122,14 @@ def main() -> int:
         api_key=settings.api_key.get_secret_value(),
         admin_api_key=settings.admin_api_key.get_secret_value(),
         max_body=settings.max_body,
+        entrance=entrance,
     )
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=urlsplit(own[settings.role]).port or 80,
         **server_options(),
-        proxy_headers=False,
-        ws="none",
+        **careful(),
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )

@@ -11,7 +11,9 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from services.doors.furniture import install
+from services.doors.guard import Entrance, guard
 from services.doors.limits import MAX_BODY
+from services.policy.access import RULES
 from services.policy.gateway import Gateway
 from services.policy.native_door import NativeDoor
 from services.policy.routes import routes
@@ -40,15 +42,17 @@ def create_app(
     api_key: str = "",
     admin_api_key: str = "",
     max_body: int = MAX_BODY,
+    entrance: Entrance | None = None,
 ) -> PolicyApp:
     """The app of one policy room. It starts at once; `/readyz` says when an engine serves.
 
     Args:
         gateway: what answers.
         role: the model role.
-        api_key: bearer token that callers must send; empty asks for none.
+        api_key: bearer token that callers must send; empty asks for none. Not looked at where `entrance` asks for keys.
         admin_api_key: bearer token of `POST /v1/weights`; empty takes `api_key`.
         max_body: bytes of a request's body; a larger one is a 413.
+        entrance: who is let in; None lets in everybody.
     """
 
     @contextlib.asynccontextmanager
@@ -62,8 +66,14 @@ def create_app(
                 await watch
             await gateway.pool.close()
 
+    entrance = entrance or Entrance()
+    if entrance.gate.asks:
+        api_key = admin_api_key = ""
     app = PolicyApp(title=f"triforge policy ({role})", lifespan=lifespan)
     install(app, ready=gateway.ready, registry=gateway.registry, max_body=max_body)
     app.include_router(routes(gateway, role=role, api_key=api_key, admin_api_key=admin_api_key))
-    app.door = NativeDoor(app.framework, gateway, api_key=api_key, max_body=max_body)
+    guard(app, RULES, entrance)
+    app.door = NativeDoor(
+        app.framework, gateway, gate=entrance.gate, api_key=api_key, max_body=max_body
+    )
     return app

@@ -17,7 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.doors.limits import BodyTooLargeError
 from services.doors.problems import input_error, response_to
+from services.policy.access import SAMPLING
 from services.policy.gateway import Gateway
+from triforge.access.gate import Gate
+from triforge.access.versions import HEADER as VERSION_HEADER
+from triforge.access.versions import demand_not_newer
 from triforge.messages import GenerateReply, GenerateRequest
 from triforge.watching import tracing
 from triforge.watching.ids import came_with
@@ -25,6 +29,7 @@ from triforge.watching.ids import came_with
 _T = TypeVar("_T")
 
 PATH: Final = "/v1/generate"
+_VERSION: Final = VERSION_HEADER.lower().encode()
 _JSON: Final = (b"content-type", b"application/json")
 
 
@@ -110,13 +115,17 @@ class NativeDoor:
     Args:
         app: the room's framework application.
         gateway: what answers.
-        api_key: bearer token that callers must send; empty asks for none.
+        gate: asks for keys.
+        api_key: bearer token that callers must send where it asks for none; empty takes everybody.
         max_body: bytes of a request's body; a larger one is a 413.
     """
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, *, api_key: str, max_body: int) -> None:
+    def __init__(
+        self, app: ASGIApp, gateway: Gateway, *, gate: Gate, api_key: str, max_body: int
+    ) -> None:
         self._app = app
         self._gateway = gateway
+        self._gate = gate
         self._api_key = api_key
         self._max_body = max_body
 
@@ -128,7 +137,7 @@ class NativeDoor:
         try:
             headers = dict(scope["headers"])
             came_with(headers.get(b"baggage", b""))
-            authorise(headers.get(b"authorization", b""), self._api_key)
+            await self._admit(headers)
             body = await self._read(headers.get(b"content-length", b"0"), receive)
             if tracing.is_on():
                 found = await self._traced(headers, receive, body)
@@ -142,6 +151,15 @@ class NativeDoor:
         size = (b"content-length", str(len(found)).encode())
         await send({"type": "http.response.start", "status": 200, "headers": [_JSON, size]})
         await send({"type": "http.response.body", "body": found})
+
+    async def _admit(self, headers: Mapping[bytes, bytes]) -> None:
+        authorization = headers.get(b"authorization", b"")
+        if self._gate.is_service(authorization):  # nearly all of what comes here
+            return
+        if _VERSION in headers:
+            demand_not_newer(headers[_VERSION].decode("latin-1"))
+        authorise(authorization, self._api_key)
+        await self._gate.admit(authorization, SAMPLING.wants)
 
     async def _traced(self, headers: Mapping[bytes, bytes], receive: Receive, body: bytes) -> bytes:
         above = headers.get(b"traceparent", b"").decode("latin-1")

@@ -8,11 +8,15 @@ import sys
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from triforge.errors import TriforgeError
+
 
 def api() -> int:
     """Serve the REST doors and conduct the runs. No torch."""
     import uvicorn
 
+    from services.doors.entrance import entrance_of
+    from services.doors.server import careful
     from services.trainer.app import create_app
     from services.trainer.conductor.conductor import Conductor
     from services.trainer.conductor.parts import Parts
@@ -31,11 +35,12 @@ def api() -> int:
     begin("trainer", "api")
     settings = Settings.from_env()
     database = open_database(settings.database_url)
+    entrance = entrance_of(settings, "trainer", database)
 
     async def serve() -> None:
         wire = Wire(settings.redis_url, lease_s=settings.lease_s)
         store, artifacts = RunStore(database), ArtifactStore(settings.artifacts_url)
-        pools = EnvAdapterClient(settings.env_adapter_url)
+        pools = EnvAdapterClient(settings.env_adapter_url, api_key=settings.own_key)
         parts = Parts(
             store=store,
             wire=wire,
@@ -65,6 +70,7 @@ def api() -> int:
             conductor=Conductor(parts),
             ready=ready,
             max_body=settings.max_body,
+            entrance=entrance,
             refresh=DeploymentGauges(wire, store, artifacts).refresh,
         )
         address = urlsplit(settings.trainer_url)
@@ -73,6 +79,7 @@ def api() -> int:
             host=settings.host,
             port=address.port or 8004,
             **server_options(),
+            **careful(),
             timeout_graceful_shutdown=5,
         )
         await uvicorn.Server(config).serve()
@@ -90,7 +97,11 @@ def main(arguments: Sequence[str]) -> int:
     )
     known, rest = parser.parse_known_args(arguments[:1])
     if known.command == "api":
-        return api()
+        try:
+            return api()
+        except TriforgeError as error:
+            print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
+            return 1
     from services.trainer.commands import run
 
     return run(known.command, [*rest, *arguments[1:]])

@@ -29,7 +29,6 @@ PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "s
 WEB = {"fastapi", "starlette"}
 DOORS = {"app.py", "routes.py", "native_door.py"}
 PORCH = ROOT / "services" / "doors"  # what all doors share; not a room
-LEFT = {"services.doors", "services.problems"}  # the second: names of the first
 SETUP_EXTRAS = (
     "trainer",
     "local-engine",
@@ -217,12 +216,12 @@ def test_a_room_imports_without_the_others(room: str, tmp_path: Path) -> None:
     light = room in {"policy", "env_adapter", "reward", "dashboard"}
     loaded = import_alone(f"services.{room}", tmp_path, HEAVY if light else set())
     everything = {what for names in loaded.values() for what in names}
-    assert everything - LEFT == {f"services.{room}"}, loaded
+    assert everything - {"services.doors"} == {f"services.{room}"}, loaded
 
 
 def test_beside_the_rooms_stands_only_what_all_doors_share() -> None:
     shared = {path.name for path in (ROOT / "services").glob("*.py")}
-    assert shared <= {"__init__.py", "problems.py"}
+    assert shared == {"__init__.py"}
     folders = {path.parent.name for path in (ROOT / "services").glob("*/__init__.py")}
     assert folders == {*ROOMS, PORCH.name}
 

@@ -22,7 +22,7 @@ from triforge.store.database import open_database
 class NoPools:
     """An env_adapter without pools."""
 
-    async def pool(self, pool: str) -> PoolState:
+    async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         raise NotFoundError(f"pool {pool!r} does not exist")
 
 

@@ -27,7 +27,7 @@ numbered = true
 class OnePool:
     """An env_adapter with a pool that is to be played tersely."""
 
-    async def pool(self, pool: str) -> PoolState:
+    async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         return PoolState(
             id="pool-1", name=pool, environment="household", options={"wording": "terse"},
             created_at=0.0, tasks={}, proposals={}, programs=pool == "programs",

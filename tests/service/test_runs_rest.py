@@ -43,7 +43,7 @@ class FakePools:
     def __init__(self) -> None:
         self.away = False
 
-    async def pool(self, pool: str) -> PoolState:
+    async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         if self.away:
             raise UnavailableError("env_adapter does not answer", retry_after_s=3.0)
         if pool not in ("pool-1", "kitchen"):

@@ -15,11 +15,20 @@ class RewardClient:
 
     Args:
         base_url: of the reward room, e.g. http://127.0.0.1:8002.
+        api_key: sent with every request, where the deployment asks for keys.
         transport: replaces the network in tests.
     """
 
-    def __init__(self, base_url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self._http = http_client(base_url, timeout_s=_TIMEOUT_S, transport=transport)
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = http_client(
+            base_url, timeout_s=_TIMEOUT_S, transport=transport, api_key=api_key
+        )
 
     async def close(self) -> None:
         """Close all connections."""

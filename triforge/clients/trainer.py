@@ -42,6 +42,7 @@ class TrainerClient:
     Args:
         base_url: of the trainer, e.g. http://127.0.0.1:8004.
         patience_s: how long to go on trying when the stream of events breaks off.
+        api_key: sent with every request, where the deployment asks for keys.
         transport: replaces the network in tests.
     """
 
@@ -50,9 +51,10 @@ class TrainerClient:
         base_url: str,
         *,
         patience_s: float = 60.0,
+        api_key: str = "",
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = http_client(base_url, timeout_s=60.0, transport=transport)
+        self._http = http_client(base_url, timeout_s=60.0, transport=transport, api_key=api_key)
         self._patience_s = patience_s
 
     async def close(self) -> None:

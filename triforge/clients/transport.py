@@ -22,6 +22,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 from pydantic import BaseModel
 
+from triforge import __version__
 from triforge.errors import (
     BusyError,
     ConfigError,
@@ -88,7 +89,7 @@ def http_client(
         headers: sent with every request.
         api_key: sent as a bearer token unless empty.
     """
-    sent = dict(headers or {})
+    sent = {"triforge-version": __version__, **(headers or {})}
     if api_key:
         sent["authorization"] = f"Bearer {api_key}"
     if transport is None:

@@ -8,7 +8,7 @@ import hmac
 from fastapi import Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 
-from services.problems import install
+from services.doors.furniture import install
 from services.trainer.broadcasts.sender import Broadcaster
 from triforge.messages import BroadcastOffer, BroadcastRequest
 

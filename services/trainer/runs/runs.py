@@ -15,6 +15,7 @@ from services.trainer.runs.publish import WeightsDoor
 from services.trainer.runs.reporting import demand_packages
 from services.trainer.runs.rollback import Rollbacks
 from services.trainer.runs.run_store import ENDED, RunStore
+from triforge.access.callers import caller
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConfigError, ConflictError
 from triforge.messages import Event, Message, PoolState, RunState, RunStep, TrainedRole
@@ -35,8 +36,8 @@ class RunRequest(Message):
 class PoolDoor(Protocol):
     """The part of env_adapter's client that submitting needs."""
 
-    async def pool(self, pool: str) -> PoolState:
-        """The pool by id or name.
+    async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
+        """The pool by id or name, as a tenant sees it if one is given.
 
         Raises:
             NotFoundError: there is none.
@@ -85,12 +86,15 @@ class Runs:
         The pool's own options lie over the deployment's document, and the request's config over both.
 
         Raises:
-            ConfigError: the config is impossible; NotFoundError: there is no such pool.
+            ConfigError: the config is impossible.
+            NotFoundError: there is no such pool for the caller.
+            QuotaError: the tenant may have no further unfinished run.
         """
         base = read_document(self._settings.config) if self._settings.config else {}
         named = {"run": {"name": request.name}} if request.name else {}
         parse(merge(merge(base, request.config), named))  # before anybody is asked for the pool
-        pool = await self._pools.pool(request.pool)
+        who = caller()
+        pool = await self._pools.pool(request.pool, tenant="" if who.everything else who.tenant)
         described = merge(base, {"env_adapter": {"options": pool.options}})
         config = parse(merge(merge(described, request.config), named))
         demand_packages(config, self._artifacts)
@@ -105,6 +109,7 @@ class Runs:
             pool_id=pool.id,
             config=config.model_dump(mode="json"),
             idempotency_key=idempotency_key,
+            tenant=pool.tenant,  # whoever starts it: a run on a tenant's pool is the tenant's
         )
 
     async def runs(self) -> list[RunState]:

@@ -1,0 +1,78 @@
+"""Every route of every room says what it asks for, and what it says exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+import services.env_adapter.access
+import services.policy.access
+import services.reward.access
+import services.trainer.access
+from services.doors.guard import Rules, routes_of
+from services.policy.native_door import PATH
+from services.policy.routes import routes as policy_routes
+from services.reward.routes import add_routes as add_reward_routes
+from services.trainer.routes import router as trainer_router
+from tests.service.env_room import door
+from tests.service.keyed import fresh
+
+RULES = {
+    "env_adapter": services.env_adapter.access.RULES,
+    "policy": services.policy.access.RULES,
+    "reward": services.reward.access.RULES,
+    "trainer": services.trainer.access.RULES,
+}
+
+
+def app_of(room: str, folder: Path) -> FastAPI:
+    """The routes of a room, with nothing behind them."""
+    if room == "env_adapter":
+        return door(fresh(folder), registry=CollectorRegistry())
+    app, nothing = FastAPI(), cast_any(SimpleNamespace())
+    if room == "policy":
+        app.include_router(policy_routes(nothing, role="acts"))
+    elif room == "reward":
+        add_reward_routes(app, door=nothing)
+    else:
+        app.include_router(trainer_router)
+    return app
+
+
+def cast_any(given: object) -> Any:
+    return given
+
+
+@pytest.mark.parametrize("room", RULES)
+def test_every_route_says_what_it_asks_for(room: str, tmp_path: Path) -> None:
+    assert routes_of(app_of(room, tmp_path)) == set(RULES[room])
+
+
+def test_a_route_without_a_rule_would_be_noticed() -> None:
+    app = FastAPI()
+
+    @app.post("/v1/forgotten", include_in_schema=False)
+    @app.get("/v1/forgotten")
+    def forgotten() -> int:
+        return 1
+
+    assert routes_of(app) == {"POST /v1/forgotten", "GET /v1/forgotten"}
+
+
+@pytest.mark.parametrize("room", RULES)
+def test_what_changes_anything_needs_more_than_to_read(room: str) -> None:
+    for route, rule in RULES[room].items():
+        assert rule.wants != "public", route
+        if not route.startswith("GET "):
+            assert rule.wants != "read", route
+        assert not (rule.changes and route.startswith("GET ")), route
+
+
+def test_the_native_door_asks_for_what_the_table_says() -> None:
+    route, rule = Rules(RULES["policy"]).of("POST", PATH)
+    assert (route, rule) == (f"POST {PATH}", services.policy.access.SAMPLING)
