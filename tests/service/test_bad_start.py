@@ -1,0 +1,104 @@
+"""A process whose database cannot be used ends at its start with a sentence and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.env_adapter.__main__ import main as env_adapter
+from services.trainer.__main__ import main as trainer
+from triforge.store.database import open_database
+
+DOORS: dict[str, Callable[[], int]] = {
+    "trainer": lambda: trainer(["api"]),
+    "env_adapter": lambda: env_adapter(["api"]),
+    "rollout-worker": lambda: env_adapter(["rollout-worker"]),
+    "adapt-worker": lambda: env_adapter(["adapt-worker"]),
+}
+
+
+def no_url(_: Path) -> str:
+    return "nonsense"
+
+
+def no_folder(folder: Path) -> str:
+    (folder / "file").write_text("")
+    return f"sqlite:///{folder}/file/below/triforge.sqlite"
+
+
+def no_database(folder: Path) -> str:
+    (folder / "triforge.sqlite").write_bytes(os.urandom(8192))
+    return f"sqlite:///{folder}/triforge.sqlite"
+
+
+def nobody_there(_: Path) -> str:
+    return "postgresql://user@127.0.0.1:1/triforge"
+
+
+def newer_schema(folder: Path) -> str:
+    url = f"sqlite:///{folder}/triforge.sqlite"
+    open_database(url).close()
+    with sqlite3.connect(folder / "triforge.sqlite") as link:
+        link.execute("UPDATE alembic_version SET version_num = '9999'")
+    link.close()
+    return url
+
+
+BAD: dict[str, tuple[Callable[[Path], str], str]] = {
+    "no URL": (no_url, "database_url: given 'nonsense', expected sqlite:///path"),
+    "no folder": (no_folder, "set TRIFORGE_DATABASE_URL to a place that can be written"),
+    "no database": (no_database, "look at the disk and the file"),
+    "nobody there": (nobody_there, "the database does not answer"),
+    "newer schema": (newer_schema, "upgrade triforge or use another database_url"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
+    door: str,
+    bad: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make, sentence = BAD[bad]
+    url = make(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.glob("triforge.sqlite")}
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TRIFORGE_DATABASE_URL", url)
+    monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
+    assert DOORS[door]() != 0
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_an_older_schema_is_brought_up_to_date_and_keeps_what_it_has(tmp_path: Path) -> None:
+    import alembic.command
+
+    from triforge.store.database import Database, alembic_config
+
+    url = f"sqlite:///{tmp_path}/triforge.sqlite"
+    old = Database(url)
+    with old.engine.begin() as connection:
+        alembic.command.upgrade(alembic_config(connection), "0001")
+    old.close()
+    with sqlite3.connect(tmp_path / "triforge.sqlite") as link:
+        link.execute(
+            "INSERT INTO runs (id, name, pool_id, status, step, policy_version, reward_version, config, state, reason,"
+            " created_at, updated_at) VALUES ('r', 'n', 'p', 'finished', 3, 4, 5, '{}', '{}', '', 0, 0)"
+        )
+    link.close()
+    opened = open_database(url)
+    assert opened.schema()[0] == opened.schema()[1]
+    opened.close()
+    with sqlite3.connect(tmp_path / "triforge.sqlite") as link:
+        assert link.execute("SELECT id, step FROM runs").fetchall() == [("r", 3)]
+    link.close()
