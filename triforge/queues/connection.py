@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 import redis.asyncio as aioredis
@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from triforge.errors import StorageError, UnavailableError
+from triforge.queues.convoy import Convoy
 
 PAYLOAD_TTL_S: Final = 7 * 24 * 3600  # an abandoned group's payload leaves Redis after a week
 STREAM_LENGTH: Final = 100_000  # entries kept a stream; a run needs only the newest few hundred
@@ -24,6 +25,10 @@ class Connection:
         self._redis: Any = aioredis.from_url(
             redis_url, decode_responses=True, socket_connect_timeout=5, health_check_interval=30
         )
+        self._convoy = Convoy(self._redis, self._call)
+
+    async def _script(self, script: str, keys: Sequence[str], *arguments: Any) -> Any:
+        return await self._convoy.execute("EVAL", script, len(keys), *keys, *arguments)
 
     async def _call(self, work: Awaitable[Any]) -> Any:
         try:

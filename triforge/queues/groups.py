@@ -27,7 +27,7 @@ class Groups(Connection):
 
     async def _put_once(self, key: str, message: Message) -> bool:
         text = message.model_dump_json()
-        return bool(await self._call(self._redis.set(key, text, nx=True, ex=PAYLOAD_TTL_S)))
+        return bool(await self._convoy.execute("SET", key, text, "NX", "EX", PAYLOAD_TTL_S))
 
     async def _get(self, key: str, kind: type[_M]) -> _M | None:
         text = await self._call(self._redis.get(key))
@@ -52,7 +52,7 @@ class Groups(Connection):
         keys = (f"tf:group:{name}", f"tf:wanted:{name}")
         wanted = _wanted(group)
         arguments = (group.model_dump_json(), wanted, PAYLOAD_TTL_S)
-        return bool(await self._call(self._redis.eval(PUT_GROUP, len(keys), *keys, *arguments)))
+        return bool(await self._script(PUT_GROUP, keys, *arguments))
 
     async def group(self, group_id: str) -> TrajectoryGroup | None:
         """A played group, or None."""
@@ -118,7 +118,7 @@ class Groups(Connection):
             JUDGED_STREAM,
         )  # fmt: skip
         arguments = (*votes, PAYLOAD_TTL_S, lease[1], STREAM_LENGTH, group_id)
-        said = await self._call(self._redis.eval(FINISH, len(keys), *keys, *arguments))
+        said = await self._script(FINISH, keys, *arguments)
         if said == "unknown":  # an older triforge has played it
             played = await self.group(group_id)
             if played is not None:

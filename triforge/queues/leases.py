@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from triforge.errors import StorageError, UnavailableError
+from triforge.queues.convoy import Convoy
 from triforge.queues.scripts import RELEASE, RENEW
-
-Call = Callable[[Awaitable[Any]], Awaitable[Any]]
 
 
 class Leases:
     """The leases that one process holds, by key, each with the token that proves it.
 
     Args:
-        redis: the server.
-        call: awaits a command; raises our errors for those of the client.
+        convoy: to the server.
         lease_ms: how long a lease lasts; it is renewed after a third of that.
     """
 
-    def __init__(self, redis: Any, call: Call, lease_ms: int) -> None:
-        self._redis = redis
-        self._call = call
+    def __init__(self, convoy: Convoy, lease_ms: int) -> None:
+        self._convoy = convoy
         self.lease_ms = lease_ms
         self._held: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -55,7 +50,7 @@ class Leases:
         token = await self.let_go(key)
         if token:
             with contextlib.suppress(UnavailableError, StorageError):
-                await self._call(self._redis.eval(RELEASE, 1, key, token))
+                await self._convoy.execute("EVAL", RELEASE, 1, key, token)
 
     @property
     def _pause_s(self) -> float:
@@ -68,11 +63,12 @@ class Leases:
 
     async def _renew(self) -> None:
         try:
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for key, token in self._held.items():
-                    pipe.eval(RENEW, 1, key, token, self.lease_ms)
-                with contextlib.suppress(UnavailableError, StorageError):
-                    await self._call(pipe.execute(raise_on_error=False))
+            renewals = [
+                self._convoy.execute("EVAL", RENEW, 1, key, token, self.lease_ms)
+                for key, token in self._held.items()
+            ]
+            # One that Redis refuses is tried again the next time; the work goes on meanwhile.
+            await asyncio.gather(*renewals, return_exceptions=True)
         finally:
             self._renewing = None
 

@@ -1,6 +1,7 @@
 """What Redis does in one step, because two might be at it at once, and in one round trip, because every errand needs it.
 
-A script names every key that it touches, so that a reader of `Wire` sees them all.
+A script names every key that it touches, so that a reader of `Wire` sees them all. All of them may be repeated: the client
+sends a command again whose answer was lost with its connection.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ return 0
 """KEYS lease; ARGV token. Only the holder may release."""
 
 ACQUIRE: Final = """
-if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
+if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
+  and redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('set', KEYS[2], '1', 'EX', ARGV[3])
 return 1
 """
@@ -32,7 +34,8 @@ return 1
 TAKE: Final = """
 if redis.call('exists', KEYS[3]) == 1 then return {'ended'} end
 if redis.call('exists', KEYS[4]) == 1 then return {'settled'} end
-if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return {'held'} end
+if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
+  and redis.call('get', KEYS[1]) ~= ARGV[1] then return {'held'} end
 redis.call('set', KEYS[2], '1', 'EX', ARGV[3])
 if redis.call('hexists', KEYS[5], ARGV[4]) == 1 then return {'judged'} end
 return {'open', redis.call('get', KEYS[6])}

@@ -66,7 +66,7 @@ class Wire(Groups, Streams, Sight):
     def __init__(self, redis_url: str, *, lease_s: float = 10.0) -> None:
         super().__init__(redis_url)
         self._outbox = Outbox(celery_app(redis_url))
-        self._leases = Leases(self._redis, self._call, int(lease_s * 1000))
+        self._leases = Leases(self._convoy, int(lease_s * 1000))
         self.outcomes = Outcomes(self._redis, self._call)
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class Wire(Groups, Streams, Sight):
         key, token = f"tf:lease:{errand_id}", uuid.uuid4().hex
         keys = (key, f"tf:started:{errand_id}")
         limits = (self._leases.lease_ms, PAYLOAD_TTL_S)
-        if not await self._call(self._redis.eval(ACQUIRE, len(keys), *keys, token, *limits)):
+        if not await self._script(ACQUIRE, keys, token, *limits):
             yield False
             return
         async with self._holding(key, token):
@@ -172,7 +172,7 @@ class Wire(Groups, Streams, Sight):
             key, f"tf:started:{errand_id}", f"tf:ended:{run_id}", f"tf:settled:{group_id}", f"tf:votes:{group_id}", payload,
         )  # fmt: skip
         arguments = (token, self._leases.lease_ms, PAYLOAD_TTL_S, name)
-        found = await self._call(self._redis.eval(TAKE, len(keys), *keys, *arguments))
+        found = await self._script(TAKE, keys, *arguments)
         taken: Taken[_M] = Taken(found[0])
         if not taken.ours:
             yield taken

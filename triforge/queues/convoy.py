@@ -1,0 +1,89 @@
+"""Redis commands that travel together: what is asked while others are being answered waits for them and goes in one trip."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+from triforge.errors import StorageError, TriforgeError
+
+_MOST: Final = 64  # commands of one trip
+
+Call = Callable[[Awaitable[Any]], Awaitable[Any]]
+_Waiting = tuple[tuple[Any, ...], asyncio.Future[Any]]
+
+
+class Convoy:
+    """Sends commands in pipelines, one after the other, over one connection. One an event loop.
+
+    For commands that are answered at once and may be repeated.
+
+    Args:
+        redis: the server.
+        call: awaits a command; raises our errors for those of the client.
+    """
+
+    def __init__(self, redis: Any, call: Call) -> None:
+        self._redis = redis
+        self._call = call
+        self._waiting: list[_Waiting] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def execute(self, *command: Any) -> Any:
+        """The answer to a command.
+
+        Raises:
+            UnavailableError: the server is away.
+            StorageError: it refuses this command.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((command, future))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        return await future
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                share, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+                try:
+                    answers = await self._trip(share)
+                except BaseException:  # the loop ends
+                    for _, future in (*share, *self._waiting):
+                        future.cancel()
+                    raise
+                _deliver(share, answers)
+        finally:
+            self._sending = None
+
+    async def _trip(self, share: list[_Waiting]) -> list[Any]:
+        try:
+            answers = await self._call(self._pipelined(share))
+        except TriforgeError as error:
+            return [type(error)(error.detail) for _ in share]
+        except Exception as error:  # noqa: BLE001 (handed to whoever asked)
+            return [error] * len(share)
+        return [_ours(answer) if isinstance(answer, RedisError) else answer for answer in answers]
+
+    async def _pipelined(self, share: list[_Waiting]) -> Any:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for command, _ in share:
+                pipe.execute_command(*command)
+            return await pipe.execute(raise_on_error=False)
+
+
+def _deliver(share: list[_Waiting], answers: list[Any]) -> None:
+    for (_, future), answer in zip(share, answers, strict=True):
+        if future.done():  # whoever asked has given up
+            continue
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+
+def _ours(error: RedisError) -> StorageError:
+    return StorageError(f"Redis refused a command: {error}")
