@@ -9,7 +9,7 @@ trainer computes them. Peaks are of resident memory, each in a process of its ow
 The floor is what the machine reaches on the model's own matrix products alone: every linear layer's three (one forwards, two
 backwards) at as many tokens as a forward pass holds.
 
-Run: python -m bench.trainer [--groups 2] [--shrink 1] [--threads 1] [--without-trl]
+Run: python -m bench.trainer [--groups 2] [--shrink 1] [--threads 1] [--without-trl] [--sharding auto] [--ranks-only]
 On a GPU: python -m bench.trainer --packed 16384 --model FOLDER
 """
 
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -33,7 +33,7 @@ from services.trainer.learner.learner import Learner
 from services.trainer.models.effort import Shape
 from services.trainer.models.model import ScoringModel
 from services.trainer.models.smollm2 import smollm2_folder
-from services.trainer.weights.sharding import Ranks
+from services.trainer.weights.sharding import Ranks, Sharding
 from triforge.messages import TrainBatch, TrainRow
 
 ANSWERS = 8  # of a group
@@ -81,14 +81,16 @@ def batch_of(
     return batch, made
 
 
-def ours(work: Path, threads: int, core: int | None, budget: int) -> dict[str, float]:
+def ours(
+    work: Path, threads: int, core: int | None, budget: int, sharding: Sharding = "auto"
+) -> dict[str, float]:
     """One update by this trainer; under torchrun's variables, a rank's share of it."""
     if core is not None:
         os.sched_setaffinity(0, {core})
     torch.set_num_threads(threads)
     document = json.loads(work.read_text())
     folder = Path(document["model"])
-    ranks = Ranks.join()
+    ranks = Ranks.join(sharding=sharding)
     learner = Learner.fresh(folder, ranks.device, ranks=ranks)
     learner.train(*batch_of(brief(document["rows"]), folder, token_budget=budget))
     started = time.process_time()
@@ -151,8 +153,8 @@ def answer(part: subprocess.Popen[str]) -> dict[str, float]:
     return found
 
 
-def ranked(work: Path, world: int) -> dict[str, float]:
-    """Seconds of the update on `world` ranks, each pinned to a core of its own."""
+def ranked(work: Path, world: int, sharding: str = "auto") -> dict[str, float]:
+    """The update on `world` ranks, each pinned to a core of its own: the first one's figures, the busiest one's CPU time."""
     port, parts = str(free_port()), []
     for rank in range(world):
         group = {
@@ -169,10 +171,26 @@ def ranked(work: Path, world: int) -> dict[str, float]:
             str(work),
             "--core",
             str(rank),
+            "--sharding",
+            sharding,
         ]
         parts.append(call(command, **group))
     found = [answer(part) for part in parts]
-    return found[0]
+    return found[0] | {"cpu_seconds": max(f["cpu_seconds"] for f in found)}
+
+
+def ranks(work: Path, sharding: str) -> None:
+    """Two ranks beside one, as a table. CPU time says what they would reach if nobody else wanted their cores."""
+    one, two = ranked(work, 1), ranked(work, 2, sharding)
+    print(
+        "\n| ranks, a core each | useful tokens/s | ratio | seconds of CPU, busiest rank | ratio |\n|---|---|---|---|---|"
+    )
+    for world, found in ((1, one), (2, two)):
+        ratio = found["tokens_per_s"] / one["tokens_per_s"]
+        busy = found["cpu_seconds"]
+        print(
+            f"| {world} | {found['tokens_per_s']:.1f} | {ratio:.2f} | {busy:.1f} | {one['cpu_seconds'] / busy:.2f} |"
+        )
 
 
 def table(threads: int, work: Path, *, trl: bool) -> None:
@@ -206,11 +224,6 @@ def table(threads: int, work: Path, *, trl: bool) -> None:
     )
     alone = bottom["flops_per_s"]
     print(f"| at the model's shapes | {rate / 1e9:.1f} | {alone / 1e9:.1f} | {rate / alone:.0%} |")
-    one, two = ranked(work, 1), ranked(work, 2)
-    print("\n| ranks, a core each | useful tokens/s | ratio |\n|---|---|---|")
-    for world, found in ((1, one), (2, two)):
-        ratio = found["tokens_per_s"] / one["tokens_per_s"]
-        print(f"| {world} | {found['tokens_per_s']:.1f} | {ratio:.2f} |")
 
 
 def packed(folder: Path, tokens: int) -> None:
@@ -246,6 +259,8 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--without-trl", action="store_true")
+    parser.add_argument("--sharding", choices=get_args(Sharding), default="auto")
+    parser.add_argument("--ranks-only", action="store_true", help="two ranks beside one, no more")
     parser.add_argument(
         "--packed", type=int, default=0, help="tokens of a forward pass; nothing else is measured"
     )
@@ -255,7 +270,7 @@ def main() -> None:
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part == "ours":
-        print(json.dumps(ours(args.work, args.threads, args.core, BUDGET)))
+        print(json.dumps(ours(args.work, args.threads, args.core, BUDGET, args.sharding)))
         return
     if args.part == "floor":
         print(json.dumps(floor(Path(json.loads(args.work.read_text())["model"]), args.threads)))
@@ -269,7 +284,11 @@ def main() -> None:
         work.write_text(
             json.dumps({"model": str(folder), "rows": workload(args.groups, args.shrink)})
         )
-        table(args.threads, work, trl=not args.without_trl)
+        if not args.ranks_only:
+            table(args.threads, work, trl=not args.without_trl)
+        else:
+            print(f"\n{machine()}; {args.threads} thread(s)")
+        ranks(work, args.sharding)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from services.trainer.learner.crew import Crew
 from services.trainer.learner.loop import serve_learner
@@ -17,7 +17,7 @@ from services.trainer.learner.supervised import SupervisedJob, SupervisedKnobs, 
 from services.trainer.models.lora import merge
 from services.trainer.models.smollm2 import smollm2_folder
 from services.trainer.models.tiny import TinyShape, build_tiny_model, words_of
-from services.trainer.weights.sharding import Ranks
+from services.trainer.weights.sharding import Ranks, Sharding
 from triforge.config import Settings
 from triforge.errors import InputError, TriforgeError
 from triforge.metrics import serve_metrics
@@ -49,6 +49,12 @@ def _parser() -> argparse.ArgumentParser:
 
     learner = commands.add_parser("learner", help="train one role, batch by batch, until SIGTERM")
     learner.add_argument("--role", choices=("acts", "judges"), required=True)
+    learner.add_argument(
+        "--sharding",
+        choices=get_args(Sharding),
+        default="auto",
+        help="what each of several ranks holds: shares (full), everything (replicate), or by the machine",
+    )
     learner.set_defaults(run=_learner)
 
     tiny = commands.add_parser("tiny-model", help="write a tiny Llama with a word-level tokenizer")
@@ -94,7 +100,7 @@ def _knob_defaults() -> dict[str, Any]:
 
 def _learner(args: argparse.Namespace) -> None:
     settings = Settings.from_env()
-    ranks = Ranks.join()
+    ranks = Ranks.join(sharding=args.sharding)
     if ranks.rank > 0:
         for name in (signal.SIGTERM, signal.SIGINT):  # the first rank says when to go
             signal.signal(name, signal.SIG_IGN)

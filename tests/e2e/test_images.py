@@ -102,7 +102,7 @@ class Role:
         pool = Pool([SGLangEngine(url, transport=httpx.ASGITransport(app))], wait_s=0.0)
         self.fence = Fence(pool, role=role, model_path=str(model))
         self.gateway = Gateway(pool, self.fence, Album(ImageStore(store)))
-        self.learner = Learner.fresh(model)
+        self.learner = Learner.fresh(model, images=ImageStore(store))
 
     async def generate(self, request: GenerateRequest) -> GenerateReply:
         return (await self.gateway.generate([request]))[0]
@@ -140,10 +140,8 @@ class Role:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactStore:
-    url = str(tmp_path / "artifacts")
-    monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", url)
-    return ArtifactStore(url)
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(str(tmp_path / "artifacts"))
 
 
 @pytest.fixture

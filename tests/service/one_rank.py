@@ -1,4 +1,4 @@
-"""One rank of a learner without streams: `python -m tests.service.one_rank <artifacts> <orders.json>`.
+"""One rank of a learner without streams: `python -m tests.service.one_rank <artifacts> <orders.json> <sharding>`.
 
 The first rank trains and publishes the batches of the file in order, writes what became of each to `report.json` beside it,
 and forgets its learner before a batch that says so; the others follow.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.crew import Crew
-from services.trainer.weights.sharding import Ranks
+from services.trainer.weights.sharding import Ranks, Sharding
 from triforge.errors import TriforgeError
 from triforge.messages import TrainBatch
 from triforge.store.artifacts import ArtifactStore
@@ -43,7 +44,7 @@ def lead(crew: Crew, store: ArtifactStore, orders: Path) -> None:
 def main() -> None:
     """One process."""
     torch.set_num_threads(1)
-    ranks = Ranks.join()
+    ranks = Ranks.join(sharding=cast(Sharding, sys.argv[3]))
     store = ArtifactStore(sys.argv[1])
     crew = Crew(store, ranks)
     if ranks.rank == 0:

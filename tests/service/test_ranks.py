@@ -16,13 +16,16 @@ import torch
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.crew import Crew
 from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.models.tiny_vision import build_tiny_vision_model
 from services.trainer.weights.folders import version_name
-from services.trainer.weights.sharding import Ranks
+from services.trainer.weights.sharding import Ranks, Sharding
 from services.trainer.weights.tensors import load_tensors
-from triforge.messages import TrainBatch, TrainRow
+from triforge.messages import ImageRef, PlacedImage, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.images import ImageStore
 from triforge.store.rows import write_rows
 from triforge.supervisor.layout import free_port
+from triforge.testing.pictures import png
 
 BASE = 2
 KNOBS = {"learning_rate": 1e-3, "updates_per_step": 2, "token_budget": 60}
@@ -51,14 +54,70 @@ def rows_of(step: int, *, vocabulary: int = 9) -> list[TrainRow]:
     return rows
 
 
+PAIRS = {"job": "dpo_pair", "kl_beta": 0.0}
+AUXILIARY = {"auxiliary": {"weights": {"sp": 0.3, "id": 0.2}}}
+
+
+def pairs_of(step: int) -> list[TrainRow]:
+    """The same rows as trajectories of two rows, good ones and bad ones of each of three tasks."""
+    return [
+        row.model_copy(
+            update={
+                "key": f"u{n // 2}/{n % 2}", "task_id": f"t{n // 4}", "ends": (), "rewards": (),
+                "advantages": (1.0 if (n // 2) % 2 else -1.0,) * len(row.ids),
+            }
+        )
+        for n, row in enumerate(rows_of(step))
+    ]  # fmt: skip
+
+
+def with_items(step: int) -> list[TrainRow]:
+    """The same rows, and five of each of two objectives beside them."""
+    rows = rows_of(step)
+    for objective, other in (("sp", 40), ("id", 60)):
+        for row in rows_of(step + other)[:5]:
+            update = {"kind": "ce", "objective": objective, "key": f"{objective}-{row.key}"}
+            weights = tuple(0.2 / (len(row.ids) - 1) * bool(w) for w in row.weights)
+            rows.append(
+                row.model_copy(update=update | {"weights": weights, "ends": (), "rewards": ()})
+            )
+    return rows
+
+
+def shown(images: list[ImageRef], blind: int) -> list[TrainRow]:
+    """Five rows with one or two images in front; the first `blind` of them have none."""
+    user, assistant, begin, stop, pad, word = 4, 5, 6, 7, 8, 10
+    rows = []
+    for n in range(5):
+        ids, places = [user], []
+        for image in images[: 0 if n < blind else 1 + n % 2]:
+            places.append(PlacedImage(image=image, start=len(ids) + 1, end=len(ids) + 7))
+            ids += [begin, *[pad] * 6, stop]
+        ids += [assistant, *[word] * (n + 2)]
+        said = n + 2
+        count = len(ids)
+        rows.append(
+            TrainRow(
+                key=f"r{n}", ids=tuple(ids), logprobs=(-1.0,) * count, task_id="t",
+                advantages=(float(n - 2),) * count, versions=(BASE,) * count, images=tuple(places),
+                weights=(0.0,) * (count - said) + (1 / 5 / said,) * said,
+            )
+        )  # fmt: skip
+    return rows
+
+
 class Scene:
     """A model, and runs over it in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.told: dict[str, list[dict[str, float]]] = {}
         shape = TinyShape(hidden=16, layers=2, heads=2, max_positions=64)
         self.model = build_tiny_model(folder / "model", ["a", "b", "c"], shape=shape)
+        self.seeing = build_tiny_vision_model(folder / "seeing", ("a", "b", "c"), seed=2)
         self.store = ArtifactStore(str(folder / "artifacts"))
+        images = ImageStore(self.store)
+        self.images = [images.keep(png(60, 90, colour=(n, 0, 0))) for n in (1, 99)]
 
     def batch(
         self,
@@ -66,30 +125,37 @@ class Scene:
         step: int,
         knobs: dict[str, Any],
         rule: dict[str, Any] | None = None,
-        **kind: int,
+        *,
+        rows: list[TrainRow] | None = None,
+        model: Path | None = None,
+        **settings: Any,
     ) -> TrainBatch:
-        rows = rows_of(step, **kind)
+        rows = rows or rows_of(step)
         uri = write_rows(self.store, f"runs/{run}/batches/{step:05d}.parquet", rows)
         return TrainBatch.model_validate(
             {
                 "batch_id": f"{run}-{step:05d}", "run_id": run, "role": "acts", "step": step, "uri": uri,
                 "version": BASE + step - 1, "num_rows": len(rows), "num_tokens": 0,
-                "settings": {"model_path": str(self.model), "base_version": BASE, "learner": knobs, "critic": rule},
+                "settings": {
+                    "model_path": str(model or self.model), "base_version": BASE, "learner": knobs, "critic": rule,
+                    **settings,
+                },
             }
         )  # fmt: skip
 
-    def alone(self, *batches: TrainBatch) -> list[dict[str, float]]:
+    def alone(self, *batches: TrainBatch) -> None:
         """Train in this process."""
-        crew, told = Crew(self.store, Ranks(torch.device("cpu"))), []
+        crew = Crew(self.store, Ranks(torch.device("cpu")))
         for batch in batches:
             shelf = Shelf(self.store, batch.run_id, batch.role)
             learner, report = crew.train(shelf, batch, lambda: False)
             shelf.publish(learner, batch, report, keep=10)
             crew.keep(batch, learner)
-            told.append(report.metrics)
-        return told
+            self.told.setdefault(batch.run_id, []).append(dict(report.metrics))
 
-    def together(self, *orders: tuple[TrainBatch, bool]) -> list[dict[str, Any]]:
+    def together(
+        self, sharding: Sharding, *orders: tuple[TrainBatch, bool]
+    ) -> list[dict[str, Any]]:
         """Train in two processes; an order is a batch, and whether the learner in memory is forgotten before it."""
         path = self.folder / "orders.json"
         path.write_text(
@@ -102,7 +168,14 @@ class Scene:
                 "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
             }  # fmt: skip
-            command = [sys.executable, "-m", "tests.service.one_rank", self.store.root, str(path)]
+            command = [
+                sys.executable,
+                "-m",
+                "tests.service.one_rank",
+                self.store.root,
+                str(path),
+                sharding,
+            ]
             ranks.append(
                 subprocess.Popen(command, env={**os.environ, **group}, stderr=subprocess.PIPE)
             )
@@ -126,42 +199,80 @@ class Scene:
         return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
-@pytest.mark.timeout(400)
-def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    one = scene.alone(
-        *[scene.batch("one", step, KNOBS) for step in (1, 2, 3)],
-    )
-    scene.alone(*[scene.batch("fewer", 1, KNOBS)])
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """With what one rank comes to."""
+    scene = Scene(tmp_path_factory.mktemp("ranks"))
+    scene.alone(*[scene.batch("one", step, KNOBS) for step in (1, 2, 3, 4)])
     scene.alone(*[scene.batch("lora-one", step, ADAPTER) for step in (1, 2)])
     scene.alone(*[scene.batch("critic-one", step, KNOBS, CRITIC) for step in (1, 2)])
-    bad = scene.batch("bad", 1, KNOBS, vocabulary=4000)
+    scene.alone(*[scene.batch("pairs-one", s, KNOBS, rows=pairs_of(s), **PAIRS) for s in (1, 2)])
+    scene.alone(scene.batch("items-one", 1, KNOBS, rows=with_items(1), **AUXILIARY))
+    for blind in (0, 2):
+        scene.alone(images_batch(scene, f"seen-one-{blind}", blind))
+    return scene
 
+
+def images_batch(scene: Scene, run: str, blind: int, knobs: dict[str, Any] = KNOBS) -> TrainBatch:
+    return scene.batch(run, 1, knobs, rows=shown(scene.images, blind), model=scene.seeing)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("sharding", ["full", "replicate"])
+def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
+    scene: Scene, sharding: Sharding
+) -> None:
+    s = sharding
+    scene.alone(scene.batch(f"{s}-fewer", 1, KNOBS))
+    bad = scene.batch(f"{s}-bad", 1, KNOBS, rows=rows_of(1, vocabulary=4000))
     two = scene.together(
-        (scene.batch("two", 1, WIDE), False),  # one pass a rank where one rank alone took several
-        (scene.batch("two", 2, WIDE), False),
+        sharding,
+        (scene.batch(f"{s}-two", 1, WIDE), False),  # one pass a rank where one took several
+        (scene.batch(f"{s}-two", 2, WIDE), False),
         (bad, False),
-        (scene.batch("two", 3, KNOBS), False),  # from the checkpoint: a failure forgets the learner
-        (scene.batch("fewer", 2, KNOBS), True),  # begun by one rank
-        (scene.batch("lora-two", 1, ADAPTER), False),
-        (scene.batch("lora-two", 2, ADAPTER), True),
-        (scene.batch("critic-two", 1, WIDE, CRITIC), False),
-        (scene.batch("critic-two", 2, KNOBS, CRITIC), True),
+        (scene.batch(f"{s}-two", 3, KNOBS), False),  # from the checkpoint: a failure forgets
+        (scene.batch(f"{s}-fewer", 2, KNOBS), True),  # begun by one rank
+        (scene.batch(f"{s}-lora", 1, ADAPTER), False),
+        (scene.batch(f"{s}-lora", 2, ADAPTER), True),
+        (scene.batch(f"{s}-critic", 1, WIDE, CRITIC), False),
+        (scene.batch(f"{s}-critic", 2, KNOBS, CRITIC), True),
+        (scene.batch(f"{s}-pairs", 1, WIDE, rows=pairs_of(1), **PAIRS), False),
+        (scene.batch(f"{s}-pairs", 2, KNOBS, rows=pairs_of(2), **PAIRS), False),
+        (scene.batch(f"{s}-items", 1, KNOBS, rows=with_items(1), **AUXILIARY), False),
+        (images_batch(scene, f"{s}-seen-0", 0), False),
+        (images_batch(scene, f"{s}-seen-2", 2, WIDE), False),
     )
     assert "vocabulary" in two[2]["error"]
     for step in (1, 2, 3):
-        assert scene.apart("one", "two", step, "model.safetensors") < 1e-5
-        assert scene.apart("one", "two", step, "optimizer.safetensors", "checkpoints") < 1e-5
-    assert scene.apart("one", "fewer", 2, "model.safetensors") < 1e-5
-    assert scene.apart("lora-one", "lora-two", 2, "adapter_model.safetensors") < 1e-5
-    assert scene.apart("critic-one", "critic-two", 2, "model.safetensors") < 1e-5
+        assert scene.apart("one", f"{s}-two", step, "model.safetensors") < 1e-5
+        assert scene.apart("one", f"{s}-two", step, "optimizer.safetensors", "checkpoints") < 1e-5
+    assert scene.apart("one", f"{s}-fewer", 2, "model.safetensors") < 1e-5
+    assert scene.apart("lora-one", f"{s}-lora", 2, "adapter_model.safetensors") < 1e-5
+    assert scene.apart("critic-one", f"{s}-critic", 2, "model.safetensors") < 1e-5
     for file in ("critic.safetensors", "critic_optimizer.safetensors"):
-        assert scene.apart("critic-one", "critic-two", 2, file, "checkpoints") < 1e-5
-    assert scene.apart("critic-one", "one", 2, "model.safetensors") > 1e-4  # other advantages
+        assert scene.apart("critic-one", f"{s}-critic", 2, file, "checkpoints") < 1e-5
+    assert scene.apart("pairs-one", f"{s}-pairs", 2, "model.safetensors") < 1e-5
+    assert scene.apart("items-one", f"{s}-items", 1, "model.safetensors") < 1e-5
+    assert scene.apart("seen-one-0", f"{s}-seen-0", 1, "model.safetensors") < 1e-5
+    if sharding == "replicate":
+        assert scene.apart("seen-one-2", f"{s}-seen-2", 1, "model.safetensors") < 1e-5
+    else:  # ranks that shard a model meet in each of its layers
+        assert "expected all of one kind with 2 ranks" in two[-1]["error"]
+    one = scene.told["one"]
     for name in ("loss", "entropy", "kl_k3", "grad_norm", "ratio_mean", "clip_share", "tokens"):
         assert two[0][name] == pytest.approx(one[0][name], rel=1e-4, abs=1e-6), name
+    items, pairs = scene.told["items-one"][0], scene.told["pairs-one"][0]
+    for name in ("aux/grad_norm", "aux/grad_ratio", "aux/sp/nll", "aux/id/loss"):
+        assert two[11][name] == pytest.approx(items[name], rel=1e-4), name
+    assert two[9]["pairs_right"] == pairs["pairs_right"]
 
     # One rank goes on from what two have left.
-    scene.alone(scene.batch("one", 4, KNOBS))
-    scene.alone(scene.batch("two", 4, KNOBS))
-    assert scene.apart("one", "two", 4, "model.safetensors") < 1e-5
+    scene.alone(scene.batch(f"{s}-two", 4, KNOBS))
+    assert scene.apart("one", f"{s}-two", 4, "model.safetensors") < 1e-5
+
+
+def test_what_is_trained_on_matters(scene: Scene) -> None:
+    runs = ("one", "critic-one", "pairs-one", "items-one")
+    for n, run in enumerate(runs):
+        for other in runs[:n]:
+            assert scene.apart(run, other, 1, "model.safetensors") > 1e-4

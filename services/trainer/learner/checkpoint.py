@@ -39,6 +39,7 @@ from services.trainer.weights.tensors import load_tensors, publish_model, save_t
 from triforge.errors import WeightsError
 from triforge.messages import StepReport, TrainBatch, TrainedRole, WeightsReady
 from triforge.store.artifacts import ArtifactStore, storage_error
+from triforge.store.images import ImageStore
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Shelf:
         self.weights = store.local_path(f"weights/{run_id}/{role}")
         self.checkpoints = store.local_path(f"checkpoints/{run_id}/{role}")
         self.passed_over: list[str] = []
+        self._images = ImageStore(store)
 
     def newest(self) -> int | None:
         """The newest published version, or None."""
@@ -191,7 +193,8 @@ class Shelf:
                 f"{about.get('checkpoint')})"
             )
         state = _read_state(state_folder / _STATE)
-        learner = Learner(load_version(folder, initial, shape, device), initial, ranks)
+        model = load_version(folder, initial, shape, device, self._images)
+        learner = Learner(model, initial, ranks)
         moments = load_tensors(state_folder / _OPTIMIZER)
         learner.restore(moments, state["counters"], _critic_of(state_folder, state))
         torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["random"])), dtype=torch.uint8))
@@ -232,7 +235,9 @@ class Shelf:
         if batch.version == base_version or (
             self.passed_over and base_version + 1 in versions(self.weights)
         ):
-            return Learner.fresh(initial, device, shape=shape, seed=seed, ranks=ranks)
+            return Learner.fresh(
+                initial, device, shape=shape, seed=seed, ranks=ranks, images=self._images
+            )
         raise WeightsError(
             f"{self.weights}: no whole version up to {batch.version} of run {self.run_id}, expected the one that the batch "
             "was sampled with or one before it; were the artifacts moved or deleted?",

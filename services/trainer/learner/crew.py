@@ -107,8 +107,8 @@ class Crew:
         problem: TriforgeError | None = None
         try:
             rows = read_rows(self._store, batch.uri)
-            self._check(batch, rows)
             found = self._learner(shelf, batch, held=held), rows
+            self._check(batch, rows)
         except TriforgeError as error:
             problem = error
         failed = self.ranks.any(problem is not None)
@@ -118,13 +118,22 @@ class Crew:
             raise TrainerError(
                 f"batch {batch.batch_id}: another rank could not begin; its log says why. Do all ranks see the same artifacts?"
             )
-        updates = float(found[0].counters.updates)
-        if self.ranks.any(self.ranks.sum(updates) != updates * self.ranks.world):
+        if not self._alike(self.ranks.shards):
             raise TrainerError(
-                f"batch {batch.batch_id}: this rank begins after {updates:.0f} updates and another one after more or fewer, "
+                f"batch {batch.batch_id}: some ranks have the memory to hold the whole model and others do not, expected "
+                "one way of all; choose it: --sharding full or replicate"
+            )
+        updates = found[0].counters.updates
+        if not self._alike(updates):
+            raise TrainerError(
+                f"batch {batch.batch_id}: this rank begins after {updates} updates and another one after more or fewer, "
                 "expected one version everywhere. Do all ranks see the same artifacts?"
             )
         return found
+
+    def _alike(self, mine: float) -> bool:
+        """Whether a number is the same on all ranks."""
+        return not self.ranks.any(self.ranks.sum(mine) != mine * self.ranks.world)
 
     def _step(
         self,
@@ -144,12 +153,12 @@ class Crew:
             ) from error
 
     def _check(self, batch: TrainBatch, rows: Sequence[TrainRow]) -> None:
-        """Ranks meet in every layer of every pass, so none may look at images in a pass in which another does not."""
-        for objective in {row.objective for row in rows} if self.ranks.world > 1 else ():
+        """Ranks that hold shares meet in every layer of every pass: none may see images where another sees none."""
+        for objective in {row.objective for row in rows} if self.ranks.shards else ():
             if uneven([row for row in rows if row.objective == objective]):
                 raise TrainerError(
                     f"batch {batch.batch_id}: given rows with images and rows without, expected all of one kind with "
-                    f"{self.ranks.world} ranks; train with one rank"
+                    f"{self.ranks.world} ranks that shard a model; train with --sharding replicate, or with one rank"
                 )
 
     def _learner(self, shelf: Shelf, batch: TrainBatch, *, held: bool) -> Learner:

@@ -43,6 +43,7 @@ from services.trainer.weights.tensors import whole_weights
 from triforge.algorithms.packing import minibatches
 from triforge.errors import ConfigError, TrainerError
 from triforge.messages import StepReport, TrainBatch, TrainRow
+from triforge.store.images import ImageStore
 
 _SAMPLE = 64  # ids of a prompt by which engines show that they hold an adapter
 
@@ -56,7 +57,7 @@ class Learner:
         ranks: the processes that train this model together; this one alone by default.
 
     Attributes:
-        weights: of several ranks the first has the whole weights here after each step; None of one rank.
+        weights: of ranks that hold shares the first has the whole weights here after each step; else None.
         adapter: the same of a model with an adapter.
         critic: what estimates the advantages, once a step wanted it.
         sample: the end of a row of the last step.
@@ -72,6 +73,7 @@ class Learner:
         self.adapter: Gathered | None = None
         self._moments: dict[str, Tensor] | None = None
         self._shape = Shape.of(model.module)
+        self.ranks.look_at(model.scorer)
         self.ranks.shard(model.scorer)
         self._eyes = LookBack(model, initial, self.ranks)
         self._optimiser = Optimiser(model.parameters(), self.ranks)
@@ -89,6 +91,7 @@ class Learner:
         shape: LoraShape | None = None,
         seed: int = 0,
         ranks: Ranks | None = None,
+        images: ImageStore | None = None,
     ) -> Learner:
         """Start from a model folder with an empty optimiser.
 
@@ -98,13 +101,14 @@ class Learner:
             shape: of the adapter that is trained instead of the weights.
             seed: the adapter is drawn with.
             ranks: see the class.
+            images: where the pixels of the rows are, for a model that sees.
 
         Raises:
             ConfigError: the model cannot have such an adapter.
             WeightsError: the folder is not a complete model folder.
         """
         if shape is None:
-            return Learner(ScoringModel.load(initial, device), initial, ranks)
+            return Learner(ScoringModel.load(initial, device, images=images), initial, ranks)
         return Learner(AdaptedModel.over(initial, shape, seed=seed, device=device), initial, ranks)
 
     # ---- the step ----
@@ -177,7 +181,7 @@ class Learner:
                 ),
             }
         )
-        if self.ranks.world > 1:
+        if self.ranks.shards:
             self._gather()
         return StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics=metrics)
 
@@ -295,8 +299,7 @@ class Learner:
         for values in arrays:
             values[cells] = 0.0
         total = 0.0
-        for rows, counts, last in self.ranks.share(plan):
-            step.pause(self.ranks)
+        for rows, counts, last in self.ranks.share(plan, partial(step.pause, self.ranks)):
             batch = self.model.batch(step.data.sequences, rows)
             if reference is not None and self._eyes.anchor is not None:
                 with step.effort.phase("reference"):
@@ -318,8 +321,7 @@ class Learner:
             loss = loss_of(step.scored(batch.cells, new, entropy, scale), step.settings)
         with step.effort.phase("backward"):
             self.ranks.exchange(self.model.scorer, last=last)
-            # Ranks average their gradients; an update's is the sum.
-            (loss * (self.ranks.world if counts else 0.0)).backward()  # type: ignore[no-untyped-call]
+            (loss * (self.ranks.lift if counts else 0.0)).backward()  # type: ignore[no-untyped-call]
         if not counts:
             return 0.0
         step.effort.count(batch)
@@ -353,7 +355,7 @@ class Learner:
             self.adapter = self.weights = self._moments = None
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's state, whole; see `Optimiser.tensors`. Of several ranks the first has it after each step."""
+        """AdamW's state, whole; see `Optimiser.tensors`. Of ranks that hold shares the first has it after each step."""
         return self._optimiser.tensors() if self._moments is None else self._moments
 
     def restore(

@@ -35,6 +35,7 @@ from services.trainer.weights.tensors import (
 )
 from triforge.config import LearnerSection
 from triforge.errors import ConfigError, WeightsError
+from triforge.store.images import ImageStore
 from triforge.store.model_digest import model_digest
 
 CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"
@@ -249,9 +250,15 @@ def publish_adapter(
 
 
 def load_version(
-    folder: Path, initial: Path, shape: LoraShape | None, device: torch.device | None = None
+    folder: Path,
+    initial: Path,
+    shape: LoraShape | None,
+    device: torch.device | None = None,
+    images: ImageStore | None = None,
 ) -> ScoringModel:
     """The model of a published version: its own weights, or those of `initial` with its adapter.
+
+    Without an adapter, a model that sees reads the pixels of its rows from `images`.
 
     Raises:
         ConfigError: the version is of another kind than the learner is to train.
@@ -262,7 +269,7 @@ def load_version(
         held = "an adapter" if is_adapter(folder) else "a whole model"
         raise ConfigError(f"trainer.*.lora_rank: given {given}, but {folder} holds {held}")
     if shape is None:
-        return ScoringModel.load(folder, device)
+        return ScoringModel.load(folder, device, images=images)
     expected, digest = read_manifest(folder).get("base", {}).get("digest"), model_digest(initial)
     if digest != expected:
         raise WeightsError(

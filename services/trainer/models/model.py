@@ -25,6 +25,7 @@ from services.trainer.models.packed_attention import NAME as PACKED
 from services.trainer.models.seeing import Seeing
 from services.trainer.weights.tensors import load_tensors
 from triforge.errors import ConfigError, TrainerError, WeightsError
+from triforge.store.images import ImageStore
 from triforge.vision.sight import Sight
 
 log = logging.getLogger(__name__)
@@ -121,14 +122,22 @@ class ScoringModel:
         model: the causal model; its log-probabilities are those of `logits / temperature` over the full softmax.
         chunk: logits held at once; longer batches are computed in pieces, and again on the way back.
         sight: how the model sees images; its rows are not packed.
+        images: where the pixels of the rows are, for a model that sees.
 
     Attributes:
         packs: whether the model takes packed rows: its attention can be replaced and looks at all that comes before. It
             was tried, and gave what plain rows give.
     """
 
-    def __init__(self, model: Any, *, chunk: int = _CHUNK, sight: Sight | None = None) -> None:
-        self.sight = sight
+    def __init__(
+        self,
+        model: Any,
+        *,
+        chunk: int = _CHUNK,
+        sight: Sight | None = None,
+        images: ImageStore | None = None,
+    ) -> None:
+        self.sight, self.images = sight, images
         self.module: nn.Module = model.eval()  # no dropout: a sample's log-probability is a number
         self._model = model
         self.vocabulary = int(model.config.get_text_config().vocab_size)
@@ -140,13 +149,17 @@ class ScoringModel:
             raise WeightsError(
                 f"{type(model).__name__}: expected logits that are the output layer's, for a model that sees"
             )
-        body = body if sight is None else Seeing(body, sight)
+        body = body if sight is None else Seeing(body, sight, images)
         self.scorer = Scorer(model, body, head, whole=whole, manner=self._manner)
         self.packs = sight is None and self._packs()
 
     @staticmethod
     def load(
-        folder: Path, device: torch.device | None = None, *, chunk: int = _CHUNK
+        folder: Path,
+        device: torch.device | None = None,
+        *,
+        chunk: int = _CHUNK,
+        images: ImageStore | None = None,
     ) -> ScoringModel:
         """Read a model folder into float32.
 
@@ -170,7 +183,8 @@ class ScoringModel:
             raise WeightsError(f"model folder {folder}: config.json: {error}") from error
         tensors = {k: v for path in tensor_files for k, v in load_tensors(path).items()}
         load_into(model, tensors, where=str(folder))
-        return ScoringModel(model.to(device or torch.device("cpu")), chunk=chunk, sight=sight)
+        model = model.to(device or torch.device("cpu"))
+        return ScoringModel(model, chunk=chunk, sight=sight, images=images)
 
     def _probe(self) -> Tensor:
         longest = getattr(self._model.config.get_text_config(), "max_position_embeddings", _PROBE)
@@ -278,7 +292,9 @@ class ScoringModel:
     def frozen_copy(self) -> ScoringModel:
         """The same weights, never trained."""
         model = copy.deepcopy(self._model)
-        return ScoringModel(model, chunk=self._manner.chunk, sight=self.sight).freeze()
+        return ScoringModel(
+            model, chunk=self._manner.chunk, sight=self.sight, images=self.images
+        ).freeze()
 
 
 def compute_again(model: nn.Module, *, on: bool) -> None:

@@ -7,7 +7,6 @@ an image token that was sampled is a token like any other, as it was for the eng
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triforge.config import Settings
 from triforge.errors import TrainerError
 from triforge.messages import ImageRef, PlacedImage, TrainRow
-from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.vision.pixels import pixels_of
 from triforge.vision.sight import Sight
@@ -78,28 +75,24 @@ def _placed(digests: Tensor, facts: Tensor) -> list[PlacedImage]:
     ]
 
 
-@functools.cache
-def _store(url: str) -> ImageStore:
-    return ImageStore(ArtifactStore(url))
-
-
 class Seeing:
     """The body of a model that sees, called like the body itself.
 
     Args:
         body: of the transformers model; gives last hidden states.
         sight: what the model's folder says about images.
+        images: where the pixels are; None if no row has any.
     """
 
-    def __init__(self, body: Any, sight: Sight) -> None:
-        self._body, self._sight = body, sight
+    def __init__(self, body: Any, sight: Sight, images: ImageStore | None) -> None:
+        self._body, self._sight, self._images = body, sight, images
         self._known: OrderedDict[str, Tensor] = OrderedDict()
 
     def __call__(self, *, images: Tensor | None = None, **inputs: Any) -> Any:
         """A forward pass; `images` and what goes with it are `inputs_of` the rows, one after another.
 
         Raises:
-            TrainerError: an image's tokens are not those that this model sees in it.
+            TrainerError: an image's tokens are not those that this model sees in it, or it was given no images.
             NotFoundError: an image is not in the artifact store.
         """
         digests, facts = inputs.pop("image_digests", None), inputs.pop("image_facts", None)
@@ -134,7 +127,11 @@ class Seeing:
     def _pixels(self, image: ImageRef) -> Tensor:
         found = self._known.get(image.id)
         if found is None:
-            data = _store(Settings.from_env().artifacts_url).read(image)
+            if self._images is None:
+                raise TrainerError(
+                    f"image {image.id}: this model was loaded without an image store, expected one to read its pixels from"
+                )
+            data = self._images.read(image)
             found = self._known[image.id] = torch.from_numpy(pixels_of(data, image, self._sight))
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)

@@ -99,7 +99,7 @@ class AuxiliaryTerms:
                     pause()
                     batch = model.batch(term.data.sequences, part)
                     self._count(term, model.score(batch, 1.0)[0])
-            if term.name == "id" and self._ranks.world == 1:  # shares of a model cannot answer
+            if term.name == "id" and not self._ranks.shards:  # shares of a model cannot answer
                 self._metrics["aux/id/exact"] = guessed(
                     model, term.data, rows[:: max(1, len(rows) // guesses)][:guesses]
                 )
@@ -150,15 +150,13 @@ class AuxiliaryTerms:
                 sequences, term.parts[update], self._budget, ranks=self._ranks.world
             )
             found = 0.0
-            for part, counts, last in self._ranks.share(plan):
-                pause()
+            for part, counts, last in self._ranks.share(plan, pause):
                 batch = model.batch(sequences, part)
                 logprobs, _ = model.score(batch, 1.0)
                 weights = torch.from_numpy(share[batch.cells] / np.float32(own)).to(model.device)
                 loss = (self._loss(logprobs) * weights).sum()
                 self._ranks.exchange(model.scorer, last=last)
-                # Ranks average their gradients; an update's is the sum.
-                (loss * (term.weight * self._ranks.world if counts else 0.0)).backward()
+                (loss * (term.weight * self._ranks.lift if counts else 0.0)).backward()
                 if counts:
                     count(batch)
                     found += float(loss.detach())
@@ -241,9 +239,9 @@ class GradientNorms:
             own = grad.to_local() if hasattr(grad, "to_local") else grad
             before = self._before.get(name)
             new = own if before is None else own - before
-            squares += float(new.double().square().sum())
             self._before[name] = own.detach().clone()
-        return math.sqrt(self._ranks.sum(squares))
+            squares += self._ranks.squares(new.clone())
+        return math.sqrt(squares)
 
 
 def own_rows(rows: Sequence[TrainRow]) -> tuple[list[TrainRow], list[TrainRow]]:

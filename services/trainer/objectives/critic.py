@@ -9,6 +9,7 @@ one update an update of the policy's, over the same tokens, in the same forward 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,7 @@ class Critic:
         self.model.compute(policy.dtype, checkpointing=learner.activation_checkpointing)
         values = np.zeros(step.data.sequences.total, dtype=np.float32)
         with step.effort.phase("critic"):
-            for rows, counts, _ in self._ranks.share(plans):
-                step.pause(self._ranks)
+            for rows, counts, _ in self._ranks.share(plans, partial(step.pause, self._ranks)):
                 batch = policy.batch(step.data.sequences, rows)
                 found = self._glance(step, batch)
                 if counts:
@@ -161,8 +161,7 @@ class Critic:
         lesson.new[cells] = 0.0
         total = 0.0
         with step.effort.phase("critic"):
-            for rows, counts, last in self._ranks.share(plan):
-                step.pause(self._ranks)
+            for rows, counts, last in self._ranks.share(plan, partial(step.pause, self._ranks)):
                 batch = policy.batch(step.data.sequences, rows)
                 total += self._pass(step, lesson, batch, len(cells), counts=counts, last=last)
             self._ranks.settle(self.model)
@@ -195,8 +194,7 @@ class Critic:
         losses = value_loss(values, returns, old, clip=step.settings.critic.value_clip)
         loss = losses.sum() / tokens
         self._ranks.exchange(self.model, last=last)
-        # Ranks average their gradients; an update's is the sum.
-        (loss * (self._ranks.world if counts else 0.0)).backward()
+        (loss * (self._ranks.lift if counts else 0.0)).backward()
         if not counts:
             return 0.0
         step.effort.flops += 3.0 * self.model.shape.forward_flops(batch)
@@ -211,7 +209,7 @@ class Critic:
         self._gathered = state if self._ranks.rank == 0 else None
 
     def state(self) -> CriticState:
-        """What is to be checkpointed. Of several ranks the first has it after `gather`."""
+        """What is to be checkpointed. Of ranks that hold shares the first has it after `gather`."""
         return self._gathered or self._whole()
 
     def _whole(self) -> CriticState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +51,11 @@ class LookBack:
         """The model that the run began with."""
         if isinstance(self._model, AdaptedModel):
             return Bare(self._model)
-        if untouched and self._ranks.world == 1:
+        if untouched and not self._ranks.shards:
             return self._model.frozen_copy()
-        model = ScoringModel.load(self._initial, self._model.device).freeze()
+        model = ScoringModel.load(
+            self._initial, self._model.device, images=self._model.images
+        ).freeze()
         self._ranks.shard(model.scorer)
         return model
 
@@ -86,7 +89,7 @@ class LookBack:
         """Log-probabilities of some rows, float32 [N] of the step; the others are 0."""
         found = np.zeros(step.data.sequences.total, dtype=np.float32)
         with step.effort.phase("look_back"):
-            for rows, counts, _ in self._ranks.share(plans):
+            for rows, counts, _ in self._ranks.share(plans, partial(step.pause, self._ranks)):
                 batch = self._model.batch(step.data.sequences, rows)
                 scores = self.glance(step, batch, model)
                 if counts:
@@ -97,7 +100,6 @@ class LookBack:
     @torch.no_grad()
     def glance(self, step: StepState, batch: TokenBatch, model: ScoringModel | Bare) -> Floats:
         """Log-probabilities of a forward pass's tokens, without gradient."""
-        step.pause(self._ranks)
         logprobs, _ = model.score(batch, step.settings.temperature)
         step.effort.count(batch, trained=False)
         found: Floats = logprobs.cpu().numpy()

@@ -1,20 +1,23 @@
-"""Several processes that train one model: FSDP2 over the ranks of torchrun, and what they agree on.
+"""Several processes that train one model: the ranks of torchrun, what each holds of it, and what they agree on.
 
-Each rank holds a share of every tensor, of its gradient and of its optimiser state, and takes a share of an update's
-forward passes. One rank is the ordinary case: then everything here is the identity.
+Each rank takes a share of an update's forward passes. One rank is the ordinary case: then everything here is the identity.
 
     torchrun --nproc-per-node 2 -m services.trainer learner --role acts
 
-PyTorch's `fully_shard` shards block by block, so that only one block is whole at a time on a GPU. On a CPU, where ranks
-share the memory anyway, blocks stay whole within an update, and gradients are exchanged once an update.
+full        a share of every tensor, of its gradient and of its optimiser state lies on each rank (FSDP2). PyTorch's
+            `fully_shard` shards block by block, so that only one block is whole at a time on a GPU; on a CPU blocks stay
+            whole within an update, and gradients are exchanged once an update
+replicate   every rank holds all of it, adds up the gradients of all ranks once an update and takes the same step: nothing
+            else is sent
+auto        replicate on a CPU if that fits in half of the machine's memory, else full
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +31,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 _PATIENCE = timedelta(days=30)  # ranks wait for work; torchrun ends them all when one dies
 
+_HELD = 16  # bytes of a trained number: weight, gradient and AdamW's two moments
+_KEPT = 4  # of one that is not trained
+
 Floats = npt.NDArray[np.float32]
+Sharding = Literal["auto", "full", "replicate"]
 
 
 class Ranks:
@@ -37,21 +44,31 @@ class Ranks:
     Args:
         device: where this one trains.
         mesh: of all of them; None is this one alone.
+        sharding: what each of them holds of a model.
+
+    Attributes:
+        shards: whether a rank holds shares of tensors and not all of them; known when a model was looked at.
     """
 
-    def __init__(self, device: torch.device, mesh: DeviceMesh | None = None) -> None:
-        self.device, self._mesh = device, mesh
+    def __init__(
+        self,
+        device: torch.device,
+        mesh: DeviceMesh | None = None,
+        sharding: Sharding = "auto",
+    ) -> None:
+        self.device, self._mesh, self._sharding = device, mesh, sharding
         self.rank = 0 if mesh is None else dist.get_rank()
         self.world = 1 if mesh is None else mesh.size()
+        self.shards = self.world > 1 and sharding == "full"
 
     @staticmethod
-    def join(device: torch.device | None = None) -> Ranks:
+    def join(device: torch.device | None = None, sharding: Sharding = "auto") -> Ranks:
         """This process among those that torchrun started, by its environment; alone without one."""
         told = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
         world = int(os.environ["WORLD_SIZE"]) if told else 1
         kind = "cuda" if torch.cuda.is_available() else "cpu"
         if world == 1:
-            return Ranks(device or torch.device(kind))
+            return Ranks(device or torch.device(kind), sharding=sharding)
         local = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else device
         if kind == "cuda":
             torch.cuda.set_device(local)
@@ -59,7 +76,7 @@ class Ranks:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo", timeout=_PATIENCE
         )
-        return Ranks(local or torch.device(kind), init_device_mesh(kind, (world,)))
+        return Ranks(local or torch.device(kind), init_device_mesh(kind, (world,)), sharding)
 
     def leave(self) -> None:
         """Part from the others, in order."""
@@ -101,22 +118,53 @@ class Ranks:
 
     # ---- work ----
 
-    def share(self, plan: Sequence[list[int]]) -> Iterator[tuple[list[int], bool, bool]]:
+    @property
+    def lift(self) -> int:
+        """What a rank's loss is multiplied with, so that the gradient of an update is the sum over the ranks.
+
+        FSDP takes the mean; `settle` adds up.
+        """
+        return self.world if self.shards else 1
+
+    def share(
+        self, plan: Sequence[list[int]], pause: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[list[int], bool, bool]]:
         """This rank's forward passes: the rows, whether they count, whether it is the last one.
 
-        Every rank has as many as any other, for they meet in each; who has none left repeats one that does not count.
+        Ranks that hold shares meet in every pass, so each has as many as any other: who has none left repeats one that
+        does not count.
+
+        Args:
+            plan: of all ranks.
+            pause: called before each pass, on every rank as often; may raise.
         """
         turns = -(-len(plan) // self.world)
         for turn in range(turns):
+            pause()
             number = turn * self.world + self.rank
             counts = number < len(plan)
-            yield plan[number if counts else 0], counts, turn == turns - 1
+            if counts or self.shards:
+                yield plan[number if counts else 0], counts, turn == turns - 1
 
     # ---- tensors ----
 
+    def look_at(self, scorer: nn.Module) -> None:
+        """Decide by the model that is to be trained what each rank holds, of it and of those beside it.
+
+        Nothing is sent: a rank may fail before it comes here. Ranks of unlike machines may disagree; a crew asks them.
+        """
+        if self._mesh is None or self._sharding != "auto":
+            return
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+        needed = here * sum(
+            p.numel() * (_HELD if p.requires_grad else _KEPT) for p in scorer.parameters()
+        )
+        half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
+        self.shards = self.device.type != "cpu" or needed > half
+
     def shard(self, scorer: nn.Module) -> None:
         """Leave this rank its share of a model's tensors; the model's own blocks one by one, then the rest."""
-        if self._mesh is None:
+        if self._mesh is None or not self.shards:
             return
         keep = self.device.type == "cpu"
         blocks = [m for m in scorer.modules() if isinstance(m, GradientCheckpointingLayer)]
@@ -130,10 +178,37 @@ class Ranks:
             scorer.set_requires_gradient_sync(last)
 
     def settle(self, scorer: nn.Module) -> None:
-        """Let go of whole tensors, so that the next pass sees what the optimiser makes of this rank's shares."""
+        """Have the gradient of the whole update, before the optimiser's step.
+
+        Whole tensors are let go of, so that the next pass sees what the optimiser makes of this rank's shares. Ranks that
+        hold everything add up their gradients.
+        """
+        if self.world > 1 and not self.shards:
+            self._add_up([p for p in scorer.parameters() if p.requires_grad])
         for module in scorer.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
+
+    def _add_up(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Gradients become the sum over the ranks; what no rank has touched stays without one."""
+        touched = torch.tensor([float(p.grad is not None) for p in parameters])
+        dist.all_reduce(touched)
+        under_way = []
+        for parameter, ranks in zip(parameters, touched.tolist(), strict=True):
+            if not ranks:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            under_way.append(dist.all_reduce(parameter.grad, async_op=True))
+        for work in under_way:
+            work.wait()
+
+    def squares(self, change: Tensor) -> float:
+        """The sum of squares of what has come to a gradient, on all ranks together. `change` is used up."""
+        if self.world > 1 and not self.shards:
+            dist.all_reduce(change)
+            return float(change.double().square().sum())
+        return self.sum(float(change.double().square().sum()))
 
     def place(self, value: Tensor, like: Tensor) -> Tensor:
         """A whole tensor as this rank's share of it, laid out as `like`."""

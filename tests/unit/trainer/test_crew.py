@@ -20,17 +20,17 @@ from triforge.store.rows import write_rows
 
 
 class Pair(Ranks):
-    """The first of two ranks; the second one begins after `other` updates."""
+    """The first of two ranks; the second one begins after `other` updates more, or shards a model where this one does not."""
 
-    def __init__(self, other: int = 0) -> None:
+    def __init__(self, other: int = 0, *, shards: bool = True, torn: bool = False) -> None:
         super().__init__(torch.device("cpu"))
-        self.world, self._other = 2, other
+        self.world, self._other, self.shards, self._torn = 2, other, shards, torn
 
     def any(self, flag: bool) -> bool:
         return flag
 
     def sum(self, value: float) -> float:
-        return value + self._other
+        return 2 * value + (self._torn if isinstance(value, bool) else self._other)
 
     def tell(self, word: str | None = None) -> str:
         return word or ""
@@ -82,15 +82,17 @@ def train(store: ArtifactStore, ranks: Ranks, rows: list[TrainRow]) -> None:
     crew.train(Shelf(store, "r", "acts"), batch, lambda: False)
 
 
-def test_rows_of_which_only_some_hold_images_are_refused_by_several_ranks(
+def test_rows_of_which_only_some_hold_images_are_refused_by_ranks_that_shard_a_model(
     store: ArtifactStore,
 ) -> None:
     late = SHOT.model_copy(update={"start": 2, "end": 3})
     rows = [row(SHOT), row(late)]
-    with pytest.raises(TrainerError, match="train with one rank"):
+    with pytest.raises(TrainerError, match="train with --sharding replicate, or with one rank"):
         train(store, Pair(), rows)
     with pytest.raises(NotFoundError):  # one rank has begun
         train(store, ALONE, rows)
+    with pytest.raises(RuntimeError, match="the other ranks wait"):  # and so have two
+        train(store, Pair(shards=False), rows)
     assert [uneven(some) for some in (rows, rows[:1], rows[1:], [])] == [True, False, False, False]
 
 
@@ -100,6 +102,11 @@ def test_a_rank_that_finds_no_image_ends_its_process_if_others_wait_for_it(
 ) -> None:
     with pytest.raises(raised):
         train(store, ranks, [row(SHOT)])
+
+
+def test_ranks_that_hold_a_model_in_two_ways_do_not_begin(store: ArtifactStore) -> None:
+    with pytest.raises(TrainerError, match="choose it: --sharding full or replicate"):
+        train(store, Pair(shards=False, torn=True), [row()])
 
 
 def test_ranks_that_found_other_versions_do_not_mix_them(store: ArtifactStore) -> None:

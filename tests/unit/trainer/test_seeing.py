@@ -23,15 +23,18 @@ WORDS = ("go", "see", "cup")
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArtifactStore:
-    url = str(tmp_path / "artifacts")
-    monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", url)
-    return ArtifactStore(url)
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(str(tmp_path / "artifacts"))
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> ScoringModel:
-    return ScoringModel.load(build_tiny_vision_model(tmp_path / "model", WORDS, seed=2))
+def folder(tmp_path: Path) -> Path:
+    return build_tiny_vision_model(tmp_path / "model", WORDS, seed=2)
+
+
+@pytest.fixture
+def model(folder: Path, store: ArtifactStore) -> ScoringModel:
+    return ScoringModel.load(folder, images=ImageStore(store))
 
 
 @pytest.fixture
@@ -103,6 +106,16 @@ def test_a_model_of_text_refuses_rows_with_images(tmp_path: Path, shots: list[Im
     blind = ScoringModel.load(build_tiny_model(tmp_path / "blind", [*WORDS, *map(str, range(9))]))
     with pytest.raises(TrainerError, match="sees none"):
         scores(blind, row(shots, 2))
+
+
+def test_a_model_without_an_image_store_says_so_and_scores_rows_of_text(
+    folder: Path, model: ScoringModel, shots: list[ImageRef]
+) -> None:
+    apart = ScoringModel.load(folder)
+    assert scores(apart, row([], 2)) == scores(model, row([], 2))
+    with pytest.raises(TrainerError, match="loaded without an image store"):
+        scores(apart, row(shots[:1], 2))
+    assert scores(model.frozen_copy(), row(shots[:1], 2)) == scores(model, row(shots[:1], 2))
 
 
 def test_rows_of_text_are_scored_by_a_model_that_sees_as_ever(model: ScoringModel) -> None:
