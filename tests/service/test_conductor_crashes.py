@@ -130,3 +130,18 @@ async def test_a_death_between_commit_and_tidying_costs_space_only(ring: Ring) -
     left = {key for key in await ring.keys() if ":group:" in key}
     assert left == {f"tf:group:{again.id}-00000-sampled-0000"}
     assert ring.store.get(again.id).status == "finished"
+
+
+async def test_rows_of_a_step_whose_conductor_died_before_tidying_are_gone_with_the_run(
+    ring: Ring,
+) -> None:
+    run = ring.submit(**SHORT)
+    await ring.conduct(run)
+    place = len(ring.troubles.visited) - ring.troubles.visited[::-1].index("committed")
+    again = ring.submit(**SHORT)
+    assert await _killed(ring, again, place)
+    assert ring.store.get(again.id).step == 1
+    assert ring.artifacts.exists(f"runs/{again.id}/batches/00001-acts.parquet")
+    await ring.conduct(again)
+    assert ring.store.get(again.id).status == "finished"
+    assert not ring.artifacts.exists(f"runs/{again.id}/batches/00001-acts.parquet")

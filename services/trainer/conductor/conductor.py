@@ -201,6 +201,8 @@ class Conductor:
             await self._commit(run, step, runner.versions, result, notes)
             await _tidy(runner.tidy(result))
             await _tidy(evaluator.tidy())
+        # rows of a step whose conductor died between its commit and the tidying
+        await _tidy(asyncio.to_thread(parts.artifacts.delete, f"runs/{run.id}/batches"))
         await self._set(run, "finished")
 
     async def _commit(
