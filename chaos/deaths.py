@@ -31,6 +31,7 @@ async def rollout_workers(r: Round) -> None:
 
 async def judge_workers(r: Round) -> None:
     """One judge worker dies while it judges, then both do."""
+    r.stack.proxies["judges"].delay_s = 1.0
     await r.submit(run={"steps": 4})
     for step, both in ((0, False), (2, True)):
         await r.moment(step=step + r.rng.randrange(2))
@@ -49,7 +50,8 @@ async def adapt_workers(r: Round) -> None:
 async def long_episodes(r: Round) -> None:
     """All rollout workers die in the middle of groups that take far longer than any lease."""
     r.stack.proxies["acts"].delay_s = _LONG["acts"]
-    await r.submit(run={"steps": 1}, env_adapter={"max_steps": 8})
+    await r.submit(run={"steps": 1, "eval_every": 0}, env_adapter={"max_steps": 8})
+    await r.broker.held(lambda name: r.run_id in name and is_group(name), within_s=60)
     await asyncio.sleep(r.rng.uniform(3.0, 30.0))
     r.moments.append("in episodes of 40 s")
     await _kill_holders(r, "rollout", both=True)
@@ -60,8 +62,8 @@ async def long_episodes(r: Round) -> None:
 async def long_judging(r: Round) -> None:
     """All judge workers die while the judge thinks for far longer than any lease, and others wait in the queue."""
     r.stack.proxies["judges"].delay_s = _LONG["judges"]
-    await r.submit(run={"steps": 1})
-    await r.broker.held(is_trajectory, within_s=60)
+    await r.submit(run={"steps": 1, "eval_every": 0})
+    await r.broker.held(lambda name: r.run_id in name and is_trajectory(name), within_s=60)
     await asyncio.sleep(r.rng.uniform(0.0, 15.0))
     r.moments.append("in judgements of 25 s a request")
     await _kill_holders(r, "judge", both=True)

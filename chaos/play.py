@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import statistics
 import time
 import traceback
@@ -137,6 +138,7 @@ class Player:
         for name in stack.names():
             stack.thaw(name)
         stack.disk.free()
+        await asyncio.to_thread(_prune, stack.disk.folder, made.run_id)
         try:
             async with asyncio.timeout(_CALM_S):
                 await self._until_calm(made)
@@ -162,3 +164,11 @@ class Player:
             finally:
                 await trainer.close()
             await until(lambda: made.row()["status"] in ENDED, within_s=_CALM_S)
+
+
+def _prune(artifacts: Path, newest: str) -> None:
+    """Delete what older runs have left; what the rooms serve belongs to the newest."""
+    for kind in ("weights", "checkpoints", "runs"):
+        for folder in (artifacts / kind).glob("run-*"):
+            if folder.name != newest:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -64,8 +64,8 @@ def _hold(path: Path, seconds: float) -> None:
 async def full_disk(r: Round) -> None:
     """The artifact store's disk is filled to the last byte; later there is room again and the run is resumed."""
     if not r.stack.disk.bounded:
-        r.moments.append("skipped: this process may mount no disk of its own")
-    await r.submit()
+        r.moments.append("nothing is filled: this process may mount no disk of its own")
+    await r.submit(run={"steps": 6})
     await r.moment(step=1)
     taken = await asyncio.to_thread(r.stack.disk.fill)
     status = await r.until(within_s=40.0 if taken else 1.0)
@@ -189,27 +189,35 @@ async def wrong_clocks(r: Round) -> None:
 
 async def zombie_workers(r: Round) -> None:
     """A worker stands still for longer than its lease, others take its errands, and it comes back to finish them."""
-    r.stack.proxies["acts"].delay_s = 1.5
-    await r.submit()
-    for name, kind, done in (
-        ("rollout-worker", is_group, r.broker.is_played),
-        ("judge-worker", is_trajectory, r.broker.is_judged),
+    for role in ("acts", "judges"):
+        r.stack.proxies[role].delay_s = 1.5
+    await r.submit(run={"steps": 4})
+    for step, (name, kind, done) in enumerate(
+        (
+            ("rollout-worker", is_group, r.broker.is_played),
+            ("judge-worker", is_trajectory, r.broker.is_judged),
+        )
     ):
-        await r.moment(step=0)
-        await _freeze_until_taken_over(r, name, kind, done)
-    r.stack.proxies["acts"].delay_s = 0.2
+        await r.until(step=step)
+        for twin in (name, f"{name}-2"):  # which of them holds something is not known
+            if await _freeze_until_taken_over(r, twin, kind, done):
+                break
+    for role in ("acts", "judges"):
+        r.stack.proxies[role].delay_s = 0.2
     await r.end()
 
 
 async def _freeze_until_taken_over(
     r: Round, name: str, kind: Callable[[str], bool], done: Callable[[str], bool]
-) -> None:
+) -> int:
+    """How many errands were taken from a worker while it stood still."""
     held = await r.broker.held(lambda n: r.run_id in n and kind(n), within_s=20)
     r.stack.freeze(name)
     taken = await r.broker.until_taken_over(held, done, within_s=_WATCH_S)
     r.recovered(taken)
     r.moments.append(f"{name} frozen, {len(taken)} errands taken from it")
     r.stack.thaw(name)
+    return len(taken)
 
 
 async def zombie_learner(r: Round) -> None:
