@@ -45,7 +45,7 @@ class StepGauges:
         )  # fmt: skip
         self._skipped = Counter(
             "triforge_trainer_skipped_updates",
-            "Updates that a learner left out, by role: no finite gradient, or nothing to learn from.",
+            "Updates that a learner left out because the gradient was not finite, by role.",
             ["role"],
             registry=registry,
         )
@@ -115,7 +115,7 @@ class Staleness(Collector):
 STEPS: Final = StepGauges()
 STALENESS: Final = Staleness()
 RESENT: Final = Counter(
-    "triforge_trainer_errands_resent", "Groups sent again because nobody was at them any more."
+    "triforge_trainer_errands_resent", "Errands sent again because nobody was at them any more."
 )
 REPLAYED: Final = Counter(
     "triforge_trainer_groups_replayed", "Groups played again because other weights had played them."

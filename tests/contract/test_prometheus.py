@@ -1,0 +1,178 @@
+"""Metrics, alerts and the board say the same names, and Prometheus itself has read them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from tests.contract.exported_metrics import documented_names, series_names
+from tests.contract.test_docs import anchors
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "prometheus"
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+GROUPS = yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"]
+RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
+ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+TESTS: list[dict[str, Any]] = yaml.safe_load((FOLDER / "rules_test.yml").read_text())["tests"]
+promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None,
+    reason="promtool is not installed; apt-get install prometheus",
+)
+
+
+def names_in(expression: str) -> set[str]:
+    """The metrics of ours, and the recorded figures, that an expression asks for."""
+    return set(re.findall(r"\btriforge[_:][a-zA-Z0-9_:]+", re.sub(r'"[^"]*"', '""', expression)))
+
+
+def ask(*arguments: str) -> str:
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# ---- what is exported ----
+
+
+def documented() -> Iterator[str]:
+    """First cells of the tables of the section on metrics: `name{labels}`."""
+    section = OPERATIONS.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    yield from re.findall(r"^\| `(triforge_\w+)", section, re.MULTILINE)
+
+
+def test_every_metric_that_a_process_shows_is_documented_and_no_other() -> None:
+    named = list(documented())
+    assert len(named) == len(set(named)), "a metric is documented twice"
+    assert set(named) == documented_names()
+
+
+def test_metrics_are_named_by_the_conventions_of_prometheus() -> None:
+    rooms = ("env_adapter", "policy", "reward", "trainer", "worker", "build")
+    for name in documented_names():
+        assert name.startswith(tuple(f"triforge_{room}_" for room in rooms)), name
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name), name
+        assert not name.endswith(("_ms", "_millis", "_kb", "_mb", "_percent")), name
+
+
+# ---- rules ----
+
+
+@promtool
+def test_prometheus_takes_the_configuration_and_the_rules() -> None:
+    assert "SUCCESS" in ask("check", "config", str(FOLDER / "prometheus.yml"))
+    assert f"{len(RULES)} rules found" in ask("check", "rules", str(FOLDER / "rules.yml"))
+
+
+@promtool
+def test_every_alert_fires_when_it_should_and_not_before() -> None:
+    ask("test", "rules", str(FOLDER / "rules_test.yml"))
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_is_tested_firing_and_not_firing(alert: str) -> None:
+    fires = rests = False
+    for group in TESTS:
+        for check in group["promql_expr_test"]:
+            if alert in check["expr"]:
+                fires |= bool(check["exp_samples"]) and "firing" in check["expr"]
+                rests |= not check["exp_samples"]
+    assert fires
+    assert rests
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_says_what_is_wrong_and_where_to_read_on(alert: str) -> None:
+    rule = ALERTS[alert]
+    assert rule["labels"]["severity"] in ("page", "warn")
+    assert set(rule["annotations"]) == {"summary", "description", "page"}
+    page, _, anchor = rule["annotations"]["page"].partition("#")
+    assert anchor in anchors(ROOT / page), rule["annotations"]["page"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_asks_only_for_what_is_exported_or_recorded(rule: dict[str, Any]) -> None:
+    texts = [rule["expr"], *rule.get("annotations", {}).values()]
+    named = {name for text in texts for name in names_in(text)}
+    assert named <= series_names() | RECORDED
+    assert names_in(rule["expr"]) or rule["alert"] == "RoomDown"
+
+
+def test_every_recorded_figure_is_used() -> None:
+    board = (ROOT / "deploy" / "grafana" / "triforge.json").read_text()
+    used = set().union(*(names_in(rule["expr"]) for rule in ALERTS.values()))
+    assert {name for name in RECORDED if name not in used and name not in board} == set()
+
+
+# ---- the board ----
+
+GRAFANA = ROOT / "deploy" / "grafana"
+BOARD: dict[str, Any] = json.loads((GRAFANA / "triforge.json").read_text())
+PANELS: list[dict[str, Any]] = [p for p in BOARD["panels"] if p["type"] != "row"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+
+
+def test_the_board_has_its_four_parts_and_every_panel_its_place() -> None:
+    rows = [panel["title"] for panel in BOARD["panels"] if panel["type"] == "row"]
+    assert rows == ["Learning", "Loop", "Serving", "Errors"]
+    ids = [panel["id"] for panel in BOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        cells = {(at["x"] + i, at["y"] + j) for i in range(at["w"]) for j in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_every_panel_says_what_it_shows_and_asks_the_provisioned_source() -> None:
+    sources = GRAFANA / "provisioning" / "datasources" / "prometheus.yml"
+    (source,) = yaml.safe_load(sources.read_text())["datasources"]
+    for panel in PANELS:
+        assert all(panel[name] for name in ("title", "description", "targets")), panel["id"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        letters = [target["refId"] for target in panel["targets"]]
+        assert len(letters) == len(set(letters))
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": source["type"], "uid": source["uid"]}
+    service = urlsplit(source["url"]).hostname
+    assert service in yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+
+
+def test_the_board_asks_only_for_what_is_exported_or_recorded() -> None:
+    variables = {f"${item['name']}" for item in BOARD["templating"]["list"]}
+    asked = [*EXPRESSIONS, *(item["definition"] for item in BOARD["templating"]["list"])]
+    for expression in asked:
+        assert names_in(expression) <= series_names() | RECORDED, expression
+        assert names_in(expression) or "ALERTS" in expression
+        assert set(re.findall(r"\$\w+", expression)) <= variables, expression
+
+
+def test_the_measures_on_the_board_are_those_of_a_step() -> None:
+    code = "".join(path.read_text() for path in ROOT.glob("services/trainer/**/*.py"))
+    measures = {name for e in EXPRESSIONS for name in re.findall(r'measure="([^"]+)"', e)}
+    assert len(measures) > 10
+    for name in measures:
+        known = (name, name.partition("/")[2], f"{name.partition('/')[0]}/{{")
+        assert any(f'"{part}' in code for part in known if part), name
+
+
+@promtool
+def test_every_expression_of_the_board_parses(tmp_path: Path) -> None:
+    rules = [{"record": f"board:{n}", "expr": e} for n, e in enumerate(EXPRESSIONS)]
+    whole = tmp_path / "board.yml"
+    whole.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in ask("check", "rules", str(whole))
