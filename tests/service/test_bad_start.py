@@ -25,6 +25,10 @@ def no_url(_: Path) -> str:
     return "nonsense"
 
 
+def half_a_url(_: Path) -> str:
+    return "postgresql//user:secret@host/triforge"
+
+
 def no_folder(folder: Path) -> str:
     (folder / "file").write_text("")
     return f"sqlite:///{folder}/file/below/triforge.sqlite"
@@ -50,6 +54,7 @@ def newer_schema(folder: Path) -> str:
 
 BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "no URL": (no_url, "database_url: given 'nonsense', expected sqlite:///path"),
+    "half a URL": (half_a_url, "given 'postgresql//***@host/triforge', expected"),
     "no folder": (no_folder, "set TRIFORGE_DATABASE_URL to a place that can be written"),
     "no database": (no_database, "look at the disk and the file"),
     "nobody there": (nobody_there, "the database does not answer"),
@@ -77,6 +82,7 @@ def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
     said = capsys.readouterr().err
     assert sentence in said
     assert "Traceback" not in said
+    assert "secret" not in said
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,8 +204,9 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
+        shown = re.sub(r"[^/@]*@", "***@", url)  # whatever stands before an @ may be a password
         raise ConfigError(
-            f"database_url: given {url!r}, expected sqlite:///path or postgresql://user@host/name"
+            f"database_url: given {shown!r}, expected sqlite:///path or postgresql://user@host/name"
         ) from None
     if parsed.drivername in ("postgresql", "postgres"):
         return parsed.set(drivername="postgresql+psycopg")
