@@ -77,7 +77,7 @@ async def full_disk(r: Round) -> None:
             f"the reason does not say what is wrong: {said!r}",
         )
     r.stack.disk.free()
-    r.moments.append(f"{taken >> 20} MiB filled; the run was {status}: {said[:80]}")
+    r.moments.append(f"{taken >> 20} MiB filled; the run was {status}: {said[-90:]}")
     if status == "failed":
         await r.resume()
     await r.end()
