@@ -65,7 +65,7 @@ async def _evaluate(
     run: str,
     version: int | None,
 ) -> dict[str, Any]:
-    client = TrainerClient(addresses.trainer_url)
+    client = TrainerClient(addresses.trainer_url, api_key=addresses.key.get_secret_value())
     try:
         if run:
             over = merge(over, {"models": {"acts": {"path": await _folder(client, run, version)}}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from triforge.cli.addresses import STATE, settings
 from triforge.cli.environments import env_app
 from triforge.cli.evaluate import evaluate
 from triforge.cli.findings import show
+from triforge.cli.keys import key_app, tenant_app
 from triforge.cli.pools import pool_app, proposal_app, task_app
 from triforge.cli.terminal import StateOption, console, finish
 from triforge.cli.watch import watch as watch_run
@@ -39,7 +41,21 @@ app.add_typer(task_app, name="task")
 app.add_typer(proposal_app, name="proposal")
 app.add_typer(run_app, name="run")
 app.add_typer(env_app, name="env")
+app.add_typer(key_app, name="key")
+app.add_typer(tenant_app, name="tenant")
 app.command("eval")(evaluate)
+
+
+@app.callback()
+def _options(
+    key: Annotated[
+        str,
+        typer.Option("--key", help="API key; better in TRIFORGE_KEY, which no process list shows."),
+    ] = "",
+) -> None:
+    """Policy, reward model and tasks improve in a closed loop."""
+    if key:
+        os.environ["TRIFORGE_KEY"] = key
 
 
 def main() -> None:
@@ -195,7 +211,7 @@ def run_start(
 async def _start(
     addresses: Settings, pool: str, name: str, over: dict[str, Any], follow: bool
 ) -> None:
-    client = TrainerClient(addresses.trainer_url)
+    client = TrainerClient(addresses.trainer_url, api_key=addresses.key.get_secret_value())
     try:
         run = await client.submit(pool, name=name, config=over)
         console.print(f"{run.id} {run.status}", highlight=False)
@@ -331,7 +347,7 @@ def run_report(
 
 
 async def _with_client(addresses: Settings, work: Any) -> None:
-    client = TrainerClient(addresses.trainer_url)
+    client = TrainerClient(addresses.trainer_url, api_key=addresses.key.get_secret_value())
     try:
         await work(client)
     finally:

@@ -45,7 +45,8 @@ TaskVerb = Literal["pause", "resume", "retire", "pin", "unpin"]
 
 def _ask(state: Path, work: _Ask[_T]) -> _T:
     async def asked() -> _T:
-        client = EnvAdapterClient(settings(state).env_adapter_url)
+        where = settings(state)
+        client = EnvAdapterClient(where.env_adapter_url, api_key=where.key.get_secret_value())
         try:
             return await work(client)
         finally:

@@ -57,8 +57,11 @@ def _plan(
 
 def _folders(settings: Settings, state: Path) -> list[Path]:
     named = [state]
-    if "://" not in settings.artifacts_url:
+    address, _, beside = settings.artifacts_url.partition("#")
+    if "://" not in address:
         named.append(Path(settings.artifacts_url))
+    elif beside:
+        named.append(Path(beside))
     if settings.database_url.startswith("sqlite:///"):
         named.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
     return named

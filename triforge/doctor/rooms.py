@@ -27,12 +27,33 @@ async def rooms(settings: Settings) -> list[Finding]:
     found: list[Finding] = []
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
         for name in ROOMS:
-            found += await _room(client, name, str(getattr(settings, f"{name}_url")))
+            found += await _room(client, name, settings)
+        found += await _key(client, settings)
     return found
 
 
-async def _room(client: httpx.AsyncClient, name: str, url: str) -> list[Finding]:
-    base = url.partition("#")[0].rstrip("/")
+async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:
+    """Whether the rooms take the key that the command line sends; nothing where none is asked for and none is sent."""
+    key = settings.key.get_secret_value()
+    for name, path in (("env_adapter", "/v1/pools?limit=1"), ("trainer", "/v1/runs")):
+        url = str(getattr(settings, f"{name}_url"))
+        try:
+            reply = await client.get(f"{url}{path}", headers=_bearer(key))
+        except httpx.HTTPError:
+            return []  # said already
+        if reply.status_code == 401:
+            said = _object(reply).get("detail", "the key is refused")
+            mend = "make one where the database can be reached: `triforge key create NAME`; put it into TRIFORGE_KEY"
+            return [bad("key", f"{name}: {said}", mend)]
+    return [ok("key", "the rooms take it")] if key else []
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+async def _room(client: httpx.AsyncClient, name: str, settings: Settings) -> list[Finding]:
+    base = str(getattr(settings, f"{name}_url")).partition("#")[0].rstrip("/")
     knob = f"TRIFORGE_{name.upper()}_URL"
     try:
         alive = await client.get(f"{base}/healthz")
@@ -60,14 +81,15 @@ async def _room(client: httpx.AsyncClient, name: str, url: str) -> list[Finding]
         seen = clock(f"room {name}", theirs - time.time(), blur_s=_DATE_S)
         found += [seen] if seen.state != "ok" else []
     if name in ("acts", "judges") and ready.status_code == 200:
-        found += await _served(client, name, base)
+        found += await _served(client, name, base, settings.key.get_secret_value())
     return found
 
 
-async def _served(client: httpx.AsyncClient, name: str, base: str) -> list[Finding]:
+async def _served(client: httpx.AsyncClient, name: str, base: str, key: str) -> list[Finding]:
     """The folder that a policy room serves, where this machine should be able to read it."""
     try:
-        folder = _object(await client.get(f"{base}/v1/weights")).get("uri", "")
+        reply = await client.get(f"{base}/v1/weights", headers=_bearer(key))
+        folder = _object(reply).get("uri", "")
     except httpx.HTTPError:
         return []
     if not folder or not Path(folder).is_absolute():
@@ -93,9 +115,8 @@ async def engines(settings: Settings) -> list[Finding]:
 async def _engine(client: httpx.AsyncClient, url: str, settings: Settings) -> Finding:
     check = f"engine {url}"
     key = settings.api_key.get_secret_value()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        reply = await client.get(f"{url}/model_info", headers=headers)
+        reply = await client.get(f"{url}/model_info", headers=_bearer(key))
     except httpx.HTTPError as error:
         said = f"no answer ({type(error).__name__})"
         return bad(check, said, "start it, or name the engines that run in TRIFORGE_ENGINES")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
+from triforge.access.modes import demand_safe
 from triforge.config import RunConfig, Settings
 from triforge.errors import ConfigError
 from triforge.messages import Role
@@ -111,7 +115,7 @@ def plan_layout(
         environ: the environment, to see what was set on purpose.
 
     Raises:
-        ConfigError: a port is taken, a model folder is missing, or nothing could rewrite tasks.
+        ConfigError: a port is taken, a model folder is missing, nothing could rewrite tasks, or strangers could ask.
     """
     given = os.environ if environ is None else environ
     _check_rewriter(config, given)
@@ -140,7 +144,10 @@ def plan_layout(
                 folder=state / "valkey",
             )
         )
+    if settings.keyed and not settings.service_secret.get_secret_value():
+        changes["service_secret"] = SecretStr(secrets.token_urlsafe(32))  # of this start alone
     settings = settings.model_copy(update=changes)
+    demand_safe(settings)
     for name in _DOORS:
         if name != "rewrites_url" or config.models.rewrites.path:
             ports.claim(_port(getattr(settings, name)), f"TRIFORGE_{name.upper()}")

@@ -13,6 +13,7 @@ _LOOKS: Final = (
         rf"\1\2{MASK}",
     ),
     (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)"), rf"\1{MASK}"),  # a password in an address
+    (re.compile(r"\b(tfk_[0-9a-f]{12}_)[A-Za-z0-9_-]+"), rf"\1{MASK}"),  # a key; its id may be seen
     (
         re.compile(
             r"(?i)\b((?:[a-z0-9_-]*[_-])?(?:api[_-]?key|admin[_-]?api[_-]?key|password|passwd|secret|token))"

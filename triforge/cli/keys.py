@@ -1,0 +1,143 @@
+"""`triforge key | tenant`: who may ask, and how much of a deployment they may take.
+
+They speak to the deployment's database and not to a door: whoever can reach it is its operator, and the first key must come
+from somewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from triforge.access.callers import DEFAULT
+from triforge.access.gate import KNOWN_S
+from triforge.access.keys import Key, KeyStore
+from triforge.access.tenants import BOUNDS, TenantStore
+from triforge.cli.addresses import STATE, settings
+from triforge.cli.terminal import StateOption, console
+from triforge.store.database import Database, open_database
+from triforge.supervisor.supervise import ADDRESSES
+
+key_app = typer.Typer(no_args_is_help=True, help="API keys.")
+tenant_app = typer.Typer(no_args_is_help=True, help="Tenants and their bounds.")
+
+TenantOption = Annotated[str, typer.Option("--tenant", help="Whose; made if there is none.")]
+Bound = Annotated[int | None, typer.Option(help="-1 takes the bound away.")]
+
+
+@contextmanager
+def _database(state: Path) -> Iterator[Database]:
+    url = settings(state).database_url
+    if "TRIFORGE_DATABASE_URL" not in os.environ and not (state / ADDRESSES).is_file():
+        url = f"sqlite:///{state.resolve() / 'triforge.sqlite'}"  # where `triforge up` will look
+    database = open_database(url)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def _by() -> str:
+    return os.environ.get("USER", "")
+
+
+@key_app.command("create")
+def key_create(
+    name: Annotated[str, typer.Argument(help="For people, e.g. nightly.")],
+    scope: Annotated[
+        str, typer.Option(help="read, submit (makes and steers) or admin (also for good).")
+    ] = "submit",
+    tenant: TenantOption = DEFAULT,
+    days: Annotated[float | None, typer.Option(help="Until it ends; without, never.")] = None,
+    state: StateOption = STATE,
+) -> None:
+    """Make a key and print it, once: what is kept of it cannot be turned back."""
+    with _database(state) as database:
+        key, text = KeyStore(database).create(name, scope=scope, tenant=tenant, days=days, by=_by())
+    typer.echo(
+        f"key {key.id}: scope {key.scope}, tenant {key.tenant}; clients take it from TRIFORGE_KEY",
+        err=True,
+    )
+    typer.echo(text)
+
+
+@key_app.command("list")
+def key_list(
+    tenant: Annotated[str, typer.Option(help="Only this tenant's.")] = "",
+    state: StateOption = STATE,
+) -> None:
+    """All keys; their secrets are not kept."""
+    table = Table("id", "name", "tenant", "scope", "state", "made", "last used")
+    with _database(state) as database:
+        for key in KeyStore(database).all(tenant=tenant or None):
+            table.add_row(
+                key.id, key.name, key.tenant, key.scope, _state(key), _day(key.created_at), _day(key.last_used_at)
+            )  # fmt: skip
+    console.print(table)
+
+
+@key_app.command("revoke")
+def key_revoke(
+    key_id: Annotated[str, typer.Argument(help="Id of the key: what stands between the two _.")],
+    state: StateOption = STATE,
+) -> None:
+    """End a key for good."""
+    with _database(state) as database:
+        key = KeyStore(database).revoke(key_id, by=_by())
+    console.print(
+        f"key {key.id} ({key.name}) is revoked; every door refuses it within {KNOWN_S:g} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@tenant_app.command("set")
+def tenant_set(
+    name: Annotated[str, typer.Argument(help="Small letters, digits and hyphens.")],
+    max_pools: Bound = None,
+    max_tasks: Bound = None,
+    max_runs: Bound = None,
+    requests_per_minute: Bound = None,
+    state: StateOption = STATE,
+) -> None:
+    """Make a tenant, or change its bounds; those that are not named stay."""
+    with _database(state) as database:
+        TenantStore(database).set(
+            name,
+            max_pools=max_pools,
+            max_tasks=max_tasks,
+            max_runs=max_runs,
+            requests_per_minute=requests_per_minute,
+        )
+    tenant_list(state)
+
+
+@tenant_app.command("list")
+def tenant_list(state: StateOption = STATE) -> None:
+    """All tenants and what they may take."""
+    table = Table("tenant", *BOUNDS)
+    with _database(state) as database:
+        for tenant in TenantStore(database).tenants():
+            bounds = (getattr(tenant, bound) for bound in BOUNDS)
+            table.add_row(tenant.name, *("" if bound is None else str(bound) for bound in bounds))
+    console.print(table)
+
+
+def _state(key: Key) -> str:
+    if key.revoked_at is not None:
+        return f"revoked {_day(key.revoked_at)}"
+    if key.expires_at is None:
+        return "good"
+    past = key.expires_at <= time.time()
+    return f"{'ended' if past else 'good until'} {_day(key.expires_at)}"
+
+
+def _day(at: float | None) -> str:
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))
