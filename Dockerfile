@@ -26,7 +26,8 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     TOKENIZERS_PARALLELISM=false \
-    TRIFORGE_HOST=0.0.0.0
+    TRIFORGE_HOST=0.0.0.0 \
+    TRIFORGE_LOG=json
 # The official image has no compiled standard library, and a read-only container can keep none: each start and each health
 # check would compile it again.
 RUN python -m compileall -q -x '/(test|tests|idlelib|lib2to3|turtledemo|ensurepip)/' \

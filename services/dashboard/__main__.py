@@ -13,7 +13,9 @@ def main() -> int:
     from services.dashboard.app import create_app
     from services.dashboard.doors import Doors
     from triforge.config import Settings
+    from triforge.watching import begin, server_options
 
+    begin("dashboard", "api")
     settings = Settings.from_env()
     rooms = ("trainer", "env_adapter", "reward", "acts", "judges", "rewrites")
     doors = Doors({name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in rooms})
@@ -21,7 +23,7 @@ def main() -> int:
         create_app(doors=doors),
         host=settings.host,
         port=urlsplit(settings.dashboard_url).port or 8005,
-        log_level="warning",
+        **server_options(),
         timeout_graceful_shutdown=2,  # pages that listen to events never end by themselves
     )
     uvicorn.Server(config).run()

@@ -14,6 +14,7 @@ from services.env_adapter.environments.about import ABOUT
 from triforge import __version__
 from triforge.errors import ConfigError, InputError
 from triforge.messages import Params
+from triforge.watching import server_options
 
 
 def object_of(text: str, what: str) -> Params:
@@ -112,7 +113,7 @@ def serve(
         idle_s=idle,
     )
     app = create_app(served=served)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="wsproto"))
+    server = uvicorn.Server(uvicorn.Config(app, **server_options(), ws="wsproto"))
     with socket.create_server((host, port)) as bound:
         sys.stdout.write(
             f"{name}: {len(served.tasks)} tasks at http://{host}:{bound.getsockname()[1]}\n"

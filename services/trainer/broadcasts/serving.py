@@ -16,6 +16,7 @@ from services.trainer.broadcasts.sender import Broadcaster
 from triforge.config import Settings
 from triforge.messages import Handover
 from triforge.store.artifacts import ArtifactStore
+from triforge.watching import server_options
 
 
 @contextlib.asynccontextmanager
@@ -33,7 +34,7 @@ async def open_door(
     with socket.create_server((listen, 0)) as listener:
         app = create_door(broadcaster, admin_api_key=admin_api_key)
         config = uvicorn.Config(
-            app, log_level="warning", timeout_graceful_shutdown=1, lifespan="off"
+            app, **server_options(), timeout_graceful_shutdown=1, lifespan="off"
         )
         server = uvicorn.Server(config)
         # In a thread of its own: there the server leaves the learner's signals alone.
