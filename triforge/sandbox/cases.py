@@ -73,8 +73,9 @@ async def run_cases(
     verdicts: list[Verdict] = []
     spent = 0.0
     while len(verdicts) < len(cases):
-        room = 1 if stop_at_first else max(1, min(_AT_ONCE, (total_s - spent) // limits.cpu_s))
-        part = cases[len(verdicts) : len(verdicts) + int(room)]
+        affordable = min((total_s - spent) / limits.cpu_s, _AT_ONCE)
+        room = 1 if stop_at_first else max(1, int(affordable))
+        part = cases[len(verdicts) : len(verdicts) + room]
         for verdict in await together(run_case(sandbox, program, one, limits) for one in part):
             verdicts.append(verdict)
             spent += limits.wall_s if verdict.reason == "wall_time" else verdict.result.cpu_s

@@ -16,7 +16,6 @@ _MEMORY = (
     8 * 2**30
 )  # bytes of address space; a generator that wants more fails instead of the machine
 _WATCH_S = 2.0
-_NO_LIMIT = resource.RLIM_INFINITY
 
 Handlers = Mapping[str, Callable[..., Any]]
 
@@ -54,7 +53,10 @@ def _reply(handlers: Handlers, question: dict[str, Any]) -> dict[str, Any]:
     """
     op, limit = question.pop("op"), question.pop("cpu_s")
     until = math.ceil(time.process_time() + limit)
-    resource.setrlimit(resource.RLIMIT_CPU, (until, _NO_LIMIT))
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (until if most == resource.RLIM_INFINITY else min(until, most), most)
+    )
     try:
         return {"answer": handlers[op](**question)}
     except Refused as refused:
@@ -62,7 +64,7 @@ def _reply(handlers: Handlers, question: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  a suite may raise anything
         return {"error": f"{op} raised {type(error).__name__}: {str(error)[:300]}"}
     finally:
-        resource.setrlimit(resource.RLIMIT_CPU, (_NO_LIMIT, _NO_LIMIT))
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most))
 
 
 def _say(out: Any, message: dict[str, Any]) -> None:
