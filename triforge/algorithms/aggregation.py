@@ -26,8 +26,9 @@ def token_weights(
 ) -> list[float]:
     """The weight of one token of each step response.
 
-    A learner that takes several updates divides by the sum of the weights in the update, so that all updates have the
-    same size. But for `step_sum` the weights of all tokens of the batch sum to 1.
+    A learner that takes several updates gives each the scale of the whole batch: it divides by the update's share of the
+    weights, and with `step_sum` by its share of the responses, since there a long response is to count for more. But for
+    `step_sum` the weights of all tokens of the batch sum to 1.
 
     Args:
         counts: n, the trained tokens of each step response of the batch. Responses without tokens weigh nothing and are

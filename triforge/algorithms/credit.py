@@ -49,11 +49,13 @@ class Played:
         observations: what each step saw.
         actions: what it did.
         shaped: what is added to each step's reward (`shapers.shaped`); empty adds nothing.
+        endings: what is added to each trajectory's (`shapers.used_up`), on its last step with a reward; empty adds nothing.
     """
 
     observations: Sequence[Sequence[str]]
     actions: Sequence[Sequence[str]]
     shaped: Sequence[Sequence[float]] = ()
+    endings: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,7 @@ def policy_credit(
     rewards: list[list[float | None]] = []
     for t, (value, steps) in enumerate(zip(shares or worth, votes, strict=True)):
         # A step that lacks the votes its reward needs has no reward, so the outcome cannot stand on it.
-        rewarded = [i for i, step in enumerate(steps) if step or not preset.use_votes]
-        last = max(rewarded, default=-1)
+        last = max(_rewarded(steps, preset), default=-1)
         rewards.append(
             [
                 _step_value(value, step, preset, shaped[t][i], last=i == last)
@@ -271,16 +272,46 @@ def _worth(outcome: int, preset: Preset) -> int:
 
 
 def _shaped(votes: Votes, played: Played | None, preset: Preset) -> list[list[float]]:
-    """What is added to each step. Where whole trajectories are compared, every step brings the sum of its trajectory."""
-    if played is None or not played.shaped:
+    """What is added to each step, so that nothing is lost with a step that has no reward for want of votes.
+
+    Where whole trajectories are compared, every step brings the sum of its trajectory. What a trajectory used up stands on
+    its last step with a reward; and where steps are summed up, what a step without one did stands on the one before it.
+    """
+    if played is None or not (played.shaped or played.endings):
         return [[0.0] * len(steps) for steps in votes]
-    if [len(row) for row in played.shaped] != [len(steps) for steps in votes]:
+    given = played.shaped or [[0.0] * len(steps) for steps in votes]
+    endings = played.endings or [0.0] * len(votes)
+    if [len(row) for row in given] != [len(steps) for steps in votes]:
         raise InputError(
-            f"shaped: given {[len(row) for row in played.shaped]} a trajectory, expected {[len(v) for v in votes]}"
+            f"shaped: given {[len(row) for row in given]} a trajectory, expected {[len(v) for v in votes]}"
         )
     if preset.estimator == "group":
-        return [[math.fsum(row)] * len(row) for row in played.shaped]
-    return [list(row) for row in played.shaped]
+        return [
+            [math.fsum(row) + ending] * len(row) for row, ending in zip(given, endings, strict=True)
+        ]
+    return [
+        _carried(row, ending, _rewarded(steps, preset), summed=preset.sums_steps)
+        for row, ending, steps in zip(given, endings, votes, strict=True)
+    ]
+
+
+def _rewarded(steps: Sequence[Sequence[int]], preset: Preset) -> list[int]:
+    """The steps of a trajectory that have the votes their reward needs."""
+    return [i for i, votes in enumerate(steps) if votes or not preset.use_votes]
+
+
+def _carried(
+    row: Sequence[float], ending: float, rewarded: Sequence[int], *, summed: bool
+) -> list[float]:
+    """The row with what would be lost put on steps with a reward."""
+    found = list(row)
+    for i, brought in enumerate(row) if summed else ():
+        before = [r for r in rewarded if r < i]
+        if i not in rewarded and before:
+            found[before[-1]] += brought
+    if rewarded:
+        found[rewarded[-1]] += ending
+    return found
 
 
 def _step_value(

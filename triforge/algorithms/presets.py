@@ -254,7 +254,7 @@ class Preset:
 
 _LOSS_KNOBS = (
     "loss", "clip_low", "clip_high", "dual_clip", "log_ratio_clamp", "entropy_bonus",
-    "kl_beta", "kl_estimator", "kl_reference", "kl_clamp", "kl_weighted",
+    "kl_beta", "kl_estimator", "kl_reference", "kl_clamp", "kl_weighted", "aggregation",
 )  # fmt: skip
 
 _CRITIC_KNOBS = ("estimator", "gamma", "gae_lam", "turn_gamma", "value_clip", "whiten")

@@ -41,21 +41,26 @@ def overlong_penalty(length: int, *, limit: int, buffer: int) -> float:
     return min(0.0, (limit - buffer - length) / max(buffer, 1))
 
 
-def shaped(steps: Sequence[Acted], *, max_steps: int, preset: Preset) -> list[float]:
-    """What is added to the reward of each step of a trajectory, never above 0.
-
-    Penalties for what the whole trajectory used up stand on its last step.
+def shaped(steps: Sequence[Acted], *, preset: Preset) -> list[float]:
+    """What is added to the reward of each step of a trajectory for what the step did, never above 0.
 
     Args:
         steps: of one trajectory.
-        max_steps: turns that it had.
-        preset: reads `invalid_action_penalty`, `step_cost`, `turn_limit_penalty`, `overlong_limit`, `overlong_buffer`.
+        preset: reads `invalid_action_penalty` and `step_cost`.
     """
-    found = [-preset.step_cost - (0.0 if s.valid else preset.invalid_action_penalty) for s in steps]
-    if found:
-        found[-1] += overlong_penalty(
-            sum(s.tokens for s in steps), limit=preset.overlong_limit, buffer=preset.overlong_buffer
-        )
-        if len(steps) >= max_steps:
-            found[-1] -= preset.turn_limit_penalty
-    return found
+    return [-preset.step_cost - (0.0 if s.valid else preset.invalid_action_penalty) for s in steps]
+
+
+def used_up(steps: Sequence[Acted], *, max_steps: int, preset: Preset) -> float:
+    """What is taken off a trajectory for what it used up, never above 0.
+
+    Args:
+        steps: of the trajectory.
+        max_steps: turns that it had.
+        preset: reads `turn_limit_penalty`, `overlong_limit`, `overlong_buffer`.
+    """
+    if not steps:
+        return 0.0
+    tokens = sum(s.tokens for s in steps)
+    found = overlong_penalty(tokens, limit=preset.overlong_limit, buffer=preset.overlong_buffer)
+    return found - (preset.turn_limit_penalty if len(steps) >= max_steps else 0.0)

@@ -5,8 +5,7 @@
 With an off-policy correction one forward pass comes before: log-probabilities under the weights at the start of the step,
 in the very shapes that training uses, so that at equal versions and equal numbers the correction changes nothing.
 
-Every update has the scale of the whole batch: the weights of its tokens are multiplied by (sum of the batch's weights) /
-(sum of its own). How many rows share a forward pass, and how many ranks share the passes, changes nothing but the last
+Every update has the scale of the whole batch (`StepData.scale`). How many rows share a forward pass, and how many ranks share the passes, changes nothing but the last
 bits. Every rank has all rows, takes its share of the passes, and then has the log-probabilities of all of them, so that
 what is measured is the same everywhere.
 """
@@ -290,9 +289,8 @@ class Learner:
         self, step: StepState, plan: list[list[int]], *, first: bool, anchored: bool
     ) -> float:
         """Accumulate the gradient of one part of the rows over its forward passes; returns this rank's loss."""
-        weights = step.data.weights
         cells = step.data.sequences.cells_of([r for rows in plan for r in rows])
-        scale = float(weights.sum(dtype=np.float64)) / float(weights[cells].sum(dtype=np.float64))
+        scale = step.data.scale(cells, summed=step.settings.aggregation == "step_sum")
         lazily = step.settings.kl_reference == "initial" and not anchored
         reference = step.reference if lazily else None
         arrays = [step.new, step.entropy, *([] if reference is None else [reference])]

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from services.trainer.ledger.records import UNKNOWN as UNKNOWN
 from services.trainer.ledger.records import step_records, versions_of
 from services.trainer.ledger.rows import NO_TOKENS as NO_TOKENS
+from services.trainer.ledger.rows import NOT_WHOLE as NOT_WHOLE
 from services.trainer.ledger.rows import OVER_BUDGET as OVER_BUDGET
 from services.trainer.ledger.rows import STALE as STALE
 from services.trainer.ledger.rows import TOO_LONG as TOO_LONG
@@ -29,7 +30,7 @@ from triforge.algorithms.credit import (
 )
 from triforge.algorithms.filters import LOW_SPREAD, spread_filter
 from triforge.algorithms.presets import Preset
-from triforge.algorithms.shapers import Acted, shaped
+from triforge.algorithms.shapers import Acted, shaped, used_up
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
 from triforge.messages import (
     JudgedGroup,
@@ -196,17 +197,15 @@ def _program_credit(
 def _played(group: JudgedGroup, preset: Preset) -> Played:
     """The states that the group's steps were taken in, and what is taken off their rewards."""
     trajectories = group.played.trajectories
+    acted = [
+        [Acted(step.end - step.start, step.action_valid) for step in t.steps] for t in trajectories
+    ]
+    turns = group.played.group.max_steps
     return Played(
         observations=[[_state(step) for step in t.steps] for t in trajectories],
         actions=[[step.action for step in t.steps] for t in trajectories],
-        shaped=[
-            shaped(
-                [Acted(step.end - step.start, step.action_valid) for step in t.steps],
-                max_steps=group.played.group.max_steps,
-                preset=preset,
-            )
-            for t in trajectories
-        ],
+        shaped=[shaped(steps, preset=preset) for steps in acted],
+        endings=[used_up(steps, max_steps=turns, preset=preset) for steps in acted],
     )
 
 
@@ -284,6 +283,11 @@ def _policy_drafts(
                 trajectory.id, trajectory.group_id, segment.images, rewards,
             )  # fmt: skip
             drafts.append((draft, used))
+    if preset.job == "dpo_pair" and any(r["reason"] not in ("", NO_TOKENS) for r in records):
+        for _, used in drafts:
+            for record in used:
+                record["reason"] = NOT_WHOLE
+        return []
     return drafts
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.estimators import whitened
+from triforge.algorithms.imitation import NO_PAIR
 from triforge.algorithms.presets import Preset
 from triforge.messages import PlacedImage, TrainRow
 
@@ -17,6 +18,7 @@ OVER_BUDGET = "over max_rows"
 STALE = "stale weight version"
 TOO_LONG = "longer than max_tokens"
 NO_TOKENS = "no sampled tokens"
+NOT_WHOLE = "trajectory is not whole"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,12 +79,12 @@ def policy_rows(
     drafts: list[tuple[Draft, list[dict[str, Any]]]], preset: Preset, limits: Limits, seed: int
 ) -> list[TrainRow]:
     """The policy's rows, at most `max_rows` of them; the records of their spans learn weight, advantage or reason."""
-    kept = _drawn(len(drafts), limits.max_rows, seed)
-    chosen = [drafts[i] for i in sorted(kept)]
-    for i, (_, records) in enumerate(drafts):
-        if i not in kept:
-            for record in records:
-                record["reason"] = OVER_BUDGET
+    if preset.job == "dpo_pair":
+        chosen = _pairs(drafts, limits.max_rows, seed)
+    else:
+        kept = _drawn(len(drafts), limits.max_rows, seed)
+        chosen = [drafts[i] for i in sorted(kept)]
+        _leave_out([d for i, d in enumerate(drafts) if i not in kept], OVER_BUDGET)
     by_learner = preset.kl_placement == "reward" or preset.needs_critic
     if preset.whiten and not by_learner:
         _whiten(chosen, preset)
@@ -98,6 +100,36 @@ def policy_rows(
             row = _with_rewards(row, draft.spans, brought)
         rows.append(row)
     return rows
+
+
+def _pairs(
+    drafts: list[tuple[Draft, list[dict[str, Any]]]], max_rows: int, seed: int
+) -> list[tuple[Draft, list[dict[str, Any]]]]:
+    """Rows to pair: a trajectory's score is a sum over all it wrote, so trajectories are drawn whole, in pairs or not at all."""
+    wholes: dict[str, list[tuple[Draft, list[dict[str, Any]]]]] = {}
+    for draft, records in drafts:
+        wholes.setdefault(draft.trajectory, []).append((draft, records))
+    order = list(wholes)
+    if max_rows:
+        random.Random(seed).shuffle(order)  # noqa: S311 (a draw, not a secret)
+    kept, room = set[str](), max_rows or len(drafts)
+    for name in order:
+        if len(wholes[name]) <= room:
+            kept.add(name)
+            room -= len(wholes[name])
+    _leave_out([d for d in drafts if d[0].trajectory not in kept], OVER_BUDGET)
+    chosen = [d for d in drafts if d[0].trajectory in kept]
+    sides: dict[str, set[bool]] = {}
+    for draft, _ in chosen:
+        sides.setdefault(draft.task_id, set()).add(draft.spans[0].advantage > 0)
+    _leave_out([d for d in chosen if len(sides[d[0].task_id]) < 2], NO_PAIR)
+    return [d for d in chosen if len(sides[d[0].task_id]) == 2]
+
+
+def _leave_out(drafts: list[tuple[Draft, list[dict[str, Any]]]], why: str) -> None:
+    for _, records in drafts:
+        for record in records:
+            record["reason"] = why
 
 
 def _due(chosen: list[tuple[Draft, list[dict[str, Any]]]]) -> dict[tuple[str, int], float]:

@@ -45,6 +45,18 @@ class StepData:
         found: npt.NDArray[np.bool_] = self.lags == 0
         return found
 
+    def scale(self, cells: Ints, *, summed: bool) -> float:
+        """What the weights of an update's tokens are multiplied with, so that it has the scale of the whole batch.
+
+        It is (sum of the batch's weights) / (sum of the update's), and the mean of all updates, each by its share, is the
+        batch. Where tokens are summed up (`step_sum`), weights sum to more in long responses, which must not be divided
+        away: there the share of an update is that of its responses.
+        """
+        if summed:
+            return len(np.unique(self.responses)) / len(np.unique(self.responses[cells]))
+        whole = float(self.weights.sum(dtype=np.float64))
+        return whole / float(self.weights[cells].sum(dtype=np.float64))
+
     @staticmethod
     def from_rows(
         rows: Sequence[TrainRow], *, max_tokens: int, vocabulary: int, version: int

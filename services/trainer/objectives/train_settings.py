@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from triforge.algorithms.aggregation import Aggregation
 from triforge.algorithms.off_policy import Correction, Level, Mode
 from triforge.algorithms.policy_losses import Job, Loss, LossRule
 from triforge.config import CriticSection, LearnerSection
@@ -51,7 +52,7 @@ class TrainSettings(BaseModel):
     Attributes:
         model_path: the run's initial model folder, also the anchor of `kl_reference = "initial"`.
         learner: optimiser section of the role.
-        job: see `triforge.algorithms.presets.Preset`, as for all fields up to `opsm_delta`;
+        job: see `triforge.algorithms.presets.Preset`, as for all fields up to `aggregation`;
             `off_policy`, the cap and the band are the ones in force.
         auxiliary: objectives beside the policy gradient.
         critic: how a critic estimates the advantages; None is no critic.
@@ -89,6 +90,7 @@ class TrainSettings(BaseModel):
     off_policy_veto: NonNegative | None = 1e-4
     off_policy_normalize: bool = False
     opsm_delta: NonNegative | None = None
+    aggregation: Aggregation = "step_mean"
     auxiliary: AuxiliarySettings = AuxiliarySettings()
     critic: CriticRule | None = None
     critic_learner: CriticSection = CriticSection()

@@ -5,7 +5,7 @@ import pytest
 from triforge.algorithms.credit import Played, policy_credit
 from triforge.algorithms.filters import spread_filter
 from triforge.algorithms.presets import resolve
-from triforge.algorithms.shapers import Acted, overlong_penalty, shaped
+from triforge.algorithms.shapers import Acted, overlong_penalty, shaped, used_up
 from triforge.errors import ConfigError, InputError
 
 STEPS = [Acted(3, True), Acted(5, False)]
@@ -26,16 +26,43 @@ def test_without_a_limit_nothing_is_too_long_and_without_a_buffer_the_penalty_is
 
 
 def test_each_penalty_stands_where_it_was_earned():
-    def of(**knobs):
-        return shaped(STEPS, max_steps=2, preset=resolve("grpo", knobs))
+    def of(turns=2, steps=STEPS, **knobs):
+        preset = resolve("grpo", knobs)
+        return shaped(steps, preset=preset), used_up(steps, max_steps=turns, preset=preset)
 
-    assert of() == [0.0, 0.0]
-    assert of(invalid_action_penalty=0.1) == [0.0, -0.1]
-    assert of(step_cost=0.25) == [-0.25, -0.25]
-    assert of(turn_limit_penalty=0.5) == [0.0, -0.5]
-    assert of(overlong_limit=10, overlong_buffer=4) == [0.0, -0.5]
-    assert shaped(STEPS, max_steps=3, preset=resolve("grpo", {"turn_limit_penalty": 1})) == [0, 0]
-    assert shaped([], max_steps=1, preset=resolve("grpo", {"turn_limit_penalty": 1})) == []
+    assert of() == ([0.0, 0.0], 0.0)
+    assert of(invalid_action_penalty=0.1) == ([0.0, -0.1], 0.0)
+    assert of(step_cost=0.25) == ([-0.25, -0.25], 0.0)
+    assert of(turn_limit_penalty=0.5) == ([0.0, 0.0], -0.5)
+    assert of(overlong_limit=10, overlong_buffer=4) == ([0.0, 0.0], -0.5)
+    assert of(turns=3, turn_limit_penalty=1) == ([0.0, 0.0], 0.0)
+    assert of(turns=1, steps=[], turn_limit_penalty=1) == ([], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("preset", "knobs", "expected"),
+    [
+        # votes of +1 on the first and third of four steps; costs of 1, 2, 4 and 8 and an end of 16
+        ("rlanything", {}, (2 - 1, None, 2 - 4 - 16, None)),
+        ("gigpo", {"use_votes": True}, (1 - 1 - 2, None, 1 + 1 - 4 - 8 - 16, None)),
+        ("gigpo", {}, (-1, -2, -4, 1 - 8 - 16)),
+    ],
+)
+def test_no_penalty_is_lost_with_a_step_that_nobody_judged(preset, knobs, expected):
+    costs = [-1.0, -2.0, -4.0, -8.0]
+    played = Played([["o"] * 4], [["a"] * 4], shaped=[costs], endings=[-16.0])
+    votes = [[[1], [], [1], []]]
+    credit = policy_credit([1], votes, preset=resolve(preset, knobs), played=played)
+    assert credit.rewards == (expected,)
+    bare = Played([["o"] * 4], [["a"] * 4], endings=[-16.0])
+    alone = policy_credit([1], votes, preset=resolve(preset, knobs), played=bare)
+    assert alone.rewards[0][0] == credit.rewards[0][0] + (3 if preset == "gigpo" and knobs else 1)
+
+
+def test_where_trajectories_are_compared_what_they_used_up_stands_on_every_step():
+    played = Played([["o"] * 2], [["a"] * 2], shaped=[[-0.1, 0.0]], endings=[-0.5])
+    credit = policy_credit([1], [[[], []]], preset=resolve("grpo"), played=played)
+    assert credit.rewards == (pytest.approx((0.4, 0.4)),)
 
 
 def test_where_trajectories_are_compared_the_penalties_of_all_steps_add_up():

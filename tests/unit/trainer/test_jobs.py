@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import torch
 from services.trainer.learner.learner import Learner
 from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
-from tests.unit.trainer.played import group_task, judged
+from tests.unit.trainer.played import group_task, judged, task_of, trajectory
 from triforge.algorithms.presets import resolve
 from triforge.errors import ConfigError
-from triforge.messages import JudgedGroup, TrainRow
+from triforge.messages import JudgedGroup, TrainRow, TrajectoryGroup
 
 NO_KL = {"kl_beta": 0.0}
 
@@ -177,6 +178,64 @@ def test_pairs_need_a_success_and_a_failure_of_one_task():
     ledger = keep([played("g", [1, -1, -1]), played("h", [1, 1])], **knobs)
     assert shares(ledger) == [1.0, -1.0, -1.0]
     assert ledger.reasons == {"trained": 3, "no pair": 2}
+
+
+def halves(group_id: str, outcomes: list[int | None]) -> JudgedGroup:
+    """Trajectories of two rows each."""
+    group = group_task(group_id, task_id=group_id, rollouts=len(outcomes))
+    return JudgedGroup(
+        played=TrajectoryGroup(
+            group=group, task=task_of(group), trajectories=tuple(
+                trajectory(group, n, outcome=outcome, lengths=[2, 3], segments=[0, 1])
+                for n, outcome in enumerate(outcomes)
+            ),
+        ),
+        votes=(None,) * len(outcomes),
+    )  # fmt: skip
+
+
+def cut(group: JudgedGroup, index: int) -> JudgedGroup:
+    """The same with the last response of a trajectory broken off."""
+    played = group.played
+    trajectories = list(played.trajectories)
+    first, last = trajectories[index].steps
+    steps = (first, last.model_copy(update={"finish": "length"}))
+    trajectories[index] = trajectories[index].model_copy(update={"steps": steps})
+    update = {"played": played.model_copy(update={"trajectories": tuple(trajectories)})}
+    return group.model_copy(update=update)
+
+
+def test_a_trajectory_that_is_not_whole_is_left_out_of_the_pairs_and_so_are_those_it_leaves_alone():
+    knobs: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
+    groups = [cut(halves("g", [1, -1, -1]), 1), cut(halves("h", [1, -1]), 0)]
+    ledger = keep(groups, truncated="mask", **knobs)
+    assert {row.key for row in ledger.policy_rows} == {"g-00/0", "g-00/1", "g-02/0", "g-02/1"}
+    assert ledger.reasons == {
+        "trained": 4, "truncated response": 2, "trajectory is not whole": 2, "no pair": 2,
+    }  # fmt: skip
+    assert len(keep(groups, truncated="keep", **knobs).policy_rows) == 10
+
+
+@pytest.mark.parametrize("room", [3, 4, 7])
+def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sides(room: int):
+    groups = [halves(name, [1, -1]) for name in "ghi"]
+    knobs: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
+    found = Counter[int]()
+    for seed in range(20):
+        ledger = keep_ledger(
+            groups, preset=resolve("grpo", knobs), policy_version=1, reward_version=1, seed=seed,
+            policy_limits=Limits(max_tokens=99, max_rows=room), reward_limits=Limits(max_tokens=9, max_rows=0),
+        )  # fmt: skip
+        keys = Counter(row.key.partition("/")[0] for row in ledger.policy_rows)
+        assert len(ledger.policy_rows) <= room
+        assert set(keys.values()) <= {2}
+        sides = Counter(row.task_id for row in ledger.policy_rows)
+        assert set(sides.values()) <= {4}
+        assert ledger.reasons["over max_rows"] + ledger.reasons["no pair"] == 12 - sum(
+            keys.values()
+        )
+        found[len(keys)] += 1
+    assert set(found) == ({0} if room < 4 else {0, 2})
 
 
 @pytest.mark.parametrize(

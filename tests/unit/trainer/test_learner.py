@@ -67,6 +67,30 @@ def test_every_update_has_the_scale_of_the_whole_batch(
     assert report.metrics["loss"] == pytest.approx(-2.0, abs=1e-4)
 
 
+def test_where_tokens_are_summed_up_a_long_response_counts_for_more_in_its_update_too(
+    model_folder: Path, make_batch: MakeBatch
+):
+    """Responses of 9, 1 and 1 tokens of weight 1 / (3 * 10), ratio and advantage 1: a loss of -9 / 10 and one of -2 / 20."""
+    three = [
+        TrainRow(
+            key=str(n), ids=tuple(range(5, 15)), logprobs=(0.0,) * 10, advantages=(1.0,) * 10, task_id="t",
+            weights=(0.0, *[1 / 30] * count, *[0.0] * (9 - count)), versions=(7,) * 10,
+        )
+        for n, count in enumerate((9, 1, 1))
+    ]  # fmt: skip
+    knobs = {"num_rows": 3, "kl_beta": 0.0, "log_ratio_clamp": 1e-9}
+
+    def loss(updates: int, aggregation: str) -> float:
+        batch = make_batch(
+            version=7, updates_per_step=updates, learning_rate=1e-12, aggregation=aggregation, **knobs
+        )  # fmt: skip
+        return Learner.fresh(model_folder).train(batch, three).metrics["loss"]
+
+    assert loss(1, "step_sum") == pytest.approx(-11 / 30)
+    assert loss(2, "step_sum") == pytest.approx((-0.9 - 0.1) / 2)
+    assert loss(2, "token_mean") == pytest.approx(-11 / 30)  # every update has the batch's scale
+
+
 def test_nothing_is_dropped_and_every_epoch_sees_everything(
     model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
 ):
