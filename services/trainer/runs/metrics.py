@@ -105,7 +105,7 @@ class Staleness(Collector):
         )
         for role, counts in self._counts.items():
             total, buckets = 0, []
-            for lag, count in zip((*map(str, _LAGS), "+Inf"), counts, strict=True):
+            for lag, count in zip((*(f"{lag}.0" for lag in _LAGS), "+Inf"), counts, strict=True):
                 total += count
                 buckets.append((lag, float(total)))
             family.add_metric([role], buckets, float(self._sums[role]))

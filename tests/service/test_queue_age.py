@@ -1,0 +1,34 @@
+"""How long errands have waited, as a real queue tells it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import redis
+
+from tests.service.test_rollout_worker import group
+from triforge.queues import ROLLOUT_QUEUE, Wire
+from triforge.queues.names import SENT_AT
+
+
+async def test_the_age_of_a_queue_is_that_of_its_oldest_errand(wire: Wire, redis_url: str) -> None:
+    assert await wire.oldest_s(ROLLOUT_QUEUE) == 0.0
+    before = time.time()
+    await wire.send_rollout(group())
+    await wire.send_rollout(group())
+    assert await wire.depth(ROLLOUT_QUEUE) == 2
+    assert 0.0 <= await wire.oldest_s(ROLLOUT_QUEUE) <= time.time() - before
+    with redis.Redis.from_url(redis_url) as client:  # as if the first one had come an hour ago
+        message = json.loads(client.lindex(ROLLOUT_QUEUE, -1))  # type: ignore[arg-type]
+        message["headers"][SENT_AT] -= 3600
+        client.lset(ROLLOUT_QUEUE, -1, json.dumps(message))
+    assert 3600 <= await wire.oldest_s(ROLLOUT_QUEUE) < 3600 + 600
+
+
+async def test_what_others_put_into_a_queue_has_no_age(wire: Wire, redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        for text in ("no JSON", "[]", "{}", '{"headers": {"triforge_sent_at": "yesterday"}}'):
+            client.delete(ROLLOUT_QUEUE)
+            client.lpush(ROLLOUT_QUEUE, text)
+            assert await wire.oldest_s(ROLLOUT_QUEUE) == 0.0, text

@@ -1,0 +1,115 @@
+"""What the trainer shows of the deployment when Prometheus asks, and of runs as they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.trainer.runs.deployment import DeploymentGauges
+from services.trainer.runs.metrics import Staleness, StepGauges
+from tests.unit.trainer.test_metrics import record
+from triforge.errors import UnavailableError
+from triforge.store.artifacts import ArtifactStore
+
+
+class Queues:
+    def __init__(self) -> None:
+        self.away = False
+
+    async def depth(self, queue: str) -> int:
+        if self.away:
+            raise UnavailableError("Redis does not answer")
+        return len(queue)
+
+    async def oldest_s(self, queue: str) -> float:
+        return 2.5
+
+
+class Runs:
+    def __init__(self) -> None:
+        self.away = False
+
+    def count_by_status(self) -> dict[str, int]:
+        if self.away:
+            raise UnavailableError("the database does not answer")
+        return {"running": 1, "failed": 2}
+
+
+async def test_queues_runs_and_room_are_shown_as_they_are(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    await DeploymentGauges(Queues(), Runs(), ArtifactStore(str(tmp_path)), registry).refresh()
+
+    def shown(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"triforge_trainer_{name}", labels)
+
+    assert shown("broker_up") == 1
+    assert shown("queue_depth", queue="rollout") == 7
+    assert shown("queue_oldest_seconds", queue="judge") == 2.5
+    assert [shown("runs", status=s) for s in ("running", "failed", "queued")] == [1, 2, 0]
+    free, size = shown("artifacts_free_bytes"), shown("artifacts_size_bytes")
+    assert free is not None
+    assert size is not None
+    assert 0 < free < size
+
+
+async def test_what_is_away_keeps_its_last_numbers_and_hides_nothing_else(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    queues, runs = Queues(), Runs()
+    gauges = DeploymentGauges(queues, runs, ArtifactStore(str(tmp_path)), registry)
+    await gauges.refresh()
+    queues.away = runs.away = True
+    await gauges.refresh()
+    assert registry.get_sample_value("triforge_trainer_broker_up") == 0
+    assert registry.get_sample_value("triforge_trainer_queue_depth", {"queue": "rollout"}) == 7
+    assert registry.get_sample_value("triforge_trainer_runs", {"status": "failed"}) == 2
+
+
+def test_a_store_that_is_no_folder_shows_no_room() -> None:
+    registry = CollectorRegistry()
+    DeploymentGauges(Queues(), Runs(), ArtifactStore("memory://a"), registry)
+    names = {family.name for family in registry.collect()}
+    assert "triforge_trainer_queue_depth" in names
+    assert not any("artifacts" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("bound", "count"),
+    [("0.0", 10), ("1.0", 30), ("2.0", 30), ("4.0", 35), ("16.0", 35), ("+Inf", 36)],
+)
+def test_staleness_is_a_histogram_of_tokens(bound: str, count: float) -> None:
+    registry = CollectorRegistry()
+    staleness = Staleness(registry)
+    staleness.add("acts", {0: 10, 1: 15})
+    staleness.add("acts", {1: 5, 3: 5, 40: 1})
+
+    def shown(name: str, **labels: str) -> float | None:
+        full = f"triforge_trainer_staleness_versions_{name}"
+        return registry.get_sample_value(full, {"role": "acts", **labels})
+
+    assert shown("bucket", le=bound) == count
+    assert (shown("count"), shown("sum")) == (36, 15 + 5 + 15 + 40)
+
+
+def test_a_committed_step_shows_its_phases_versions_and_skipped_updates() -> None:
+    registry = CollectorRegistry()
+    gauges = StepGauges(registry)
+    measures = {
+        "seconds/play": 3.0,
+        "seconds/train": 8.0,
+        "seconds/overlap": 1.0,
+        "policy/skipped_updates": 2.0,
+    }
+    gauges.show(record("run-1", 1, **measures), "pool-1")
+    gauges.show(record("run-1", 2, **measures), "pool-1")
+
+    def shown(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"triforge_trainer_{name}", labels)
+
+    assert shown("phase_seconds_sum", phase="play") == 6.0
+    assert shown("phase_seconds_count", phase="train") == 2.0
+    assert shown("phase_seconds_count", phase="overlap") is None
+    assert shown("skipped_updates_total", role="acts") == 4.0
+    assert shown("skipped_updates_total", role="judges") == 0.0
+    assert shown("weight_version", role="judges") == 1.0
