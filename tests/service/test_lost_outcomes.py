@@ -131,7 +131,7 @@ async def test_an_outcome_that_another_worker_holds_is_dropped_here(
     async with wire.lease(outcome_errand("g")):
         await AdaptWorker(wire=wire, adapter=mine).handle(outcome())  # type: ignore[arg-type]
     assert mine.seen == 0
-    assert await raw.smembers("tf:outcomes") == {"g"}, "it is missed if the holder dies"
+    assert await raw.zrange("tf:outcomes", 0, -1) == ["g"], "it is missed if the holder dies"
 
 
 async def test_an_outcome_that_kills_every_worker_is_given_up(

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _INDEX = "tf:outcomes"
 _WEEK_S = 7 * 24 * 3600
+_AT_ONCE = 500  # outcomes that are looked at, the oldest: workers take them in this order
 _MOST = 8  # times that an outcome is sent again; each waits twice as long as the one before
 
 
@@ -53,13 +54,13 @@ class Outcomes:
         """Note an outcome before it is sent."""
         pipe = self._redis.pipeline()
         pipe.set(_payload(outcome.group_id), outcome.model_dump_json(), ex=_WEEK_S)
-        pipe.sadd(_INDEX, outcome.group_id)
+        pipe.zadd(_INDEX, {outcome.group_id: time.time()}, nx=True)
         await self._call(pipe.execute())
 
     async def done(self, group_id: str) -> None:
         """Nothing is left to do about an outcome, or nothing can be done."""
         pipe = self._redis.pipeline()
-        pipe.srem(_INDEX, group_id)
+        pipe.zrem(_INDEX, group_id)
         pipe.delete(_payload(group_id), _count(group_id), _pause(group_id))
         await self._call(pipe.execute())
 
@@ -74,31 +75,34 @@ class Outcomes:
             lease_s: the first pause after one was sent again; it doubles.
             resend_s: one that nobody has begun is lost when the queue was empty for so long.
         """
-        names = {str(name) for name in await self._call(self._redis.smembers(_INDEX))}
-        self._idle = {name: idle for name, idle in self._idle.items() if name in names}
+        names = await self._call(self._redis.zrange(_INDEX, 0, _AT_ONCE - 1))
+        self._idle = {name: idle for name, idle in self._idle.items() if name in set(names)}
         if not names:
             return []
-        empty = not await self._call(self._redis.llen(ADAPT_QUEUE))
-        found = [await self._look(name, empty, lease_s, resend_s) for name in sorted(names)]
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.llen(ADAPT_QUEUE)
+        for name in names:
+            pipe.exists(f"tf:lease:{outcome_errand(name)}", _pause(name))
+            pipe.exists(f"tf:started:{outcome_errand(name)}")
+        waiting, *marks = await self._call(pipe.execute())
+        lost = [
+            name
+            for name, busy, begun in zip(names, marks[::2], marks[1::2], strict=True)
+            if self._is_lost(name, bool(busy), bool(begun), waiting == 0, resend_s)
+        ]
+        found = [await self._claim(name, lease_s) for name in lost]
         return [outcome for outcome in found if outcome is not None]
 
-    async def _look(
-        self, name: str, empty: bool, lease_s: float, resend_s: float
-    ) -> TaskOutcome | None:
-        pipe = self._redis.pipeline()
-        pipe.exists(f"tf:lease:{outcome_errand(name)}", _pause(name))
-        pipe.exists(f"tf:started:{outcome_errand(name)}")
-        busy, begun = await self._call(pipe.execute())
+    def _is_lost(self, name: str, busy: bool, begun: bool, empty: bool, resend_s: float) -> bool:
+        """Whether nobody was at it the last time and nobody is now."""
         if busy or not (begun or empty):
             self._idle.pop(name, None)
-            return None
+            return False
         now, idle = self._clock(), self._idle.get(name)
-        if idle is None or idle.begun != bool(begun):
-            self._idle[name] = _Idle(now, bool(begun))
-            return None
-        if not begun and now - idle.since < resend_s:
-            return None
-        return await self._claim(name, lease_s)
+        if idle is None or idle.begun != begun:
+            self._idle[name] = _Idle(now, begun)
+            return False
+        return begun or now - idle.since >= resend_s
 
     async def _claim(self, name: str, lease_s: float) -> TaskOutcome | None:
         """Take the right to send it again, for longer each time."""

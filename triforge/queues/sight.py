@@ -15,14 +15,12 @@ class Seen:
     """Where a group stands.
 
     Attributes:
-        announced: nothing of it is missing.
         played: its trajectories are all there.
         begun: its errands that some worker ever held: the group's own, its trajectories', its tests'.
         held: those that some worker holds now.
-        judged: those that have votes or tests.
+        judged: those that have votes or tests; only looked at where one was begun that nobody holds.
     """
 
-    announced: bool
     played: bool
     begun: frozenset[str]
     held: frozenset[str]
@@ -31,6 +29,15 @@ class Seen:
 
 class Sight(Connection):
     """Looks at groups without touching them."""
+
+    async def announced(self, group_ids: Sequence[str]) -> set[str]:
+        """Those of which nothing is missing."""
+        found: set[str] = set()
+        for first in range(0, len(group_ids), _AT_ONCE):
+            names = group_ids[first : first + _AT_ONCE]
+            marks = await self._call(self._redis.mget([f"tf:announced:{name}" for name in names]))
+            found |= {name for name, mark in zip(names, marks, strict=True) if mark}
+        return found
 
     async def see(self, groups: Sequence[tuple[str, Sequence[str]]]) -> list[Seen]:
         """Where groups stand.
@@ -49,23 +56,29 @@ class Sight(Connection):
         pipe = self._redis.pipeline(transaction=False)
         for group_id, parts in groups:
             errands = (group_id, *parts)
-            pipe.mget([f"tf:started:{name}" for name in errands])
-            pipe.mget([f"tf:lease:{name}" for name in errands])
-            pipe.hkeys(f"tf:votes:{group_id}")
+            marks = [f"tf:started:{name}" for name in errands]
+            pipe.mget([*marks, *(f"tf:lease:{name}" for name in errands)])
             pipe.exists(f"tf:group:{group_id}")
-            pipe.exists(f"tf:announced:{group_id}")
         replies = await self._call(pipe.execute())
-        found = []
-        for place, (group_id, parts) in enumerate(groups):
-            begun, held, judged, played, announced = replies[5 * place : 5 * place + 5]
+        marked = []
+        for (group_id, parts), marks in zip(groups, replies[::2], strict=True):
             names = (group_id, *parts)
-            found.append(
-                Seen(
-                    announced=bool(announced),
-                    played=bool(played),
-                    begun=frozenset(n for n, mark in zip(names, begun, strict=True) if mark),
-                    held=frozenset(n for n, token in zip(names, held, strict=True) if token),
-                    judged=frozenset(judged),
-                )
+            begun = {n for n, mark in zip(names, marks[: len(names)], strict=True) if mark}
+            held = {n for n, token in zip(names, marks[len(names) :], strict=True) if token}
+            marked.append((group_id, frozenset(begun), frozenset(held)))
+        judged = await self._judged([g for g, begun, held in marked if begun - held - {g}])
+        return [
+            Seen(
+                played=bool(played), begun=begun, held=held, judged=judged.get(group_id, frozenset())
             )
-        return found
+            for (group_id, begun, held), played in zip(marked, replies[1::2], strict=True)
+        ]  # fmt: skip
+
+    async def _judged(self, group_ids: Sequence[str]) -> dict[str, frozenset[str]]:
+        if not group_ids:
+            return {}
+        pipe = self._redis.pipeline(transaction=False)
+        for group_id in group_ids:
+            pipe.hkeys(f"tf:votes:{group_id}")
+        replies = await self._call(pipe.execute())
+        return {g: frozenset(names) for g, names in zip(group_ids, replies, strict=True)}

@@ -103,6 +103,8 @@ class Conductor:
                     await self._conduct(run)
             except Superseded:
                 log.warning("run %s is conducted by another process now", run.id)
+                await self._told[1].close()
+                self._said, self._told = None, ("", Reporting())
 
     async def _conduct(self, run: RunState) -> None:
         parts = self._parts

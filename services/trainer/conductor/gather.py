@@ -32,6 +32,7 @@ from triforge.rollout.judging import judge_task
 log = logging.getLogger(__name__)
 
 _BLOCK_S = 0.5  # how long one read of the stream waits
+_REST = 3  # after a look there is rest for so many times as long as it took
 _REPLAYS = 2  # times that a group of foreign weights is played again before it is taken as it is
 
 _T = TypeVar("_T")
@@ -197,8 +198,10 @@ class Gatherer:
             if group_id in self._flights:
                 await self._land(self._flights[group_id])
         if self._clock() - self._swept > self._sweep_s:
+            begun = self._clock()
             await self._sweep()
-            self._swept = self._clock()
+            # with very many in flight a look takes long: it must not take all the time
+            self._swept = self._clock() + _REST * (self._clock() - begun)
 
     async def meanwhile(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Do something else while groups land beside it.
@@ -310,19 +313,22 @@ class Gatherer:
 
     async def _sweep(self) -> None:
         """Land what was announced unheard, and send again what nobody works on."""
+        begun_at = self._clock()
+        for group_id in await self._wire.announced(list(self._flights)):
+            if group_id in self._flights:
+                await self._land(self._flights[group_id])
         waiting = await self._wire.depth(ROLLOUT_QUEUE) + await self._wire.depth(JUDGE_QUEUE)
-        flights = list(self._flights.items())
+        # nothing younger than a lease can be lost
+        flights = [f for f in self._flights.items() if begun_at - f[1].sent.at >= self._lease_s]
         stands = await self._wire.see([(name, judged_parts(f.task)) for name, f in flights])
         found = list(zip(flights, stands, strict=True))
         begun = [f.sent.at for (name, f), seen in found if name in seen.begun]
         look = Look(
-            now=self._clock(), waiting=waiting, youngest=max(begun, default=-math.inf),
+            now=begun_at, waiting=waiting, youngest=max(begun, default=-math.inf),
             lease_s=self._lease_s, resend_s=self._resend_s,
         )  # fmt: skip
         for (group_id, flight), seen in found:
             if self._flights.get(group_id) is not flight:
-                continue
-            if seen.announced and await self._land(flight):
                 continue
             if look.is_lost(group_id, flight.sent, seen):
                 await self._wire.send_rollout(flight.task)

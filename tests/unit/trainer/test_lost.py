@@ -17,7 +17,7 @@ def look(now: float = 1000.0, *, waiting: int = 0, youngest: float = 0.0) -> Loo
 
 def seen(*, begun: str = "", held: str = "", judged: str = "", played: bool = False) -> Seen:
     return Seen(
-        announced=False, played=played, begun=frozenset(begun.split()), held=frozenset(held.split()),
+        played=played, begun=frozenset(begun.split()), held=frozenset(held.split()),
         judged=frozenset(judged.split()),
     )  # fmt: skip
 
