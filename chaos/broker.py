@@ -141,7 +141,7 @@ class Broker:
     def is_adapted(self, group_id: str) -> bool:
         """Whether nobody waits any more for what adaptation does with a group."""
         with contextlib.suppress(RedisError):
-            return not self._redis.hexists("tf:outcomes", group_id)
+            return self._redis.zscore("tf:outcomes", group_id) is None
         return False
 
     def is_played(self, group_id: str) -> bool:
