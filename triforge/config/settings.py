@@ -22,7 +22,9 @@ class Settings(Section):
         default="sqlite:///var/triforge.sqlite", description="SQLAlchemy URL of the store."
     )
     artifacts_url: str = Field(
-        default="var/artifacts", description="Folder or fsspec URL of the artifact store."
+        default="var/artifacts",
+        description="Folder or fsspec URL of the artifact store. A URL needs a folder for weights behind a #: "
+        "`s3://bucket/prefix#/data/artifacts` (extra `s3`).",
     )
     config: str = Field(default="", description="TOML document that runs start from.")
     host: str = Field(default="127.0.0.1", description="Address the doors listen on.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triforge.config import RunConfig, Settings
 from triforge.doctor.findings import Finding, bad, ok
-from triforge.doctor.machine import LEARNER, LOCAL_ENGINE, disks, packages, sandbox
+from triforge.doctor.machine import LEARNER, LOCAL_ENGINE, disks, extras, packages, sandbox
 from triforge.doctor.models import models
 from triforge.doctor.rooms import engines, rooms
 from triforge.doctor.stores import artifacts, broker, database
@@ -34,8 +34,10 @@ async def examine(
     if config is not None and document is not None:
         layout, planned = _plan(config, settings, document, state)
         serves = layout is None or any(spec.name.startswith("engine-") for spec in layout.specs)
-        wanted = LEARNER | LOCAL_ENGINE if serves else LEARNER
+        wanted = LEARNER | (LOCAL_ENGINE if serves else {}) | extras(settings, config)
         return [*found, *packages(wanted), *models(config), *planned]
+    asked = extras(settings, None)
+    found += packages(asked) if asked else []
     found += await asyncio.to_thread(database, settings.database_url)
     found += await asyncio.to_thread(artifacts, settings.artifacts_url)
     return [*found, *await broker(settings), *await rooms(settings), *await engines(settings)]

@@ -6,16 +6,18 @@ stores promise it for a single put.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from triforge.errors import InputError, NotFoundError, StorageError
+from triforge.errors import InputError, NotFoundError, StorageError, UnavailableError
 
 _REASONS = {
     errno.ENOSPC: "the disk is full; free space or point TRIFORGE_ARTIFACTS_URL elsewhere",
@@ -39,12 +41,15 @@ class ArtifactStore:
     that `write` returned works as well.
 
     Args:
-        url: local folder (created on first write) or fsspec URL such as `s3://bucket/prefix`.
+        url: local folder (created on first write) or fsspec URL such as `s3://bucket/prefix`. Engines load weights from
+            disks, so beside a URL stands the folder for them: `s3://bucket/prefix#/data/artifacts`.
     """
 
     def __init__(self, url: str) -> None:
+        address, _, beside = url.partition("#") if "://" in url else (url, "", "")
         try:
-            found, root = fsspec.core.url_to_fs(url)
+            # Other processes write as well, so what was listed once is not believed.
+            found, root = fsspec.core.url_to_fs(address, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             raise StorageError(
                 f"TRIFORGE_ARTIFACTS_URL {url!r}: given a URL that fsspec cannot open ({error}), expected a folder or a "
@@ -53,6 +58,12 @@ class ArtifactStore:
         self._fs: Any = found
         self.is_local = isinstance(found, LocalFileSystem)
         self.root = str(Path(root).resolve()) if self.is_local else str(root).rstrip("/")
+        # Where folders lie that are read by path; None where there is no such place.
+        self._folder = Path(self.root) if self.is_local else Path(beside) if beside else None
+        if self._folder is not None and not self._folder.is_absolute():
+            raise StorageError(
+                f"TRIFORGE_ARTIFACTS_URL {url!r}: given the relative folder {beside!r}, expected one that begins with /"
+            )
 
     def uri(self, name: str) -> str:
         """The URI of a name: a plain absolute path when the store is local."""
@@ -60,6 +71,9 @@ class ArtifactStore:
         return path if self.is_local else cast("str", self._fs.unstrip_protocol(path))
 
     def _path(self, name: str) -> str:
+        return f"{self.root}/{self._inner(name)}"
+
+    def _inner(self, name: str) -> str:
         inner = name
         for root in (self.root, "" if self.is_local else self._fs.unstrip_protocol(self.root)):
             if root and name.startswith(root + "/"):
@@ -69,21 +83,39 @@ class ArtifactStore:
             raise InputError(
                 f"artifact {name!r}: expected a relative name or a URI below {self.root}, without '..'"
             )
-        return f"{self.root}/{inner}"
+        return inner
+
+    @contextlib.contextmanager
+    def _doing(self, action: str, path: str) -> Iterator[None]:
+        """Errors of a driver leave as ours; a missing file is for the caller to judge."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise storage_error(action, path, error) from error
+        except Exception as error:  # the border: drivers of object stores have errors of their own
+            if self.is_local:
+                raise
+            raise UnavailableError(
+                f"cannot {action} {path}: the artifact store does not answer ({type(error).__name__}: {error})"
+            ) from error
 
     def write(self, name: str, data: bytes) -> str:
         """Write a file, replacing what was there; returns its URI.
 
         Raises:
-            StorageError: disk full, no permission, store away.
+            StorageError: disk full, no permission.
+            UnavailableError: an object store does not answer.
         """
         path = self._path(name)
         try:
-            if self.is_local:
-                _write_local(Path(path), data)
-            else:
-                self._fs.pipe_file(path, data)
-        except OSError as error:
+            with self._doing("write", path):
+                if self.is_local:
+                    _write_local(Path(path), data)
+                else:
+                    self._fs.pipe_file(path, data)
+        except FileNotFoundError as error:  # the bucket, or a folder that somebody has just removed
             raise storage_error("write", path, error) from error
         return self.uri(name)
 
@@ -92,54 +124,51 @@ class ArtifactStore:
 
         Raises:
             NotFoundError: there is no such file.
-            StorageError: no permission, store away.
+            StorageError: no permission.
+            UnavailableError: an object store does not answer.
         """
         path = self._path(name)
         try:
-            return cast("bytes", self._fs.cat_file(path))
+            with self._doing("read", path):
+                return cast("bytes", self._fs.cat_file(path))
         except FileNotFoundError:
             raise NotFoundError(f"artifact {path}: not found; was it pruned or moved?") from None
-        except OSError as error:
-            raise storage_error("read", path, error) from error
 
     def exists(self, name: str) -> bool:
         """Whether there is a file or folder of this name.
 
         Raises:
-            StorageError: no permission, store away.
+            StorageError: no permission.
+            UnavailableError: an object store does not answer.
         """
         path = self._path(name)
-        try:
+        with self._doing("look for", path):
             return bool(self._fs.exists(path))
-        except OSError as error:
-            raise storage_error("look for", path, error) from error
 
     def delete(self, name: str) -> None:
         """Delete a file or folder; nothing happens when it is not there.
 
         Raises:
-            StorageError: no permission, store away.
+            StorageError: no permission.
+            UnavailableError: an object store does not answer.
         """
         path = self._path(name)
-        try:
+        with contextlib.suppress(FileNotFoundError), self._doing("delete", path):
             self._fs.rm(path, recursive=True)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise storage_error("delete", path, error) from error
 
     def local_path(self, name: str) -> Path:
         """Where the file or folder lies on this machine's disk (for engines, which load folders by path).
 
         Raises:
-            StorageError: the store is not a local folder.
+            StorageError: the store is not a local folder, and none is named beside it.
         """
-        if not self.is_local:
+        if self._folder is None:
             raise StorageError(
                 f"{self.uri(name)}: model folders must lie on a disk that trainer and engines share; given the store "
-                f"{self.root}, expected TRIFORGE_ARTIFACTS_URL to be a folder"
+                f"{self.root}, expected TRIFORGE_ARTIFACTS_URL to be a folder, or to name one behind a # "
+                "(s3://bucket/prefix#/data/artifacts)"
             )
-        return Path(self._path(name))
+        return self._folder / self._inner(name)
 
 
 def _write_local(path: Path, data: bytes) -> None:

@@ -1,8 +1,10 @@
 import errno
 
+import fsspec
 import pytest
+from fsspec.spec import AbstractFileSystem
 
-from triforge.errors import InputError, NotFoundError, StorageError
+from triforge.errors import InputError, NotFoundError, StorageError, UnavailableError
 from triforge.store.artifacts import ArtifactStore, storage_error
 
 
@@ -91,3 +93,42 @@ def test_a_remote_store_reads_and_writes_but_has_no_local_path():
 
 def test_a_local_store_tells_where_a_folder_lies(tmp_path):
     assert ArtifactStore(str(tmp_path)).local_path("weights/r") == tmp_path / "weights/r"
+
+
+def test_beside_an_object_store_a_folder_holds_what_is_read_by_path(tmp_path):
+    store = ArtifactStore(f"memory://triforge-beside#{tmp_path}")
+    assert store.local_path("weights/r") == tmp_path / "weights/r"
+    assert store.write("rows/a", b"x") == "memory:///triforge-beside/rows/a"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match="below"):
+        store.local_path("../r")
+    store.delete("rows")
+
+
+def test_a_folder_beside_a_store_must_be_absolute_and_a_folder_may_have_a_hash_in_its_name(
+    tmp_path,
+):
+    with pytest.raises(StorageError, match="begins with /"):
+        ArtifactStore("memory://triforge-beside#weights")
+    assert ArtifactStore(str(tmp_path / "a#b")).local_path("c") == tmp_path / "a#b/c"
+
+
+class _AwayError(Exception):
+    """What a driver raises that knows no OSError."""
+
+
+class _Away(AbstractFileSystem):
+    protocol = "away"
+
+    def _no(self, *_args, **_options):
+        raise _AwayError("no route")
+
+    pipe_file = cat_file = exists = rm = _no
+
+
+def test_an_object_store_that_does_not_answer_is_unavailable_whatever_its_driver_raises():
+    fsspec.register_implementation("away", _Away, clobber=True)
+    store = ArtifactStore("away://bucket")
+    for act in (lambda: store.write("a", b""), *(lambda f=f: f("a") for f in (store.read, store.exists, store.delete))):  # fmt: skip
+        with pytest.raises(UnavailableError, match=r"does not answer \(_AwayError: no route\)"):
+            act()
