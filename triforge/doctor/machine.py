@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from triforge.config import RunConfig, Settings
 from triforge.doctor.findings import Finding, bad, ok, warning
 
 _LOW, _FULL = 0.10, 0.03  # shares of a disk that are free
@@ -25,14 +26,36 @@ LOCAL_ENGINE = {
 
 def packages(wanted: Mapping[str, str]) -> list[Finding]:
     """Whether modules can be imported; `wanted` maps each to the extra that brings it."""
-    missing = {
-        name: extra for name, extra in wanted.items() if importlib.util.find_spec(name) is None
-    }
+    missing = {name: extra for name, extra in wanted.items() if not _is_there(name)}
     if not missing:
         return [ok("packages", f"{', '.join(sorted(wanted))}: installed")]
     extras = ",".join(sorted(set(missing.values())))
     said = f"{', '.join(sorted(missing))}: not installed"
     return [bad("packages", said, f"pip install 'triforge[{extras}]'")]
+
+
+def extras(settings: Settings, config: RunConfig | None) -> dict[str, str]:
+    """Modules that the deployment's addresses and its document ask for, with the extras that bring them."""
+    wanted = {}
+    if settings.database_url.startswith("postgresql"):
+        wanted["psycopg"] = "postgres"
+    if settings.otlp_endpoint:
+        wanted["opentelemetry.exporter.otlp.proto.http"] = "otel"
+    if config is not None:
+        if config.report.tensorboard:
+            wanted["tensorboardX"] = "tensorboard"
+        if config.report.wandb_project:
+            wanted["wandb"] = "wandb"
+        if config.trainer.policy.lora_rank or config.trainer.reward.lora_rank:
+            wanted["peft"] = "lora"
+    return wanted
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package above it is not
+        return False
 
 
 def sandbox(program: str = "bwrap") -> list[Finding]:

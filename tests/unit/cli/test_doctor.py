@@ -12,9 +12,9 @@ from pydantic import SecretStr
 
 from tests.unit.cli.conftest import Rooms, Triforge
 from triforge import __version__
-from triforge.config import Settings
+from triforge.config import RunConfig, Settings, parse
 from triforge.doctor.findings import Finding
-from triforge.doctor.machine import disk, packages, sandbox
+from triforge.doctor.machine import disk, extras, packages, sandbox
 from triforge.doctor.models import weights
 from triforge.doctor.rooms import ROOMS, engines
 from triforge.doctor.rooms import rooms as ask
@@ -134,6 +134,21 @@ def test_a_missing_extra() -> None:
     (found,) = packages({"json": "core", "no_such_module_here": "trainer"})
     assert (found.state, found.mend) == ("bad", "pip install 'triforge[trainer]'")
     assert faults(packages({"json": "core"})) == []
+
+
+def test_what_addresses_and_a_document_ask_for_is_looked_for() -> None:
+    assert extras(Settings(), RunConfig()) == {}
+    settings = Settings(
+        database_url="postgresql+psycopg://a@b/c", otlp_endpoint="http://collector:4318"
+    )
+    report = {"wandb_project": "p", "tensorboard": True}
+    config = parse({"report": report, "trainer": {"policy": {"lora_rank": 8}}})
+    assert set(extras(settings, None).values()) == {"postgres", "otel"}
+    assert set(extras(settings, config).values()) == {
+        "postgres", "otel", "tensorboard", "wandb", "lora",
+    }  # fmt: skip
+    (found,) = packages({"no_such_package.inside": "otel"})
+    assert found.mend == "pip install 'triforge[otel]'"
 
 
 def test_no_bubblewrap() -> None:
