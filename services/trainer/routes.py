@@ -50,7 +50,7 @@ async def get_run(run_id: str, runs: RunsDep) -> RunState:
 async def list_steps(
     run_id: str,
     runs: RunsDep,
-    after: Annotated[int, Query(ge=-1)] = -1,
+    after: Annotated[int, Query(ge=-1, le=10**9)] = -1,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[RunStep]:
     """Finished steps in order; step 0 is the evaluation before training."""
