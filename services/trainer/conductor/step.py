@@ -25,6 +25,7 @@ from services.trainer.ledger.outcomes import task_outcome
 from services.trainer.ledger.vote_memory import VoteMemory
 from services.trainer.runs.metrics import PROGRESS, PUBLISHED, STALENESS
 from services.trainer.runs.publish import Published, Publisher
+from services.trainer.runs.rollback import Versions
 from triforge.algorithms.advantages import vote_weight
 from triforge.algorithms.off_policy import staleness_measures
 from triforge.algorithms.presets import Preset
@@ -218,6 +219,7 @@ class StepRunner:
             "temperature": model.temperature,
             "seed": self._config.run.seed,
             "base_version": self._state["base"][role],
+            "folder_version": await asyncio.to_thread(self._folder_of, role),
             "keep": self._config.run.keep_checkpoints,
         }
         return [
@@ -233,6 +235,12 @@ class StepRunner:
                 settings=settings,
             )
         ]
+
+    def _folder_of(self, role: TrainedRole) -> int | None:
+        """The number under which what serves now was written; None for the initial folder."""
+        found = self._parts.store.find_weights(self._run.id, role, self.versions[role])
+        mine = Versions(self._parts.store, self._parts.artifacts, self._run.id, role)
+        return mine.folder_number(found[0]) if found else None
 
     def _policy_settings(self, step: int) -> dict[str, Any]:
         """What only the policy's learner reads."""

@@ -205,6 +205,7 @@ class Shelf:
         batch: TrainBatch,
         *,
         base_version: int,
+        expected: int | None = None,
         initial: Path,
         device: torch.device | None = None,
         shape: LoraShape | None = None,
@@ -213,6 +214,16 @@ class Shelf:
     ) -> Learner:
         """The learner that a batch is to be trained with: the initial folder's, or the newest whole one of the run.
 
+        Args:
+            batch: to be trained on.
+            base_version: the version that serves the initial folder.
+            expected: the number of the folder that serves the batch's version; if it is gone, that is noted.
+            initial: the run's initial model folder.
+            device: where to train.
+            shape: of the adapter that is trained.
+            seed: an adapter is drawn with.
+            ranks: who train together.
+
         Raises:
             ConfigError: the run trained another adapter than `shape`, or an adapter where there is none.
             WeightsError: no version that the run has trained is on the shelf, or none of them is whole.
@@ -220,6 +231,8 @@ class Shelf:
         """
         self.passed_over = []
         newest = batch.version
+        if expected is not None and expected not in versions(self.weights):
+            self._pass_over(expected, f"{self.weights / version_name(expected)}: not found")
         for version in reversed(versions(self.weights)):
             if not base_version < version <= newest:
                 continue
@@ -228,21 +241,28 @@ class Shelf:
                 # One that people went back to: what lies between was given up.
                 newest = min(newest, int(about.get("origin", newest)))
                 if int(about.get("step", -1)) < batch.step:
-                    return self.load(version, initial, device, shape=shape, ranks=ranks)
+                    learner = self.load(version, initial, device, shape=shape, ranks=ranks)
+                    learner.behind = max(0, (expected or version) - version)
+                    return learner
             except WeightsError as error:
-                log.error("version %d is not trained on: %s", version, error.detail)
-                self.passed_over.append(error.detail)
+                self._pass_over(version, error.detail)
         if batch.version == base_version or (
             self.passed_over and base_version + 1 in versions(self.weights)
         ):
-            return Learner.fresh(
+            learner = Learner.fresh(
                 initial, device, shape=shape, seed=seed, ranks=ranks, images=self._images
             )
+            learner.behind = max(0, (expected or base_version) - base_version)
+            return learner
         raise WeightsError(
             f"{self.weights}: no whole version up to {batch.version} of run {self.run_id}, expected the one that the batch "
             "was sampled with or one before it; were the artifacts moved or deleted?",
             problems=tuple(self.passed_over),
         )
+
+    def _pass_over(self, version: int, why: str) -> None:
+        log.error("version %d is not trained on: %s", version, why)
+        self.passed_over.append(why)
 
 
 def _critic_of(folder: Path, state: dict[str, Any]) -> CriticState | None:

@@ -174,6 +174,7 @@ class Crew:
         return shelf.start_of(
             batch,
             base_version=settings.base_version,
+            expected=settings.folder_version,
             initial=Path(settings.model_path),
             device=self._device,
             shape=LoraShape.of(settings.learner),

@@ -60,6 +60,7 @@ class Learner:
         adapter: the same of a model with an adapter.
         critic: what estimates the advantages, once a step wanted it.
         sample: the end of a row of the last step.
+        behind: by how many versions these weights are older than the next batch believes, since newer ones were lost.
     """
 
     def __init__(self, model: ScoringModel, initial: Path, ranks: Ranks | None = None) -> None:
@@ -68,6 +69,7 @@ class Learner:
         self.ranks = ranks or Ranks(model.device)
         self.critic: Critic | None = None
         self.sample: tuple[int, ...] = (0, 1)
+        self.behind = 0
         self.weights: dict[str, Tensor] | None = None
         self.adapter: Gathered | None = None
         self._moments: dict[str, Tensor] | None = None
@@ -225,8 +227,9 @@ class Learner:
             policy,
             max_tokens=settings.learner.max_tokens,
             vocabulary=self.model.vocabulary,
-            version=batch.version,
+            version=batch.version - self.behind,
         )
+        self.behind = 0
         self.sample = max((row.ids for row in rows), key=len)[-_SAMPLE:]
         self._have_critic(settings)
         learner = settings.learner

@@ -60,6 +60,7 @@ class TrainSettings(BaseModel):
         temperature: at which the rows were sampled; log-probabilities are those of `logits / temperature`.
         seed: of the order of the rows.
         base_version: the version that serves the initial folder.
+        folder_version: the number under which the weights of the batch's version were written; None for the initial ones.
         keep: weight versions that stay on the disk.
     """
 
@@ -97,6 +98,7 @@ class TrainSettings(BaseModel):
     temperature: Positive = 1.0
     seed: int = 1
     base_version: int = 0
+    folder_version: int | None = None
     keep: Annotated[int, Field(ge=1)] = 3
 
     @model_validator(mode="after")

@@ -270,6 +270,32 @@ def test_a_damaged_version_is_refused_with_the_reason_and_the_one_before_it_is_u
     assert read_manifest(Path(ready.uri))["passed_over"] == [reason]
 
 
+def test_a_version_that_is_gone_is_noted_and_the_samples_of_it_are_no_longer_those_of_the_trained_weights(
+    one: Path, shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    publish(shelf, shelf.load(VERSION + 1, model_folder), make_batch, rows, 2)
+    shutil.rmtree(shelf.weights / f"v{VERSION + 2:06d}")
+    batch = make_batch(step=3, version=VERSION + 2)
+    learner = shelf.start_of(
+        batch, base_version=VERSION, expected=VERSION + 2, initial=model_folder
+    )
+    assert learner.counters.updates == 4
+    (reason,) = shelf.passed_over
+    assert f"v{VERSION + 2:06d}: not found" in reason
+
+    def of(version: int) -> list[TrainRow]:
+        return [row.model_copy(update={"versions": (version,) * len(row.ids)}) for row in rows]
+
+    metrics = learner.train(batch, of(VERSION + 2)).metrics
+    assert "logprob_mismatch" not in metrics, "sampled by weights that nobody has any more"
+    again = shelf.start_of(batch, base_version=VERSION, initial=model_folder)
+    assert shelf.passed_over == [], "under another number than its folder, nothing is gone"
+    assert "logprob_mismatch" in again.train(batch, of(VERSION + 2)).metrics
+    older = shelf.start_of(batch, base_version=VERSION, expected=VERSION + 2, initial=model_folder)
+    found = older.train(batch, of(VERSION + 1)).metrics
+    assert (found["lag_below_1"], "logprob_mismatch" in found) == (1.0, True)
+
+
 def test_versions_that_people_went_back_from_are_not_trained_on_again(
     one: Path, shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
 ):
