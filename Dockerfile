@@ -7,6 +7,7 @@
 # Build arguments:
 #   PYTHON_IMAGE     base image with Python 3.11 or newer
 #   TORCH_INDEX_URL  index of torch's build: .../whl/cpu (default) or, for CUDA learners, .../whl/cu130
+#   EXTRA_PACKAGES   further packages for every image, for example s3fs for artifacts in S3
 #   PIP_ARGS         further arguments of pip, for example --no-index with wheels in deploy/wheels
 #   REVISION         commit that is built; goes into the label of that name
 ARG PYTHON_IMAGE=python:3.11-slim
@@ -26,8 +27,7 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     TOKENIZERS_PARALLELISM=false \
-    TRIFORGE_HOST=0.0.0.0 \
-    TRIFORGE_LOG=json
+    TRIFORGE_HOST=0.0.0.0
 # The official image has no compiled standard library, and a read-only container can keep none: each start and each health
 # check would compile it again.
 RUN python -m compileall -q -x '/(test|tests|idlelib|lib2to3|turtledemo|ensurepip)/' \
@@ -49,11 +49,12 @@ open('torch.txt', 'w').write('\n'.join(o['trainer'] + o['local-engine'] + o['lor
 # Wheels and pip's leavings stay in these two stages; images take the virtual environment alone.
 FROM base AS core-dependencies
 ARG PIP_ARGS=""
+ARG EXTRA_PACKAGES=""
 COPY deploy/wheels/ /wheels/
 COPY constraints.txt ./
 COPY --from=requirements /app/core.txt ./
 RUN python -m venv /opt/triforge \
- && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r core.txt
+ && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r core.txt ${EXTRA_PACKAGES}
 
 # ---------------------------------------------------------------- code
 FROM base AS room
@@ -63,6 +64,7 @@ COPY triforge triforge
 COPY services services
 COPY configs configs
 RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services
+ENV TRIFORGE_LOG=json
 ARG REVISION=unknown
 LABEL org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
@@ -129,7 +131,8 @@ COPY services services
 COPY demo demo
 COPY configs configs
 RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services demo
-ENV OMP_NUM_THREADS=1
+ENV OMP_NUM_THREADS=1 \
+    TRIFORGE_LOG=json
 ARG REVISION=unknown
 LABEL org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001

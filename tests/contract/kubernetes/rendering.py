@@ -25,7 +25,7 @@ VARIANTS: list[tuple[str, ...]] = [
     *((overlay,) for overlay in OVERLAYS),
     ("cpu", "code"),
     ("cpu", "ingress", "keda", "monitoring"),
-    ("gpu-single-node", "autoscaling", "external-redis"),
+    ("gpu-single-node", "autoscaling", "external-redis", "s3"),
     ("gpu-cluster", "external-postgres", "gateway", "keda-external-redis", "monitoring", "multi-node-engine"),
 ]  # fmt: skip
 
@@ -91,6 +91,9 @@ def environment(documents: list[Document], container: Document) -> dict[str, Any
     """Variables of a container: a text, or where it comes from."""
     found: dict[str, Any] = {}
     for source in container.get("envFrom", []):
+        if "secretRef" in source:  # of the component `s3`: what its Secret may hold
+            assert source["secretRef"] == {"name": "triforge-s3", "optional": True}
+            continue
         name = source["configMapRef"]["name"]
         (config,) = [d for d in of_kind(documents, "ConfigMap") if d["metadata"]["name"] == name]
         found |= config["data"]

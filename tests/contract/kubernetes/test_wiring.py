@@ -38,7 +38,7 @@ QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-w
 FOREIGN = {
     "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "PGDATA", "HOME", "HF_HUB_OFFLINE", "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "LOCAL_ENGINE_API_KEY", "LOCAL_ENGINE_ADMIN_API_KEY",
-    "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
 }  # fmt: skip
 
 
@@ -303,6 +303,18 @@ def test_what_asks_for_gpus_goes_to_nodes_with_gpus() -> None:
         if asks:
             shm = [v for v in pod["volumes"] if v.get("emptyDir", {}).get("medium") == "Memory"]
             assert [v["name"] for v in shm] == ["shm"], named(document)
+
+
+def test_artifacts_in_s3_leave_the_weights_on_a_disk_that_is_mounted_where_they_are_read() -> None:
+    documents = render(("gpu-single-node", "autoscaling", "external-redis", "s3"))
+    for document, _, container in containers(documents):
+        given = environment(documents, container).get("TRIFORGE_ARTIFACTS_URL")
+        if given is None:
+            continue
+        address, _, folder = given.partition("#")
+        assert address.startswith("s3://")
+        mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+        assert mounts.get("artifacts", folder) == folder, named(document)
 
 
 def test_the_alerts_are_those_of_the_compose_stack() -> None:
