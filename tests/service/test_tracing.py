@@ -69,6 +69,7 @@ def errand(name: str, task_id: str, rollouts: int) -> GroupTask:
     )  # fmt: skip
 
 
+@pytest.mark.timeout(300)  # four processes begin; seconds on a quiet machine
 async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
     wire: Wire, redis_url: str, tmp_path: Path
 ) -> None:
@@ -99,11 +100,11 @@ async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
             processes.start("services.env_adapter", "rollout-worker")
             processes.start("services.reward", "judge-worker")
             async with http_client(f"http://127.0.0.1:{room}") as client:
-                await get_json(client, "/readyz", deadline_s=80)
+                await get_json(client, "/readyz", deadline_s=120)
             groups = [errand("solo", task.id, 1), errand("trio", task.id, 3)]
             for group in groups:
                 await wire.send_rollout(group)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while len(await wire.read_judged("0", block_s=0.2)) < len(groups):
                     processes.check()
             await asyncio.to_thread(processes.stop)
