@@ -138,7 +138,7 @@ def trajectory(trajectory_id: str, name: str = "trajectory") -> Iterator[None]:
 @contextlib.contextmanager
 def batch(name: str, members: Sequence[Span | None]) -> Iterator[None]:
     """Work for several at once: below their span if it is one, else a trace of its own that links to all of them."""
-    spans = [member for member in members if member is not None]
+    spans = list({id(member): member for member in members if member is not None}.values())
     if _recorder is None or not spans:
         yield
     elif len(spans) == 1:

@@ -300,6 +300,7 @@ def _vote_drafts(
 ) -> list[tuple[Draft, dict[str, Any]]]:
     drafts = []
     for given in () if votes is None else votes.steps:
+        unsampled, by_nobody = (0.0,) * len(given.prompt_ids), (UNKNOWN,) * len(given.prompt_ids)
         for j, (vote, record) in enumerate(
             zip(given.votes, records[given.step]["votes"], strict=True)
         ):
@@ -310,9 +311,9 @@ def _vote_drafts(
             if record["reason"]:
                 continue
             span = Span(len(given.prompt_ids), length, record["advantage"])
-            logprobs = (0.0,) * len(given.prompt_ids) + vote.logprobs
+            logprobs = unsampled + vote.logprobs
             key = f"{trajectory.id}/{given.step}/{j}"
-            by_token = (*[UNKNOWN] * len(given.prompt_ids), *record["versions"])
+            by_token = by_nobody + tuple(record["versions"])
             draft = Draft(
                 key, given.prompt_ids + vote.ids, logprobs, [span], by_token, trajectory.task_id,
                 trajectory.id, trajectory.group_id, given.images,
