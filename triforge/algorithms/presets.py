@@ -16,6 +16,7 @@ from triforge.algorithms.aggregation import Aggregation
 from triforge.algorithms.combinations import RANGES, combinations
 from triforge.algorithms.named import NAMED
 from triforge.algorithms.policy_losses import Job, Loss
+from triforge.algorithms.unread import unread
 from triforge.errors import ConfigError
 
 Band = tuple[float, float]
@@ -272,7 +273,7 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
         overrides: field name to value. Bands are two numbers, or the word "none" (TOML has no null).
 
     Raises:
-        ConfigError: the name, a field or a value is unknown, or the combination is impossible.
+        ConfigError: the name, a field or a value is unknown, the combination is impossible, or nothing reads a knob.
     """
     if name not in PRESETS:
         raise ConfigError(f"preset: given {name!r}, allowed one of {sorted(PRESETS)}")
@@ -285,7 +286,12 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
         if field not in known:
             raise ConfigError(f"preset {name}: given unknown knob {field!r}, allowed {known}")
         changes[field] = _coerce(field, hints[field], value)
-    return replace(PRESETS[name], **changes)
+    found, usual = replace(PRESETS[name], **changes), (PRESETS[name], Preset(name=name))
+    given = [n for n, value in changes.items() if value not in [getattr(p, n) for p in usual]]
+    sentence = unread(found, given)
+    if sentence is not None:
+        raise ConfigError(sentence)
+    return found
 
 
 def _coerce(field: str, hint: Any, value: Any) -> Any:
