@@ -14,7 +14,7 @@ from triforge.clients.trainer import TrainerClient
 from triforge.messages import GroupTask, RunState, Sampling
 from triforge.queues import JUDGED_STREAM
 
-_LOOK_S = 0.2
+_LOOK_S = 0.5
 _LINES = 500  # tasks of an upload that are sent at a time
 CONDUCTOR = "trainer"
 
@@ -44,6 +44,7 @@ async def run(
     meter = Meter(stack.pids)
     try:
         async with meter.running():
+            started = time.time()
             made = await client.submit(pool, name="bench", config=config)
             state = await _ended(client, made)
         recorded = await client.steps(made.id)
@@ -58,7 +59,7 @@ async def run(
     return {
         "groups": groups * steps, "rollouts": rollouts, "turns": turns, "votes": votes,
         "trajectories": trajectories,
-        "trajectories_s": trajectories / meter.seconds,
+        "trajectories_s": trajectories / (recorded[-1].at - started),
         "resent": sum(m.get("resent", 0.0) for m in metrics),
         "trained_rows": sum(m.get("rows/policy", 0.0) for m in metrics),
         **meter.report(trajectories),
