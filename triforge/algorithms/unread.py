@@ -88,8 +88,11 @@ def _vote_rules(p: Preset) -> tuple[Unread, ...]:
             "invalid_votes = 'pooled'", "'apart'", "unparsable votes are compared with the others by invalid_vote_reward",
         ),
         Unread(
-            ("vote_scope", "drop_unanimous", "invalid_votes", "invalid_vote_margin", "reward_band",
-             "reinforce_unrewarded_votes"), not p.train_reward_model,
-            "train_reward_model = false", "true", "no vote is trained on",
+            ("vote_scope", "drop_unanimous", "invalid_votes", "invalid_vote_margin", "reinforce_unrewarded_votes"),
+            not p.train_reward_model, "train_reward_model = false", "true", "no vote is trained on",
+        ),
+        Unread(  # "none" keeps everything, which is true of nothing as well
+            ("reward_band",), not p.train_reward_model and p.reward_band is not None,
+            "train_reward_model = false", "true (or 'none')", "no vote is trained on",
         ),
     )  # fmt: skip

@@ -40,6 +40,7 @@ def test_every_preset_says_all_of_itself_and_its_defaults_again(name):
 def test_what_a_preset_brought_along_may_lie_idle():
     assert resolve("starpo_s", {"group_filter": "none"}).filter_keep == 0.25
     assert resolve("reinforce_pp", {"kl_beta": 0, "kl_placement": "loss"}).kl_estimator == "k1"
+    assert resolve("grpo", {"reward_band": "none"}).reward_band is None
     usual = Preset(name="x")
     for knob in ("filter_keep", "kl_estimator", "vote_share", "reward_band"):
         value = getattr(usual, knob)
