@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from pathlib import Path
 from typing import Final, Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
@@ -98,8 +99,10 @@ class DeploymentGauges:
             self._runs.labels(status).set(counts.get(status, 0))
 
     def _look_at_disk(self) -> None:
+        folder = Path(self._artifacts.root)  # made by whoever writes into it first
         try:
-            usage = shutil.disk_usage(self._artifacts.root)
+            there = next(place for place in (folder, *folder.parents) if place.exists())
+            usage = shutil.disk_usage(there)
         except OSError:
             return
         self._free.set(usage.free)

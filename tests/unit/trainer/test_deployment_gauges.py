@@ -39,7 +39,8 @@ class Runs:
 
 async def test_queues_runs_and_room_are_shown_as_they_are(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    await DeploymentGauges(Queues(), Runs(), ArtifactStore(str(tmp_path)), registry).refresh()
+    store = ArtifactStore(str(tmp_path / "not" / "there" / "yet"))
+    await DeploymentGauges(Queues(), Runs(), store, registry).refresh()
 
     def shown(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"triforge_trainer_{name}", labels)
