@@ -93,14 +93,16 @@ class Guard:
             return
         route, rule = self._rules.of(scope["method"], scope["path"])
         note = self._record if rule.changes else None
+        who: Caller | None = None
         try:
-            who = await self._admit(scope, rule)
+            who = await self._identify(scope, rule)
+            await self._gate.demand(who, rule.wants)
             if not route and self._gate.asks and who != SERVICE:
                 raise NotFoundError(f"{scope['method']} {scope['path']}: there is no such route")
         except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers
             response = await response_to(error)
             if note is not None:
-                await note.write(None, route, scope["path"], address=_address(scope), status=response.status_code)  # fmt: skip
+                await note.write(who, route, scope["path"], address=_address(scope), status=response.status_code)  # fmt: skip
             await response(scope, receive, send)
             return
         with asked_by(who):
@@ -109,13 +111,13 @@ class Guard:
             else:
                 await self._noted(note, who, route, scope, receive, send)
 
-    async def _admit(self, scope: Scope, rule: Rule) -> Caller:
+    async def _identify(self, scope: Scope, rule: Rule) -> Caller:
         headers = Headers(scope=scope)
         authorization = headers.get("authorization", "").encode("latin-1")
         if rule.wants != "public" and not self._gate.is_service(authorization):
             demand_not_newer(headers.get(HEADER, ""))  # services are brought up to date together
-        return await self._gate.admit(
-            authorization, rule.wants, tenant=headers.get(TENANT_HEADER, "")
+        return await self._gate.identify(
+            authorization, tenant=headers.get(TENANT_HEADER, ""), public=rule.wants == "public"
         )
 
     async def _noted(

@@ -221,7 +221,7 @@ async def test_a_change_of_weights_is_on_record_refused_or_not(
         await policy.post("/v1/weights", headers=locks.headers(scope), json={})
     page = PoolStore(locks.database).record(room="policy acts")
     assert [(e.action, e.status, e.by) for e in page.entries] == [
-        ("POST /v1/weights", 401, ""), ("POST /v1/weights", 403, ""), ("POST /v1/weights", 422, "service"),
+        ("POST /v1/weights", 401, ""), ("POST /v1/weights", 403, "default admin"), ("POST /v1/weights", 422, "service"),
     ]  # fmt: skip
 
 

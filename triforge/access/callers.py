@@ -47,12 +47,16 @@ class Caller:
         key_id: of the key.
         tenant: what the caller makes belongs to it.
         everything: whether the caller sees what belongs to others.
+        scope: what the caller may; `service` may everything.
+        rate: requests a minute of the tenant; None is no bound.
     """
 
     name: str = ""
     key_id: str = ""
     tenant: str = DEFAULT
     everything: bool = False
+    scope: KeyScope | Literal["service"] = "service"
+    rate: int | None = None
 
     def sees(self, tenant: str) -> bool:
         """Whether what belongs to a tenant exists for this caller."""

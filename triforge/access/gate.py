@@ -14,6 +14,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from triforge.access.callers import NOBODY, OPERATOR, SCOPES, Caller, Wanted
@@ -30,6 +31,7 @@ from triforge.errors import (
 KNOWN_S: Final = 5.0
 _KNOWN: Final = 10_000  # keys held in memory, those that do not exist included
 SERVICE: Final = Caller(name="service", tenant=OPERATOR, everything=True)
+STRANGER: Final = Caller(tenant="", scope="read")  # sees nothing that is anybody's
 _log = logging.getLogger(__name__)
 
 
@@ -121,37 +123,70 @@ class Gate:
         )
 
     async def admit(self, authorization: bytes, wanted: Wanted, *, tenant: str = "") -> Caller:
-        """Who asks, if they may.
+        """Who asks, if they may: `identify` and `demand` at once."""
+        who = await self.identify(authorization, tenant=tenant, public=wanted == "public")
+        await self.demand(who, wanted)
+        return who
+
+    async def identify(
+        self, authorization: bytes, *, tenant: str = "", public: bool = False
+    ) -> Caller:
+        """Who asks.
 
         Args:
             authorization: value of the header.
-            wanted: by the route.
             tenant: for whom a service or an operator asks; others ask for themselves whatever they say.
+            public: whether nobody need say who they are.
 
         Raises:
             UnauthorizedError: no key, or one that opens nothing.
-            ForbiddenError: the key's scope is too low.
-            RateError: the tenant asks too often.
             UnavailableError: the keys cannot be looked up.
         """
         if self._keys is None:
             return NOBODY
+        if public:
+            return STRANGER
         if self.is_service(authorization):
             return _on_behalf(SERVICE, tenant)
         if not authorization:
-            if wanted == "public":
-                return NOBODY
             raise UnauthorizedError(
                 "a key is needed: send `Authorization: Bearer tfk_...` (clients take it from TRIFORGE_KEY); "
                 "`triforge key create` makes one"
             )
         key = await self._open(self._keys, authorization)
-        _demand_scope(key, wanted)
-        await self._demand_rate(key)
         who = Caller(
-            name=key.name, key_id=key.id, tenant=key.tenant, everything=key.tenant == OPERATOR
+            name=key.name,
+            key_id=key.id,
+            tenant=key.tenant,
+            everything=key.tenant == OPERATOR,
+            scope=key.scope,
+            rate=key.requests_per_minute,
         )
         return _on_behalf(who, tenant) if who.everything else who
+
+    async def demand(self, who: Caller, wanted: Wanted) -> None:
+        """Pass who may ask for this now.
+
+        Raises:
+            ForbiddenError: the key's scope is too low.
+            RateError: the tenant asks too often.
+        """
+        if wanted == "public" or who.scope == "service":
+            return
+        if wanted == "service":
+            raise ForbiddenError(
+                "only the deployment's own services may ask for this (TRIFORGE_SERVICE_SECRET)"
+            )
+        if wanted == "operator":
+            if not (who.everything and who.scope == "admin"):
+                raise ForbiddenError(
+                    f"this needs a key of the tenant {OPERATOR!r} with the scope 'admin': it concerns all tenants"
+                )
+        elif SCOPES.index(who.scope) < SCOPES.index(wanted):
+            raise ForbiddenError(
+                f"this needs the scope {wanted!r}, the key {who.key_id} has {who.scope!r}"
+            )
+        await self._demand_rate(who)
 
     async def _open(self, keys: KeyBook, authorization: bytes) -> Key:
         scheme, _, text = authorization.decode("latin-1").partition(" ")
@@ -181,20 +216,19 @@ class Gate:
         self._touching.add(task)
         task.add_done_callback(self._touching.discard)
 
-    async def _demand_rate(self, key: Key) -> None:
-        rate = key.requests_per_minute
-        if rate is None or self._limiter is None:
+    async def _demand_rate(self, who: Caller) -> None:
+        if who.rate is None or self._limiter is None:
             return
         try:
-            wait = await self._limiter.take(key.tenant, per_minute=rate)
+            wait = await self._limiter.take(who.tenant, per_minute=who.rate)
         except (UnavailableError, StorageError) as error:
             # A rate guards against load and not against strangers; without Redis the rooms can take on little anyway.
-            _log.warning("requests of tenant %s are not counted: %s", key.tenant, error.detail)
+            _log.warning("requests of tenant %s are not counted: %s", who.tenant, error.detail)
             return
         if wait > 0:
             raise RateError(
-                f"tenant {key.tenant} sends more than its {rate} requests a minute (requests_per_minute; the operator "
-                f"raises it with `triforge tenant set {key.tenant} --requests-per-minute N`)",
+                f"tenant {who.tenant} sends more than its {who.rate} requests a minute (requests_per_minute; the operator "
+                f"raises it with `triforge tenant set {who.tenant} --requests-per-minute N`)",
                 retry_after_s=wait,
             )
 
@@ -205,25 +239,8 @@ class Gate:
                 await asyncio.gather(*self._touching)
 
 
-def _demand_scope(key: Key, wanted: Wanted) -> None:
-    if wanted == "public":
-        return
-    if wanted == "service":
-        raise ForbiddenError(
-            "only the deployment's own services may ask for this (TRIFORGE_SERVICE_SECRET)"
-        )
-    if wanted == "operator":
-        if key.tenant == OPERATOR and key.scope == "admin":
-            return
-        raise ForbiddenError(
-            f"this needs a key of the tenant {OPERATOR!r} with the scope 'admin': it concerns all tenants"
-        )
-    if SCOPES.index(key.scope) < SCOPES.index(wanted):
-        raise ForbiddenError(f"this needs the scope {wanted!r}, the key {key.id} has {key.scope!r}")
-
-
 def _on_behalf(who: Caller, tenant: str) -> Caller:
     if not tenant:
         return who
     demand_name(tenant)
-    return Caller(name=who.name, key_id=who.key_id, tenant=tenant, everything=False)
+    return replace(who, tenant=tenant, everything=False, rate=None)

@@ -45,7 +45,7 @@ class RequestRecord:
         """Put a request on record; that it could not be written keeps nobody from their answer.
 
         Args:
-            who: asked; None if the gate let nobody in.
+            who: asked; None if nobody knows.
             route: method and path of the route.
             path: as it was asked for.
             address: where the request came from.

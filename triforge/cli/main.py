@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from triforge.cli.addresses import STATE, settings
+from triforge.cli.backup import backup, restore
 from triforge.cli.environments import env_app
 from triforge.cli.evaluate import evaluate
 from triforge.cli.findings import show
@@ -44,6 +45,8 @@ app.add_typer(env_app, name="env")
 app.add_typer(key_app, name="key")
 app.add_typer(tenant_app, name="tenant")
 app.command("eval")(evaluate)
+app.command("backup")(backup)
+app.command("restore")(restore)
 
 
 @app.callback()
@@ -81,6 +84,7 @@ def up(
     auto_ports: Annotated[bool, typer.Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
     """Start every room, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
+    os.environ.pop("TRIFORGE_KEY", None)  # a person's; none of the rooms' business
     layout = plan_layout(
         load(config), Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
     )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.service.keyed import fresh
 from triforge.access.callers import NOBODY, Caller, Wanted
-from triforge.access.gate import KNOWN_S, SERVICE, Gate, KeyBook
+from triforge.access.gate import KNOWN_S, SERVICE, STRANGER, Gate, KeyBook
 from triforge.access.keys import Key, KeyStore
 from triforge.access.tenants import TenantStore
 from triforge.errors import (
@@ -110,10 +110,14 @@ async def test_a_key_opens_what_its_scope_and_tenant_say(
             await gate.admit(bearer(text), wanted)
         return
     who = await gate.admit(bearer(text), wanted)
+    if wanted == "public":
+        assert who == STRANGER
+        assert not who.sees("default")
+        return
     assert (who.tenant, who.everything, who.name) == (tenant, tenant == "operator", "k")
 
 
-@pytest.mark.parametrize("wanted", ["public", *ORDER, "operator", "service"])
+@pytest.mark.parametrize("wanted", [*ORDER, "operator", "service"])
 async def test_the_secret_of_the_services_opens_everything(gate: Gate, wanted: Wanted) -> None:
     assert await gate.admit(bearer(SECRET), wanted) == SERVICE
 

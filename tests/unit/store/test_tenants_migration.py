@@ -1,0 +1,80 @@
+"""A database from before tenants keeps every row; what there was belongs to the tenant `default`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import alembic.autogenerate
+import alembic.command
+import pytest
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from triforge.errors import StorageError
+from triforge.store.database import Database, alembic_config
+from triforge.store.tables import Base
+
+OLD = (
+    "INSERT INTO pools (id, name, family, options, request_digest, created_at, idempotency_key) "
+    "VALUES ('pool-a', 'a', 'f', '{}', '', 0, 'k')",
+    "INSERT INTO tasks (id, pool_id, slot, version, split, state, position, instruction, params, created_at) "
+    "VALUES ('t', 'pool-a', 't', 0, 'train', 'active', 0, 'x', '{}', 0)",
+    "INSERT INTO audit (at, by, action, subject, pool_id, reason, detail) "
+    "VALUES (0, 'dana', 'pool.create', 'pool-a', 'pool-a', '', '{}')",
+    "INSERT INTO runs (id, name, pool_id, status, step, policy_version, reward_version, config, state, reason, created_at, "
+    "updated_at) VALUES ('r', '', 'pool-a', 'finished', 0, 0, 0, '{}', '{}', '', 0, 0)",
+    "INSERT INTO steps (run_id, step, policy_version, reward_version, metrics, artifacts, at) "
+    "VALUES ('r', 0, 0, 0, '{}', '{}', 0)",
+)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Database:
+    database = Database(f"sqlite:///{tmp_path}/old.sqlite")
+    with database.engine.begin() as connection:
+        alembic.command.upgrade(alembic_config(connection), "0004")
+    with database.engine.begin() as connection:
+        for statement in OLD:
+            connection.execute(text(statement))
+    return database
+
+
+def rows(database: Database, query: str) -> list[tuple[object, ...]]:
+    with database.engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(query))]
+
+
+def test_every_row_stays_and_belongs_to_the_first_tenant(old: Database) -> None:
+    old.upgrade()
+    assert rows(old, "SELECT id, tenant FROM pools") == [("pool-a", "default")]
+    assert rows(old, "SELECT id, tenant FROM runs") == [("r", "default")]
+    assert rows(old, "SELECT subject, tenant, status FROM audit") == [("pool-a", "default", None)]
+    assert rows(old, "SELECT count(*) FROM tasks") == rows(old, "SELECT count(*) FROM steps")
+    assert rows(old, "PRAGMA foreign_keys") == [(1,)]
+    assert rows(old, "PRAGMA foreign_key_check") == []
+    with old.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert alembic.autogenerate.compare_metadata(context, Base.metadata) == []
+    old.close()
+
+
+def test_tasks_still_need_their_pool_and_names_are_a_tenants_own(old: Database) -> None:
+    old.upgrade()
+    with pytest.raises(IntegrityError), old.engine.begin() as connection:
+        connection.execute(text(OLD[1].replace("'t', 'pool-a', 't'", "'u', 'pool-b', 'u'")))
+    again = OLD[0].replace("'pool-a'", "'pool-b'")
+    with pytest.raises(IntegrityError), old.engine.begin() as connection:
+        connection.execute(text(again))
+    with old.engine.begin() as connection:
+        connection.execute(text(again.replace("(id,", "(tenant, id,").replace("('pool-b'", "('blue', 'pool-b'")))  # fmt: skip
+    old.close()
+
+
+def test_a_damaged_database_is_left_as_it_is(old: Database) -> None:
+    with old._unreferenced() as connection, connection.begin():
+        connection.execute(text("DELETE FROM pools"))
+    with pytest.raises(StorageError, match="tasks"):
+        old.upgrade()
+    assert rows(old, "SELECT version_num FROM alembic_version") == [("0004",)]
+    old.close()
