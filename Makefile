@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: help setup check test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock clean
+.PHONY: help setup check test compose-test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ chaos: setup ## hurt a whole deployment of real processes at random moments, hal
 
 env: ## write .env with fresh secrets for docker compose (keeps one that exists)
 	@scripts/write_env.sh
+
+compose-test: setup ## the stack in real containers, killed, cut off and restarted part by part (needs Docker, or root and dockerd)
+	@$(BIN)/python -m scripts.compose_test
 
 soak: setup ## 4,096 rollouts at once through one policy room; about half a minute on two quiet cores
 	@$(BIN)/python -m bench.gateway --soak

@@ -1,0 +1,105 @@
+"""Read inside of the trainer's container (`python - < facts.py`): what lasts, as one line of JSON.
+
+From the database, the artifact store and the broker, in the shape of `chaos.evidence.Evidence`: nothing is read from logs, and
+nothing through the code that wrote it, but for the tables' definitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import redis
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
+
+from triforge.queues import QUEUES
+from triforge.store.tables import Base, MeasurementRow, PlanRow, RunRow, StepRow, WeightsRow
+
+COLUMNS = (
+    "run_id", "step", "group_id", "trajectory_id", "step_index", "policy_versions", "outcome", "outcome_error",
+    "successes", "measured", "weight", "reason", "votes",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Print the facts."""
+    root = Path(os.environ["TRIFORGE_ARTIFACTS_URL"])
+    broker = redis.Redis.from_url(os.environ["TRIFORGE_REDIS_URL"], decode_responses=True)
+    with Session(create_engine(os.environ["TRIFORGE_DATABASE_URL"])) as session:
+        runs = session.scalars(select(RunRow).order_by(RunRow.created_at)).all()
+        found = [rows_of(session, run) | files_of(root, run.id) for run in runs]
+    errands = [text for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
+    errands += broker.hvals("unacked")
+    for run in found:
+        name = run["run"]["id"]
+        keys = list(broker.scan_iter(match=f"*{name}*", count=1000))
+        run["keys"] = {key: broker.ttl(key) for key in keys}
+        run["errands"] = sum(name in text for text in errands)
+    sys.stdout.write(json.dumps({"runs": found, "errands": len(errands)}) + "\n")
+
+
+def rows_of(session: Session, run: RunRow) -> dict[str, Any]:
+    """What the database holds of a run."""
+    steps = select(StepRow).where(StepRow.run_id == run.id).order_by(StepRow.step)
+    plans = select(PlanRow).where(PlanRow.run_id == run.id, PlanRow.kind == "train").order_by(PlanRow.step)  # fmt: skip
+    weights = select(WeightsRow).where(WeightsRow.run_id == run.id).order_by(WeightsRow.role, WeightsRow.version)  # fmt: skip
+    counted = select(MeasurementRow).where(MeasurementRow.run_id == run.id)
+    return {
+        "run": row(run),
+        "steps": [row(found) for found in session.scalars(steps)],
+        "plans": [row(found) for found in session.scalars(plans)],
+        "weights": [row(found) for found in session.scalars(weights)],
+        "measurements": [row(found) for found in session.scalars(counted)],
+    }
+
+
+def row(found: Base) -> dict[str, Any]:
+    """A row by its columns."""
+    return {column.name: getattr(found, column.name) for column in found.__table__.columns}
+
+
+def files_of(root: Path, run: str) -> dict[str, Any]:
+    """What the artifact store holds of a run."""
+    records = []
+    for path in sorted((root / "runs" / run / "steps").glob("*.parquet")):
+        for record in pq.read_table(path, columns=list(COLUMNS)).to_pylist():
+            votes = [{"versions": v["versions"], "reason": v["reason"]} for v in record["votes"]]
+            records.append({**record, "votes": votes, "file_step": int(path.stem)})
+    return {
+        "records": records,
+        "folders": [folder(path) for path in sorted((root / "weights" / run).glob("*/v*"))],
+        "batches": sorted(path.name for path in (root / "runs" / run / "batches").glob("*")),
+    }
+
+
+def folder(path: Path) -> dict[str, Any]:
+    """One weight version: what its manifest says, and what is wrong with its files."""
+    about = {"role": path.parent.name, "version": int(path.name.removeprefix("v"))}
+    manifest = path / "manifest.json"
+    if not manifest.is_file():
+        return {**about, "digest": "", "wrong": ["no manifest"]}
+    listed: dict[str, Any] = json.loads(manifest.read_text())["files"]
+    there = {found.name for found in path.iterdir()} - {manifest.name}
+    wrong = [f"{name} is listed or there, not both" for name in sorted(there ^ set(listed))]
+    wrong += [
+        f"{name} has another digest"
+        for name in sorted(there & set(listed))
+        if sha256(path / name) != listed[name]["sha256"]
+    ]
+    return {**about, "digest": sha256(manifest), "wrong": wrong}
+
+
+def sha256(path: Path) -> str:
+    """Of a file, as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    main()

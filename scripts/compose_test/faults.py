@@ -1,0 +1,205 @@
+"""What is done to the stack while a run is under way, and how long it takes to get over it."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scripts.compose_test.calling import Tell
+from scripts.compose_test.stack import Stack, patiently
+from triforge.errors import UnavailableError
+
+CUT_OFF_S, AWAY_S = 20.0, 10.0
+_OVER = ("finished", "failed", "stopped")
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is done to one service.
+
+    Attributes:
+        what: for the table.
+        service: whom it hits; empty for everybody.
+        strike: does it; returns when the damage is over (a cut line is mended, a server is up again).
+        restarts: whether the container is a new process afterwards.
+    """
+
+    what: str
+    service: str
+    strike: Callable[[Stack], None]
+    restarts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a fault; seconds count from the moment it struck (for a cut line, from when it was mended)."""
+
+    what: str
+    service: str
+    run: str
+    at_step: int
+    well_s: float | None  # until the container was healthy again
+    step_s: float | None  # until the run had committed a further step, or ended
+
+    @property
+    def recovered(self) -> bool:
+        """Whether both happened in time."""
+        return self.well_s is not None and self.step_s is not None
+
+    def document(self) -> dict[str, Any]:
+        """For the JSON."""
+        return asdict(self)
+
+
+def faults(services: list[str]) -> list[Fault]:
+    """Everything that is done, in order: each service killed, some cut off, the stores restarted, all at once."""
+    stores = ("valkey", "postgres")
+    kills = [_kill(name) for name in services if name not in stores]
+    cuts = [_cut_off(name) for name in ("rollout-worker", "engine-acts", "learner-acts", "trainer")]
+    restarts = [Fault("docker compose restart", name, _restart(name)) for name in stores]
+    away = [Fault(f"stopped for {AWAY_S:.0f} s", name, _stop(name)) for name in stores]
+    return [*kills, *cuts, *restarts, *away, *(_kill(name) for name in stores), _kill_all(services)]
+
+
+def _kill(service: str) -> Fault:
+    return Fault("kill -9", service, lambda stack: stack.kill(service))
+
+
+def _kill_all(services: list[str]) -> Fault:
+    def strike(stack: Stack) -> None:
+        for name in services:
+            stack.kill(name)
+
+    return Fault("kill -9 of every container", "", strike)
+
+
+def _cut_off(service: str) -> Fault:
+    def strike(stack: Stack) -> None:
+        stack.cut_off(service)
+        try:
+            time.sleep(CUT_OFF_S)
+        finally:
+            stack.join(service)
+
+    return Fault(f"off the network for {CUT_OFF_S:.0f} s", service, strike, restarts=False)
+
+
+def _restart(service: str) -> Callable[[Stack], None]:
+    return lambda stack: stack.restart(service)
+
+
+def _stop(service: str) -> Callable[[Stack], None]:
+    def strike(stack: Stack) -> None:
+        stack.compose("stop", "-t", "10", service)
+        try:
+            time.sleep(AWAY_S)
+        finally:
+            stack.compose("start", service)
+
+    return strike
+
+
+class Course:
+    """Runs that follow each other while faults strike; there is always one under way.
+
+    Args:
+        stack: up and healthy.
+        pool: what the runs play.
+        config: of each run.
+        seed: of the moments.
+        limit_s: how long the stack may take to get over one fault.
+        tell: says what is being done.
+    """
+
+    def __init__(
+        self, stack: Stack, pool: str, config: dict[str, Any], *, seed: int, limit_s: float, tell: Tell
+    ) -> None:  # fmt: skip
+        self._stack, self._pool, self._config, self._tell = stack, pool, config, tell
+        self._random, self._limit_s = random.Random(seed), limit_s  # noqa: S311 (no secret)
+        self._run = ""
+
+    def begin(self) -> None:
+        """Submit a run."""
+        body = {"pool": self._pool, "name": "compose test", "config": self._config}
+        key = uuid.uuid4().hex  # an answer that gets lost makes no second run
+        made = patiently(
+            lambda: self._stack.post("runs", "/v1/runs", body, key=key), within_s=self._limit_s
+        )
+        self._run = made["id"]
+        self._tell(f"run {self._run} begins")
+
+    def strike(self, fault: Fault) -> Outcome:
+        """Wait for a moment inside of a step, strike, and wait until all is well again."""
+        self._under_way()
+        time.sleep(self._random.uniform(0.0, 3.0))
+        hit = self._stack.services() if not fault.service else [fault.service]
+        began = {name: s["StartedAt"] for name, s in self._stack.states(hit).items()}
+        before = began if fault.restarts else dict.fromkeys(hit, "")
+        at_step = self._step()
+        struck = time.monotonic()
+        fault.strike(self._stack)
+        if not fault.restarts:
+            struck = time.monotonic()
+        step_before = max(at_step, self._step())
+        step_s: float | None = None
+        well_s: float | None = None
+        while time.monotonic() - struck < self._limit_s and (step_s is None or well_s is None):
+            if step_s is None and self._step() > step_before:
+                step_s = round(time.monotonic() - struck, 1)
+            if well_s is None and self._well(before):
+                well_s = round(time.monotonic() - struck, 1)
+            time.sleep(_POLL_S)
+        outcome = Outcome(fault.what, fault.service, self._run, at_step, well_s, step_s)
+        self._tell(f"{fault.what} {fault.service}: healthy after {well_s} s, next step after {step_s} s")  # fmt: skip
+        return outcome
+
+    def end(self, *, within_s: float) -> dict[str, Any]:
+        """Wait for the last run's end; returns it."""
+        deadline = time.monotonic() + within_s
+        while True:
+            run = self._ask()
+            if run["status"] in _OVER or time.monotonic() > deadline:
+                return run
+            time.sleep(_POLL_S)
+
+    def settled_facts(self, *, within_s: float) -> dict[str, Any]:
+        """What lasts, once nothing is queued any more (the adaptation counts after a step) or the time is over."""
+        deadline = time.monotonic() + within_s
+        while True:
+            facts = patiently(self._stack.facts, within_s=self._limit_s)
+            if not facts["errands"] or time.monotonic() > deadline:
+                return facts
+            time.sleep(_POLL_S)
+
+    def _under_way(self) -> None:
+        """Wait until the run is at a step of its own and not at its end; a new one if the last has ended."""
+        while True:
+            run = self._ask() if self._run else None
+            if run is None or run["status"] in _OVER:
+                self.begin()
+            elif run["status"] == "running" and 1 <= run["step"] < run["steps"]:
+                return
+            time.sleep(_POLL_S)
+
+    def _ask(self) -> dict[str, Any]:
+        found: dict[str, Any] = patiently(lambda: self._stack.get("runs", f"/v1/runs/{self._run}"), within_s=self._limit_s)  # fmt: skip
+        return found
+
+    def _step(self) -> int:
+        """The run's step; one more than it can have where it has ended, and -1 while the door is away."""
+        try:
+            run = self._stack.get("runs", f"/v1/runs/{self._run}")
+        except UnavailableError:
+            return -1
+        return int(run["steps"]) + 1 if run["status"] in _OVER else int(run["step"])
+
+    def _well(self, before: dict[str, str]) -> bool:
+        try:
+            return self._stack.are_well(before)
+        except UnavailableError:
+            return False

@@ -1,0 +1,219 @@
+"""The stack under test: a compose project of its own beside any other, its doors, and what one can do to its containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from demo.prepare import settings_of
+from demo.settings import SMOLLM2_FOLDER, cache_folder
+from scripts.compose_test.calling import ROOT, Tell, call
+from scripts.compose_test.engine import Docker
+from triforge.errors import UnavailableError
+
+PROJECT = "triforge-test"
+_NETWORK = f"{PROJECT}_default"
+_FACTS = Path(__file__).with_name("facts.py")
+_BUILD_S, _UP_S, _DOWN_S = 3600.0, 1500.0, 300.0
+_DOOR_S = 30.0
+# one service an image; the others of the same image find it built
+_BUILT = ("policy-acts", "env-adapter", "reward", "trainer", "dashboard", "learner-acts", "engine-acts", "models")  # fmt: skip
+_T = TypeVar("_T")
+
+
+class Stack:
+    """One compose project.
+
+    Args:
+        docker: the engine.
+        folder: of this test; the secrets lie in it.
+        offline: build with wheels and without a package index.
+        tell: says what is being done.
+    """
+
+    def __init__(self, docker: Docker, folder: Path, *, offline: bool, tell: Tell) -> None:
+        self._docker, self._folder, self._tell = docker, folder, tell
+        self._key = ""
+        self._tag = os.environ.get("TRIFORGE_TAG", "test")
+        self._env_file = folder / "secrets.env"
+        self._env_file.unlink(missing_ok=True)
+        call([str(ROOT / "scripts" / "write_env.sh"), str(self._env_file)])
+        self.ports = {door: _free_port() for door in ("pools", "runs", "dashboard")}
+        docker.environment |= {
+            "COMPOSE_PROJECT_NAME": PROJECT,
+            "TRIFORGE_TAG": self._tag,
+            "TRIFORGE_REVISION": call(["git", "rev-parse", "HEAD"]).strip(),
+            "TRIFORGE_ENV_ADAPTER_PORT": str(self.ports["pools"]),
+            "TRIFORGE_TRAINER_PORT": str(self.ports["runs"]),
+            "TRIFORGE_DASHBOARD_PORT": str(self.ports["dashboard"]),
+            "PIP_ARGS": "--no-index" if offline else "",
+        }
+
+    def compose(self, *words: str, stdin: str = "", timeout_s: float = 120.0) -> str:
+        """Run `docker compose WORDS` on this project."""
+        return self._docker(
+            "compose", "--env-file", str(self._env_file), *words, stdin=stdin, timeout_s=timeout_s
+        )
+
+    def build(self) -> float:
+        """Build every image; returns the seconds."""
+        began = time.monotonic()
+        self.compose("--progress", "plain", "build", *_BUILT, timeout_s=_BUILD_S)
+        return time.monotonic() - began
+
+    def image_sizes(self) -> dict[str, int]:
+        """MB of each image of the project."""
+        lines = self._docker("images", "--format", "{{.Repository}}:{{.Tag}}={{.ID}}").splitlines()
+        names = sorted(
+            {line.split("=")[0] for line in lines if line.split("=")[0].endswith(f":{self._tag}")}
+        )
+        sizes = self._docker("image", "inspect", "--format", "{{.Size}}", *names).split()
+        return {name: int(size) // 10**6 for name, size in zip(names, sizes, strict=True)}
+
+    def take_models(self) -> bool:
+        """Put the demo's models of this machine's cache into the volume; without them the stack makes them itself."""
+        wanted = (Path("demo") / settings_of(1).digest(), Path(SMOLLM2_FOLDER))
+        home = cache_folder()
+        if not ((home / wanted[0] / "done").is_file() and (home / wanted[1]).is_dir()):
+            return False
+        staged = self._folder / "models"
+        shutil.rmtree(staged, ignore_errors=True)
+        for path in wanted:
+            skip = shutil.ignore_patterns("*.jsonl", "logs", "*-data", "*-blank")
+            shutil.copytree(home / path, staged / "cache" / "triforge" / path, ignore=skip)
+        copy = "cp -r /from/cache /models/ && chown -R 10001:10001 /models/cache"
+        self.compose(
+            "run", "--rm", "--no-deps", "--user", "0:0", "--cap-add", "CHOWN", "--cap-add", "DAC_OVERRIDE", "-v", f"{staged}:/from:ro",
+            "--entrypoint", "sh", "models", "-c", copy,
+        )  # fmt: skip
+        shutil.rmtree(staged, ignore_errors=True)
+        return True
+
+    def up(self) -> float:
+        """Start everything and wait until it is healthy; returns the seconds."""
+        began = time.monotonic()
+        self.compose("up", "-d", "--wait", "--no-build", timeout_s=_UP_S)
+        return time.monotonic() - began
+
+    def down(self) -> None:
+        """Remove containers, network and volumes."""
+        self.compose("--profile", "*", "down", "-v", "--remove-orphans", "-t", "5", timeout_s=_DOWN_S)  # fmt: skip
+
+    def logs(self, path: Path) -> None:
+        """Write all containers' output to a file."""
+        path.write_text(self.compose("logs", "--no-color", "--timestamps", timeout_s=_DOWN_S))
+
+    # ---- containers ----
+
+    def services(self) -> list[str]:
+        """Every service that runs for long."""
+        names = self.compose("ps", "--services", "--status", "running").split()
+        return sorted(names)
+
+    def states(self, services: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """`State` of each service's container, as `docker inspect` has it."""
+        found = json.loads(self._docker("inspect", *(_container(name) for name in services)))
+        return {name: document["State"] for name, document in zip(services, found, strict=True)}
+
+    def are_well(self, before: Mapping[str, str]) -> bool:
+        """Whether each container is healthy, and was started after the moment given for it (a `StartedAt`, or empty)."""
+        return all(
+            state["Running"]
+            and state["StartedAt"] != before[name]
+            and state.get("Health", {}).get("Status", "healthy") == "healthy"
+            for name, state in self.states(list(before)).items()
+        )
+
+    def kill(self, service: str) -> None:
+        """SIGKILL the container's first process, as a crash would; the engine does not take that for our wish."""
+        try:
+            os.kill(self.states([service])[service]["Pid"], signal.SIGKILL)
+        except (
+            PermissionError,
+            ProcessLookupError,
+        ):  # not root, or an engine in a machine of its own
+            self._docker("kill", "-s", "KILL", _container(service))
+            self._docker("start", _container(service))
+
+    def cut_off(self, service: str) -> None:
+        """Take a container off the network."""
+        self._docker("network", "disconnect", _NETWORK, _container(service))
+
+    def join(self, service: str) -> None:
+        """Put it back, under its old name."""
+        self._docker("network", "connect", "--alias", service, _NETWORK, _container(service))
+
+    def restart(self, service: str) -> None:
+        """`docker compose restart`: SIGTERM, and up again."""
+        self.compose("restart", "-t", "10", service)
+
+    # ---- what was kept ----
+
+    def facts(self) -> dict[str, Any]:
+        """What the database, the artifact store, the queues and the policy rooms hold, read inside of the stack."""
+        out = self.compose("exec", "-T", "trainer", "python", "-", stdin=_FACTS.read_text(), timeout_s=300)  # fmt: skip
+        document: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return document
+
+    # ---- doors ----
+
+    def take_key(self) -> None:
+        """Make an API key, as an operator does; the doors ask for it."""
+        made = self.compose("exec", "-T", "trainer", "triforge", "key", "create", "compose-test")
+        self._key = made.split()[-1]
+
+    def get(self, door: str, path: str) -> Any:
+        """GET of a published door, `pools` or `runs`."""
+        return self._ask(door, path, None)
+
+    def post(self, door: str, path: str, body: dict[str, Any], *, key: str = "") -> Any:
+        """POST of JSON to a published door; the same `key` makes nothing twice."""
+        return self._ask(door, path, json.dumps(body).encode(), key)
+
+    def _ask(self, door: str, path: str, body: bytes | None, key: str = "") -> Any:
+        url = f"http://127.0.0.1:{self.ports[door]}{path}"
+        request = urllib.request.Request(url, data=body)
+        request.add_header("Content-Type", "application/json")
+        request.add_header("Authorization", f"Bearer {self._key}")
+        if key:
+            request.add_header("Idempotency-Key", key)
+        try:
+            with urllib.request.urlopen(request, timeout=_DOOR_S) as answer:  # noqa: S310 (our own door)
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            said = error.read(2000).decode(errors="replace")
+            raise UnavailableError(f"{path}: {error.code} {said}") from error
+        except (OSError, ValueError) as error:
+            raise UnavailableError(f"{path}: {error}") from error
+
+
+def patiently(ask: Callable[[], _T], *, within_s: float) -> _T:
+    """Repeat a question while its door or container is away."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return ask()
+        except UnavailableError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)
+
+
+def _container(service: str) -> str:
+    return f"{PROJECT}-{service}-1"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,49 @@
+"""Was every group accounted for, nothing trained twice, no version mixed? By the invariants that chaos holds runs to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from chaos.evidence import Evidence, Folder
+from chaos.invariants import ALWAYS, dropped, payloads, shape
+
+
+def evidence(run: Mapping[str, Any]) -> Evidence:
+    """One run of what `facts.py` printed."""
+    folders = [Folder(**{**given, "wrong": tuple(given["wrong"])}) for given in run["folders"]]
+    return Evidence(**{**run, "folders": folders})
+
+
+def judge(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What is wrong, by check; an empty list where nothing is.
+
+    Args:
+        facts: what `facts.py` printed when no run was under way any more.
+    """
+    runs = [evidence(run) for run in facts["runs"]]
+    checks = {
+        f"{name}: {_first_sentence(check.__doc__)}": [
+            f"run {run.run['id']}: {wrong}" for run in runs for wrong in check(run)
+        ]
+        for name, check in ALWAYS.items()
+    }
+    left = [f"{facts['errands']} errands"] if facts["errands"] else []
+    return checks | {"emptied: No errand is left in any queue.": left}
+
+
+def totals(facts: Mapping[str, Any]) -> dict[str, int]:
+    """How much there was, what was not trained on, by reason, and what waits in the broker for its time to run out."""
+    counted: Counter[str] = Counter()
+    for run in facts["runs"]:
+        found = evidence(run)
+        counted["runs"] += 1
+        counted.update({name: int(count) for name, count in shape(found).items()})
+        counted.update({f"not trained on: {why}": count for why, count in dropped(found).items()})
+        counted["payloads left to expire"] += len(payloads(found))
+    return dict(counted)
+
+
+def _first_sentence(text: str | None) -> str:
+    return (text or "").strip().split("\n")[0]

@@ -1,0 +1,102 @@
+"""Does the test of the stack see what it is there to see? The invariants themselves are tested with chaos."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from scripts.compose_test.facts import files_of, rows_of
+from scripts.compose_test.verdicts import judge, totals
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.ledgers import SCHEMA, write_ledger
+from triforge.store.tables import Base, PlanRow, RunRow, StepRow, WeightsRow
+
+RUN = "r"
+
+
+def record(step: int, rollout: int) -> dict[str, Any]:
+    empty: dict[str, Any] = dict.fromkeys(SCHEMA.names)
+    return empty | {
+        "run_id": RUN, "step": step, "group_id": f"{RUN}-{step:05d}-train-0000", "trajectory_id": f"{step}/{rollout}",
+        "step_index": 0, "policy_versions": [step, step], "measured": 0, "reason": "", "votes": [],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """What a run of two steps with one group of two rollouts leaves in the artifact store."""
+    for step in (1, 2):
+        write_ledger(
+            ArtifactStore(str(tmp_path)), f"runs/{RUN}/steps/{step:05d}.parquet", [record(step, i) for i in (0, 1)]
+        )  # fmt: skip
+    for role in ("acts", "judges"):
+        folder = tmp_path / "weights" / RUN / role / "v000003"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(role)
+        entry = {"sha256": hashlib.sha256(role.encode()).hexdigest()}
+        (folder / "manifest.json").write_text(json.dumps({"files": {"config.json": entry}}))
+    return tmp_path
+
+
+def facts(store: Path) -> dict[str, Any]:
+    """As `facts.main` collects them, of a database with what the run leaves there."""
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        config = {"run": {"steps": 2}, "env_adapter": {"rollouts": 2}}
+        run = RunRow(
+            id=RUN, name=RUN, pool_id="p", status="finished", step=2, policy_version=3, reward_version=3,
+            config=config, state={}, reason="", created_at=0.0, updated_at=0.0,
+        )  # fmt: skip
+        session.add(run)
+        for step in (0, 1, 2):
+            metrics = {"steps/trained": 2.0} if step else {}
+            session.add(StepRow(run_id=RUN, step=step, policy_version=step + 1, reward_version=step + 1, metrics=metrics, artifacts={}, at=0.0))  # fmt: skip
+            for role in ("acts", "judges"):
+                manifest = store / "weights" / RUN / role / f"v{step + 1:06d}" / "manifest.json"
+                digest = hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""  # fmt: skip
+                session.add(WeightsRow(run_id=RUN, role=role, version=step + 1, uri="", digest=digest, at=0.0))  # fmt: skip
+            if step:
+                session.add(PlanRow(run_id=RUN, step=step, kind="train", pool_id="p", cursor=0, groups=[{}]))  # fmt: skip
+        session.flush()
+        found = rows_of(session, run) | files_of(store, RUN) | {"keys": {}, "errands": 0}
+    printed: dict[str, Any] = json.loads(json.dumps({"runs": [found], "errands": 0}))
+    return printed
+
+
+def wrong(found: dict[str, Any]) -> dict[str, list[str]]:
+    return {name.split(":")[0]: said for name, said in judge(found).items() if said}
+
+
+def test_what_an_undisturbed_run_leaves_passes_every_check(store: Path) -> None:
+    found = facts(store)
+    assert wrong(found) == {}
+    counted = totals(found)
+    assert (counted["runs"], counted["groups"], counted["trained"]) == (1, 2, 4)
+
+
+def test_a_record_that_was_written_twice_is_found(store: Path) -> None:
+    twice = [record(2, 0), record(2, 0), record(2, 1)]
+    write_ledger(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", twice)
+    assert "once" in wrong(facts(store))
+
+
+def test_a_lost_rollout_and_a_mixed_version_are_found(store: Path) -> None:
+    mixed = record(2, 0) | {"policy_versions": [1, 2]}
+    write_ledger(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", [mixed])
+    assert {"accounted", "unmixed"} <= set(wrong(facts(store)))
+
+
+def test_weights_that_are_not_what_their_manifest_says_are_found(store: Path) -> None:
+    (store / "weights" / RUN / "acts" / "v000003" / "config.json").write_text("torn")
+    assert "whole" in wrong(facts(store))
+
+
+def test_an_errand_that_is_left_in_a_queue_is_found(store: Path) -> None:
+    assert wrong(facts(store) | {"errands": 1}) == {"emptied": ["1 errands"]}
