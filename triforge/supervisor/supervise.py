@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.25
 ADDRESSES = "addresses.json"
+LOCK = "up.lock"  # held while a deployment runs in the folder
 PROCESSES = "processes.json"
 
 
@@ -66,7 +67,7 @@ class Supervisor:
 
     def _take_lock(self) -> None:
         self._state.mkdir(parents=True, exist_ok=True)
-        lock = (self._state / "up.lock").open("w")
+        lock = (self._state / LOCK).open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

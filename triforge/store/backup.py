@@ -1,0 +1,232 @@
+"""A copy of what lasts of a deployment, taken while it runs, and its way back.
+
+    <folder>/triforge.sqlite   the database as it was at one moment
+    <folder>/artifacts/        what it names: records, weights, checkpoints
+    <folder>/backup.json       of what, when, by which version
+
+The database is copied first. What a row names is written before the row, so the files are there when they are copied
+after it, unless the deployment has deleted them since; the newest weights of each run are checked. What is in flight in
+Valkey is not copied: a run takes its unfinished step again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from triforge import __version__
+from triforge.errors import ConfigError, InputError, StorageError
+from triforge.store.artifacts import ArtifactStore, storage_error
+from triforge.store.database import Database
+
+DATABASE, ARTIFACTS, ABOUT = "triforge.sqlite", "artifacts", "backup.json"
+_FORMAT = "triforge-backup/1"
+_MANIFEST = "manifest.json"
+_NEWEST = "SELECT run_id, role, MAX(version), uri, digest FROM weights WHERE digest != '' GROUP BY run_id, role"
+
+
+def back_up(database_url: str, artifacts_url: str, target: Path) -> dict[str, Any]:
+    """Copy a deployment's database and artifacts into a new folder; returns what `backup.json` says.
+
+    Args:
+        database_url: an SQLite database. A database server has tools of its own (`pg_dump`).
+        artifacts_url: a local folder.
+        target: the folder to make; it appears whole or not at all.
+
+    Raises:
+        ConfigError: the database or the artifact store is not on this machine's disk.
+        InputError: the target exists.
+        StorageError: a file cannot be read or written, or the copy lacks the newest weights of a run.
+    """
+    database, root = _places(database_url, artifacts_url)
+    if target.exists():
+        raise InputError(f"{target}: given a folder that exists, expected a new one")
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        _copy_database(database, aside / DATABASE)
+        count, size = _copy_tree(root, aside / ARTIFACTS)
+        about = {
+            "format": _FORMAT, "triforge": __version__, "at": time.time(), "database": str(database),
+            "artifacts": str(root), "files": count, "bytes": size,
+            "weights": _check_weights(aside, root),
+        }  # fmt: skip
+        (aside / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        aside.rename(target)
+    except OSError as error:
+        raise storage_error("back up to", str(target), error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return about
+
+
+def restore(source: Path, database_url: str, artifacts_url: str, *, lock: Path) -> dict[str, Any]:
+    """Put a backup back where it was taken; nothing may stand there. Returns what its `backup.json` says.
+
+    Args:
+        source: what `back_up` made.
+        database_url: where the database was.
+        artifacts_url: where the artifacts were.
+        lock: file that a deployment holds locked while it runs there.
+
+    Raises:
+        InputError: the folder is no backup, or something stands where it would go.
+        ConfigError: the deployment's paths are others than those that the backup names; rows hold paths of files.
+        StorageError: a file cannot be read or written, or a deployment runs there.
+    """
+    try:
+        about: dict[str, Any] = json.loads((source / ABOUT).read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{source}: no readable {ABOUT} ({error}); expected a folder that `triforge backup` made"
+        ) from None
+    if about.get("format") != _FORMAT:
+        raise InputError(
+            f"{source}: given the format {about.get('format')!r}, expected {_FORMAT!r}"
+        )
+    database, root = _places(database_url, artifacts_url)
+    if str(root) != about["artifacts"]:
+        raise ConfigError(
+            f"{source}: its rows name files below {about['artifacts']}, the deployment keeps its artifacts in {root}; "
+            "restore with TRIFORGE_ARTIFACTS_URL (or --state) as it was"
+        )
+    with _nobody_runs(lock):
+        for path in (database, root):
+            if path.exists():
+                raise InputError(
+                    f"{path} exists; move it away, a restore does not write over anything"
+                )
+        try:
+            root.parent.mkdir(parents=True, exist_ok=True)
+            database.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(source / ARTIFACTS, root)
+            aside = database.with_name(f".{database.name}.part")
+            shutil.copyfile(source / DATABASE, aside)
+            aside.rename(database)  # last: a deployment that finds it finds the files as well
+        except OSError as error:
+            raise storage_error("restore", str(source), error) from error
+    return about
+
+
+def _places(database_url: str, artifacts_url: str) -> tuple[Path, Path]:
+    """The database's file and the artifacts' folder."""
+    database = Database(database_url)
+    try:
+        if not database.is_sqlite or not database.url.database:
+            raise ConfigError(
+                f"TRIFORGE_DATABASE_URL: given {database.url.render_as_string()}, expected an SQLite file; a server's database is "
+                "copied with its own tools (pg_dump, pg_restore; see docs/operations.md)"
+            )
+        path = Path(database.url.database).resolve()
+    finally:
+        database.engine.dispose()
+    store = ArtifactStore(artifacts_url)
+    if not store.is_local:
+        raise ConfigError(
+            f"TRIFORGE_ARTIFACTS_URL: given {artifacts_url}, expected a folder; object stores are copied with their own tools"
+        )
+    return path, Path(store.root)
+
+
+def _copy_database(path: Path, target: Path) -> None:
+    """SQLite's own online copy: one moment, while others write."""
+    if not path.is_file():
+        raise StorageError(
+            f"{path}: there is no database; is TRIFORGE_DATABASE_URL (or --state) right?"
+        )
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60.0)) as source,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, nothing beside it
+    except sqlite3.Error as error:
+        raise StorageError(f"cannot copy the database {path}: {error}") from error
+
+
+def _copy_tree(root: Path, target: Path) -> tuple[int, int]:
+    """Copy what has its final name; what vanishes meanwhile was deleted and is not missed. Returns files and bytes."""
+    target.mkdir()
+    count = size = 0
+    for path in _files(root):
+        to = target / path.relative_to(root)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copy2(path, to)
+        except FileNotFoundError:
+            continue
+        count, size = count + 1, size + to.stat().st_size
+    return count, size
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files below a folder; names that begin with a dot are not finished yet."""
+    try:
+        entries = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _files(entry)
+        else:
+            yield entry
+
+
+def _check_weights(copy: Path, root: Path) -> int:
+    """The newest weights of every run are in the copy, whole; returns how many were looked at."""
+    with closing(sqlite3.connect(copy / DATABASE)) as database:
+        rows = database.execute(_NEWEST).fetchall()
+    checked = 0
+    for run, role, version, uri, digest in rows:
+        if not Path(uri).is_relative_to(root):
+            continue
+        folder = copy / ARTIFACTS / Path(uri).relative_to(root)
+        problem = _damage(folder, digest)
+        if problem:
+            raise StorageError(
+                f"the copy of version {version} of {role} of run {run} is not whole ({problem}); it was deleted or replaced "
+                "while it was copied, or is damaged. Try again; a larger run.keep_checkpoints gives more time"
+            )
+        checked += 1
+    return checked
+
+
+def _damage(folder: Path, digest: str) -> str:
+    """What is wrong with the copy of a version; empty if nothing is."""
+    try:
+        text = (folder / _MANIFEST).read_bytes()
+        if hashlib.sha256(text).hexdigest() != digest:
+            return f"{_MANIFEST} is another one than was announced"
+        for name, entry in json.loads(text)["files"].items():
+            with (folder / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                    return f"{name} is not what {_MANIFEST} says"
+    except FileNotFoundError as error:
+        return f"{Path(str(error.filename)).name} is missing"
+    return ""
+
+
+@contextmanager
+def _nobody_runs(lock: Path) -> Iterator[None]:
+    """Hold the lock that a deployment holds while it runs."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StorageError(
+                f"a deployment runs in {lock.parent}; stop it before a restore"
+            ) from None
+        yield
