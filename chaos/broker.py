@@ -18,6 +18,7 @@ from triforge.queues import QUEUES
 
 _LEASE = "tf:lease:"
 _POLL_S = 0.05
+_GONE = -2  # what Valkey says of a key that is not there any more
 
 
 class Broker:
@@ -47,7 +48,12 @@ class Broker:
     def keys(self, run_id: str) -> dict[str, int]:
         """All keys that name a run, with the seconds they have left; -1 is for ever."""
         found = list(self._redis.scan_iter(match=f"*{run_id}*", count=1000))
-        return {key: int(self._redis.ttl(key)) for key in found}
+        left = {key: int(self._redis.ttl(key)) for key in found}
+        return {key: ttl for key, ttl in left.items() if ttl != _GONE}
+
+    def outcomes(self, run_id: str) -> int:
+        """Groups of a run that adaptation has not dealt with yet."""
+        return sum(run_id in name for name in self._redis.zrange("tf:outcomes", 0, -1))
 
     def waiting(self) -> dict[str, int]:
         """Errands in each queue."""

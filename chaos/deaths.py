@@ -22,9 +22,9 @@ _NAMES = {
 
 async def rollout_workers(r: Round) -> None:
     """One rollout worker dies while it plays, then both do."""
-    await r.submit(run={"steps": 4})
+    await r.submit(run={"steps": 5})
     for step, both in ((0, False), (2, True)):
-        await r.moment(step=step + r.rng.randrange(2))
+        await r.moment(step=step + r.rng.randrange(2))  # both at a time when steps are to come
         await _kill_holders(r, "rollout", both=both)
     await r.end()
 
@@ -32,9 +32,9 @@ async def rollout_workers(r: Round) -> None:
 async def judge_workers(r: Round) -> None:
     """One judge worker dies while it judges, then both do."""
     r.stack.proxies["judges"].delay_s = 1.0
-    await r.submit(run={"steps": 4})
+    await r.submit(run={"steps": 5})
     for step, both in ((0, False), (2, True)):
-        await r.moment(step=step + r.rng.randrange(2))
+        await r.moment(step=step + r.rng.randrange(2))  # both at a time when steps are to come
         await _kill_holders(r, "judge", both=both)
     await r.end()
 

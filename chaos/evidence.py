@@ -48,6 +48,7 @@ class Evidence:
         batches: files of rows for the learners that are still there.
         keys: what names it in Valkey, with seconds left.
         errands: how many of its errands are in the queues or with workers.
+        outcomes: how many groups adaptation has not dealt with.
     """
 
     run: Row
@@ -60,6 +61,7 @@ class Evidence:
     batches: list[str]
     keys: dict[str, int]
     errands: int
+    outcomes: int
 
 
 class Store:
@@ -106,6 +108,7 @@ def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Eviden
         batches=sorted(p.name for p in batches.glob("*")) if batches.is_dir() else [],
         keys=broker.keys(run_id),
         errands=len(broker.errands(run_id)),
+        outcomes=broker.outcomes(run_id),
     )
 
 

@@ -129,14 +129,15 @@ def whole(found: Evidence) -> list[str]:
 
 
 def measured(found: Evidence) -> list[str]:
-    """Adaptation has counted every group that could be measured, once, with the numbers of the record."""
+    """Adaptation has dealt with every group that could be measured, and counted it once, with the numbers of the record."""
     counted = {row["group_id"]: (row["successes"], row["measured"]) for row in found.measurements}
     expected = {
         row["group_id"]: (row["successes"], row["measured"])
         for row in found.records
         if row["measured"]
     }
-    wrong = [
+    wrong = [f"adaptation is not done with {found.outcomes} groups"] * bool(found.outcomes)
+    wrong += [
         f"{group}: adaptation counted {counted.get(group)}, the record says {numbers}"
         for group, numbers in expected.items()
         if counted.get(group) != numbers

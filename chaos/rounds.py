@@ -143,7 +143,12 @@ class Round:
         groups = sum(len(p["groups"]) for p in self.store.rows(
             "SELECT groups FROM plans WHERE run_id = ? AND kind = 'train'", [self.run_id]
         ))  # fmt: skip
-        await until(lambda: self.store.counted(self.run_id) >= groups, within_s=_COUNTED_WITHIN_S)
+        await until(
+            lambda: (
+                self.store.counted(self.run_id) >= groups and not self.broker.outcomes(self.run_id)
+            ),
+            within_s=_COUNTED_WITHIN_S,
+        )
 
     def summary(self) -> dict[str, Any]:
         """For the record."""

@@ -54,6 +54,7 @@ def good() -> Evidence:
         batches=[],
         keys={f"tf:settled:{names[1][0]}": 3600},
         errands=0,
+        outcomes=0,
     )  # fmt: skip
 
 
@@ -117,6 +118,7 @@ FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
         lambda e: replace(e, measurements=[{**e.measurements[0], "successes": 2}, *e.measurements[1:]]),
         {"measured"},
     ),
+    "not done with": (lambda e: replace(e, outcomes=1), {"measured"}),
     "never counted": (lambda e: replace(e, measurements=e.measurements[1:]), {"measured"}),
     "for ever in Valkey": (lambda e: replace(e, keys={f"tf:group:{RUN}": -1}), {"tidied"}),
     "rows are left": (lambda e: replace(e, batches=["00001-acts.parquet"]), {"tidied"}),
