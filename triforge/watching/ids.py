@@ -15,8 +15,8 @@ NAMES: Final = (
 )  # fmt: skip
 HEADER: Final = "baggage"  # of W3C; members are `triforge.<name>=<value>`
 _PREFIX: Final = "triforge."
-_LONGEST: Final = 200  # characters of a value that came from elsewhere
-_MOST: Final = 4096  # characters of the header that are read
+_LONGEST: Final = 200  # characters of a value that travels
+_MOST: Final = 2048  # characters of a header that is read or sent; a longer one is none of ours
 _FIELDS: Final = {
     "run_id": "run", "step": "step", "group_id": "group", "trajectory_id": "trajectory", "task_id": "task",
     "task_version": "task_version", "policy_version": "policy", "reward_version": "reward", "role": "role",
@@ -73,15 +73,16 @@ def common(parts: Sequence[Ids]) -> Ids:
 
 def came_with(header: bytes) -> None:
     """The rest of this task is about what the header of its request names. Read when somebody asks."""
-    _CAME.set(header)
+    _CAME.set(header if len(header) <= _MOST else b"")
 
 
 def baggage() -> str:
-    """The ids as a header's value; empty where nothing is known."""
-    came, own = _CAME.get(), _KNOWN.get()
-    if not own:
-        return came.decode("latin-1") if came else ""
-    return _written(tuple(known().items()))
+    """The ids as a header's value; empty where nothing is known.
+
+    Of what came with a request only our own members go on, written anew: whoever calls must not choose what engines get.
+    """
+    ids = known()
+    return _written(tuple(ids.items())) if ids else ""
 
 
 def carried() -> dict[str, str]:
@@ -92,14 +93,16 @@ def carried() -> dict[str, str]:
 
 @lru_cache(maxsize=512)
 def _written(ids: tuple[tuple[str, str], ...]) -> str:
-    return ",".join(f"{_PREFIX}{name}={quote(value[:_LONGEST], safe='')}" for name, value in ids)
+    parts = [f"{_PREFIX}{name}={quote(value[:_LONGEST], safe='')}" for name, value in ids]
+    text = ",".join(parts)
+    return text if len(text) <= _MOST else ""
 
 
 @lru_cache(maxsize=512)
 def _read(header: bytes) -> Ids:
     """Our members of the header; whoever calls may write anything there."""
     found = {}
-    for member in header[:_MOST].decode("latin-1").split(","):
+    for member in header.decode("latin-1").split(","):
         name, _, value = member.partition(";")[0].strip().partition("=")
         plain = name.strip().removeprefix(_PREFIX)
         if name.strip().startswith(_PREFIX) and plain in NAMES:

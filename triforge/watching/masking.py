@@ -16,7 +16,7 @@ _LOOKS: Final = (
     (re.compile(r"\b(tfk_[0-9a-f]{12}_)[A-Za-z0-9_-]+"), rf"\1{MASK}"),  # a key; its id may be seen
     (
         re.compile(
-            r"(?i)\b((?:[a-z0-9_-]*[_-])?(?:api[_-]?key|admin[_-]?api[_-]?key|password|passwd|secret|token))"
+            r"(?i)\b((?:[a-z0-9_-]{0,40}[_-])?(?:api[_-]?key|admin[_-]?api[_-]?key|password|passwd|secret|token))"
             r"(\"?\s*[=:]\s*\"?)(?!\*|\d+\b)[^\s\"',;&]{6,}"
         ),
         rf"\1\2{MASK}",

@@ -114,7 +114,8 @@ class LearnerLoop:
                 if not answered:
                     async with self._wire.lease(f"learner:{batch.run_id}:{batch.role}") as mine:
                         if mine:
-                            with about(**ids_of(batch), policy=batch.version):
+                            side = "policy" if batch.role == "acts" else "reward"
+                            with about(**ids_of(batch), **{side: batch.version}):
                                 ready = await asyncio.to_thread(self.answer, batch)
                             answered = True
                 if answered:

@@ -91,6 +91,25 @@ def test_a_header_of_somebody_else_breaks_nothing(header: bytes) -> None:
     assert all(len(value) <= 200 for value in found.values())
 
 
+@pytest.mark.parametrize(
+    "header", ["other=x", "triforge.run=é", "triforge.run=" + "%F0%9F%92%A9" * 180, "x" * 60_000]
+)
+def test_what_goes_on_to_others_is_short_ascii_and_ours(header: str) -> None:
+    async def there() -> str:
+        came_with(header.encode("latin-1"))
+        return baggage()
+
+    found = asyncio.run(there())
+    assert found.isascii()
+    assert len(found) <= 2048
+    assert "other" not in found
+
+
+def test_masking_takes_no_longer_than_the_text_is_long() -> None:
+    for text in ("a-" * 50_000, "bearer " * 20_000, "://" * 50_000, "bearer" + " " * 100_000):
+        assert masked(text) == text
+
+
 def test_work_for_several_is_about_what_they_have_in_common() -> None:
     first, second = {"run": "r", "trajectory": "a"}, {"run": "r", "trajectory": "b"}
     assert common([first, second]) == {"run": "r"}
