@@ -27,6 +27,10 @@ class Connection:
         )
         self._convoy = Convoy(self._redis, self._call)
 
+    async def _ask(self, *command: Any) -> Any:
+        """The answer to a command that is answered at once; see `Convoy`."""
+        return await self._convoy.execute(*command)
+
     async def _script(self, script: str, keys: Sequence[str], *arguments: Any) -> Any:
         return await self._convoy.execute("EVAL", script, len(keys), *keys, *arguments)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Final, TypeVar
@@ -27,10 +28,10 @@ class Groups(Connection):
 
     async def _put_once(self, key: str, message: Message) -> bool:
         text = message.model_dump_json()
-        return bool(await self._convoy.execute("SET", key, text, "NX", "EX", PAYLOAD_TTL_S))
+        return bool(await self._ask("SET", key, text, "NX", "EX", PAYLOAD_TTL_S))
 
     async def _get(self, key: str, kind: type[_M]) -> _M | None:
-        text = await self._call(self._redis.get(key))
+        text = await self._ask("GET", key)
         return None if text is None else kind.model_validate_json(text)
 
     async def put_trajectory(self, trajectory: Trajectory) -> bool:
@@ -83,10 +84,12 @@ class Groups(Connection):
 
     async def judged_group(self, group_id: str) -> JudgedGroup | None:
         """The group with its votes or tests if all that were asked for are there, else None."""
-        played = await self.group(group_id)
-        if played is None:
+        text, texts = await asyncio.gather(
+            self._ask("GET", f"tf:group:{group_id}"), self._ask("HGETALL", f"tf:votes:{group_id}")
+        )
+        if text is None:
             return None
-        texts = await self._call(self._redis.hgetall(f"tf:votes:{group_id}"))
+        played = TrajectoryGroup.model_validate_json(text)
         wanted = unjudged(played, set(texts))
         if wanted:
             return None
@@ -129,11 +132,11 @@ class Groups(Connection):
 
     async def is_announced(self, group_id: str) -> bool:
         """Whether the group was announced as complete."""
-        return bool(await self._call(self._redis.exists(f"tf:announced:{group_id}")))
+        return bool(await self._ask("EXISTS", f"tf:announced:{group_id}"))
 
     async def is_played(self, group_id: str) -> bool:
         """Whether the group's trajectories are all there (votes may be missing)."""
-        return bool(await self._call(self._redis.exists(f"tf:group:{group_id}")))
+        return bool(await self._ask("EXISTS", f"tf:group:{group_id}"))
 
     async def forget_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
         """Delete a group's payloads; it may be played again."""
@@ -142,16 +145,16 @@ class Groups(Connection):
         keys += [
             f"tf:started:{name}" for name in (group_id, unit_tests_id(group_id), *trajectory_ids)
         ]
-        await self._call(self._redis.delete(*keys))
+        await self._ask("DEL", *keys)
 
     async def settle_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
         """Forget a group whose step is committed, for good: an errand that is delivered late is dropped."""
-        await self._call(self._redis.set(f"tf:settled:{group_id}", "1", ex=PAYLOAD_TTL_S))
+        await self._ask("SET", f"tf:settled:{group_id}", "1", "EX", PAYLOAD_TTL_S)
         await self.forget_group(group_id, trajectory_ids)
 
     async def is_settled(self, group_id: str) -> bool:
         """Whether the group's step is committed."""
-        return bool(await self._call(self._redis.exists(f"tf:settled:{group_id}")))
+        return bool(await self._ask("EXISTS", f"tf:settled:{group_id}"))
 
 
 def unit_tests_id(group_id: str) -> str:

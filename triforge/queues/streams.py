@@ -24,7 +24,8 @@ class Streams(Connection):
     """Judged groups, batches, weights and events. An entry's id says where a reader stands."""
 
     async def _add(self, stream: str, fields: dict[str, str]) -> None:
-        await self._call(self._redis.xadd(stream, fields, maxlen=STREAM_LENGTH, approximate=True))
+        flat = (part for pair in fields.items() for part in pair)
+        await self._ask("XADD", stream, "MAXLEN", "~", STREAM_LENGTH, "*", *flat)
 
     async def _read(
         self, stream: str, after: str, block_s: float, count: int = _PAGE

@@ -199,7 +199,7 @@ class Wire(Groups, Streams, Sight):
 
     async def is_held(self, *errand_ids: str) -> bool:
         """Whether some worker holds any of the errands now."""
-        return bool(await self._call(self._redis.exists(*(f"tf:lease:{e}" for e in errand_ids))))
+        return bool(await self._ask("EXISTS", *(f"tf:lease:{e}" for e in errand_ids)))
 
     async def was_started(self, errand_id: str) -> bool:
         """Whether some worker ever held the errand."""
