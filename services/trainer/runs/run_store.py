@@ -98,7 +98,7 @@ class RunStore:
         """How many runs are in each status; none is left out."""
         with self._db.read() as session:
             found = session.execute(select(RunRow.status, func.count()).group_by(RunRow.status))
-            return dict(found.tuples().all())
+            return {row[0]: row[1] for row in found}
 
     def next_runnable(self) -> RunState | None:
         """The run to work on: one that was running when the process ended, else the oldest queued one."""

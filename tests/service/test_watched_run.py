@@ -1,0 +1,98 @@
+"""A run as an operator sees it: a trace a step, counters, and log lines that name the run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from services.trainer.runs.metrics import PHASES
+from tests.service.fake_ring import Ring, ring_of
+from triforge.errors import StorageError
+from triforge.queues import Wire
+from triforge.watching import known, tracing
+
+REASON = "OpenTelemetry is not installed; pip install 'triforge[otel]'"
+
+
+@pytest.fixture
+async def ring(wire: Wire, redis_url: str, tmp_path: Path) -> AsyncIterator[Ring]:
+    async with ring_of(wire, redis_url, tmp_path) as made:
+        yield made
+
+
+def counted(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"triforge_trainer_{name}", labels) or 0.0
+
+
+async def test_a_step_is_a_trace_with_a_span_a_phase(ring: Ring) -> None:
+    memory = pytest.importorskip(
+        "opentelemetry.sdk.trace.export.in_memory_span_exporter", reason=REASON
+    )
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    exporter = memory.InMemorySpanExporter()
+    tracing.record("trainer", "api", export.SimpleSpanProcessor(exporter))
+    try:
+        run = ring.submit()
+        await ring.conduct(run)
+    finally:
+        tracing.stop()
+    spans: list[Any] = exporter.get_finished_spans()
+    steps = [span for span in spans if span.name == "step"]
+    assert [span.attributes["triforge.step"] for span in steps] == ["1", "2"]
+    assert [span.attributes["triforge.policy"] for span in steps] == ["1", "2"]
+    assert len({span.context.trace_id for span in steps}) == 2
+    for step in steps:
+        below = [s.name for s in spans if s.parent and s.parent.span_id == step.context.span_id]
+        assert [name for name in below if name in PHASES] == list(PHASES)
+        assert step.attributes["triforge.run"] == run.id
+
+
+async def test_a_run_is_counted_as_it_goes(ring: Ring) -> None:
+    before = {
+        status: counted("runs_ended_total", status=status) for status in ("finished", "failed")
+    }
+    landed, seconds = counted("groups_landed_total"), counted("phase_seconds_count", phase="train")
+    tokens, progress = (
+        counted("staleness_versions_count", role="acts"),
+        counted("progress_timestamp_seconds"),
+    )
+    await ring.conduct(ring.submit())
+    assert counted("runs_ended_total", status="finished") == before["finished"] + 1
+    assert counted("runs_ended_total", status="failed") == before["failed"]
+    assert counted("groups_landed_total") > landed
+    assert counted("phase_seconds_count", phase="train") == seconds + 2
+    assert counted("staleness_versions_count", role="acts") > tokens
+    assert counted("progress_timestamp_seconds") > progress
+    assert counted("weight_version", role="acts") == 3.0
+    assert ring.store.count_by_status() == {"finished": 1}
+
+
+async def test_what_is_logged_of_a_run_that_fails_names_the_run(
+    ring: Ring, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[tuple[str, dict[str, str]]] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append((record.getMessage(), dict(known())))
+
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("the disk is full")
+
+    handler = Listening()
+    logging.getLogger("services.trainer").addHandler(handler)
+    before = counted("runs_ended_total", status="failed")
+    ring.artifacts.write = full  # type: ignore[method-assign]
+    try:
+        run = ring.submit()
+        assert (await ring.conduct(run)).status == "failed"
+    finally:
+        logging.getLogger("services.trainer").removeHandler(handler)
+    (ids,) = (ids for message, ids in said if message == f"run {run.id} failed")
+    assert (ids["run"], ids["pool"]) == (run.id, "pool")
+    assert counted("runs_ended_total", status="failed") == before + 1
