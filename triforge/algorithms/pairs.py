@@ -72,11 +72,6 @@ def pair_loss(
     return PairLoss(math.fsum(losses), tuple(slopes), count, right / count if count else 0.0)
 
 
-def implicit_rewards(log_ratios: Sequence[float], *, beta: float) -> list[float]:
-    """What a model thinks each step was worth, from its log-ratio to the reference (summed over the step's tokens)."""
-    return [beta * ratio for ratio in log_ratios]
-
-
 def softplus(x: float) -> float:
     """`log(1 + exp(x))` without overflow."""
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))

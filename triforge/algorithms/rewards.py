@@ -49,19 +49,6 @@ def vote_rewards(reward: float, votes: Sequence[int], *, invalid: float = -2.0) 
     return [reward * vote if vote else invalid for vote in votes]
 
 
-def program_rewards(passed: Sequence[Sequence[bool]]) -> list[float]:
-    """Unit-test scores: `passed[j][u]` says whether program j passes dataset test u; returns the passed share of each j.
-
-    Raises:
-        InputError: a program has no test.
-    """
-    if any(not row for row in passed):
-        raise InputError(
-            "passed: given a program without tests, expected at least one dataset test"
-        )
-    return [sum(row) / len(row) for row in passed]
-
-
 def generated_test_rewards(
     good_programs: Sequence[bool], accepts: Sequence[Sequence[bool] | None]
 ) -> list[float] | None:

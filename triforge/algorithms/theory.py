@@ -196,14 +196,6 @@ def precision(p_plus: float, p_minus: float, votes: int) -> float:
     return math.fsum(w * math.fsum(lost[:k]) for k, w in enumerate(won))
 
 
-def f_weight(p: float, *, lam: float = 1.0) -> float:
-    """Weight f of a step whose vote falls on the outcome's side with the chance p: `(1 - lam) / 2 + lam * p`.
-
-    Half of remark 1's `1 + 2 lam p - lam`, so that it is p at lam = 1.
-    """
-    return (1.0 - lam) / 2.0 + lam * p
-
-
 # ---- one group ----
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from triforge.algorithms.losses import KL_ESTIMATORS
-from triforge.algorithms.pairs import PairLoss, best_of, implicit_rewards, pair_loss
+from triforge.algorithms.pairs import PairLoss, best_of, pair_loss
 from triforge.algorithms.policy_losses import LossRule, log_ratios, policy_loss, value_loss
 from triforge.algorithms.returns import bilevel_gae, gae, returns_to_go
 from triforge.errors import InputError
@@ -142,9 +142,7 @@ def test_values_and_turns_that_do_not_fit_are_refused():
 
 @pytest.mark.parametrize(("mean_over_steps", "expected"), [(False, 0.668460), (True, 0.680725)])
 def test_the_loss_of_a_pair_of_trajectories_has_the_published_value(mean_over_steps, expected):
-    steps = [
-        implicit_rewards([0.8, -0.2], beta=0.05), implicit_rewards([-0.5, 0.1], beta=0.05)
-    ]  # fmt: skip
+    steps = [[0.05 * ratio for ratio in row] for row in ([0.8, -0.2], [-0.5, 0.1])]
     assert steps[0] + steps[1] == pytest.approx([0.04, -0.01, -0.025, 0.005])
     scores = [sum(row) / (len(row) if mean_over_steps else 1) for row in steps]
     found = pair_loss(scores, [True, False], ["g", "g"])

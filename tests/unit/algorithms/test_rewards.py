@@ -6,7 +6,6 @@ from triforge.algorithms.advantages import standardise
 from triforge.algorithms.rewards import (
     generated_test_rewards,
     mean_and_deviation,
-    program_rewards,
     step_reward,
     vote_rewards,
 )
@@ -59,12 +58,6 @@ def test_an_unjudged_step_has_no_integrated_reward():
 def test_vote_rewards_match_the_published_vectors(outcome, votes, expected):
     rewards = vote_rewards(step_reward(outcome, votes), votes)
     assert rewards == pytest.approx(expected, abs=1e-3)
-
-
-def test_a_program_earns_the_share_of_dataset_tests_it_passes():
-    assert program_rewards([[True, True], [True, False], [False, False]]) == [1.0, 0.5, 0.0]
-    with pytest.raises(InputError, match="without tests"):
-        program_rewards([[True], []])
 
 
 def test_generated_tests_match_the_published_vector():

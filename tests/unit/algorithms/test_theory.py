@@ -10,7 +10,6 @@ from triforge.algorithms.theory import (
     GroupVotes,
     count_votes,
     estimate,
-    f_weight,
     precision,
     precision_bound,
     trust,
@@ -84,8 +83,6 @@ def test_a_square_of_few_votes_is_not_biased():
 
 
 def test_f_weights_follow_remark_one():
-    for lam in (0.25, 1.0, 4.0):
-        assert 2 * f_weight(0.7, lam=lam) == pytest.approx(1 + 2 * lam * 0.7 - lam)
     g = count_votes([1], [[[1, -1, 1]]], lam=0.5)  # p = 2/3, p squared = 1/3
     assert g.plus_square == pytest.approx(0.25**2 + 2 * 0.25 * 0.5 * 2 / 3 + 0.25 / 3)
 
