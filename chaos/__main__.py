@@ -27,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=None, help="of each scenario, for all alike")
     parser.add_argument("--quick", action="store_true", help="the selection of `make test`")
     parser.add_argument(
-        "--minutes", type=float, default=28.0, help="nothing new begins after these"
+        "--minutes", type=float, default=27.0, help="nothing new begins after these"
     )
     parser.add_argument("--limit", type=float, default=20.0, help="seconds until a dead worker's errands are taken up")  # fmt: skip
     parser.add_argument("--state", type=Path, default=_ROOT / "var" / "chaos", help="folder of the deployment and the record")  # fmt: skip

@@ -64,7 +64,7 @@ class Player:
         *,
         seed: int,
         tell: Callable[[str], None],
-        minutes: float = 28.0,
+        minutes: float = 27.0,
         limit_s: float = 20.0,
     ) -> None:
         self._folder, self._seed, self._tell = folder, seed, tell
