@@ -45,7 +45,7 @@ from triforge.messages import (
 )
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Judge
-from triforge.rollout.seeds import derive_seed
+from triforge.rollout.seeds import derive_seed, nth_seed
 from triforge.rollout.window import Offer
 
 _LATE = 5  # training steps at the end over which step measures are averaged
@@ -205,7 +205,7 @@ class Run:
             reward_version=self._versions["judges"],
             policy_limits=_limits(trainer.policy),
             reward_limits=_limits(trainer.reward),
-            seed=self._config.run.seed * 1_000_003 + step,
+            seed=nth_seed(self._config.run.seed, step),
             trust=trust,
         )
         beside = self._auxiliary.rows(step, groups, trained=ledger.reasons["trained"])
@@ -278,7 +278,7 @@ class Run:
         return GroupTask(
             group_id=f"{self._run.id}-{step:05d}-{mode}-{index:04d}", run_id=self._run.id, step=step,
             task_id=planned.task_id, purpose=planned.purpose, rollouts=rollouts, votes=0,
-            seed=self._seed * 1_000_003 + index,
+            seed=nth_seed(self._seed, index),
             sampling=config.models.acts.sampling(greedy=mode == "greedy"),
             max_steps=config.env_adapter.max_steps,
             deadline_s=config.env_adapter.episode_deadline_s, options=config.env_adapter.options,

@@ -13,6 +13,7 @@ from services.trainer.ledger.ledger import evaluation_records
 from services.trainer.ledger.measures import success_rate
 from triforge.config import RunConfig
 from triforge.messages import GroupTask, JudgedGroup, RunState
+from triforge.rollout.seeds import nth_seed
 from triforge.store.ledgers import write_ledger
 
 
@@ -104,7 +105,7 @@ class Evaluator:
             rollouts=1,
             votes=0,
             # the same seeds at every evaluation: a difference between two steps is then the policy's
-            seed=config.run.seed * 1_000_003 + index,
+            seed=nth_seed(config.run.seed, index),
             sampling=config.models.acts.sampling(greedy=mode == "greedy"),
             max_steps=config.env_adapter.max_steps,
             deadline_s=config.env_adapter.episode_deadline_s,

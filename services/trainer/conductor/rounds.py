@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.trainer.conductor.parts import Parts
 from triforge.config import RunConfig
 from triforge.messages import GroupTask, PlannedGroup, RunState
+from triforge.rollout.seeds import nth_seed
 
 
 class Rounds:
@@ -49,7 +50,7 @@ class Rounds:
             purpose=group.purpose,
             rollouts=config.env_adapter.rollouts,
             votes=self._votes,
-            seed=(config.run.seed * 1_000_003 + number) * 10_007 + index,
+            seed=nth_seed(config.run.seed, number, index),
             sampling=config.models.acts.sampling(),
             judge_sampling=config.models.judges.sampling(),
             max_steps=config.env_adapter.max_steps,

@@ -37,6 +37,7 @@ from triforge.messages import (
     TrainedRole,
     TrainRow,
 )
+from triforge.rollout.seeds import nth_seed
 from triforge.store.ledgers import write_ledger
 from triforge.store.rows import write_rows
 from triforge.watching import tracing
@@ -192,7 +193,7 @@ class StepRunner:
                 bound=self._config.vote_bound,
                 response=self._config.models.judges.max_new_tokens,
             ),
-            seed=self._config.run.seed * 1_000_003 + step,
+            seed=nth_seed(self._config.run.seed, step),
             trust=self._memory.trust(step),
             step=step,
             min_measured=self._config.run.min_measured,
