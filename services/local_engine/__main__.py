@@ -33,14 +33,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--drain-timeout", default=10.0, type=float, help="seconds for running requests at the end")
     add("--threads", default=1, type=int, help="torch threads; 1 is best on shared cores")
     add("--random-seed", default=None, type=int)
-    add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    levels = ("debug", "info", "warning", "error")
+    add("--log-level", choices=levels, help="TRIFORGE_LOG_LEVEL, or info, without")
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Load the model, then serve until a signal arrives; returns the exit code."""
     options = _parser().parse_args(arguments)
-    begin("local_engine", options.served_model_name, level=options.log_level)
+    begin("local_engine", options.served_model_name, level=options.log_level or "")
     import torch
     import uvicorn
 
