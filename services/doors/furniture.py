@@ -55,7 +55,8 @@ def install(
             await ready()
         return JSONResponse({"status": "ready"})
 
-    identify(app.title.removeprefix("triforge "), "api", registry)
+    room = app.title.removeprefix("triforge ").partition(" ")[0]  # of "triforge policy (acts)"
+    identify(room, "api", registry)
 
     async def metrics() -> Response:
         if refresh is not None:

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from services.doors.furniture import install
+from triforge import __version__
 from triforge.errors import ConflictError, UnavailableError, WeightsError
 
 
@@ -18,7 +19,7 @@ class Body(BaseModel):
 
 
 def client_of(error: Exception | None = None) -> httpx.AsyncClient:
-    app = FastAPI()
+    app = FastAPI(title="triforge policy (acts)")
     install(app)
 
     @app.post("/work")
@@ -70,4 +71,7 @@ async def test_a_malformed_request_names_its_fields() -> None:
 async def test_a_room_without_a_condition_is_ready_at_once() -> None:
     async with client_of() as client:
         assert (await client.get("/readyz")).json() == {"status": "ready"}
-        assert "python_info" in (await client.get("/metrics")).text
+        shown = (await client.get("/metrics")).text
+        assert "python_info" in shown
+        build = f'triforge_build_info{{process="api",room="policy",version="{__version__}"}} 1.0'
+        assert build in shown
