@@ -317,6 +317,18 @@ def test_artifacts_in_s3_leave_the_weights_on_a_disk_that_is_mounted_where_they_
         assert mounts.get("artifacts", folder) == folder, named(document)
 
 
+def test_replicas_are_spread_by_labels_that_they_have() -> None:
+    spread = 0
+    for document, template in workloads(render(("gpu-cluster",))):
+        for rule in template["spec"].get("topologySpreadConstraints", []):
+            labels, wanted = template["metadata"]["labels"], rule["labelSelector"]["matchLabels"]
+            assert wanted.items() <= labels.items(), named(document)
+            assert set(rule["matchLabelKeys"]) <= set(labels)
+            assert not set(rule["matchLabelKeys"]) & set(wanted)  # Kubernetes refuses a key in both
+            spread += 1
+    assert spread == 7
+
+
 def test_the_alerts_are_those_of_the_compose_stack() -> None:
     source = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yml").read_text())
     (rule,) = of_kind(render(("gpu-cluster", "monitoring")), "PrometheusRule")
