@@ -262,7 +262,8 @@ class Learner:
                 f"algorithm.overrides.estimator: given {settings.critic.estimator!r}, but the checkpoint of this run has no "
                 "critic; expected the estimator that the run began with"
             )
-        self.critic = Critic.over(self.initial, self.model.device, self.ranks)
+        images = self.model.images
+        self.critic = Critic.over(self.initial, self.model.device, self.ranks, images=images)
 
     def _norms(
         self, step: StepState, auxiliary: AuxiliaryTerms, *, first: bool
@@ -372,7 +373,9 @@ class Learner:
         """
         self._optimiser.restore(tensors, counters)
         if critic:
-            self.critic = Critic.over(self.initial, self.model.device, self.ranks, critic)
+            self.critic = Critic.over(
+                self.initial, self.model.device, self.ranks, critic, self.model.images
+            )
 
 
 def _seed(*parts: object) -> int:

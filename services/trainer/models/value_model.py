@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from services.trainer.models.batches import TokenBatch
 from services.trainer.models.effort import Shape
 from services.trainer.models.model import ScoringModel, compute_again, load_into
+from services.trainer.models.seeing import Seeing
 from triforge.errors import ConfigError
+from triforge.store.images import ImageStore
 
 
 class ValueModel(nn.Module):
@@ -26,14 +28,17 @@ class ValueModel(nn.Module):
         body: gives hidden states [B, T, d].
         width: d.
         shape: what a pass costs.
+        eyes: the body as a model that sees images is called; None is the body itself.
 
     Attributes:
         dtype: of the body's matrix products; the weights, and the last layer, are float32.
     """
 
-    def __init__(self, body: nn.Module, width: int, shape: Shape) -> None:
+    def __init__(
+        self, body: nn.Module, width: int, shape: Shape, eyes: Seeing | None = None
+    ) -> None:
         super().__init__()
-        self.body = body
+        self.body, self._eyes = body, eyes
         with torch.random.fork_rng(devices=[]):  # what is drawn here is thrown away
             self.head = nn.Linear(width, 1)
         nn.init.zeros_(self.head.weight)
@@ -42,25 +47,31 @@ class ValueModel(nn.Module):
 
     @staticmethod
     def over(
-        folder: Path, device: torch.device, tensors: dict[str, Tensor] | None = None
+        folder: Path,
+        device: torch.device,
+        tensors: dict[str, Tensor] | None = None,
+        images: ImageStore | None = None,
     ) -> ValueModel:
         """The backbone of a model folder, with the values of a checkpoint if there are any.
 
+        One that sees reads the pixels of its rows from `images`.
+
         Raises:
-            ConfigError: the model sees images, or does not show its hidden states.
+            ConfigError: the model does not show its hidden states.
             WeightsError: the folder is not a complete model folder, or the tensors are those of another model.
         """
         scoring = ScoringModel.load(folder)
         model: Any = scoring.module
-        if scoring.sight is not None or model.base_model is model:
+        if model.base_model is model:
             raise ConfigError(
                 f"algorithm.overrides.estimator: 'gae' and 'bilevel_gae' need a critic, and none can be made of "
-                f"{type(model).__name__} ({folder}): it sees images or does not show its hidden states; choose an estimator "
-                "without a critic"
+                f"{type(model).__name__} ({folder}): it does not show its hidden states; choose an estimator without a critic"
             )
         width = int(model.config.get_text_config().hidden_size)
         # The output layer stays behind; a value costs a row of it.
-        made = ValueModel(model.base_model, width, replace(Shape.of(model), head=width))
+        shape, sight = replace(Shape.of(model), head=width), scoring.sight
+        eyes = None if sight is None else Seeing(model.base_model, sight, images)
+        made = ValueModel(model.base_model, width, shape, eyes)
         if tensors is not None:
             load_into(made, tensors, where=f"critic over {folder}")
         return made.to(device)
@@ -77,7 +88,7 @@ class ValueModel(nn.Module):
             inputs |= {"position_ids": batch.positions, "layout": batch.layout}
         narrow = self.dtype != torch.float32
         with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=narrow):
-            hidden = self.body(**inputs).last_hidden_state
+            hidden = (self._eyes or self.body)(**inputs).last_hidden_state
         picked = hidden.reshape(-1, hidden.shape[-1])[batch.predict].float()
         values: Tensor = self.head(picked)[:, 0]
         return values

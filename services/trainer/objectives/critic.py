@@ -31,6 +31,7 @@ from triforge.algorithms.policy_losses import value_loss
 from triforge.algorithms.returns import bilevel_gae, gae
 from triforge.config import LearnerSection
 from triforge.errors import TrainerError
+from triforge.store.images import ImageStore
 
 _NEGLIGIBLE = 1e-12  # a variance of returns that is their rounding
 
@@ -102,7 +103,11 @@ class Critic:
 
     @staticmethod
     def over(
-        initial: Path, device: torch.device, ranks: Ranks, state: CriticState | None = None
+        initial: Path,
+        device: torch.device,
+        ranks: Ranks,
+        state: CriticState | None = None,
+        images: ImageStore | None = None,
     ) -> Critic:
         """The critic that a run begins with, or the one of a checkpoint, over however many ranks it is now.
 
@@ -111,8 +116,8 @@ class Critic:
             WeightsError: the state belongs to another model.
         """
         if state is None:
-            return Critic(ValueModel.over(initial, device), device, ranks)
-        critic = Critic(ValueModel.over(initial, device, state.weights), device, ranks)
+            return Critic(ValueModel.over(initial, device, images=images), device, ranks)
+        critic = Critic(ValueModel.over(initial, device, state.weights, images), device, ranks)
         critic._optimiser.restore(state.moments, state.counters)
         return critic
 

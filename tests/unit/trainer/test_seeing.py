@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from services.trainer.learner.learner import Learner
 from services.trainer.models.model import ScoringModel
 from services.trainer.models.tiny import build_tiny_model
 from services.trainer.models.tiny_vision import build_tiny_vision_model
 from services.trainer.objectives.step_data import StepData
 from triforge.errors import NotFoundError, TrainerError
-from triforge.messages import ImageRef, PlacedImage, TrainRow
+from triforge.messages import ImageRef, PlacedImage, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore, image_name
 from triforge.testing.pictures import png
@@ -116,6 +117,43 @@ def test_a_model_without_an_image_store_says_so_and_scores_rows_of_text(
     with pytest.raises(TrainerError, match="loaded without an image store"):
         scores(apart, row(shots[:1], 2))
     assert scores(model.frozen_copy(), row(shots[:1], 2)) == scores(model, row(shots[:1], 2))
+
+
+def test_a_critic_over_a_model_that_sees_is_trained_on_what_it_sees(
+    folder: Path, store: ArtifactStore, shots: list[ImageRef]
+) -> None:
+    """The rows differ in nothing but the image."""
+    rows = []
+    for number, shot in enumerate(shots):
+        one = row([shot], 2)
+        brought = [0.0] * len(one.ids)
+        brought[-1] = float(number)
+        update = {"key": f"{number}/0", "rewards": tuple(brought), "ends": (len(one.ids) - 1,)}
+        rows.append(one.model_copy(update=update))
+    images = ImageStore(store)
+    learner = Learner.fresh(folder, images=images)
+    said = []
+    for step in range(1, 7):
+        batch = TrainBatch(
+            batch_id=str(step), run_id="run", role="acts", step=step, version=0, uri="", num_rows=2, num_tokens=0,
+            settings={
+                "model_path": str(folder), "kl_beta": 0.0, "critic": {"estimator": "gae"}, "job": "critic",
+                "critic_learner": {"learning_rate": 0.002}, "learner": {"updates_per_step": 1},
+            },
+        )  # fmt: skip
+        said.append(learner.train(batch, rows).metrics["critic/loss"])
+    assert said[0] == pytest.approx(0.25, abs=1e-3)  # values of 0 where half of the tokens bring 1
+    assert said[-1] < said[0] - 0.005
+    assert learner.critic is not None
+    again = Learner.fresh(folder, images=images)
+    again.restore({}, {"updates": 0, "skipped": 0, "bad_in_a_row": 0}, learner.critic.state())
+    assert again.critic is not None
+    sequences = StepData.from_rows(rows, max_tokens=99, vocabulary=99, version=0).sequences
+    both = learner.model.batch(sequences, [0, 1])
+    with torch.no_grad():
+        values = learner.critic.model(both)
+        assert torch.equal(again.critic.model(both), values)
+    assert values[:2].tolist() != pytest.approx(values[2:].tolist(), abs=1e-5), "it sees them"
 
 
 def test_rows_of_text_are_scored_by_a_model_that_sees_as_ever(model: ScoringModel) -> None:
