@@ -234,7 +234,7 @@ async def zombie_learner(r: Round) -> None:
 
 async def two_conductors(r: Round) -> None:
     """A second trainer is started on the same stores while the first one conducts; then the first one dies."""
-    await r.submit(run={"steps": 4})
+    await r.submit(run={"steps": 6})
     await r.until(step=0)
     second = await r.stack.second_trainer()
     try:
