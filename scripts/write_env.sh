@@ -19,6 +19,7 @@ cat > "$FILE" <<END
 POSTGRES_PASSWORD=$(secret)
 TRIFORGE_API_KEY=$(secret)
 TRIFORGE_ADMIN_API_KEY=$(secret)
+TRIFORGE_SERVICE_SECRET=$(secret)
 # cpu: local engines and CPU learners; gpu: SGLang and CUDA learners
 COMPOSE_PROFILES=cpu
 END
