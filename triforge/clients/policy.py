@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from triforge.clients.hot_path import JsonPost
 from triforge.clients.transport import get_json, persist, request
 from triforge.config import Settings
-from triforge.errors import InputError, PolicyError
+from triforge.errors import InputError, PolicyError, UnavailableError
 from triforge.messages import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
 from triforge.watching import known, tracing
 from triforge.watching.ids import Ids, common, only
@@ -121,9 +121,13 @@ class PolicyClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; what still waits to be sent is not."""
+        """Close all connections; who still waits for a request to be sent is told so."""
         if self._departure is not None:
             self._departure.cancel()
+        waiting, self._waiting = self._waiting, []
+        for _, future, *_ in waiting:
+            if not future.done():
+                future.set_exception(UnavailableError(f"{self.base_url}: the client was closed"))
         await self._generate.close()
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:

@@ -35,7 +35,10 @@ class Outbox:
             UnavailableError: the queue does not take it.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        headers = {SENT_AT: time.time(), **tracing.headers()}  # the sender's; the thread has no trace
+        headers = {
+            SENT_AT: time.time(),
+            **tracing.headers(),
+        }  # the sender's; the thread has no trace
         self._waiting.append((task, payload, headers, future))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
@@ -46,7 +49,12 @@ class Outbox:
         try:
             while self._waiting:
                 share, self._waiting = self._waiting, []
-                errors = await asyncio.to_thread(self._put, share)
+                try:
+                    errors = await asyncio.to_thread(self._put, share)
+                except BaseException:  # the loop ends
+                    for *_, future in (*share, *self._waiting):
+                        future.cancel()
+                    raise
                 for (*_, future), error in zip(share, errors, strict=True):
                     if future.done():  # its sender was cancelled
                         continue

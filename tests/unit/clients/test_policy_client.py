@@ -164,6 +164,15 @@ async def test_a_room_with_too_much_to_do_slows_its_callers_down_and_fails_none(
     assert len(turned_away) == 2
 
 
+async def test_who_waits_for_a_client_that_is_closed_is_told_so() -> None:
+    client = Server().client(linger_s=60.0)
+    waiting = asyncio.create_task(say(client, "a"))
+    await asyncio.sleep(0)  # it has joined, and nothing has left yet
+    await client.close()
+    with pytest.raises(UnavailableError, match="http://room: the client was closed"):
+        await waiting
+
+
 async def test_many_are_answered_in_order() -> None:
     server = Server()
     async with server.client() as client:
