@@ -29,6 +29,7 @@ from triforge.store.database import Database
 
 DATABASE, ARTIFACTS, ABOUT = "triforge.sqlite", "artifacts", "backup.json"
 _FORMAT = "triforge-backup/1"
+_LOGS = ("-wal", "-journal")  # of SQLite, beside the database
 _MANIFEST = "manifest.json"
 _NEWEST = "SELECT run_id, role, MAX(version), uri, digest FROM weights WHERE digest != '' GROUP BY run_id, role"
 
@@ -100,7 +101,8 @@ def restore(source: Path, database_url: str, artifacts_url: str, *, lock: Path) 
             "restore with TRIFORGE_ARTIFACTS_URL (or --state) as it was"
         )
     with _nobody_runs(lock):
-        for path in (database, root):
+        # SQLite would write a log that a killed deployment has left into the restored database.
+        for path in (database, *(Path(f"{database}{end}") for end in _LOGS), root):
             if path.exists():
                 raise InputError(
                     f"{path} exists; move it away, a restore does not write over anything"
@@ -145,7 +147,7 @@ def _copy_database(path: Path, target: Path) -> None:
         )
     try:
         with (
-            closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60.0)) as source,
+            closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=60.0)) as source,
             closing(sqlite3.connect(target)) as copy,
         ):
             source.backup(copy)

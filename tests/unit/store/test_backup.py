@@ -150,6 +150,25 @@ def test_nothing_is_written_over(deployment: Deployment, tmp_path: Path) -> None
     assert not (deployment.state / "triforge.sqlite").exists()
 
 
+def test_a_log_that_a_killed_deployment_has_left_is_not_written_into_a_restored_database(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    deployment.back_up(tmp_path / "b")
+    deployment.lose()
+    deployment.state.mkdir()
+    log = deployment.state / "triforge.sqlite-wal"
+    log.write_bytes(b"of another database")
+    with pytest.raises(InputError, match="sqlite-wal exists"):
+        deployment.restore(tmp_path / "b")
+    log.unlink()
+    deployment.restore(tmp_path / "b")
+
+
+def test_a_folder_may_be_called_whatever_it_likes(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "50%25 of a # and ?")
+    assert deployment.back_up(tmp_path / "b")["weights"] == 1
+
+
 def test_a_restore_elsewhere_or_under_a_deployment_that_runs_is_refused(
     deployment: Deployment, tmp_path: Path
 ) -> None:
