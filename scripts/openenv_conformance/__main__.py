@@ -27,7 +27,7 @@ from triforge.errors import TriforgeError, UnavailableError
 
 FAMILIES = ("household", "sokoban", "shop")
 CRITERIA, EPISODES, TURNS = 6, 3, 4
-_START_S = 240.0
+_START_S = 600.0  # of a deployment, on a machine that has other work, too
 
 EVALUATION = """
 model = "acts"
@@ -86,9 +86,16 @@ def policy(folder: Path) -> Iterator[str]:
         deadline = time.monotonic() + _START_S
         while not (state / "addresses.json").is_file():
             if deployment.poll() is not None or time.monotonic() > deadline:
-                raise UnavailableError(f"the deployment did not start; its logs are in {state}")
+                raise UnavailableError(f"the deployment did not start: {last_words(state)}")
             time.sleep(0.2)
         yield str(json.loads((state / "addresses.json").read_text())["acts_url"])
+
+
+def last_words(state: Path) -> str:
+    """The end of each log of a deployment; its folder goes away with us."""
+    logs = sorted(state.rglob("*.log"))
+    ends = (f"{log.name}: {log.read_text(errors='replace')[-400:].strip()}" for log in logs)
+    return "\n".join(ends) or "it has written no log"
 
 
 @contextmanager
