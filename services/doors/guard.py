@@ -102,7 +102,9 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers
             response = await response_to(error)
             if note is not None:
-                await note.write(who, route, scope["path"], address=_address(scope), status=response.status_code)  # fmt: skip
+                await note.write(
+                    who, route, scope["path"], address=_address(scope), status=response.status_code, refused=True
+                )  # fmt: skip
             await response(scope, receive, send)
             return
         with asked_by(who):

@@ -229,14 +229,21 @@ async def test_a_change_names_the_key_that_made_it_and_bodies_are_not_kept(
     assert {e["tenant"] for e in other.json()["entries"]} <= {"red"}
 
 
-async def test_a_stranger_cannot_fill_the_record(http: httpx.AsyncClient, locks: Locks) -> None:
+@pytest.mark.parametrize(("scope", "status"), [("nobody", 401), ("read", 403)])
+async def test_who_is_refused_cannot_fill_the_record_nor_hide_others(
+    http: httpx.AsyncClient, locks: Locks, scope: str, status: int
+) -> None:
     for _ in range(REFUSED_A_MINUTE + 40):
-        await http.post("/v1/pools", json={})
+        await http.post("/v1/pools", json={}, headers=locks.headers(scope))
     locks.clock.now += 61
-    await http.post("/v1/pools", json={})
-    found = [e for e in await record(http, locks) if e["status"] == 401]
+    await http.post("/v1/pools", json={}, headers=locks.headers(scope))
+    found = [e for e in await record(http, locks) if e["status"] == status]
     assert len(found) == REFUSED_A_MINUTE + 1
     assert found[-1]["detail"] == {"unwritten": 40}
+    for _ in range(REFUSED_A_MINUTE):
+        await http.post("/v1/pools", json={}, headers=locks.headers(scope))
+    await http.post("/v1/pools", json={}, headers=locks.headers("read", "red"))
+    assert (await record(http, locks))[-1]["tenant"] == "red"
 
 
 async def test_a_body_that_is_too_large_is_on_record_and_a_strangers_is_not_read(

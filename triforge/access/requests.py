@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -13,8 +14,8 @@ from triforge.errors import TriforgeError
 from triforge.store.database import Database
 from triforge.store.tables import AuditRow
 
-# A stranger without a key must not be able to fill the disk: of what is refused at the gate so many a minute are
-# written, and the next row says how many were not.
+# Who is refused must not be able to fill the disk: of what is refused at the gate so many a minute and key are written
+# (all strangers are one), and the next row says how many were not.
 REFUSED_A_MINUTE: Final = 60
 _UNKNOWN_CALLER: Final = Caller()
 _log = logging.getLogger(__name__)
@@ -36,12 +37,12 @@ class RequestRecord:
         self._room = room
         self._clock = clock
         self._minute = 0
-        self._refused = 0
+        self._refused: Counter[str] = Counter()
         self._unwritten = 0
 
     async def write(
-        self, who: Caller | None, route: str, path: str, *, address: str, status: int
-    ) -> None:
+        self, who: Caller | None, route: str, path: str, *, address: str, status: int, refused: bool = False,
+    ) -> None:  # fmt: skip
         """Put a request on record; that it could not be written keeps nobody from their answer.
 
         Args:
@@ -50,8 +51,9 @@ class RequestRecord:
             path: as it was asked for.
             address: where the request came from.
             status: of the answer.
+            refused: at the gate; see `REFUSED_A_MINUTE`.
         """
-        if who is None and not self._may_write_refusal():
+        if refused and not self._may_write_refusal("" if who is None else who.key_id or who.name):
             return
         detail = {"unwritten": self._unwritten} if self._unwritten else {}
         self._unwritten = 0
@@ -80,12 +82,13 @@ class RequestRecord:
         with self._database.write() as session:
             session.add(row)
 
-    def _may_write_refusal(self) -> bool:
+    def _may_write_refusal(self, key: str) -> bool:
         minute = int(self._clock() // 60)
         if minute != self._minute:
-            self._minute, self._refused = minute, 0
-        self._refused += 1
-        if self._refused > REFUSED_A_MINUTE:
+            self._minute = minute
+            self._refused.clear()
+        self._refused[key] += 1
+        if self._refused[key] > REFUSED_A_MINUTE:
             self._unwritten += 1
             return False
         return True
