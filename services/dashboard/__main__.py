@@ -12,6 +12,7 @@ def main() -> int:
 
     from services.dashboard.app import create_app
     from services.dashboard.doors import Doors
+    from services.doors.server import careful
     from triforge.config import Settings
     from triforge.watching import begin, server_options
 
@@ -24,6 +25,7 @@ def main() -> int:
         host=settings.host,
         port=urlsplit(settings.dashboard_url).port or 8005,
         **server_options(),
+        **careful(),
         timeout_graceful_shutdown=2,  # pages that listen to events never end by themselves
     )
     uvicorn.Server(config).run()

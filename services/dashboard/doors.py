@@ -138,13 +138,16 @@ class Doors:
     async def events(self, key: str, run_id: str, after: str) -> AsyncIterator[httpx.Response]:
         """The server-sent events of a run as they come."""
         client, path = self._clients["trainer"], f"/v1/runs/{segment(run_id)}/events"
-        async with client.stream(
-            "GET", path, params={"after": after}, headers=_bearer(key), timeout=_ANSWER_S
-        ) as reply:
-            if not reply.is_success:
-                await reply.aread()
-                raise _refusal(reply)
-            yield reply
+        try:
+            async with client.stream(
+                "GET", path, params={"after": after}, headers=_bearer(key), timeout=_ANSWER_S
+            ) as reply:
+                if not reply.is_success:
+                    await reply.aread()
+                    raise _refusal(reply)
+                yield reply
+        except LOST as error:
+            raise unreachable(client, "GET", path, error) from error
 
     async def _get(self, door: str, key: str, path: str, **params: Any) -> Any:
         client = self._clients[door]

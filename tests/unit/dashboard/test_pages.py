@@ -256,6 +256,7 @@ async def test_what_is_not_there_and_who_does_not_answer_get_a_page_with_the_rea
     deployment.down.add("trainer")
     away = await browser.get("/")
     assert (away.status_code, "trainer" in away.text) == (503, True)
+    assert (await browser.get("/runs/run-1/events")).status_code == 503
     assert (await browser.post("/")).status_code == 405
 
 
