@@ -13,6 +13,7 @@ from triforge.cli.terminal import StateOption, console
 from triforge.config import Settings
 from triforge.store.backup import ARTIFACTS, DATABASE, back_up
 from triforge.store.backup import restore as put_back
+from triforge.supervisor.layout import BROKER
 from triforge.supervisor.supervise import ADDRESSES, LOCK
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of the backup.")]
@@ -28,7 +29,9 @@ def backup(folder: FolderArgument, state: StateOption = STATE) -> None:
 def restore(folder: FolderArgument, state: StateOption = STATE) -> None:
     """Put a backup back where it was taken; the deployment must not run, and nothing may stand there."""
     found = _places(state)
-    about = put_back(folder, found.database_url, found.artifacts_url, lock=state / LOCK)
+    about = put_back(
+        folder, found.database_url, found.artifacts_url, lock=state / LOCK, in_flight=state / BROKER
+    )
     console.print(f"restored {folder}: {_told(about)}", highlight=False, soft_wrap=True)
 
 

@@ -70,7 +70,9 @@ def back_up(database_url: str, artifacts_url: str, target: Path) -> dict[str, An
     return about
 
 
-def restore(source: Path, database_url: str, artifacts_url: str, *, lock: Path) -> dict[str, Any]:
+def restore(
+    source: Path, database_url: str, artifacts_url: str, *, lock: Path, in_flight: Path
+) -> dict[str, Any]:
     """Put a backup back where it was taken; nothing may stand there. Returns what its `backup.json` says.
 
     Args:
@@ -78,6 +80,7 @@ def restore(source: Path, database_url: str, artifacts_url: str, *, lock: Path) 
         database_url: where the database was.
         artifacts_url: where the artifacts were.
         lock: file that a deployment holds locked while it runs there.
+        in_flight: folder in which the deployment's own Valkey keeps what is in flight.
 
     Raises:
         InputError: the folder is no backup, or something stands where it would go.
@@ -101,8 +104,10 @@ def restore(source: Path, database_url: str, artifacts_url: str, *, lock: Path) 
             "restore with TRIFORGE_ARTIFACTS_URL (or --state) as it was"
         )
     with _nobody_runs(lock):
-        # SQLite would write a log that a killed deployment has left into the restored database.
-        for path in (database, *(Path(f"{database}{end}") for end in _LOGS), root):
+        # SQLite would write a log that a killed deployment has left into the restored database. Valkey remembers groups of
+        # steps that the restored database does not have yet, and nobody would play them.
+        logs = (Path(f"{database}{end}") for end in _LOGS)
+        for path in (database, *logs, root, in_flight):
             if path.exists():
                 raise InputError(
                     f"{path} exists; move it away, a restore does not write over anything"

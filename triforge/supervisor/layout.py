@@ -22,6 +22,7 @@ from triforge.supervisor.process import ProcessSpec
 
 ENGINE_PORTS: Mapping[Role, int] = {"acts": 9001, "judges": 9011, "rewrites": 9021}
 REDIS_PORT = 6379
+BROKER = "valkey"  # folder below the state folder in which the deployment's own Valkey keeps what is in flight
 _DOORS = (
     "acts_url", "judges_url", "rewrites_url", "reward_url", "env_adapter_url", "trainer_url", "dashboard_url",
 )  # fmt: skip
@@ -138,10 +139,10 @@ def plan_layout(
         specs.append(
             ProcessSpec(
                 name="valkey",
-                command=tuple(server_command(port, state / "valkey")),
+                command=tuple(server_command(port, state / BROKER)),
                 env={},
                 tcp_port=port,
-                folder=state / "valkey",
+                folder=state / BROKER,
             )
         )
     if settings.keyed and not settings.service_secret.get_secret_value():

@@ -74,7 +74,11 @@ class Deployment:
 
     def restore(self, source: Path, *, url: str = "", artifacts: str = "") -> dict[str, object]:
         return backup.restore(
-            source, url or self.url, artifacts or str(self.artifacts), lock=self.state / "up.lock"
+            source,
+            url or self.url,
+            artifacts or str(self.artifacts),
+            lock=self.state / "up.lock",
+            in_flight=self.state / "valkey",
         )
 
     def lose(self) -> None:
@@ -162,6 +166,17 @@ def test_a_log_that_a_killed_deployment_has_left_is_not_written_into_a_restored_
         deployment.restore(tmp_path / "b")
     log.unlink()
     deployment.restore(tmp_path / "b")
+
+
+def test_what_was_in_flight_after_a_backup_is_not_mixed_with_it(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    deployment.back_up(tmp_path / "b")
+    deployment.lose()
+    (deployment.state / "valkey").mkdir(parents=True)
+    with pytest.raises(InputError, match="valkey exists"):
+        deployment.restore(tmp_path / "b")
+    assert not deployment.artifacts.exists()
 
 
 def test_a_folder_may_be_called_whatever_it_likes(tmp_path: Path) -> None:
