@@ -197,5 +197,8 @@ async def test_the_room_is_alive_always_and_ready_when_its_model_is(house: House
 async def test_votes_are_counted_in_the_metrics(house: House) -> None:
     await house.http.post("/v1/judge", json=BODY)
     text = (await house.http.get("/metrics")).text
-    for name in ('triforge_reward_votes_total{value="invalid"}', "triforge_reward_judge_seconds_count"):
+    for name in (
+        'triforge_reward_votes_total{value="invalid"}',
+        "triforge_reward_judge_seconds_count",
+    ):
         assert f"\n{name} " in text
