@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from urllib.parse import urlsplit
 
@@ -13,11 +14,19 @@ def main() -> int:
     from services.dashboard.app import create_app
     from services.dashboard.doors import Doors
     from services.doors.server import careful
+    from triforge.access.modes import demand_safe
     from triforge.config import Settings
+    from triforge.errors import TriforgeError
     from triforge.watching import begin, server_options
 
     begin("dashboard", "api")
-    settings = Settings.from_env()
+    try:
+        settings = Settings.from_env()
+        if not settings.keyed:  # else the doors ask, and nothing of ours is needed
+            demand_safe(settings)
+    except TriforgeError as error:
+        logging.getLogger(__name__).error("%s", error.detail)
+        return 2
     rooms = ("trainer", "env_adapter", "reward", "acts", "judges", "rewrites")
     doors = Doors({name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in rooms})
     config = uvicorn.Config(

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from services.dashboard.__main__ import main
 from services.dashboard.app import create_app
 from services.dashboard.doors import Doors
 
@@ -285,3 +286,12 @@ async def test_the_room_has_the_furniture_of_all_rooms(browser: httpx.AsyncClien
     assert (await browser.get("/metrics")).status_code == 200
     call: Callable[..., Any] = browser.get
     assert (await call("/openapi.json")).status_code == 404
+
+
+def test_pages_that_ask_nobody_for_a_key_are_not_shown_to_other_machines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TRIFORGE_HOST", "0.0.0.0")
+    monkeypatch.setenv("TRIFORGE_AUTH", "auto")
+    assert main() == 2
+    assert "TRIFORGE_HOST: given '0.0.0.0'" in caplog.text
