@@ -10,6 +10,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.doors.guard import Entrance
 from services.env_adapter.store import PoolStore
 from services.policy import access as policy_access
 from services.policy.app import create_app as policy_app
@@ -148,7 +149,7 @@ class Fence:
     version = 3
 
     def state(self) -> Any:
-        return WeightsState(role="acts", version=3, uri="", digest="", engines=1)
+        return WeightsState(role="acts", version=3, uri="", engines=1, ready=1)
 
 
 class Gateway:
@@ -193,6 +194,8 @@ async def test_every_route_of_a_policy_room_asks_for_its_scope_and_weights_for_a
         else:
             allowed = scope != "nobody" and ORDER.index(scope) >= ORDER.index(wants)
         assert (reply.status_code in (401, 403)) is not allowed, (tenant, scope, reply.text)
+        if method == "GET" and allowed:
+            assert reply.status_code == 200, reply.text
 
 
 async def test_the_engines_key_opens_no_policy_room(policy: httpx.AsyncClient) -> None:
@@ -200,6 +203,17 @@ async def test_the_engines_key_opens_no_policy_room(policy: httpx.AsyncClient) -
         reply = await policy.post(path, headers={"Authorization": "Bearer engines"}, json={})
         assert reply.status_code == 401
         assert reply.headers["www-authenticate"] == "Bearer"
+
+
+async def test_a_page_of_a_named_origin_may_read_what_the_native_door_answers() -> None:
+    entrance = Entrance(origins="https://a.example")
+    app = policy_app(gateway=Gateway(), role="acts", entrance=entrance)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://policy") as client:
+        for origin, allowed in (("https://a.example", "https://a.example"), ("https://b.example", None)):  # fmt: skip
+            reply = await client.post("/v1/generate", headers={"Origin": origin}, json={"requests": []})  # fmt: skip
+            assert reply.json()["type"] == "urn:triforge:unavailable"
+            assert reply.headers.get("access-control-allow-origin") == allowed
 
 
 async def test_a_newer_client_is_told_so_at_the_native_door(

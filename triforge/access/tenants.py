@@ -52,7 +52,7 @@ def demand_name(tenant: str) -> None:
 
 
 def hold_tenant(session: Session, tenant: str, *, now: float | None = None) -> TenantRow:
-    """Hold a tenant until the end of the transaction; with `now` it is made if it is not there."""
+    """Hold a tenant until the end of the transaction; it is made, at `now`, if it is not there."""
     query = select(TenantRow).where(TenantRow.name == tenant).with_for_update()
     row = session.scalars(query).one_or_none()
     if row is None:
