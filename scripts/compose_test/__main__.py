@@ -151,13 +151,15 @@ def _disturb(stack: Stack, options: argparse.Namespace, tell: Tell) -> dict[str,
     quiet_s = round(time.monotonic() - began, 1)
     tell(f"a run of {options.steps} steps in peace: {quiet['status']} after {quiet_s} s")
     chosen = [f for f in faults(stack.services()) if options.only is None or f.service in options.only]  # fmt: skip
-    outcomes = [course.strike(fault) for fault in chosen]
+    for fault in chosen:
+        course.strike(fault)
+    course.recover()
     last = course.end(within_s=options.end)
     tell(f"the last run is {last['status']} at step {last['step']}")
     facts = course.settled_facts(within_s=options.limit)
     return {
         "quiet_run_s": quiet_s,
-        "faults": [outcome.document() for outcome in outcomes],
+        "faults": [outcome.document() for outcome in course.outcomes],
         "checks": judge(facts),
         "totals": totals(facts),
     }

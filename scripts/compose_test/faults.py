@@ -35,7 +35,7 @@ class Fault:
     restarts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What came of a fault; seconds count from the moment it struck (for a cut line, from when it was mended)."""
 
@@ -43,8 +43,8 @@ class Outcome:
     service: str
     run: str
     at_step: int
-    well_s: float | None  # until the container was healthy again
-    step_s: float | None  # until the run had committed a further step, or ended
+    well_s: float | None = None  # until the container was healthy again
+    step_s: float | None = None  # until the run had committed a further step, or ended
 
     @property
     def recovered(self) -> bool:
@@ -122,6 +122,10 @@ class Course:
         self._stack, self._pool, self._config, self._tell = stack, pool, config, tell
         self._random, self._limit_s = random.Random(seed), limit_s  # noqa: S311 (no secret)
         self._run = ""
+        self.outcomes: list[Outcome] = []
+        self._sick: list[
+            tuple[Outcome, float, dict[str, str]]
+        ] = []  # with the moment and what it was before
 
     def begin(self) -> None:
         """Submit a run."""
@@ -133,8 +137,13 @@ class Course:
         self._run = made["id"]
         self._tell(f"run {self._run} begins")
 
-    def strike(self, fault: Fault) -> Outcome:
-        """Wait for a moment inside of a step, strike, and wait until all is well again."""
+    def strike(self, fault: Fault) -> None:
+        """Wait for a moment inside of a step, strike, and wait until a further step is committed.
+
+        Whether the container is healthy again is looked for on the way; the next fault need not wait for that, unless it
+        hits the same container, or all.
+        """
+        self._await_health(fault.service)
         self._under_way()
         time.sleep(self._random.uniform(0.0, 3.0))
         hit = self._stack.services() if not fault.service else [fault.service]
@@ -145,18 +154,37 @@ class Course:
         fault.strike(self._stack)
         if not fault.restarts:
             struck = time.monotonic()
+        outcome = Outcome(fault.what, fault.service, self._run, at_step)
+        self.outcomes.append(outcome)
+        self._sick.append((outcome, struck, before))
         step_before = max(at_step, self._step())
-        step_s: float | None = None
-        well_s: float | None = None
-        while time.monotonic() - struck < self._limit_s and (step_s is None or well_s is None):
-            if step_s is None and self._step() > step_before:
-                step_s = round(time.monotonic() - struck, 1)
-            if well_s is None and self._well(before):
-                well_s = round(time.monotonic() - struck, 1)
+        while time.monotonic() - struck < self._limit_s and outcome.step_s is None:
+            if self._step() > step_before:
+                outcome.step_s = round(time.monotonic() - struck, 1)
+            self._look()
             time.sleep(_POLL_S)
-        outcome = Outcome(fault.what, fault.service, self._run, at_step, well_s, step_s)
-        self._tell(f"{fault.what} {fault.service}: healthy after {well_s} s, next step after {step_s} s")  # fmt: skip
-        return outcome
+        self._tell(f"{fault.what} {fault.service}: next step after {outcome.step_s} s")
+
+    def recover(self) -> None:
+        """Wait until every container that was hit is healthy again, or its time is over."""
+        self._await_health("")
+
+    def _await_health(self, service: str) -> None:
+        """Wait for the containers that the fault of a service would hit again; all of them without a name."""
+        while any(service in (sick.service, "") or not sick.service for sick, _, _ in self._sick):
+            self._look()
+            time.sleep(_POLL_S)
+
+    def _look(self) -> None:
+        """Note who is healthy again; who takes too long is waited for no more."""
+        for sick in list(self._sick):
+            outcome, struck, before = sick
+            seconds = round(time.monotonic() - struck, 1)
+            if self._well(before):
+                outcome.well_s = seconds
+                self._tell(f"{outcome.what} {outcome.service}: healthy after {seconds} s")
+            if outcome.well_s is not None or seconds > self._limit_s:
+                self._sick.remove(sick)
 
     def end(self, *, within_s: float) -> dict[str, Any]:
         """Wait for the last run's end; returns it."""
