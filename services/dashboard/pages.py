@@ -71,7 +71,7 @@ class Pages:
             rooms=rooms,
             addresses=self._doors.addresses,
             runs=runs[:_NEWEST_RUNS],
-            more_runs=max(0, len(runs) - _NEWEST_RUNS),
+            more_runs=len(runs) > _NEWEST_RUNS,
             pools=pools.pools,
             more_pools=pools.next_cursor is not None,
         )

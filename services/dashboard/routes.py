@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 from typing import Annotated
 
 import httpx
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from services.dashboard.doors import Doors
 from services.dashboard.pages import Pages
@@ -101,14 +102,10 @@ def _events(doors: Doors) -> APIRouter:
         opened = doors.events(key, run_id, since)
         reply = await opened.__aenter__()  # a refusal is answered as one, before the stream begins
 
-        async def lines() -> AsyncIterator[bytes]:
-            try:
-                async for part in _whole(reply):
-                    yield part
-            finally:
-                await opened.__aexit__(None, None, None)
+        async def close() -> None:
+            await opened.__aexit__(None, None, None)
 
-        return StreamingResponse(lines(), media_type="text/event-stream")
+        return _Passing(_whole(reply), close)
 
     return router
 
@@ -129,6 +126,21 @@ def _assets() -> APIRouter:
         )
 
     return router
+
+
+class _Passing(StreamingResponse):
+    """A stream that is passed on; its source is let go whatever becomes of the reader, also one that leaves at once."""
+
+    def __init__(self, parts: AsyncIterator[bytes], close: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(parts, media_type="text/event-stream")
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._close()
 
 
 async def _whole(reply: httpx.Response) -> AsyncIterator[bytes]:

@@ -81,7 +81,18 @@ async def _evaluate(
 
 
 async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
-    """Where the weights of a run's policy lie."""
+    """Where the weights of a run's policy lie.
+
+    Raises:
+        ConflictError: the run goes on, and may delete them while they are evaluated.
+        NotFoundError: there is no such version, or its folder is gone.
+    """
+    status = (await client.run(run)).status
+    if status not in ("finished", "failed", "stopped"):
+        raise ConflictError(
+            f"run {run} is {status} and deletes old versions as it goes; wait for its end, stop it, or copy the folder "
+            "(`triforge run weights`) and name the copy: --set models.acts.path=COPY"
+        )
     rows = [row for row in await client.weights(run) if row.role == "acts"]
     if version is not None:
         rows = [row for row in rows if row.version == version]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from triforge.clients.hot_path import JsonPost
 from triforge.clients.transport import get_json, persist, request
 from triforge.config import Settings
-from triforge.errors import InputError, PolicyError, UnavailableError
+from triforge.errors import InputError, PolicyError, TooLargeError, UnavailableError
 from triforge.messages import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
 from triforge.watching import known, tracing
 from triforge.watching.ids import Ids, common, only
@@ -256,8 +256,10 @@ class PolicyClient:
                 future.cancel()
             return
         error = task.exception()
-        if isinstance(error, InputError) and len(share) > 1:
-            for item in share:  # one caller's bad request is not the others' failure
+        if isinstance(error, (InputError, TooLargeError)) and len(share) > 1:
+            for item in (
+                share
+            ):  # one caller's bad request, or all of them together, is not the others' failure
                 self._send([item])
             return
         for position, (_, future, *_) in enumerate(share):

@@ -31,7 +31,11 @@ DATABASE, ARTIFACTS, ABOUT = "triforge.sqlite", "artifacts", "backup.json"
 _FORMAT = "triforge-backup/1"
 _LOGS = ("-wal", "-journal")  # of SQLite, beside the database
 _MANIFEST = "manifest.json"
-_NEWEST = "SELECT run_id, role, MAX(version), uri, digest FROM weights WHERE digest != '' GROUP BY run_id, role"
+_NEWEST = (
+    "SELECT run_id, role, MAX(version), uri, digest, status FROM weights JOIN runs ON runs.id = run_id "
+    "WHERE digest != '' GROUP BY run_id, role"
+)
+_ENDED = ("finished", "failed", "stopped")
 
 
 def back_up(database_url: str, artifacts_url: str, target: Path) -> dict[str, Any]:
@@ -192,12 +196,15 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _check_weights(copy: Path, root: Path) -> int:
-    """The newest weights of every run are in the copy, whole; returns how many were looked at."""
+    """The newest weights of every run are in the copy, whole; returns how many were looked at.
+
+    Those of an ended run that somebody has deleted are missing in the deployment as well.
+    """
     with closing(sqlite3.connect(copy / DATABASE)) as database:
         rows = database.execute(_NEWEST).fetchall()
     checked = 0
-    for run, role, version, uri, digest in rows:
-        if not Path(uri).is_relative_to(root):
+    for run, role, version, uri, digest, status in rows:
+        if not Path(uri).is_relative_to(root) or (status in _ENDED and not Path(uri).exists()):
             continue
         folder = copy / ARTIFACTS / Path(uri).relative_to(root)
         problem = _damage(folder, digest)

@@ -62,10 +62,11 @@ def test_the_policy_of_a_run_is_taken_the_newest_or_the_one_that_is_named(
     triforge: Triforge, rooms: Rooms, given: tuple[str, ...], folder: str
 ) -> None:
     say_ended(rooms, {"eval/greedy": 1.0, "eval/greedy_episodes": 2.0})
+    rooms.say("GET /v1/runs/old", run_state("finished"))
     rooms.say("GET /v1/runs/old/weights", f"[{weights(5)}, {weights(7)}, {weights(9, 'judges')}]")
     code, _, err = triforge("eval", "kitchen", "--run", "old", *given)
     assert (code, err) == (0, "")
-    assert rooms.asked[1][1]["config"]["models"] == {"acts": {"path": folder}}
+    assert rooms.asked[2][1]["config"]["models"] == {"acts": {"path": folder}}
 
 
 @pytest.mark.parametrize(
@@ -78,11 +79,21 @@ def test_the_policy_of_a_run_is_taken_the_newest_or_the_one_that_is_named(
 def test_weights_that_are_not_there_are_named_and_no_run_is_made(
     triforge: Triforge, rooms: Rooms, given: tuple[str, ...], reason: str
 ) -> None:
+    rooms.say("GET /v1/runs/old", run_state("stopped"))
     rooms.say("GET /v1/runs/old/weights", f"[{weights(5, kept=False)}]")
     code, _, err = triforge("eval", "kitchen", *given)
     assert code == 1
     assert reason in err
-    assert [what for what, _ in rooms.asked] == ["GET /v1/runs/old/weights"]
+    assert not any(what.startswith("POST") for what, _ in rooms.asked)
+
+
+def test_a_run_that_still_deletes_its_versions_is_not_evaluated_from(
+    triforge: Triforge, rooms: Rooms
+) -> None:
+    rooms.say("GET /v1/runs/old", run_state("running"))
+    code, _, err = triforge("eval", "kitchen", "--run", "old")
+    assert (code, len(rooms.asked)) == (1, 1)
+    assert "run old is running and deletes old versions as it goes" in err
 
 
 def test_an_episode_that_was_not_measured_is_no_failure_of_the_model(

@@ -107,6 +107,19 @@ async def test_a_bad_request_fails_alone() -> None:
     assert isinstance(found[1], InputError)
 
 
+async def test_requests_that_are_too_large_only_together_go_one_by_one() -> None:
+    server = Server()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if len(json.loads(request.content)["requests"]) > 1:
+            return httpx.Response(413, json={"type": "urn:triforge:too_large", "detail": "body"})
+        return server(request)
+
+    async with PolicyClient("http://room", transport=httpx.MockTransport(answer)) as client:
+        assert await asyncio.gather(*(say(client, word) for word in "abc")) == ["a", "b", "c"]
+    assert server.batches == [["a"], ["b"], ["c"]]
+
+
 async def test_a_failure_reaches_everyone_who_waits() -> None:
     server = Server()
     server.failure = httpx.Response(502, text="broken")

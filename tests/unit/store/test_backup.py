@@ -141,6 +141,17 @@ def test_a_copy_without_the_newest_weights_is_refused_and_leaves_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"state"}
 
 
+def test_what_somebody_deleted_of_an_ended_run_keeps_nobody_from_a_backup(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    shutil.rmtree(deployment.folder(3))
+    with deployment.database.write() as session:
+        run = session.get(RunRow, "r1")
+        assert run is not None
+        run.status = "finished"
+    assert deployment.back_up(tmp_path / "copy")["weights"] == 0
+
+
 def test_nothing_is_written_over(deployment: Deployment, tmp_path: Path) -> None:
     deployment.back_up(tmp_path / "copy")
     with pytest.raises(InputError, match="a folder that exists"):
