@@ -35,13 +35,18 @@ def main() -> None:
         runs = session.scalars(select(RunRow).order_by(RunRow.created_at)).all()
         found = [rows_of(session, run) | files_of(root, run.id) for run in runs]
     errands = [text for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
-    errands += broker.hvals("unacked")
+    taken = broker.hvals(
+        "unacked"
+    )  # also by workers that died: they come again, and find the work done
+    outcomes = broker.zrange("tf:outcomes", 0, -1)  # of groups that adaptation has not dealt with
     for run in found:
         name = run["run"]["id"]
+        run["outcomes"] = sum(name in group for group in outcomes)
         keys = list(broker.scan_iter(match=f"*{name}*", count=1000))
         run["keys"] = {key: broker.ttl(key) for key in keys}
-        run["errands"] = sum(name in text for text in errands)
-    sys.stdout.write(json.dumps({"runs": found, "errands": len(errands)}) + "\n")
+        run["errands"] = sum(name in text for text in [*errands, *taken])
+    facts = {"runs": found, "errands": len(errands), "unacknowledged": len(taken)}
+    sys.stdout.write(json.dumps(facts) + "\n")
 
 
 def rows_of(session: Session, run: RunRow) -> dict[str, Any]:

@@ -200,7 +200,8 @@ class Course:
         deadline = time.monotonic() + within_s
         while True:
             facts = patiently(self._stack.facts, within_s=self._limit_s)
-            if not facts["errands"] or time.monotonic() > deadline:
+            busy = facts["errands"] + sum(run["outcomes"] for run in facts["runs"])
+            if not busy or time.monotonic() > deadline:
                 return facts
             time.sleep(_POLL_S)
 

@@ -30,7 +30,7 @@ def judge(facts: Mapping[str, Any]) -> dict[str, list[str]]:
         for name, check in ALWAYS.items()
     }
     left = [f"{facts['errands']} errands"] if facts["errands"] else []
-    return checks | {"emptied: No errand is left in any queue.": left}
+    return checks | {"emptied: No errand waits in any queue.": left}
 
 
 def totals(facts: Mapping[str, Any]) -> dict[str, int]:
@@ -42,6 +42,7 @@ def totals(facts: Mapping[str, Any]) -> dict[str, int]:
         counted.update({name: int(count) for name, count in shape(found).items()})
         counted.update({f"not trained on: {why}": count for why, count in dropped(found).items()})
         counted["payloads left to expire"] += len(payloads(found))
+    counted["deliveries not acknowledged"] += facts.get("unacknowledged", 0)
     return dict(counted)
 
 

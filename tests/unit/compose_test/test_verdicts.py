@@ -65,7 +65,9 @@ def facts(store: Path) -> dict[str, Any]:
             if step:
                 session.add(PlanRow(run_id=RUN, step=step, kind="train", pool_id="p", cursor=0, groups=[{}]))  # fmt: skip
         session.flush()
-        found = rows_of(session, run) | files_of(store, RUN) | {"keys": {}, "errands": 0}
+        found = (
+            rows_of(session, run) | files_of(store, RUN) | {"keys": {}, "errands": 0, "outcomes": 0}
+        )
     printed: dict[str, Any] = json.loads(json.dumps({"runs": [found], "errands": 0}))
     return printed
 
