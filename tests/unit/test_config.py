@@ -280,7 +280,7 @@ def test_settings_come_from_the_environment_and_go_back_into_it() -> None:
     given = {
         "TRIFORGE_REDIS_URL": "redis://elsewhere:6379/1",
         "TRIFORGE_LEASE_S": "2.5",
-        "TRIFORGE_API_KEY": "secret",
+        "TRIFORGE_API_KEY": "hush-hush",
         "TRIFORGE_TRAINER_URL": "http://trainer:8004/",
         "TRIFORGE_MODEL": "",
         "PATH": "/bin",
@@ -288,8 +288,8 @@ def test_settings_come_from_the_environment_and_go_back_into_it() -> None:
     settings = Settings.from_env(given)
     assert (settings.redis_url, settings.lease_s) == ("redis://elsewhere:6379/1", 2.5)
     assert settings.trainer_url == "http://trainer:8004"
-    assert settings.api_key.get_secret_value() == "secret"
-    assert "secret" not in repr(settings)
+    assert settings.api_key.get_secret_value() == "hush-hush"
+    assert "hush-hush" not in repr(settings)
     assert Settings.from_env(settings.environment()) == settings
 
 
