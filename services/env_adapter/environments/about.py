@@ -83,7 +83,7 @@ ABOUT: Final[Mapping[str, About]] = {
         tasks="generated, six types",
         licence="Apache-2.0 (own)",
         papers="RLAnything, EnvRL (there: ALFWorld)",
-        steps_per_s=28_000,
+        steps_per_s=32_000,
     ),
     "openenv": About(
         what="any OpenEnv server, by its address",
@@ -103,7 +103,7 @@ ABOUT: Final[Mapping[str, About]] = {
         extra="reasoning-gym",
         needs=("reasoning_gym",),
         papers="",
-        steps_per_s=2_500,
+        steps_per_s=1_300,
     ),
     "rlve_gym": About(
         what="problems with verifiers whose difficulty follows the policy",
@@ -112,7 +112,7 @@ ABOUT: Final[Mapping[str, About]] = {
         extra="rlve",
         needs=("Gym", "networkx", "sympy"),
         papers="RLVE",
-        steps_per_s=2_200,
+        steps_per_s=1_500,
     ),
     "miniwob": About(
         what="MiniWoB++: small web pages in a headless Chromium, by element or by pixel, as text or as screenshots",
@@ -122,21 +122,21 @@ ABOUT: Final[Mapping[str, About]] = {
         needs=("miniwob",),
         programs=(("chromium", "chromium"), ("chromedriver", "chromium-driver")),
         papers="RLAnything (there: OSWorld)",
-        steps_per_s=15,
+        steps_per_s=13,
     ),
     "shop": About(
         what="search a shop for what a sentence describes, choose options, buy; WebShop's task and score",
         tasks="generated over a synthetic catalogue, or WebShop's files (`WEBSHOP_DATA`)",
         licence="Apache-2.0 (own)",
         papers="EnvRL (there: WebShop)",
-        steps_per_s=4_300,
+        steps_per_s=3_100,
     ),
     "sokoban": About(
         what="push boxes onto targets; every board has a proved shortest solution",
         tasks="generated",
         licence="Apache-2.0 (own)",
         papers="RAGEN",
-        steps_per_s=53_000,
+        steps_per_s=46_000,
     ),
     "toy_text": About(
         what="gymnasium's FrozenLake and Taxi-v4 in words",
@@ -145,7 +145,7 @@ ABOUT: Final[Mapping[str, About]] = {
         extra="toy-text",
         needs=("gymnasium",),
         papers="RAGEN (FrozenLake)",
-        steps_per_s=39_000,
+        steps_per_s=40_000,
     ),
 }
 """Every family of `registry.FAMILIES`; a test compares."""
