@@ -111,23 +111,3 @@ def test_what_is_no_png_file_is_refused() -> None:
         png.size(b"GIF89a")
     with pytest.raises(ValueError, match="3x2 pixels have 18 bytes, given 5"):
         png.encode(3, 2, b"12345")
-
-
-# What Chromium does when it may: it makes itself more urgent than its worker.
-PUSHING = """
-import os, pathlib
-try:
-    os.setpriority(os.PRIO_PROCESS, 0, -8)
-except PermissionError:
-    pass
-session = pathlib.Path("/proc/self/autogroup")
-print("urgency", os.getpriority(os.PRIO_PROCESS, 0), session.read_text().split()[-1] if session.exists() else 10)
-"""
-
-
-def test_a_program_gives_way_and_cannot_push_itself_forward() -> None:
-    process = KeptProcess([sys.executable, "-c", PUSHING])
-    try:
-        assert process.read_line("urgency", timeout_s=60).split() == ["urgency", "10", "10"]
-    finally:
-        process.stop()

@@ -22,15 +22,14 @@ import sys
 PR_SET_CHILD_SUBREAPER = 36
 TICK_S = 0.5  # how soon a program that ended by itself is noticed
 GRACE_S = 3.0  # for a program to take its own files away
-NICE = 10  # browsers and screens give way to the worker whose event loop all of its episodes share
-PR_CAPBSET_DROP, CAP_SYS_NICE = 24, 23
+NICE = 5  # browsers and screens give way to the worker whose event loop all of its episodes share
 
 
 def main(arguments: list[str]) -> int:
     """Start the program and wait for the end; the exit status is the program's, 127 if it cannot be started."""
     folder, *command = arguments
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    give_way()
+    os.nice(NICE)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(
             number, signal.SIG_IGN
@@ -59,26 +58,8 @@ def remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def give_way() -> None:
-    """Be less urgent than the worker, for good.
-
-    Chromium makes itself more urgent than everybody where root lets it, so it gets no right to. And where Linux shares the
-    processor by sessions (autogroup), the number of a process counts inside its own session only.
-    """
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0)  # refused unless we are root
-    os.nice(NICE)
-    of_session()
-
-
-def of_session() -> None:
-    """Give way as a session, where there is such a thing."""
-    with contextlib.suppress(OSError):
-        pathlib.Path("/proc/self/autogroup").write_text(str(NICE))
-
-
 def default_signals() -> None:
-    """Ignored signals are inherited; the program is to have its own. It has a session of its own by now."""
-    of_session()
+    """Ignored signals are inherited; the program is to have its own."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
