@@ -295,6 +295,7 @@ async def test_everything_says_unavailable_while_redis_is_away() -> None:
             wire.ping(),
             wire.group("g"),
             wire.depth(ROLLOUT_QUEUE),
+            wire.send_rollout(group_task("a")),
             wire.read_judged("0", block_s=0.01),
             wire.emit("step"),
         ):

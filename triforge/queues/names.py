@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from triforge.messages import TrainedRole
 
 ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE = "rollout", "judge", "adapt"
 QUEUES = (ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE)
 ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK = "triforge.rollout", "triforge.judge", "triforge.adapt"
 UNIT_TEST_TASK = "triforge.unit_tests"
+QUEUE_OF: Final = {
+    ROLLOUT_TASK: ROLLOUT_QUEUE, JUDGE_TASK: JUDGE_QUEUE, UNIT_TEST_TASK: JUDGE_QUEUE, ADAPT_TASK: ADAPT_QUEUE,
+}  # fmt: skip
 JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
 
 SENT_AT = "triforge_sent_at"  # header of an errand: when it was sent, in seconds since 1970

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from triforge.errors import StorageError, UnavailableError
 from triforge.messages import (
     GroupTask,
     JudgeTask,
@@ -22,21 +23,22 @@ from triforge.messages import (
     UnitTestTask,
 )
 from triforge.queues.connection import PAYLOAD_TTL_S
+from triforge.queues.frames import errand
 from triforge.queues.groups import Groups
 from triforge.queues.leases import Leases
 from triforge.queues.names import (
     ADAPT_TASK,
     JUDGE_TASK,
+    QUEUE_OF,
     ROLLOUT_TASK,
     SENT_AT,
     UNIT_TEST_TASK,
 )
-from triforge.queues.outbox import Outbox
 from triforge.queues.outcomes import Outcomes
 from triforge.queues.scripts import ACQUIRE, TAKE
 from triforge.queues.sight import Sight
 from triforge.queues.streams import Streams
-from triforge.queues.workers import celery_app
+from triforge.watching import tracing
 
 _M = TypeVar("_M", bound=Message)
 
@@ -65,7 +67,6 @@ class Wire(Groups, Streams, Sight):
 
     def __init__(self, redis_url: str, *, lease_s: float = 10.0) -> None:
         super().__init__(redis_url)
-        self._outbox = Outbox(celery_app(redis_url))
         self._leases = Leases(self._convoy, int(lease_s * 1000))
         self.outcomes = Outcomes(self._redis, self._call)
 
@@ -73,12 +74,15 @@ class Wire(Groups, Streams, Sight):
         """Close all connections."""
         await self._leases.close()
         await self._redis.aclose()
-        self._outbox.close()
 
     # ---- errands ----
 
     async def _send(self, task: str, message: Message) -> None:
-        await self._outbox.send(task, message.model_dump_json())
+        queue, headers = QUEUE_OF[task], {SENT_AT: time.time(), **tracing.headers()}
+        try:
+            await self._ask("LPUSH", queue, errand(task, queue, message.model_dump_json(), headers))
+        except StorageError as error:  # full, or read only: that may pass
+            raise UnavailableError(f"the queue does not take errands ({error.detail})") from error
 
     async def send_rollout(self, task: GroupTask) -> None:
         """Send a group to the rollout workers."""

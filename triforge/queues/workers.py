@@ -13,22 +13,14 @@ from celery import Celery
 from celery.signals import setup_logging
 
 from triforge.event_loop import new_event_loop
-from triforge.queues.names import (
-    ADAPT_QUEUE,
-    ADAPT_TASK,
-    JUDGE_QUEUE,
-    JUDGE_TASK,
-    ROLLOUT_QUEUE,
-    ROLLOUT_TASK,
-    UNIT_TEST_TASK,
-)
+from triforge.queues.names import QUEUE_OF
 from triforge.queues.transport import use_steady_transport
 
 _Any = TypeVar("_Any")
 
 
 def celery_app(redis_url: str) -> Celery:
-    """A Celery app for sending and for workers: JSON only, late acknowledgement, no result backend.
+    """A Celery app for workers: JSON only, late acknowledgement, no result backend.
 
     Late acknowledgement and rejection on a lost worker bring an errand back after a crash; the fast sweep makes that a
     matter of seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
@@ -53,12 +45,7 @@ def celery_app(redis_url: str) -> Celery:
             "socket_keepalive": True,
         },
         task_publish_retry=False,
-        task_routes={
-            ROLLOUT_TASK: {"queue": ROLLOUT_QUEUE},
-            JUDGE_TASK: {"queue": JUDGE_QUEUE},
-            UNIT_TEST_TASK: {"queue": JUDGE_QUEUE},
-            ADAPT_TASK: {"queue": ADAPT_QUEUE},
-        },
+        task_routes={task: {"queue": queue} for task, queue in QUEUE_OF.items()},
     )
     return app
 
