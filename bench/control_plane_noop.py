@@ -68,7 +68,7 @@ def worker(queue: str, url: str) -> None:
         client.incr(COUNTER)
 
     names = {"rollout": ROLLOUT_QUEUE, "judge": JUDGE_QUEUE}
-    start_worker(app, names[queue], concurrency=THREADS[queue])
+    start_worker(app, names[queue], concurrency=THREADS[queue], threads=True)
 
 
 @contextlib.contextmanager

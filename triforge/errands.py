@@ -1,19 +1,19 @@
 """From a queue to a coroutine: what every room's Celery tasks have in common.
 
-A task's only argument is a message as JSON. Work runs in the worker's one event loop, so a Celery thread merely waits.
+A task's only argument is a message as JSON. Work runs in the worker's one event loop; `queues.LoopPool` begins it there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from triforge.errors import StorageError, TriforgeError, UnavailableError
 from triforge.messages import Message
-from triforge.queues import LoopThread
+from triforge.queues import InLoop, LoopThread, failure
 from triforge.watching import about, ids_of, tracing
 
 _M = TypeVar("_M", bound=Message)
@@ -51,38 +51,64 @@ def register(
         watched: whether the sender notices when the errand is not done.
     """
 
+    async def begin(payload: str, request: Mapping[str, Any]) -> None:
+        message = _read(name, kind, payload)
+        if message is None:
+            return
+        above = str(request.get(tracing.PARENT) or "")
+        with about(**ids_of(message)), tracing.served(f"{name} errand", above, "consumer"):
+            try:
+                await work(message)
+            except (UnavailableError, StorageError):
+                raise
+            except TriforgeError as error:
+                _give_up(name, error)
+
     @app.task(name=name, bind=True, max_retries=None, shared=False)  # type: ignore[untyped-decorator]
     def errand(self: Any, payload: str, refusals: int = 0) -> None:
+        """In a `LoopPool` called only when `begin` has failed, to deal with that."""
         try:
-            message = kind.model_validate_json(payload)
-        except ValidationError as error:
-            _log.error(
-                "dropped an errand of %s that is no %s: %s; it began with %r",
-                name, kind.__name__, error.errors(include_url=False, include_input=False)[:3],
-                str(payload)[:_LOGGED],
-            )  # fmt: skip
-            return
-        above = str(getattr(self.request, tracing.PARENT, None) or "")
-        with about(**ids_of(message)), tracing.served(f"{name} errand", above, "consumer"):
-            _work(self, message, payload, refusals)
-
-    def _work(self: Any, message: _M, payload: str, refusals: int) -> None:
-        try:
-            loop.run(work(message))
+            if (failed := failure()) is not None:
+                raise failed
+            loop.run(begin(payload, vars(self.request)))
         except (UnavailableError, StorageError) as error:
-            countdown = max(error.retry_after_s or 0.0, _COUNTDOWN_S)
-            if isinstance(error, StorageError):
-                if refusals >= _REFUSALS and watched:
-                    _give_up(name, error)
-                    return
-                countdown *= 2 ** min(refusals, _REFUSALS - 1)
-                refusals += 1
-            _log.warning("%s again in %.0f s: %s", name, countdown, error.detail)
-            raise self.retry(args=(payload, refusals), exc=error, countdown=countdown) from error
-        except TriforgeError as error:
-            _give_up(name, error)
+            with about(**ids_of(kind.model_validate_json(payload))):
+                _again(self, error, payload, refusals, watched=watched)
 
+    errand.in_loop = InLoop(loop.loop, begin)
     return errand
+
+
+def _read(name: str, kind: type[_M], payload: str) -> _M | None:
+    try:
+        return kind.model_validate_json(payload)
+    except ValidationError as error:
+        _log.error(
+            "dropped an errand of %s that is no %s: %s; it began with %r",
+            name, kind.__name__, error.errors(include_url=False, include_input=False)[:3],
+            str(payload)[:_LOGGED],
+        )  # fmt: skip
+        return None
+
+
+def _again(
+    task: Any,
+    error: UnavailableError | StorageError,
+    payload: str,
+    refusals: int,
+    *,
+    watched: bool,
+) -> None:
+    """Put the errand back into the queue with a countdown, unless a store has refused it too often."""
+    countdown = max(error.retry_after_s or 0.0, _COUNTDOWN_S)
+    if isinstance(error, StorageError):
+        if refusals >= _REFUSALS and watched:
+            _give_up(task.name, error)
+            return
+        countdown *= 2 ** min(refusals, _REFUSALS - 1)
+        refusals += 1
+    _log.warning("%s again in %.0f s: %s", task.name, countdown, error.detail)
+    raise task.retry(args=(payload, refusals), exc=error, countdown=countdown) from error
 
 
 def _give_up(name: str, error: TriforgeError) -> None:

@@ -14,6 +14,7 @@ in the artifact store. Results travel on streams. Every write is first writer wi
 """
 
 from triforge.queues.groups import unit_tests_id, unjudged
+from triforge.queues.loop_pool import InLoop, failure
 from triforge.queues.names import (
     ADAPT_QUEUE,
     ADAPT_TASK,
@@ -45,6 +46,7 @@ __all__ = [
     "ROLLOUT_TASK",
     "UNIT_TEST_TASK",
     "WEIGHTS_STREAM",
+    "InLoop",
     "LoopThread",
     "Seen",
     "Taken",
@@ -52,6 +54,7 @@ __all__ = [
     "batches_stream",
     "celery_app",
     "end_task",
+    "failure",
     "outcome_errand",
     "start_worker",
     "unit_tests_id",

@@ -13,6 +13,7 @@ from celery import Celery
 from celery.signals import setup_logging
 
 from triforge.event_loop import new_event_loop
+from triforge.queues.loop_pool import LoopPool
 from triforge.queues.names import QUEUE_OF
 from triforge.queues.transport import use_steady_transport
 
@@ -50,14 +51,24 @@ def celery_app(redis_url: str) -> Celery:
     return app
 
 
-def start_worker(app: Celery, queue: str, *, concurrency: int) -> None:
-    """Serve one queue with a thread pool until SIGTERM. Blocks. Log lines keep the form that the process has given them."""
+def start_worker(app: Celery, queue: str, *, concurrency: int, threads: bool = False) -> None:
+    """Serve one queue until SIGTERM. Blocks. Log lines keep the form that the process has given them.
+
+    Args:
+        app: from `celery_app`, with the queue's tasks.
+        queue: its name.
+        concurrency: errands at a time.
+        threads: have each errand wait in a thread of its own, as Celery does; else they all run in the loop that their
+            tasks name (`LoopPool`).
+    """
     if logging.getLogger().handlers:
         setup_logging.connect(_keep_logging)  # or Celery sets the root's level and writes banners
+    if not threads:
+        app.conf.worker_pool = LoopPool
     app.worker_main(
         [
-            "--quiet", "worker", "-Q", queue, "-P", "threads", "-c", str(concurrency), "-l", "WARNING",
-            "-n", f"{queue}-{uuid.uuid4().hex[:8]}@%h", "--without-gossip", "--without-mingle",
+            "--quiet", "worker", "-Q", queue, *(("-P", "threads") if threads else ()), "-c", str(concurrency),
+            "-l", "WARNING", "-n", f"{queue}-{uuid.uuid4().hex[:8]}@%h", "--without-gossip", "--without-mingle",
             "--without-heartbeat",
         ]
     )  # fmt: skip

@@ -1,0 +1,146 @@
+"""A worker of Celery's whose errands all run in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery.contrib.testing.worker import start_worker
+
+from tests.service.test_rollout_worker import group
+from triforge.errands import register
+from triforge.errors import UnavailableError
+from triforge.messages import GroupTask
+from triforge.queues import ROLLOUT_QUEUE, ROLLOUT_TASK, LoopThread, Wire, celery_app
+from triforge.queues.loop_pool import LoopPool
+
+SLOTS = 4
+Work = Callable[[GroupTask], Any]
+
+
+class Serving:
+    """A real worker of the queue `rollout` in a thread of this process."""
+
+    def __init__(self, redis_url: str, work: Work) -> None:
+        self.loop = LoopThread()
+        self.app = celery_app(redis_url)
+        register(self.app, ROLLOUT_TASK, GroupTask, work, self.loop)
+        self.app.conf.worker_soft_shutdown_timeout = 0
+        self._running = start_worker(
+            self.app, concurrency=SLOTS, pool=f"{LoopPool.__module__}:LoopPool", perform_ping_check=False,
+            queues=[ROLLOUT_QUEUE], loglevel="WARNING",
+        )  # fmt: skip
+
+    def __enter__(self) -> Serving:
+        self._running.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._running.__exit__(*error)
+        self.app.close()
+        self.loop.loop.call_soon_threadsafe(self.loop.loop.stop)
+
+
+@pytest.fixture
+def unacked(redis_url: str) -> Iterator[Callable[[], dict[bytes, bytes]]]:
+    """What was delivered and is not acknowledged."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield lambda: client.hgetall("unacked")
+
+
+async def until(found: Callable[[], Any]) -> None:
+    async with asyncio.timeout(30):
+        while not found():  # noqa: ASYNC110 (Celery and the server tell nobody)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_worker_works_on_as_many_errands_at_a_time_as_it_has_places(
+    wire: Wire, redis_url: str, unacked: Callable[[], dict[bytes, bytes]]
+) -> None:
+    threads, seen, free = set(), [], asyncio.Event()
+
+    async def play(task: GroupTask) -> None:
+        threads.add(threading.get_ident())
+        seen.append(task.group_id)
+        await free.wait()
+
+    with Serving(redis_url, play) as serving:
+        for number in range(2 * SLOTS):
+            await wire.send_rollout(group().model_copy(update={"group_id": f"g{number}"}))
+        await until(lambda: len(seen) == SLOTS)
+        assert len(unacked()) == SLOTS
+        assert await wire.depth(ROLLOUT_QUEUE) == SLOTS
+        serving.loop.loop.call_soon_threadsafe(free.set)
+        await until(lambda: len(seen) == 2 * SLOTS and not unacked())
+    assert sorted(seen) == [f"g{number}" for number in range(2 * SLOTS)]
+    assert len(threads) == 1, "all of them ran in the loop"
+
+
+async def test_an_errand_that_meets_a_service_that_is_away_goes_back_into_the_queue(
+    wire: Wire, redis_url: str, unacked: Callable[[], dict[bytes, bytes]]
+) -> None:
+    played = []
+
+    async def play(task: GroupTask) -> None:
+        played.append(task)
+        raise UnavailableError("the database does not answer")
+
+    with Serving(redis_url, play):
+        await wire.send_rollout(group())
+        # it waits in the worker for the end of its pause
+        await until(lambda: any(b'\\"retries\\": 1' in message or b'"retries": 1' in message for message in unacked().values()))  # fmt: skip
+        assert played == [group()]
+
+
+async def test_an_errand_that_breaks_is_told_of_and_does_not_come_back(
+    wire: Wire,
+    redis_url: str,
+    unacked: Callable[[], dict[bytes, bytes]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def play(task: GroupTask) -> None:
+        raise ZeroDivisionError(f"in {task.group_id}")
+
+    with Serving(redis_url, play):
+        await wire.send_rollout(group())
+        await until(lambda: "ZeroDivisionError" in caplog.text)
+        await until(lambda: not unacked())
+        assert await wire.depth(ROLLOUT_QUEUE) == 0
+
+
+async def test_an_errand_without_its_argument_is_left_to_celery_and_the_next_one_is_done(
+    wire: Wire, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = []
+
+    async def play(task: GroupTask) -> None:
+        seen.append(task)
+
+    with Serving(redis_url, play) as serving:
+        serving.app.send_task(ROLLOUT_TASK, args=[])
+        serving.app.send_task(ROLLOUT_TASK, args=[3])
+        await wire.send_rollout(group())
+        await until(lambda: seen)
+        await until(lambda: "TypeError" in caplog.text)
+    assert seen == [group()]
+
+
+async def test_a_worker_that_is_told_to_stop_ends_what_it_has_begun(
+    wire: Wire, redis_url: str
+) -> None:
+    begun, free, ended = asyncio.Event(), asyncio.Event(), []
+
+    async def play(task: GroupTask) -> None:
+        begun.set()
+        await free.wait()
+        ended.append(task)
+
+    with Serving(redis_url, play) as serving:
+        await wire.send_rollout(group())
+        await until(begun.is_set)
+        threading.Timer(0.2, serving.loop.loop.call_soon_threadsafe, [free.set]).start()
+    assert ended == [group()]

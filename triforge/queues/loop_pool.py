@@ -1,0 +1,152 @@
+"""A Celery pool whose errands are coroutines: all run in one event loop, and none occupies a thread while it waits.
+
+Celery takes errands from the queue, counts and acknowledges them as ever; it hears of an errand's end from the loop. An errand
+that has failed is given to a thread, in which Celery runs the task as in any pool: the task raises what the work has raised,
+and Celery tries again, logs or gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from celery.concurrency.base import BasePool, apply_target
+
+_log = logging.getLogger(__name__)
+
+_THREADS: Final = 4  # for what has failed
+
+_FAILURE: ContextVar[Exception | None] = ContextVar("triforge_failure", default=None)
+
+Begin = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class InLoop:
+    """How a task's work is done in a loop: `begin(payload, request)` is the work, which raises what has failed."""
+
+    loop: asyncio.AbstractEventLoop
+    begin: Begin
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    target: Callable[..., Any]  # Celery's way to run a task in a thread
+    arguments: tuple[Any, ...]  # of the target: task, id, request, body, ...
+    callback: Callable[..., Any]  # hears of the end
+    way: InLoop
+    began: float
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The message's headers, and the task's arguments."""
+        found: dict[str, Any] = self.arguments[2]
+        return found
+
+
+def failure() -> Exception | None:
+    """What the work of the errand has raised for which Celery calls a task now; None if the work is still to be done."""
+    return _FAILURE.get()
+
+
+class LoopPool(BasePool):
+    """The pool. A task says by its attribute `in_loop` how it is begun; one without it runs in a thread."""
+
+    body_can_be_buffer = True
+    signal_safe = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS)
+        self._arrived: deque[_Errand] = deque()
+        self._slots = asyncio.Semaphore(self.limit or 1)
+        self._running: set[asyncio.Task[None]] = set()
+        self._open = 0  # errands whose end Celery has not heard of
+        self._changed = threading.Condition()
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,  # noqa: ARG002 (Celery gives none)
+        callback: Callable[..., Any] = lambda _: None,
+        accept_callback: Callable[[int, float], Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Begin an errand. Called by Celery, always in the same thread."""
+        if accept_callback is not None:
+            accept_callback(os.getpid(), time.monotonic())
+        with self._changed:
+            self._open += 1
+        way = getattr(self.app.tasks[args[0]], "in_loop", None)
+        if way is None or not isinstance((args[2].get("args") or (None,))[0], str):
+            self._threads.submit(self._in_thread, target, args, callback)
+            return
+        self._arrived.append(_Errand(target, args, callback, way, time.monotonic()))
+        way.loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        while self._arrived:
+            task = asyncio.create_task(self._work(self._arrived.popleft()))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _work(self, errand: _Errand) -> None:
+        try:
+            async with self._slots:
+                await errand.way.begin(errand.request["args"][0], errand.request)
+        except asyncio.CancelledError:
+            self._failed(errand, concurrent.futures.CancelledError())
+        except Exception as error:  # noqa: BLE001 (Celery deals with it)
+            self._failed(errand, error)
+        else:
+            self._tell(errand.callback, (0, None, time.monotonic() - errand.began))
+            self._closed()
+
+    def _failed(self, errand: _Errand, error: Exception) -> None:
+        self._threads.submit(
+            self._in_thread, errand.target, errand.arguments, errand.callback, error
+        )
+
+    def _in_thread(
+        self,
+        target: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        callback: Callable[..., Any],
+        failed: Exception | None = None,
+    ) -> None:
+        token = _FAILURE.set(failed)
+        try:
+            apply_target(target, arguments, {}, callback)
+        except Exception:  # noqa: BLE001 (a thread has nobody to tell)
+            _log.exception("Celery could not run an errand")
+        finally:
+            _FAILURE.reset(token)
+            self._closed()
+
+    def _tell(self, callback: Callable[..., Any], end: tuple[int, None, float]) -> None:
+        try:
+            callback(end)
+        except Exception:  # noqa: BLE001 (the errand is done; if Celery does not know, it comes back and finds that)
+            _log.exception("Celery did not take note of an errand's end")
+
+    def _closed(self) -> None:
+        with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
+
+    def on_stop(self) -> None:
+        """Wait until all errands have ended, as a pool of threads does."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._open == 0)
+        self._threads.shutdown()
+        super().on_stop()
