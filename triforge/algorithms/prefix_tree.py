@@ -11,7 +11,6 @@ same states there. Computing them once changes neither a log-probability nor, su
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -74,48 +73,6 @@ class Order:
         self.lengths = [len(rows[r]) for r in self.order]
         pairs = zip(self.order, self.order[1:], strict=False)
         self.shared = [_alike(rows[a], rows[b]) for a, b in pairs]  # with the next one
-
-    def bins(self, *, token_budget: int, multiple: int = 1) -> list[list[int]]:
-        """Split the rows into forward passes of at most `token_budget` cells, about equally full.
-
-        Args:
-            token_budget: cells of a pass; a longer row has a pass of its own.
-            multiple: the number of passes is a multiple of it, if there are enough rows: of the ranks that share them.
-
-        Returns:
-            Numbers of the rows of each pass, every row once.
-        """
-        if token_budget < 1 or multiple < 1:
-            raise InputError(
-                f"bins: given token_budget {token_budget} and multiple {multiple}, expected both at least 1"
-            )
-        rows = len(self.order)
-        if not rows:
-            return []
-        cap = max(token_budget, *self.lengths)
-        wanted = math.ceil(len(self._fill(cap)) / multiple) * multiple
-        low, high = max(self.lengths), cap
-        while low < high:  # the smallest cap that needs no more passes
-            middle = (low + high) // 2
-            if len(self._fill(middle)) <= wanted:
-                high = middle
-            else:
-                low = middle + 1
-        return [[self.order[i] for i in part] for part in self._fill(high)]
-
-    def _fill(self, cap: int) -> list[list[int]]:
-        parts: list[list[int]] = []
-        used = 0
-        for i, length in enumerate(self.lengths):
-            # Up to SHORTEST - 1 shared tokens are computed again at a branch.
-            cells = min(length, length - self.shared[i - 1] + SHORTEST - 1) if i else length
-            if parts and used + cells <= cap:
-                parts[-1].append(i)
-                used += cells
-            else:
-                parts.append([i])
-                used = length
-        return parts
 
 
 def pack(rows: Sequence[Ints], *, share: bool = True, pad_to: int = 1) -> Packing:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from services.trainer.models.batches import TokenBatch
-from services.trainer.models.effort import Effort, Shape
+from services.trainer.models.effort import Effort
 from services.trainer.models.lora import AdaptedModel, Gathered, LoraShape
 from services.trainer.models.model import ScoringModel
 from services.trainer.objectives.auxiliary import AuxiliaryTerms, GradientNorms, own_rows
@@ -34,9 +34,9 @@ from services.trainer.objectives.objective import Tally, loss_of
 from services.trainer.objectives.optimiser import Counters, Optimiser
 from services.trainer.objectives.pairing import Pairing
 from services.trainer.objectives.step_data import StepData
-from services.trainer.objectives.step_state import Interrupted as Interrupted
 from services.trainer.objectives.step_state import StepState
 from services.trainer.objectives.train_settings import TrainSettings
+from services.trainer.weights.sharding import Interrupted as Interrupted
 from services.trainer.weights.sharding import Ranks
 from services.trainer.weights.tensors import whole_weights
 from triforge.algorithms.packing import minibatches
@@ -73,7 +73,6 @@ class Learner:
         self.weights: dict[str, Tensor] | None = None
         self.adapter: Gathered | None = None
         self._moments: dict[str, Tensor] | None = None
-        self._shape = Shape.of(model.module)
         self.ranks.look_at(model.scorer)
         self.ranks.shard(model.scorer)
         self._eyes = LookBack(model, initial, self.ranks)
@@ -198,10 +197,11 @@ class Learner:
     ) -> None:
         """Take one update of the policy."""
         first = epoch == 0 and number == 0
-        pause = partial(step.pause, self.ranks)
         norms = self._norms(step, auxiliary, first=first)
         with step.effort.phase("auxiliary"):
-            total = auxiliary.backward(self.model, number, pause, count=step.effort.count)
+            total = auxiliary.backward(
+                self.model, number, step.should_stop, count=step.effort.count
+            )
         auxiliary.look(norms)
         if plan and pairing:
             total += self._accumulate_pairs(step, plan, pairing, first=first)
@@ -209,7 +209,7 @@ class Learner:
             anchored = epoch > 0 or step.settings.kl_placement == "reward"
             total += self._accumulate(step, plan, first=first, anchored=anchored)
         auxiliary.look(norms)
-        self._apply(step, self.ranks.sum(total))
+        self._apply(step, total)
 
     def _prepare(
         self,
@@ -244,7 +244,7 @@ class Learner:
             settings=settings,
             data=data,
             tally=Tally(),
-            effort=Effort(self._shape, self.model.device),
+            effort=Effort(self.model.shape, self.model.device),
             device=self.model.device,
             reference=empty.copy() if wanted else None,
             prox=data.old,
@@ -301,7 +301,7 @@ class Learner:
         for values in arrays:
             values[cells] = 0.0
         total = 0.0
-        for rows, counts, last in self.ranks.share(plan, partial(step.pause, self.ranks)):
+        for rows, counts, last in self.ranks.share(plan, step.should_stop):
             batch = self.model.batch(step.data.sequences, rows)
             if reference is not None and self._eyes.anchor is not None:
                 with step.effort.phase("reference"):
@@ -309,8 +309,9 @@ class Learner:
                 if counts:
                     reference[batch.cells] = found
             total += self._pass(step, batch, scale, counts=counts, last=last)
-        for values in arrays:
-            values[cells] = self.ranks.merge(values[cells])
+        with step.effort.phase("exchange"):
+            for values in arrays:
+                values[cells] = self.ranks.merge(values[cells])
         step.measure(cells, scale, first=first)
         return total
 
@@ -331,8 +332,11 @@ class Learner:
         step.entropy[batch.cells] = entropy.detach().cpu().numpy()
         return float(loss.detach())
 
-    def _apply(self, step: StepState, loss: float) -> None:
-        self.ranks.settle(self.model.scorer)
+    def _apply(self, step: StepState, total: float) -> None:
+        """Take the step; `total` is this rank's loss."""
+        with step.effort.phase("exchange"):
+            loss = self.ranks.sum(total)
+            self.ranks.settle(self.model.scorer)
         with step.effort.phase("optimizer"):
             applied = self._optimiser.apply(loss, step.settings.learner)
         step.rate = applied.rate

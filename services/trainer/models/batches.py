@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from services.trainer.models.packed_attention import Layout
+from triforge.algorithms.dealing import Price, deal, spread
 from triforge.algorithms.packing import micro_batches
 from triforge.algorithms.prefix_tree import Order, pack
 
@@ -155,22 +156,53 @@ def passes(
     token_budget: int,
     *,
     packed: bool,
-    multiple: int = 1,
+    ranks: int = 1,
+    price: Price = Price(),  # noqa: B008 (frozen)
 ) -> list[list[int]]:
-    """Split rows into forward passes of at most `token_budget` cells.
+    """Split rows into forward passes of at most `token_budget` cells, and those over the ranks.
 
     Args:
         rows: numbers of the rows; every one comes back exactly once.
         sequences: what the numbers mean.
         token_budget: cells that a forward pass may hold; a single longer row has one of its own.
         packed: whether the passes are to be packed, or rectangles.
-        multiple: packed passes are this many, or twice, or three times as many, if there are enough rows.
+        ranks: how many share them.
+        price: of computing, so that every rank has about as much to do.
+
+    Returns:
+        The rows of each pass. Rank r of R computes passes r, r + R, r + 2 R and so on, dear ones first; one without rows
+        stands where a rank has fewer than another.
     """
-    if not packed:
-        return rectangles(rows, sequences.lengths, token_budget)
-    order = Order([sequences.seen(r) for r in rows])
-    parts = order.bins(token_budget=token_budget, multiple=multiple)
-    return [[rows[i] for i in part] for part in parts]
+    shares = [
+        [[rows[i] for i in part] for part in share]
+        for share in _shares(rows, sequences, token_budget, packed=packed, ranks=ranks, price=price)
+    ]
+    turns = max(map(len, shares))
+    return [share[t] if t < len(share) else [] for t in range(turns) for share in shares]
+
+
+def _shares(
+    rows: Sequence[int],
+    sequences: Sequences,
+    token_budget: int,
+    *,
+    packed: bool,
+    ranks: int,
+    price: Price,
+) -> list[list[list[int]]]:
+    """The passes of each rank, by the places of `rows`."""
+    if packed:
+        order = Order([sequences.seen(r) for r in rows])
+        scored = [sequences.counts[r] for r in rows]
+        dealt = deal(order, scored, token_budget=token_budget, ranks=ranks, price=price)
+        return [part.passes for part in dealt]
+    lengths = [sequences.lengths[r] for r in rows]
+    costs = [
+        price.way(length) + price.scored * sequences.counts[r]
+        for r, length in zip(rows, lengths, strict=True)
+    ]
+    parts = [list(range(len(rows)))] if ranks == 1 else spread(costs, ranks)
+    return [rectangles(part, lengths, token_budget) for part in parts]
 
 
 def rectangles(rows: Sequence[int], lengths: Sequence[int], token_budget: int) -> list[list[int]]:

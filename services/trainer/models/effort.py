@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from services.trainer.models.batches import TokenBatch
+from triforge.algorithms.dealing import Price
 
 _PEAKS = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "L40": 181e12}
 _SIZE, _TRIES = 768, 3
@@ -62,6 +63,13 @@ class Shape:
             attention=getattr(config, "num_hidden_layers", 0) * heads * width,
             backward=1.0 if frozen else 2.0,
         )
+
+    @property
+    def price(self) -> Price:
+        """The same by the cell, for those who share passes out."""
+        if not self.blocks:  # layers of a kind that is not counted
+            return Price()
+        return Price(pair=2.0 * self.attention / self.blocks, scored=self.head / self.blocks)
 
     def forward_flops(self, batch: TokenBatch) -> float:
         """Of one forward pass."""

@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from services.trainer.models.batches import Sequences, TokenBatch, passes
+from services.trainer.models.effort import Shape
 from services.trainer.models.logprobs import chosen_logprobs
 from services.trainer.models.packed_attention import NAME as PACKED
 from services.trainer.models.seeing import Seeing
@@ -125,6 +126,7 @@ class ScoringModel:
         images: where the pixels of the rows are, for a model that sees.
 
     Attributes:
+        shape: what a pass costs.
         packs: whether the model takes packed rows: its attention can be replaced and looks at all that comes before. It
             was tried, and gave what plain rows give.
     """
@@ -138,6 +140,7 @@ class ScoringModel:
         images: ImageStore | None = None,
     ) -> None:
         self.sight, self.images = sight, images
+        self.shape = Shape.of(model)
         self.module: nn.Module = model.eval()  # no dropout: a sample's log-probability is a number
         self._model = model
         self.vocabulary = int(model.config.get_text_config().vocab_size)
@@ -250,9 +253,11 @@ class ScoringModel:
     def passes(
         self, sequences: Sequences, rows: Sequence[int], token_budget: int, *, ranks: int = 1
     ) -> list[list[int]]:
-        """Split sequences into forward passes as this model takes them; see `batches.passes`."""
+        """Split sequences into forward passes as this model takes them, for so many ranks; see `batches.passes`."""
         packed = self.packs and sequences.plain
-        return passes(rows, sequences, token_budget, packed=packed, multiple=ranks)
+        return passes(
+            rows, sequences, token_budget, packed=packed, ranks=ranks, price=self.shape.price
+        )
 
     def batch(self, sequences: Sequences, rows: Sequence[int]) -> TokenBatch:
         """Some sequences as this model takes them.

@@ -69,7 +69,7 @@ class ValueModel(nn.Module):
             )
         width = int(model.config.get_text_config().hidden_size)
         # The output layer stays behind; a value costs a row of it.
-        shape, sight = replace(Shape.of(model), head=width), scoring.sight
+        shape, sight = replace(scoring.shape, head=width), scoring.sight
         eyes = None if sight is None else Seeing(model.base_model, sight, images)
         made = ValueModel(model.base_model, width, shape, eyes)
         if tensors is not None:

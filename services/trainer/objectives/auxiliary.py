@@ -127,7 +127,7 @@ class AuxiliaryTerms:
         self,
         model: ScoringModel,
         update: int,
-        pause: Callable[[], None],
+        should_stop: Callable[[], bool] = lambda: False,
         *,
         count: Callable[[TokenBatch], None] = lambda _: None,
     ) -> float:
@@ -136,7 +136,7 @@ class AuxiliaryTerms:
         Args:
             model: in training.
             update: number of the update in its epoch.
-            pause: called between forward passes; may raise.
+            should_stop: asked before each pass.
             count: told of each pass.
         """
         total = 0.0
@@ -150,7 +150,7 @@ class AuxiliaryTerms:
                 sequences, term.parts[update], self._budget, ranks=self._ranks.world
             )
             found = 0.0
-            for part, counts, last in self._ranks.share(plan, pause):
+            for part, counts, last in self._ranks.share(plan, should_stop):
                 batch = model.batch(sequences, part)
                 logprobs, _ = model.score(batch, 1.0)
                 weights = torch.from_numpy(share[batch.cells] / np.float32(own)).to(model.device)

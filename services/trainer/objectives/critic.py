@@ -9,7 +9,6 @@ one update an update of the policy's, over the same tokens, in the same forward 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,7 @@ class Critic:
         self.model.compute(policy.dtype, checkpointing=learner.activation_checkpointing)
         values = np.zeros(step.data.sequences.total, dtype=np.float32)
         with step.effort.phase("critic"):
-            for rows, counts, _ in self._ranks.share(plans, partial(step.pause, self._ranks)):
+            for rows, counts, _ in self._ranks.share(plans, step.should_stop):
                 batch = policy.batch(step.data.sequences, rows)
                 found = self._glance(step, batch)
                 if counts:
@@ -166,7 +165,7 @@ class Critic:
         lesson.new[cells] = 0.0
         total = 0.0
         with step.effort.phase("critic"):
-            for rows, counts, last in self._ranks.share(plan, partial(step.pause, self._ranks)):
+            for rows, counts, last in self._ranks.share(plan, step.should_stop):
                 batch = policy.batch(step.data.sequences, rows)
                 total += self._pass(step, lesson, batch, len(cells), counts=counts, last=last)
             self._ranks.settle(self.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +88,7 @@ class LookBack:
         """Log-probabilities of some rows, float32 [N] of the step; the others are 0."""
         found = np.zeros(step.data.sequences.total, dtype=np.float32)
         with step.effort.phase("look_back"):
-            for rows, counts, _ in self._ranks.share(plans, partial(step.pause, self._ranks)):
+            for rows, counts, _ in self._ranks.share(plans, step.should_stop):
                 batch = self._model.batch(step.data.sequences, rows)
                 scores = self.glance(step, batch, model)
                 if counts:

@@ -15,17 +15,13 @@ from services.trainer.objectives.correction import opsm_mask
 from services.trainer.objectives.objective import Scored, Tally
 from services.trainer.objectives.step_data import StepData
 from services.trainer.objectives.train_settings import TrainSettings
-from services.trainer.weights.sharding import Ranks
+from services.trainer.weights.sharding import Interrupted, Ranks
 from triforge.algorithms.estimators import whitened
 from triforge.algorithms.losses import KL_ESTIMATORS
 from triforge.algorithms.returns import returns_to_go
 
 _RATIOS = (0.5, 0.8, 0.9, 0.99, 1.01, 1.1, 1.25, 2.0)
 _LAGS = (1, 2, 3, 5, 9)
-
-
-class Interrupted(Exception):  # noqa: N818 (a signal, not a failure)
-    """The learner was told to stop in the middle of a step; nothing of the step is kept."""
 
 
 @dataclass(slots=True)

@@ -38,6 +38,10 @@ Floats = npt.NDArray[np.float32]
 Sharding = Literal["auto", "full", "replicate"]
 
 
+class Interrupted(Exception):  # noqa: N818 (a signal, not a failure)
+    """The learner was told to stop in the middle of a step; nothing of the step is kept."""
+
+
 class Ranks:
     """The processes that train together, seen from one of them.
 
@@ -89,6 +93,19 @@ class Ranks:
         """Whether any rank says so; all of them ask at the same place."""
         return flag if self.world == 1 else self.sum(float(flag)) > 0
 
+    def ask(self, flag: bool) -> Callable[[], bool]:
+        """Whether any rank says so, for later: the answer is waited for when it is called."""
+        if self.world == 1:
+            return lambda: flag
+        word = torch.tensor([float(flag)])
+        under_way = dist.all_reduce(word, async_op=True)
+
+        def answer() -> bool:
+            under_way.wait()
+            return float(word) > 0
+
+        return answer
+
     def sum(self, value: float) -> float:
         """The sum over the ranks, the same on each."""
         if self.world == 1:
@@ -127,24 +144,32 @@ class Ranks:
         return self.world if self.shards else 1
 
     def share(
-        self, plan: Sequence[list[int]], pause: Callable[[], None] = lambda: None
+        self, plan: Sequence[list[int]], should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[list[int], bool, bool]]:
         """This rank's forward passes: the rows, whether they count, whether it is the last one.
 
-        Ranks that hold shares meet in every pass, so each has as many as any other: who has none left repeats one that
-        does not count.
+        Ranks that hold shares meet in every pass, so each has as many as any other: who has none left computes a row that
+        does not count. Ranks that hold everything do not wait for each other between passes: what one of them was told
+        is heard a pass later.
 
         Args:
-            plan: of all ranks.
-            pause: called before each pass, on every rank as often; may raise.
+            plan: of all ranks, see `batches.passes`; as many passes for each, some of them without rows.
+            should_stop: asked before each pass.
+
+        Raises:
+            Interrupted: a rank was told to stop; raised by all of them at the same place.
         """
-        turns = -(-len(plan) // self.world)
-        for turn in range(turns):
-            pause()
-            number = turn * self.world + self.rank
-            counts = number < len(plan)
-            if counts or self.shards:
-                yield plan[number if counts else 0], counts, turn == turns - 1
+        mine = plan[self.rank :: self.world]
+        spare = next((rows[:1] for rows in plan if rows), [])
+        heard: list[Callable[[], bool]] = []
+        for turn, rows in enumerate(mine):
+            heard.append(self.ask(should_stop()))
+            if (self.world == 1 or turn) and heard.pop(0)():
+                raise Interrupted
+            if rows or self.shards:
+                yield rows or spare, bool(rows), turn == len(mine) - 1
+        if any(answer() for answer in heard):
+            raise Interrupted
 
     # ---- tensors ----
 

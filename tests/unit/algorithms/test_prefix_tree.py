@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triforge.algorithms.prefix_tree import SHORTEST, Order, Packing, pack
+from triforge.algorithms.prefix_tree import SHORTEST, Packing, pack
 from triforge.errors import InputError
 
 PROMPT = list(range(100, 100 + 40))
@@ -88,23 +88,6 @@ def test_a_chain_of_thousand_beginnings_is_no_recursion():
     assert len(packing.ids) == 20_000
 
 
-@given(families(), st.integers(1, 200), st.integers(1, 3))
-def test_passes_hold_every_row_once_within_the_budget(rows, budget, multiple):
-    parts = Order(rows).bins(token_budget=budget, multiple=multiple)
-    assert sorted(r for part in parts for r in part) == list(range(len(rows)))
-    for part in parts:
-        cells = len(pack([rows[r] for r in part]).ids)
-        assert cells <= budget or cells <= max(len(r) for r in rows)
-
-
-def test_rows_are_spread_evenly_over_the_ranks():
-    rows = rows_of(*[[i] * 50 for i in range(12)])
-    assert [len(p) for p in Order(rows).bins(token_budget=1000, multiple=2)] == [6, 6]
-    assert [len(p) for p in Order(rows).bins(token_budget=250, multiple=4)] == [3, 3, 3, 3]
-
-
 def test_impossible_input_is_refused():
     with pytest.raises(InputError, match="without tokens"):
         pack(rows_of([1], []))
-    with pytest.raises(InputError, match="at least 1"):
-        Order(rows_of([1])).bins(token_budget=0)

@@ -1,0 +1,273 @@
+"""Which rows share a forward pass, and which rank computes it.
+
+    rows in tree order     a a a a | b b | c c c c c | d d      a letter: rows that begin alike
+    passes                 [a a a a] [b b] [c c c] [c c] [d d]
+    ranks                  0: [c c c] [b b] [d d]   1: [a a a a] [c c]
+
+A pass is a stretch of the line. A cut inside a letter has its beginning computed once more, so a line is cut where the least
+is computed again, and as rarely as the budget allows. Of several ranks each takes whole passes, the dearest pass first and
+always the rank that has least; then, while that shortens the longest work, the rank that has most trades with the one that has
+least: a piece for a smaller one, or a piece's beginning or end for nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import NamedTuple
+
+from triforge.algorithms.prefix_tree import SHORTEST, Order
+from triforge.errors import InputError
+
+_PASS = 32  # what a pass costs by itself (its gradients are added up, its kernels are small) is a budget over this
+_WORTH = 0.02  # the share of the longest work by which a trade has to shorten it
+_TRADES = 8  # at most, a rank
+
+
+class Price(NamedTuple):
+    """What is computed, in units of a cell's way through the blocks of a model.
+
+    Attributes:
+        pair: a (token, token it sees) pair.
+        scored: a token whose log-probability is wanted.
+    """
+
+    pair: float = 0.0
+    scored: float = 0.0
+
+    def way(self, length: int) -> float:
+        """Of a row's first tokens."""
+        return length + self.pair * length * length / 2
+
+
+class Piece(NamedTuple):
+    """Rows `first..end` of a line."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """What a rank computes: the rows of each pass, dearest pass first, and what they cost."""
+
+    passes: list[list[int]]
+    cost: float
+
+
+class _Line:
+    """Rows in tree order.
+
+    Args:
+        rows: their numbers.
+        lengths: tokens of each.
+        known: how many tokens each begins with as the one before it does; 0 of the first.
+        scored: tokens of each whose log-probability is wanted.
+        price: of computing.
+        a_pass: what a pass costs by itself.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        lengths: Sequence[int],
+        known: Sequence[int],
+        scored: Sequence[int],
+        price: Price,
+        a_pass: float,
+    ) -> None:
+        self.rows, self._lengths, self._known, self._scored = rows, lengths, known, scored
+        self._price, self._a_pass = price, a_pass
+        self._free = _surely_free(known)
+        own = [length - free for length, free in zip(lengths, self._free, strict=True)]
+        self._held = [0, *accumulate(own)]
+        self._again = [price.way(free) for free in self._free]
+        paid = [
+            price.way(length) - again + price.scored * wanted
+            for length, again, wanted in zip(lengths, self._again, scored, strict=True)
+        ]
+        self._paid = [0.0, *accumulate(paid)]
+
+    def cells(self, first: int, end: int) -> int:
+        """The most that a pass of these rows holds."""
+        return self._held[end] - self._held[first] + self._free[first]
+
+    def cost(self, first: int, end: int) -> float:
+        """Of a pass of these rows; none costs nothing."""
+        if first == end:
+            return 0.0
+        return self._paid[end] - self._paid[first] + self._again[first] + self._a_pass
+
+    def cut(self, cap: int) -> list[Piece]:
+        """The cheapest passes of at most `cap` cells, which no row alone may exceed, in order.
+
+        All rows but the first of a pass cost the same wherever it begins, so the best way to `end` begins where the best way
+        so far and what is computed again there are least. Whatever is too much for a pass from there stays so.
+        """
+        best, begins = [0.0], [0]
+        open_: deque[tuple[int, float]] = deque()
+        for end in range(1, len(self.rows) + 1):
+            here = best[end - 1] + self._again[end - 1]
+            while open_ and open_[-1][1] >= here:
+                open_.pop()
+            open_.append((end - 1, here))
+            while self.cells(open_[0][0], end) > cap:
+                open_.popleft()
+            begins.append(open_[0][0])
+            best.append(open_[0][1] + self._a_pass)
+        found: list[Piece] = []
+        end = len(self.rows)
+        while end:
+            found.append(Piece(begins[end], end))
+            end = begins[end]
+        return found[::-1]
+
+    def only(self, pieces: Sequence[Piece]) -> _Line:
+        """The line of some of its pieces."""
+        places = [place for first, end in sorted(pieces) for place in range(first, end)]
+        known = [0] * len(places)
+        for n in range(1, len(places)):
+            known[n] = min(self._known[places[n - 1] + 1 : places[n] + 1])
+        rows, lengths, scored = (
+            [values[place] for place in places]
+            for values in (self.rows, self._lengths, self._scored)
+        )
+        return _Line(rows, lengths, known, scored, self._price, self._a_pass)
+
+    def deal(self, cap: int) -> Deal:
+        """All of it as the work of one rank."""
+        pieces = sorted(self.cut(cap), key=lambda piece: -self.cost(*piece))
+        return Deal(
+            [list(self.rows[first:end]) for first, end in pieces],
+            sum(self.cost(*piece) for piece in pieces),
+        )
+
+
+def _surely_free(known: Sequence[int]) -> list[int]:
+    """Of what each row knows from the one before it, what is not computed again in any pass that holds both.
+
+    A beginning ends where rows branch off. Another branch less than SHORTEST tokens before may come first; then what lies
+    between is computed again.
+    """
+    found: list[int] = []
+    for alike, family in groupby(known, key=lambda k: k >= SHORTEST):
+        own = list(family)
+        if not alike:
+            found += [0] * len(own)
+            continue
+        branches = sorted(set(own))
+        found += [branches[bisect_left(branches, k - SHORTEST + 1)] for k in own]
+    return found
+
+
+def deal(
+    order: Order,
+    scored: Sequence[int],
+    *,
+    token_budget: int,
+    ranks: int = 1,
+    price: Price = Price(),  # noqa: B008 (frozen)
+) -> list[Deal]:
+    """Split rows into forward passes of at most `token_budget` cells, and those over the ranks, about equally dear.
+
+    Args:
+        order: the rows.
+        scored: by row, tokens whose log-probability is wanted.
+        token_budget: cells of a pass; longer rows widen it to their length.
+        ranks: how many share the passes.
+        price: of computing.
+
+    Returns:
+        What each rank computes; every row once. A rank may be left without any: there are few rows, or what they share is
+        nearly all of them.
+
+    Raises:
+        InputError: the budget or the number of ranks is below 1.
+    """
+    if token_budget < 1 or ranks < 1:
+        raise InputError(
+            f"deal: given token_budget {token_budget} and {ranks} ranks, expected at least 1 of both"
+        )
+    if not order.order:
+        return [Deal([], 0.0) for _ in range(ranks)]
+    cap = max(token_budget, *order.lengths)
+    wanted = [scored[row] for row in order.order]
+    line = _Line(
+        order.order, order.lengths, [0, *order.shared], wanted, price, token_budget / _PASS
+    )
+    if ranks == 1:
+        return [line.deal(cap)]
+    pieces = line.cut(cap)
+    parts = spread([line.cost(*piece) for piece in pieces], ranks)
+    shares = [[pieces[n] for n in part] for part in parts]
+    for _ in range(_TRADES * ranks):
+        if not _relieve(line, shares):
+            break
+    return [line.only(share).deal(cap) for share in shares]
+
+
+def spread(costs: Sequence[float], ranks: int) -> list[list[int]]:
+    """Numbers of the costs that each rank takes: the dearest first, always the rank that has least."""
+    loads = [0.0] * ranks
+    found: list[list[int]] = [[] for _ in range(ranks)]
+    for n in sorted(range(len(costs)), key=lambda n: (-costs[n], n)):
+        least = min(range(ranks), key=lambda r: (loads[r], r))
+        loads[least] += costs[n]
+        found[least].append(n)
+    return found
+
+
+class _Trade(NamedTuple):
+    """What two ranks hold after a trade instead of what they gave, and the longer of their works then."""
+
+    longest: float
+    given: tuple[Piece, ...]
+    kept: tuple[Piece, ...]
+    taken: tuple[Piece, ...]
+
+
+def _relieve(line: _Line, shares: list[list[Piece]]) -> bool:
+    """Trade pieces between the rank that has most and the one that has least, if that pays."""
+    loads = [sum(line.cost(*piece) for piece in share) for share in shares]
+    most, least = loads.index(max(loads)), loads.index(min(loads))
+    trades = [
+        *_moves(line, shares[most], loads[most], loads[least]),
+        *_swaps(line, shares[most], shares[least], loads[most], loads[least]),
+    ]
+    best = min(trades, key=lambda trade: trade.longest, default=None)
+    if best is None or best.longest > loads[most] * (1 - _WORTH):
+        return False
+    shares[most] = [p for p in shares[most] if p not in best.given] + list(best.kept)
+    shares[least] = [p for p in shares[least] if p not in best.kept] + list(best.taken)
+    return True
+
+
+def _moves(line: _Line, busy: list[Piece], most: float, least: float) -> Iterator[_Trade]:
+    """The beginning or the end of a piece, or all of it, goes over."""
+    for piece in busy:
+        rest = most - line.cost(*piece)
+        for at in range(piece.first, piece.end):
+            ends = Piece(piece.first, at), Piece(at, piece.end)
+            # All of it goes when `at` is its first row.
+            for stays, goes in (ends, ends[::-1]) if at > piece.first else (ends,):
+                longest = max(rest + line.cost(*stays), least + line.cost(*goes))
+                yield _Trade(longest, (piece,), (stays,) if at > piece.first else (), (goes,))
+
+
+def _swaps(
+    line: _Line, busy: list[Piece], idle: list[Piece], most: float, least: float
+) -> Iterator[_Trade]:
+    """Each piece for the one that is cheaper by about half of what lies between the two ranks."""
+    offers = sorted(idle, key=lambda piece: line.cost(*piece))
+    costs = [line.cost(*piece) for piece in offers]
+    for piece in busy:
+        cost = line.cost(*piece)
+        near = bisect_left(costs, cost - (most - least) / 2)
+        for other, back in zip(
+            offers[max(0, near - 1) :][:2], costs[max(0, near - 1) :], strict=False
+        ):
+            longest = max(most - cost + back, least - back + cost)
+            yield _Trade(longest, (piece,), (other,), (piece,))
