@@ -30,10 +30,10 @@ from transformers import AutoModelForCausalLM
 from bench.gateway import free_port, machine, process
 from services.local_engine.model import load_model, stage_weights
 from services.trainer.models.smollm2 import smollm2_folder
-from services.trainer.weights.folders import write_manifest
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, request
 from triforge.messages import ChatMessage, GenerateReply, GenerateRequest, Sampling, WeightsUpdate
+from triforge.store.manifests import write_manifest
 
 NEW_TOKENS = 8
 PROBE = GenerateRequest(

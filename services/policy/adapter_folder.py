@@ -12,15 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.policy.weight_folder import (
-    MANIFEST,
-    Depth,
-    Weights,
-    check_contents,
-    check_manifest,
-    read_object,
-)
+from services.policy.weight_folder import Depth, Weights, announced, check_contents, read_object
 from triforge.errors import WeightsError
+from triforge.store.manifests import MANIFEST
 from triforge.store.tensor_files import Entry, read_header
 
 CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"
@@ -64,7 +58,7 @@ def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
     Raises:
         WeightsError: it is not; the sentence names the file, what was found and what was expected.
     """
-    sums = check_manifest(folder, digest) if digest else {}
+    manifest = announced(folder, digest)
     base = read_object(folder / MANIFEST).get("base")
     if not isinstance(base, dict) or not all(
         isinstance(base.get(k), str) for k in ("uri", "digest")
@@ -78,7 +72,7 @@ def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
         )
     tensors = {entry.name: entry for entry in read_header(folder / TENSORS)}
     if depth == "contents" and tensors:
-        check_contents(Weights(folder, settings, tensors), sums)
+        check_contents(tensors, manifest)
     probe = _probe(folder / PROBE)
     return AdapterFolder(
         folder, rank, frozenset(map(str, targets)), tensors, base["uri"], base["digest"], probe

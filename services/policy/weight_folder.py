@@ -3,29 +3,27 @@
 What is checked, in this order; every error names the file or the tensor:
 
     config.json is there; the manifest has the digest that was announced
-    every file that the manifest names is there, with its size and (`contents`) its SHA-256
+    every file that the manifest names is there, with its size and (`contents`) its checksum
     every safetensors file is whole: its header, its offsets, its length
     the architecture, and the names and shapes of the tensors, are those of the weights that serve
     (`contents`) no tensor holds a value that is infinite or not a number
 
-`contents` reads every byte once: about a second a gigabyte and more, while requests run on. `sizes` reads headers only.
+`contents` reads every byte once, while requests run on. `sizes` reads headers only.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from triforge.errors import WeightsError
+from triforge.errors import TriforgeError, WeightsError
+from triforge.store.manifests import BLOCK, Manifest, Reading, blocks, load_manifest
 from triforge.store.tensor_files import Entry, all_finite, read_folder
 
-MANIFEST = "manifest.json"
 CONFIG = "config.json"
-_CHUNK = 8 << 20  # a multiple of every element's size
 # What says which forward pass it is, beside the shapes.
 _ARCHITECTURE = ("model_type", "architectures", "num_attention_heads", "num_key_value_heads",
                  "head_dim", "tie_word_embeddings")  # fmt: skip
@@ -74,12 +72,12 @@ def check_folder(
         raise WeightsError(
             f"weights {folder}: expected a model folder with {CONFIG} on this machine"
         )
-    sums = check_manifest(folder, digest) if digest else {}
+    manifest = announced(folder, digest)
     found = read_weights(folder)
     if serving is not None:
         _check_architecture(found, serving)
     if depth == "contents":
-        check_contents(found, sums)
+        check_contents(found.tensors, manifest)
     return found
 
 
@@ -98,32 +96,17 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def check_manifest(folder: Path, digest: str) -> dict[str, str]:
-    """Names and sizes; returns the SHA-256 that each file should have.
+def announced(folder: Path, digest: str) -> Manifest | None:
+    """The manifest of a folder, whose files are there with their sizes; None if no digest was announced.
 
     Raises:
         WeightsError: the manifest is another one than announced, or a file is not what it says.
     """
-    path = folder / MANIFEST
-    given = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "none"
-    if given != digest.removeprefix("sha256:"):
-        raise WeightsError(
-            f"weights {folder}: the digest of {MANIFEST} is {given}, expected {digest}; "
-            "the folder is incomplete or was changed after it was published"
-        )
-    files = read_object(path).get("files")
-    sums: dict[str, str] = {}
-    for name, about in (files if isinstance(files, dict) else {}).items():
-        file = folder / name
-        if not file.is_file():
-            raise WeightsError(f"weights {folder}: {name} is missing; {MANIFEST} names it")
-        size = file.stat().st_size
-        if size != about.get("bytes"):
-            raise WeightsError(
-                f"weights {folder}: {name} has {size} bytes, expected {about.get('bytes')}"
-            )
-        sums[name] = str(about.get("sha256"))
-    return sums
+    if not digest:
+        return None
+    manifest = load_manifest(folder, announced=digest)
+    manifest.check(contents=False)
+    return manifest
 
 
 def _check_architecture(found: Weights, serving: Weights) -> None:
@@ -156,55 +139,54 @@ def _named(weights: Weights) -> set[str]:
     return {name for name in weights.tensors if not name.endswith("rotary_emb.inv_freq")}
 
 
-def check_contents(found: Weights, sums: Mapping[str, str]) -> None:
-    """Read every file: its SHA-256, and that every value is finite.
+def check_contents(tensors: Mapping[str, Entry], manifest: Manifest | None) -> None:
+    """Read every file: that it is what the manifest lists, and that every value is finite.
+
+    Args:
+        tensors: of the folder; their files are read in any case.
+        manifest: of the folder; None compares no checksum.
 
     Raises:
         WeightsError: one is not.
     """
     by_file: dict[Path, list[Entry]] = {}
-    for entry in found.tensors.values():
+    for entry in tensors.values():
         by_file.setdefault(entry.file, []).append(entry)
     for path, entries in by_file.items():
-        _check_sum(path, _read_through(path, entries), sums)
-    for name in sums.keys() - {path.name for path in by_file}:
-        path = found.folder / name
-        with path.open("rb") as file:
-            _check_sum(path, hashlib.file_digest(file, "sha256").hexdigest(), sums)
+        listed = manifest.files.get(path.name) if manifest is not None else None
+        try:
+            problem = _read_through(path, entries, Reading(path.name, listed) if listed else None)
+        except OSError as error:
+            problem = f"{path.name} cannot be read: {error.strerror or error}"
+        if problem:
+            raise WeightsError(f"{path.parent}: {problem}")
+    if manifest is not None:
+        manifest.check(contents=True, but={path.name for path in by_file})
 
 
-def _check_sum(path: Path, given: str, sums: Mapping[str, str]) -> None:
-    if sums.get(path.name, given) != given:
-        raise WeightsError(
-            f"{path}: has changed after it was published: its SHA-256 is {given}, {MANIFEST} says {sums[path.name]}"
-        )
-
-
-def _read_through(path: Path, entries: list[Entry]) -> str:
-    """Read a safetensors file once: its SHA-256, and every value looked at."""
-    digest = hashlib.sha256()
+def _read_through(path: Path, entries: list[Entry], reading: Reading | None) -> str:
+    """Read a safetensors file once, for its checksum and every value; returns what is wrong with it."""
+    space, odd = memoryview(bytearray(BLOCK)), ""
+    entries = sorted(entries, key=lambda e: e.start)
     with path.open("rb") as file:
-        digest.update(file.read(min(entry.start for entry in entries)))
-        for entry in sorted(entries, key=lambda e: e.start):
-            left = entry.end - entry.start
-            while left > 0:
-                data = file.read(min(_CHUNK, left))
-                if not data:
-                    raise WeightsError(f"{path}: became shorter while it was read")
-                left -= len(data)
-                digest.update(data)
-                if not all_finite(data, entry.dtype):
-                    raise WeightsError(
-                        f"{path}: tensor {entry.name} holds values that are not finite"
-                    )
-    return digest.hexdigest()
+        parts = [(entries[0].start, None), *((entry.end - entry.start, entry) for entry in entries)]
+        for left, entry in parts:
+            for block in blocks(file, left, space):
+                left -= len(block)
+                if reading is not None:
+                    reading.update(block)
+                if entry is not None and not odd and not all_finite(block, entry.dtype):
+                    odd = f"{path.name}: tensor {entry.name} holds values that are not finite"
+            if left:
+                return f"{path.name} became shorter while it was read"
+    # Values that the disk has damaged are its damage first.
+    return (reading.problem() if reading is not None else "") or odd
 
 
 def manifest_version(folder: Path) -> tuple[int, str] | None:
     """(version, digest) of a folder that was published; None for any other."""
-    path = folder / MANIFEST
     try:
-        data = path.read_bytes()
-        return int(json.loads(data)["version"]), hashlib.sha256(data).hexdigest()
-    except (OSError, ValueError, TypeError, KeyError):
+        manifest = load_manifest(folder)
+        return int(manifest.about["version"]), manifest.digest
+    except (TriforgeError, ValueError, TypeError, KeyError):
         return None

@@ -28,7 +28,6 @@ from services.trainer.learner.learner import Learner
 from services.trainer.ledger.ledger import keep_ledger
 from services.trainer.ledger.rows import Limits
 from services.trainer.models.tiny_vision import build_tiny_vision_model
-from services.trainer.weights.folders import write_manifest
 from services.trainer.weights.tensors import TENSORS, copy_companions, save_tensors
 from triforge.algorithms.presets import PRESETS
 from triforge.messages import (
@@ -49,6 +48,7 @@ from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.store.ledgers import export_ledgers, write_ledger
+from triforge.store.manifests import write_manifest
 from triforge.store.rows import read_rows, write_rows
 from triforge.testing.pictures import png
 from triforge.vision.files import describe

@@ -19,11 +19,11 @@ from services.trainer.learner.attempts import Attempts
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.loop import LearnerLoop
 from services.trainer.models.tiny import TinyShape, build_tiny_model
-from services.trainer.weights.folders import read_manifest, verify_manifest
 from triforge.config import Settings
 from triforge.messages import StepReport, TrainBatch, TrainRow, WeightsReady
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.store.rows import write_rows
 from triforge.supervisor.layout import free_port
 

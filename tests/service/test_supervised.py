@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from services.trainer import commands
-from services.trainer.weights.folders import verify_manifest
 from triforge.rendering import Renderer
+from triforge.store.manifests import verify_manifest
 
 
 def test_a_blank_model_is_made_and_trained_by_two_commands(tmp_path: Path):

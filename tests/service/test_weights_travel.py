@@ -27,7 +27,6 @@ from services.policy.sglang import SGLangEngine
 from services.trainer.broadcasts.app import create_door
 from services.trainer.broadcasts.sender import Broadcaster
 from services.trainer.broadcasts.serving import open_door
-from services.trainer.weights.folders import write_manifest
 from tests.unit.local_engine.models import (
     build_folder,
     edit_weights,
@@ -44,6 +43,7 @@ from triforge.messages import (
     Sampling,
     WeightsUpdate,
 )
+from triforge.store.manifests import write_manifest
 from triforge.supervisor.layout import free_port
 from triforge.testing import FakeEngine
 

@@ -12,7 +12,6 @@ Valkey is not copied: a run takes its unfinished step again.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import shutil
 import sqlite3
@@ -23,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from triforge import __version__
-from triforge.errors import ConfigError, InputError, StorageError
+from triforge.errors import ConfigError, InputError, StorageError, WeightsError
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.database import Database
+from triforge.store.manifests import load_manifest
 
 DATABASE, ARTIFACTS, ABOUT = "triforge.sqlite", "artifacts", "backup.json"
 _FORMAT = "triforge-backup/1"
 _LOGS = ("-wal", "-journal")  # of SQLite, beside the database
-_MANIFEST = "manifest.json"
 _NEWEST = (
     "SELECT run_id, role, MAX(version), uri, digest, status FROM weights JOIN runs ON runs.id = run_id "
     "WHERE digest != '' GROUP BY run_id, role"
@@ -207,29 +206,15 @@ def _check_weights(copy: Path, root: Path) -> int:
         if not Path(uri).is_relative_to(root) or (status in _ENDED and not Path(uri).exists()):
             continue
         folder = copy / ARTIFACTS / Path(uri).relative_to(root)
-        problem = _damage(folder, digest)
-        if problem:
+        try:
+            load_manifest(folder, announced=digest).check(contents=True)
+        except WeightsError as error:
             raise StorageError(
-                f"the copy of version {version} of {role} of run {run} is not whole ({problem}); it was deleted or replaced "
-                "while it was copied, or is damaged. Try again; a larger run.keep_checkpoints gives more time"
-            )
+                f"the copy of version {version} of {role} of run {run} is not whole ({error.detail}); it was deleted or "
+                "replaced while it was copied, or is damaged. Try again; a larger run.keep_checkpoints gives more time"
+            ) from error
         checked += 1
     return checked
-
-
-def _damage(folder: Path, digest: str) -> str:
-    """What is wrong with the copy of a version; empty if nothing is."""
-    try:
-        text = (folder / _MANIFEST).read_bytes()
-        if hashlib.sha256(text).hexdigest() != digest:
-            return f"{_MANIFEST} is another one than was announced"
-        for name, entry in json.loads(text)["files"].items():
-            with (folder / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                    return f"{name} is not what {_MANIFEST} says"
-    except FileNotFoundError as error:
-        return f"{Path(str(error.filename)).name} is missing"
-    return ""
 
 
 @contextmanager

@@ -23,7 +23,10 @@ SIZES = {
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
 _MAX_HEADER = 100_000_000
-_EXPONENT_BF16 = np.uint16(0x7F80)
+# The bits of infinity, by type; those of the least NaN where the type has no infinity.
+_NOT_FINITE = {
+    "F64": 0x7FF0_0000_0000_0000, "F32": 0x7F80_0000, "F16": 0x7C00, "BF16": 0x7F80, "F8_E4M3": 0x7F, "F8_E5M2": 0x7C,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +176,19 @@ def numbers(data: bytes, dtype: str) -> NDArray[np.floating[Any]]:
     return np.frombuffer(data, dtype={"F64": "<f8", "F32": "<f4", "F16": "<f2"}[dtype])
 
 
-def all_finite(data: bytes, dtype: str) -> bool:
-    """Whether no element is infinite or not a number; True for types that cannot be either."""
-    if dtype == "BF16":
-        bits = np.frombuffer(data, dtype="<u2") & _EXPONENT_BF16
-        return not bool((bits == _EXPONENT_BF16).any())
-    return not is_float(dtype) or bool(np.isfinite(numbers(data, dtype)).all())
+def all_finite(data: bytes | memoryview, dtype: str) -> bool:
+    """Whether no element is infinite or not a number; True for types that cannot be either.
+
+    Such a value has larger bits than any other of its sign. Those of the sign + are the largest signed integers, those of
+    the sign - the largest unsigned ones, so two largest values tell, and nothing is computed for each element.
+    """
+    infinity = _NOT_FINITE.get(dtype)
+    if infinity is None or not data:
+        return True
+    size = SIZES[dtype]
+    signed = np.frombuffer(data, dtype=f"<i{size}")
+    sign = 1 << (8 * size - 1)
+    return int(signed.max()) < infinity and int(signed.view(f"<u{size}").max()) < sign + infinity
 
 
 def buckets(entries: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:

@@ -28,10 +28,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from services.trainer.weights.folders import MANIFEST, sha256
 from services.trainer.weights.tensors import TENSORS
 from triforge.errors import InputError, NotFoundError, WeightsError
 from triforge.messages import BroadcastOffer, BroadcastRequest, TensorBucket
+from triforge.store.manifests import load_manifest
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +78,8 @@ class Broadcaster:
         folder = Path(request.uri)
         if not folder.resolve().is_relative_to(self._root.resolve()):
             raise InputError(f"uri: given {request.uri}, expected a folder below {self._root}")
-        manifest = folder / MANIFEST
-        found = sha256(manifest) if manifest.is_file() else "none"
-        if request.digest and found != request.digest.removeprefix("sha256:"):
-            raise WeightsError(
-                f"{folder}: the digest of {MANIFEST} is {found}, expected {request.digest}"
-            )
+        if request.digest:
+            load_manifest(folder, announced=request.digest)
         buckets = plan_buckets(folder / TENSORS, self._bucket_bytes)
         sending = _Sending(
             folder / TENSORS, buckets, group=f"{folder.name}-{uuid.uuid4().hex[:8]}",

@@ -24,22 +24,14 @@ import torch
 from services.trainer.learner.learner import Learner
 from services.trainer.models.lora import AdaptedModel, LoraShape, load_version, publish_adapter
 from services.trainer.objectives.critic import CriticState
-from services.trainer.weights.folders import (
-    atomic_folder,
-    prune,
-    read_manifest,
-    sweep,
-    verify_manifest,
-    version_name,
-    versions,
-    write_manifest,
-)
+from services.trainer.weights.folders import atomic_folder, prune, sweep, version_name, versions
 from services.trainer.weights.sharding import Ranks
 from services.trainer.weights.tensors import load_tensors, publish_model, save_tensors
 from triforge.errors import WeightsError
 from triforge.messages import StepReport, TrainBatch, TrainedRole, WeightsReady
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.images import ImageStore
+from triforge.store.manifests import read_manifest, verify_manifest, write_manifest
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from services.trainer.models.batches import Sequences, TokenBatch
 from services.trainer.models.model import ScoringModel
-from services.trainer.weights.folders import atomic_folder, read_manifest, write_manifest
+from services.trainer.weights.folders import atomic_folder
 from services.trainer.weights.sharding import shares, whole
 from services.trainer.weights.tensors import (
     copy_companions,
@@ -36,6 +36,7 @@ from services.trainer.weights.tensors import (
 from triforge.config import LearnerSection
 from triforge.errors import ConfigError, WeightsError
 from triforge.store.images import ImageStore
+from triforge.store.manifests import read_manifest, write_manifest
 from triforge.store.model_digest import model_digest
 
 CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"

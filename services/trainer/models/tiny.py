@@ -15,9 +15,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from services.trainer.weights.folders import atomic_folder, write_manifest
+from services.trainer.weights.folders import atomic_folder
 from services.trainer.weights.tensors import TENSORS, save_tensors
 from triforge.errors import InputError
+from triforge.store.manifests import write_manifest
 
 PAD, UNKNOWN, END = "<pad>", "<unk>", "<end>"
 ROLE_TOKENS = ("<system>", "<user>", "<assistant>")

@@ -14,9 +14,10 @@ import torch
 from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from services.trainer.models.tiny import END, PAD, SPECIAL, TinyShape, plain_class, word_tokenizer
-from services.trainer.weights.folders import atomic_folder, write_manifest
+from services.trainer.weights.folders import atomic_folder
 from services.trainer.weights.tensors import TENSORS, save_tensors
 from triforge.errors import InputError
+from triforge.store.manifests import write_manifest
 
 IMAGE, VIDEO, BEGIN_IMAGE, END_IMAGE = (
     "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>",

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from services.trainer.runs.publish import WeightsDoor
 from services.trainer.runs.run_store import RunStore
-from services.trainer.weights.folders import copy_version, verify_manifest, version_name, versions
+from services.trainer.weights.folders import copy_version, version_name, versions
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.messages import RunRollback, RunState, TrainedRole, WeightsRecord, WeightsUpdate
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.manifests import verify_manifest
 
 log = logging.getLogger(__name__)
 _FOLDER = re.compile(r"v(\d{6,})")

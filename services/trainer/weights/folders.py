@@ -2,7 +2,7 @@
 
     <parent>/v000012/
         ...                  the files of the version
-        manifest.json        what it is, and the SHA-256 of every other file
+        manifest.json        what it is, and what every other file has to be
 
 A folder gets its name by a rename after everything in it is on the disk, so a folder that has its name is whole.
 """
@@ -10,8 +10,6 @@ A folder gets its name by a rename after everything in it is on the disk, so a f
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -22,12 +20,11 @@ from typing import Any
 
 from triforge.errors import WeightsError
 from triforge.store.artifacts import storage_error
+from triforge.store.manifests import load_manifest, write_manifest
 
-MANIFEST = "manifest.json"
 _READABLE = (
     0o644  # safetensors writes files that only their owner reads; engines may run as someone else
 )
-_FORMAT = "triforge-folder/1"
 _VERSION = re.compile(r"v(\d{6,})")
 
 
@@ -82,82 +79,6 @@ def sweep(parent: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-# ---- manifests ----
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file as hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_manifest(folder: Path, about: Mapping[str, Any]) -> str:
-    """Write `manifest.json` over everything that lies in the folder now; returns the manifest's own SHA-256."""
-    files = {
-        path.name: {"sha256": sha256(path), "bytes": path.stat().st_size}
-        for path in sorted(folder.iterdir())
-        if path.name != MANIFEST
-    }
-    document = {"format": _FORMAT, **about, "files": files}
-    (folder / MANIFEST).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
-    return sha256(folder / MANIFEST)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder, without checking the files.
-
-    Raises:
-        WeightsError: there is none, or it was not written by triforge.
-    """
-    try:
-        document = json.loads((folder / MANIFEST).read_text())
-    except FileNotFoundError:
-        raise WeightsError(
-            f"{folder}: no {MANIFEST}; expected a folder published by triforge"
-        ) from None
-    except OSError as error:  # of the disk or the network, not of the folder: it may be whole
-        raise storage_error("read", str(folder / MANIFEST), error) from error
-    except ValueError as error:
-        raise WeightsError(f"{folder}: {MANIFEST} cannot be read: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise WeightsError(f"{folder}: {MANIFEST} is not of the format {_FORMAT!r}")
-    return document
-
-
-def verify_manifest(folder: Path, *, contents: bool = True) -> str:
-    """Check every file of a folder against its manifest.
-
-    Args:
-        folder: the folder.
-        contents: also compare the SHA-256 of every file; without, names and sizes only.
-
-    Returns:
-        The SHA-256 of the manifest, the digest under which the version is announced.
-
-    Raises:
-        WeightsError: a file is missing, truncated, changed, or not listed.
-    """
-    files: dict[str, Any] = read_manifest(folder)["files"]
-    problems = [_problem(folder / name, entry, contents) for name, entry in files.items()]
-    strangers = {path.name for path in folder.iterdir()} - set(files) - {MANIFEST}
-    problems += [f"{name} is not in the manifest" for name in sorted(strangers)]
-    found = tuple(problem for problem in problems if problem)
-    if found:
-        raise WeightsError(f"{folder}: {'; '.join(found)}", problems=found)
-    return sha256(folder / MANIFEST)
-
-
-def _problem(path: Path, entry: Mapping[str, Any], contents: bool) -> str:
-    if not path.is_file():
-        return f"{path.name} is missing"
-    size = path.stat().st_size
-    if size != entry["bytes"]:
-        return f"{path.name} has {size} bytes, expected {entry['bytes']}"
-    if contents and sha256(path) != entry["sha256"]:
-        return f"{path.name} has changed (its SHA-256 is another)"
-    return ""
-
-
 # ---- versions ----
 
 
@@ -204,13 +125,15 @@ def copy_version(parent: Path, *, old: int, new: int, about: Mapping[str, Any]) 
         raise WeightsError(
             f"{source}: not found; versions on the disk: {held}; run.keep_checkpoints says how many are kept"
         )
-    verify_manifest(source)
-    known = read_manifest(source)
+    known = load_manifest(source)
+    known.check(contents=True, strangers=False)
     target = parent / version_name(new)
     with atomic_folder(target) as folder:
-        for name in known["files"]:
+        for name in known.files:
             _link(source / name, folder / name)
-        fields = {key: value for key, value in known.items() if key not in ("format", "files")}
+        fields = {
+            key: value for key, value in known.about.items() if key not in ("format", "files")
+        }
         digest = write_manifest(folder, fields | dict(about))
     return target, digest
 

@@ -19,14 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from services.trainer.weights.folders import (
-    MANIFEST,
-    atomic_folder,
-    write_manifest,
-)
+from services.trainer.weights.folders import atomic_folder
 from services.trainer.weights.sharding import whole
 from triforge.errors import WeightsError
 from triforge.store.artifacts import storage_error
+from triforge.store.manifests import MANIFEST, write_manifest
 
 TENSORS = "model.safetensors"
 _COPIED = {".json", ".jinja", ".txt", ".model", ".tiktoken"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from services.policy.delivery import Delivery
 from tests.unit.policy.conftest import MakeRoom, Room
 from triforge.errors import PolicyError, UnavailableError, WeightsError
 from triforge.messages import ChatMessage, GenerateRequest, VersionSpan, WeightsUpdate
+from triforge.store.manifests import write_manifest
 from triforge.store.model_digest import model_digest
 from triforge.testing import FakeEngine
 from triforge.testing.fake_weights import Floats, write_tensors
@@ -36,12 +36,7 @@ def tensors(rank: int = 2) -> dict[str, Floats]:
 
 
 def sealed(folder: Path, version: int, **about: Any) -> WeightsUpdate:
-    files = {
-        path.name: {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "bytes": path.stat().st_size}
-        for path in folder.iterdir() if path.name != "manifest.json"
-    }  # fmt: skip
-    (folder / "manifest.json").write_text(json.dumps({"version": version, "files": files, **about}))
-    digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    digest = write_manifest(folder, {"version": version, **about})
     return WeightsUpdate(version=version, uri=str(folder), digest=digest)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from services.policy.delivery import Delivery
 from tests.unit.policy.conftest import MakeRoom, Room
 from triforge.errors import NotFoundError, WeightsError
 from triforge.messages import ChatMessage, GenerateRequest, WeightsUpdate
+from triforge.store.manifests import write_manifest
 from triforge.testing import FakeEngine
 from triforge.testing.fake_weights import write_tensors
 
@@ -32,15 +32,7 @@ def publish(model: Path, tmp_path: Path) -> Publish:
         if not made.exists():
             shutil.copytree(model, made)
             fill(made, version)
-            files = {
-                p.name: {
-                    "sha256": hashlib.sha256(p.read_bytes()).hexdigest(),
-                    "bytes": p.stat().st_size,
-                }
-                for p in made.iterdir()
-            }
-            about = {"version": version, "files": files}
-            (made / "manifest.json").write_text(json.dumps(about))
+            write_manifest(made, {"version": version})
         return made
 
     fill(model, 0)

@@ -12,8 +12,9 @@ import pytest
 
 from services.policy.proof import as_bfloat16, choose, compare
 from services.policy.sglang_payload import payload
-from services.policy.weight_folder import check_folder, read_weights
+from services.policy.weight_folder import check_contents, check_folder, read_weights
 from triforge.errors import WeightsError
+from triforge.store.manifests import write_manifest
 from triforge.store.tensor_files import all_finite, buckets, pack, read_folder, read_header
 from triforge.testing.fake_weights import parse_tensors, write_tensors
 
@@ -31,16 +32,17 @@ def publish(folder: Path, held: dict[str, np.ndarray], **config: object) -> str:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG | config))
     write_tensors(folder, held)
-    files = {
-        p.name: {
-            "sha256": hashlib.sha256(p.read_bytes()).hexdigest(),
-            "bytes": p.stat().st_size,
-        }
-        for p in folder.iterdir()
-        if p.name != "manifest.json"
-    }
-    (folder / "manifest.json").write_text(json.dumps({"version": 3, "files": files}))
-    return hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    return write_manifest(folder, {"version": 3})
+
+
+def as_before(folder: Path) -> str:
+    """Take the fast checksums out of a manifest: what was published before there were any; returns the digest."""
+    path = folder / "manifest.json"
+    about = json.loads(path.read_text())
+    for entry in about["files"].values():
+        del entry["xxh3_128"]
+    path.write_text(json.dumps(about))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
@@ -70,9 +72,9 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "depth", "sentence"),
     [
-        (lambda f: (f / FILE).unlink(), "sizes", "model.safetensors is missing; manifest.json"),
+        (lambda f: (f / FILE).unlink(), "sizes", "model.safetensors is missing, manifest.json"),
         (lambda f: cut(f / FILE), "sizes", r"model.safetensors has \d+ bytes, expected \d+"),
-        (lambda f: flip(f / FILE), "contents", "model.safetensors: has changed after"),
+        (lambda f: flip(f / FILE), "contents", "model.safetensors has changed after"),
         (lambda f: flip(f / "config.json"), "sizes", "config.json: cannot be read"),
         (lambda f: (f / "manifest.json").write_text("{}"), "sizes", "digest of manifest.json is"),
     ],
@@ -84,6 +86,56 @@ def test_damage_after_the_publication_is_named(
     damage(tmp_path / "new")
     with pytest.raises(WeightsError, match=sentence):
         check(tmp_path / "new", digest, serving, depth)
+
+
+@pytest.mark.parametrize(("old", "kind"), [(False, "XXH3-128"), (True, "SHA-256")])
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.999])
+def test_one_flipped_bit_anywhere_is_damage(
+    tmp_path: Path, serving: Path, old: bool, kind: str, place: float
+) -> None:
+    long = np.arange(3 * 2**18 + 5, dtype=np.float32)  # several blocks, and a rest
+    held = tensors() | {"model.embed_tokens.weight": long.reshape(1, -1)}
+    digest = publish(tmp_path / "new", held)
+    digest = as_before(tmp_path / "new") if old else digest
+    check_folder(tmp_path / "new", digest=digest, depth="contents")
+    path = tmp_path / "new" / FILE
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] ^= 1 << 6
+    path.write_bytes(bytes(data))
+    with pytest.raises(
+        WeightsError, match=rf"{FILE} has changed after it was published: its {kind}"
+    ):
+        check_folder(tmp_path / "new", digest=digest, depth="contents")
+
+
+def test_not_a_number_is_found_in_every_block_of_a_tensor(tmp_path: Path) -> None:
+    for place in (0, 2**18 - 1, 2**18, 2**19 + 3):
+        held = {"a.weight": np.ones(3, np.float32), "b.weight": np.ones(2**19 + 4, np.float32)}
+        held["b.weight"][place] = -np.nan
+        digest = publish(tmp_path / "new", held)
+        with pytest.raises(WeightsError, match=r"tensor b.weight holds values that are not finite"):
+            check_folder(tmp_path / "new", digest=digest, depth="contents")
+        with pytest.raises(WeightsError, match=r"tensor b.weight holds values that are not finite"):
+            check_folder(tmp_path / "new", digest="", depth="contents")
+
+
+def test_values_that_the_disk_has_damaged_are_called_damage(tmp_path: Path) -> None:
+    digest = publish(tmp_path / "new", tensors())
+    path = tmp_path / "new" / FILE
+    path.write_bytes(path.read_bytes()[:-4] + np.array([np.nan], "<f4").tobytes())
+    with pytest.raises(WeightsError, match="has changed after it was published"):
+        check_folder(tmp_path / "new", digest=digest, depth="contents")
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    publish(tmp_path / "new", tensors())
+    found = read_weights(tmp_path / "new")
+    cut(tmp_path / "new" / FILE)
+    with pytest.raises(WeightsError, match="became shorter while it was read"):
+        check_contents(found.tensors, None)
+    (tmp_path / "new" / FILE).unlink()
+    with pytest.raises(WeightsError, match=r"model.safetensors cannot be read: No such file"):
+        check_contents(found.tensors, None)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +177,7 @@ def test_the_other_files_of_a_folder_are_checked_too(tmp_path: Path, serving: Pa
     digest = publish(tmp_path / "new", tensors(2.0))
     (tmp_path / "new" / "tokenizer.json").write_text("[]")
     check(tmp_path / "new", digest, serving, "sizes")
-    with pytest.raises(WeightsError, match=r"tokenizer.json: has changed after"):
+    with pytest.raises(WeightsError, match=r"tokenizer.json has changed after"):
         check(tmp_path / "new", digest, serving)
 
 
@@ -166,12 +218,32 @@ def test_packed_tensors_are_a_safetensors_file(tmp_path: Path) -> None:
 
 def test_not_a_number_is_found_in_every_floating_type() -> None:
     for kind, dtype in (("F32", "<f4"), ("F16", "<f2"), ("F64", "<f8")):
-        good, bad = np.array([1.0, -2.0], dtype), np.array([1.0, np.inf], dtype)
+        largest = np.finfo(dtype).max
+        good = np.array([1.0, -2.0, 0.0, -0.0, largest, -largest], dtype)
         assert all_finite(good.tobytes(), kind)
-        assert not all_finite(bad.tobytes(), kind)
-    assert all_finite(np.array([0x3F80, 0xFF7F], "<u2").tobytes(), "BF16")
-    assert not all_finite(np.array([0x3F80, 0x7FC0], "<u2").tobytes(), "BF16")
+        assert all_finite(memoryview(-np.abs(good)).cast("B"), kind)
+        for odd in (np.inf, -np.inf, np.nan, -np.nan):
+            for place in range(len(good)):
+                bad = good.copy()
+                bad[place] = odd
+                assert not all_finite(bad.tobytes(), kind), (kind, odd, place)
     assert all_finite(b"\xff\xff", "U8")
+    assert all_finite(b"", "F32")
+
+
+def test_every_value_of_the_small_types_is_known_for_finite_or_not() -> None:
+    for bits in range(1 << 16):
+        data = bits.to_bytes(2, "little")
+        assert all_finite(data, "F16") == bool(np.isfinite(np.frombuffer(data, "<f2")[0]))
+        assert all_finite(data, "BF16") == bool(
+            np.isfinite(np.frombuffer(b"\0\0" + data, "<f4")[0])
+        )
+    for bits in range(1 << 8):
+        data = bits.to_bytes(1, "little")
+        assert all_finite(data, "F8_E4M3") == (bits & 0x7F != 0x7F)  # no infinity, one NaN a sign
+        assert all_finite(data, "F8_E5M2") == bool(
+            np.isfinite(np.frombuffer(b"\0" + data, "<f2")[0])
+        )
 
 
 def test_a_proof_asks_for_what_has_changed(tmp_path: Path, serving: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import shutil
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from triforge.errors import ConfigError, InputError, StorageError
 from triforge.store import backup
 from triforge.store.backup import back_up
 from triforge.store.database import open_database
+from triforge.store.manifests import write_manifest
 from triforge.store.tables import RunRow, WeightsRow
 
 
@@ -43,15 +42,7 @@ class Deployment:
         folder = self.folder(version)
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(bytes([version]) * 100)
-        sums = {
-            "model.safetensors": {
-                "sha256": hashlib.sha256(bytes([version]) * 100).hexdigest(),
-                "bytes": 100,
-            }
-        }
-        text = json.dumps({"format": "triforge-folder/1", "files": sums})
-        (folder / "manifest.json").write_text(text)
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        digest = write_manifest(folder, {})
         with self.database.write() as session:
             session.add(
                 WeightsRow(
@@ -124,7 +115,7 @@ def test_rows_that_are_written_while_it_is_copied_are_in_or_not(
         assert copied.step == 2
 
 
-@pytest.mark.parametrize("damage", ["gone", "truncated", "replaced"])
+@pytest.mark.parametrize("damage", ["gone", "truncated", "flipped", "replaced"])
 def test_a_copy_without_the_newest_weights_is_refused_and_leaves_nothing(
     deployment: Deployment, tmp_path: Path, damage: str
 ) -> None:
@@ -133,6 +124,8 @@ def test_a_copy_without_the_newest_weights_is_refused_and_leaves_nothing(
         shutil.rmtree(folder)
     elif damage == "truncated":
         (folder / "model.safetensors").write_bytes(b"3")
+    elif damage == "flipped":
+        (folder / "model.safetensors").write_bytes(bytes([3]) * 50 + bytes([2]) + bytes([3]) * 49)
     else:
         (folder / "manifest.json").write_text("{}")
     with pytest.raises(StorageError, match="version 3 of acts of run r1 is not whole") as caught:

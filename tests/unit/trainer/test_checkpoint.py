@@ -10,18 +10,13 @@ from transformers import AutoModelForCausalLM
 
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Learner
-from services.trainer.weights.folders import (
-    atomic_folder,
-    copy_version,
-    read_manifest,
-    verify_manifest,
-    versions,
-)
+from services.trainer.weights.folders import atomic_folder, copy_version, versions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import StorageError, WeightsError
 from triforge.messages import TrainRow
 from triforge.rendering import Renderer
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.manifests import read_manifest, verify_manifest
 
 
 @pytest.fixture
@@ -128,7 +123,7 @@ def test_missing_and_additional_files_are_refused(one: Path):
     with pytest.raises(WeightsError) as caught:
         verify_manifest(one)
     assert caught.value.problems == (
-        "tokenizer.json is missing",
+        "tokenizer.json is missing, manifest.json names it",
         "more.safetensors is not in the manifest",
     )
 

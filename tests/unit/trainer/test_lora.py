@@ -15,11 +15,12 @@ from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Learner
 from services.trainer.models.lora import AdaptedModel, LoraShape, merge
 from services.trainer.models.model import ScoringModel
-from services.trainer.weights.folders import read_manifest, verify_manifest, versions
+from services.trainer.weights.folders import versions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import ConfigError, WeightsError
 from triforge.messages import TrainRow, WeightsReady
 from triforge.store.artifacts import ArtifactStore
+from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.store.model_digest import model_digest
 
 SHAPE = LoraShape(rank=3, alpha=6)

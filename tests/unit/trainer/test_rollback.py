@@ -17,7 +17,6 @@ from services.trainer.runs.rollback import Rollbacks
 from services.trainer.runs.run_store import RunStore
 from services.trainer.runs.runs import Runs
 from services.trainer.runs.versions import RunWeights
-from services.trainer.weights.folders import read_manifest, verify_manifest
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
@@ -25,6 +24,7 @@ from triforge.errors import ConflictError, NotFoundError, UnavailableError, Weig
 from triforge.messages import RunRollback, RunState, WeightsRecord, WeightsState, WeightsUpdate
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
+from triforge.store.manifests import read_manifest, verify_manifest
 
 FIRST, SECOND = VERSION + 1, VERSION + 2
 

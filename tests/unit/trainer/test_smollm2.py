@@ -11,10 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from services.trainer.models.smollm2 import convert_gguf, default_cache, fetch_wheel, smollm2_folder
-from services.trainer.weights.folders import verify_manifest
 from triforge.errors import UnavailableError, WeightsError
 from triforge.messages import ChatMessage
 from triforge.rendering import Renderer
+from triforge.store.manifests import verify_manifest
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TOKENS = [*CONTROL, *"abc123", "Ġ", "ab", "Ċ", *"user", "12"]

@@ -8,9 +8,9 @@ import torch
 
 from services.trainer.learner.supervised import SupervisedJob, SupervisedKnobs, read_items
 from services.trainer.models.model import ScoringModel
-from services.trainer.weights.folders import verify_manifest
 from triforge.errors import InputError
 from triforge.rendering import Renderer
+from triforge.store.manifests import verify_manifest
 
 GOOD = {
     "messages": [

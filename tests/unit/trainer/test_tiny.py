@@ -5,10 +5,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from services.trainer.models.tiny import TinyShape, build_tiny_model, words_of
-from services.trainer.weights.folders import verify_manifest
 from triforge.errors import InputError, WeightsError
 from triforge.messages import ChatMessage
 from triforge.rendering import Renderer
+from triforge.store.manifests import verify_manifest
 
 CHAT = [
     ChatMessage(role="user", content="ok apple"),
