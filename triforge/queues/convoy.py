@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from triforge.errors import StorageError, TriforgeError
 
@@ -17,7 +17,7 @@ _Waiting = tuple[tuple[Any, ...], asyncio.Future[Any]]
 
 
 class Convoy:
-    """Sends commands in pipelines, one after the other, over one connection. One an event loop.
+    """Sends commands in batches, one after the other, over one connection. One an event loop.
 
     For commands that are answered at once and may be repeated.
 
@@ -31,6 +31,7 @@ class Convoy:
         self._call = call
         self._waiting: list[_Waiting] = []
         self._sending: asyncio.Task[None] | None = None
+        self._connection: Any = None
 
     async def execute(self, *command: Any) -> Any:
         """The answer to a command.
@@ -61,18 +62,44 @@ class Convoy:
 
     async def _trip(self, share: list[_Waiting]) -> list[Any]:
         try:
-            answers = await self._call(self._pipelined(share))
+            answers = await self._call(self._exchanged([command for command, _ in share]))
         except TriforgeError as error:
             return [type(error)(error.detail) for _ in share]
         except Exception as error:  # noqa: BLE001 (handed to whoever asked)
             return [error] * len(share)
         return [_ours(answer) if isinstance(answer, RedisError) else answer for answer in answers]
 
-    async def _pipelined(self, share: list[_Waiting]) -> Any:
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for command, _ in share:
-                pipe.execute_command(*command)
-            return await pipe.execute(raise_on_error=False)
+    async def _exchanged(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        """Answers, or the errors with which the server refuses; over a connection that is kept from trip to trip.
+
+        What a pipeline of the client does, without taking a connection out of its pool and back for each trip.
+        """
+        pool = self._redis.connection_pool
+        if self._connection is None:
+            self._connection = await pool.get_connection()
+        else:
+            await pool.ensure_connection(
+                self._connection
+            )  # the server may have closed it meanwhile
+        connection = self._connection
+
+        async def exchange() -> list[Any]:
+            await connection.send_packed_command(connection.pack_commands(commands))
+            return [await self._answer(connection, command[0]) for command in commands]
+
+        async def lost(error: Exception) -> None:
+            await connection.disconnect(error=error)
+
+        answers: list[Any] = await connection.retry.call_with_retry(exchange, lost)
+        return answers
+
+    async def _answer(self, connection: Any, name: str) -> Any:
+        try:
+            answer = await connection.read_response()
+        except ResponseError as error:
+            return error
+        read = self._redis.response_callbacks.get(name)
+        return answer if read is None else read(answer)
 
 
 def _deliver(share: list[_Waiting], answers: list[Any]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from services.trainer.conductor.lost import Look, Sendings, judged_parts
+from services.trainer.conductor.together import together
 from services.trainer.runs.metrics import LANDED, PROGRESS, REPLAYED, RESENT
 from triforge.errors import StorageError, TrainerError, UnavailableError
 from triforge.messages import GroupTask, JudgedGroup, TrainedRole
@@ -168,9 +169,7 @@ class Gatherer:
         count = _Count(len(tasks), arrived)
         flights = [_Flight(task, oldest, exact, count, Sendings(self._clock())) for task in tasks]
         self._flights |= {flight.task.group_id: flight for flight in flights}
-        for flight in flights:
-            if not await self._land(flight):
-                await self._send(flight)
+        await together(self._send(flight) for flight in flights)
 
     async def look(
         self, wanted: Sequence[str], *, since: float | None = None, deadline_s: float = 0.0
@@ -193,10 +192,11 @@ class Gatherer:
     async def _pump(self) -> None:
         if self._cursor is None:
             return
-        for entry, group_id in await self._wire.read_judged(self._cursor, block_s=_BLOCK_S):
-            self._cursor = entry
-            if group_id in self._flights:
-                await self._land(self._flights[group_id])
+        heard = await self._wire.read_judged(self._cursor, block_s=_BLOCK_S)
+        if heard:  # a group that cannot be landed now is found when it is looked for
+            self._cursor = heard[-1][0]
+            names = dict.fromkeys(group_id for _, group_id in heard)
+            await together(self._land(self._flights[n]) for n in names if n in self._flights)
         if self._clock() - self._swept > self._sweep_s:
             begun = self._clock()
             await self._sweep()
@@ -275,7 +275,9 @@ class Gatherer:
         )
 
     async def _send(self, flight: _Flight) -> None:
-        """Send an errand, unless somebody is still at it since before the conductor's restart."""
+        """Land a group, or send its errand unless somebody is still at it since before the conductor's restart."""
+        if await self._land(flight):
+            return
         if not await self._is_held(flight.task):
             await self._wire.send_rollout(flight.task)
         flight.sent.at = self._clock()

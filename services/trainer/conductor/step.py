@@ -13,6 +13,7 @@ from typing import Any
 from services.trainer.conductor.gather import Gatherer
 from services.trainer.conductor.intake import Batch, Intake
 from services.trainer.conductor.parts import Parts
+from services.trainer.conductor.together import together
 from services.trainer.ledger.auxiliary_rows import AuxiliaryMaker
 from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
 from services.trainer.ledger.measures import (
@@ -261,6 +262,8 @@ class StepRunner:
         result.measures["groups/partial"] = float(ledger.partial)
         result.measures["groups/voteless"] = float(ledger.voteless)
         result.measures["groups/dead"] = float(ledger.dead)
+        if ledger.asked:
+            result.measures["groups/dead_share"] = ledger.dead / ledger.asked
         STALENESS.add("acts", ledger.policy_ages)
         STALENESS.add("judges", ledger.reward_ages)
         for role, ages in (("policy", ledger.policy_ages), ("reward", ledger.reward_ages)):
@@ -296,9 +299,12 @@ class StepRunner:
 
     async def tidy(self, result: StepResult) -> None:
         """Delete what the committed step no longer needs: payloads in flight and the learners' copies of the rows."""
-        for group in result.groups:
-            ids = tuple(t.id for t in group.played.trajectories)
-            await self._parts.wire.settle_group(group.played.group.group_id, ids)
+        await together(
+            self._parts.wire.settle_group(
+                group.played.group.group_id, tuple(t.id for t in group.played.trajectories)
+            )
+            for group in result.groups
+        )
         for batch in result.batches:
             await asyncio.to_thread(self._parts.artifacts.delete, batch.uri)
 
