@@ -76,7 +76,8 @@ class Ledger:
     reward_ages: Counter[int] = field(default_factory=Counter)
     partial: int = 0  # groups with too few measured rollouts
     voteless: int = 0  # groups credited without their votes, which were too old
-    dead: int = 0  # groups that were to train the policy, and from which nothing can be learnt
+    asked: int = 0  # groups that were to train the policy
+    dead: int = 0  # those of them from which nothing can be learnt
 
 
 def keep_ledger(
@@ -121,6 +122,7 @@ def keep_ledger(
     low = {id(c) for c, keep in zip(open_groups, kept, strict=True) if not keep}
     for credit in credits:
         ledger.partial += credit.blocked == PARTIAL
+        ledger.asked += not credit.blocked
         ledger.dead += credit.dead
         group, began = credit.group, len(ledger.records)
         for t, trajectory in enumerate(group.played.trajectories):

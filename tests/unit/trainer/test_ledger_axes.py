@@ -90,7 +90,7 @@ def test_whitening_spans_the_groups_of_a_batch_and_is_what_the_records_say():
 
 def test_a_group_in_which_nothing_can_be_learnt_is_counted():
     ledger = keep([played("g", [1, -1]), played("h", [1, 1]), played("i", [None, None])])
-    assert (ledger.dead, ledger.partial) == (1, 1)
+    assert (ledger.asked, ledger.dead, ledger.partial) == (2, 1, 1)
     assert {row.key.split("-")[0] for row in ledger.policy_rows} == {"g"}
 
 
