@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from triforge.errors import TriforgeError
+from triforge.errors import ConfigError, TriforgeError
+
+if TYPE_CHECKING:
+    from services.trainer.learner.answers import Answers
+
+SHARDINGS = ("auto", "full", "replicate")  # see `weights.sharding.Sharding`, which needs torch
 
 
 def api() -> int:
@@ -88,6 +96,63 @@ def api() -> int:
     return 0
 
 
+def learner(arguments: Sequence[str]) -> int:
+    """Train one role, batch by batch, until SIGTERM.
+
+    torch is loaded beside the wait for a batch; before it only where ranks have to meet, or a door has to open.
+    """
+    from services.trainer.learner.loop import serve_learner
+    from triforge.config import Settings
+    from triforge.metrics import serve_metrics
+    from triforge.store.artifacts import ArtifactStore
+    from triforge.watching import begin
+
+    options = _learner_options(arguments)
+    begin("trainer", f"learner-{options.role}")
+    settings = Settings.from_env()
+    store = ArtifactStore(settings.artifacts_url)
+
+    def load() -> Answers:
+        from services.trainer.learner.answers import Answers
+        from services.trainer.weights.sharding import Ranks
+
+        return Answers(store, options.role, Ranks.join(sharding=options.sharding))
+
+    given: Callable[[], Answers] = load
+    door, distributed = None, settings.handover == "distributed"
+    if distributed or os.environ.get("WORLD_SIZE", "1") != "1":
+        answers = load()
+        ranks, given = answers.ranks, lambda: answers
+        if distributed and ranks.world > 1:
+            raise ConfigError(
+                f"TRIFORGE_HANDOVER: given distributed with {ranks.world} ranks, expected folders: only one rank can broadcast"
+            )
+        if ranks.rank > 0:
+            answers.follow()
+            return 0
+        if distributed:
+            from services.trainer.broadcasts.serving import broadcasts
+
+            door = partial(broadcasts, store, settings, ranks.device)
+    serve_metrics(settings, room="trainer", process=f"learner-{options.role}")
+    asyncio.run(serve_learner(options.role, settings, store, load=given, door=door))
+    return 0
+
+
+def _learner_options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m services.trainer learner", description=learner.__doc__
+    )
+    parser.add_argument("--role", choices=("acts", "judges"), required=True)
+    parser.add_argument(
+        "--sharding",
+        choices=SHARDINGS,
+        default="auto",
+        help="what each of several ranks holds: shares (full), everything (replicate), or by the machine",
+    )
+    return parser.parse_args(arguments)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run one command; every command but `api` brings torch and has its own options (`--help`)."""
     parser = argparse.ArgumentParser(prog="python -m services.trainer", description=__doc__)
@@ -96,15 +161,18 @@ def main(arguments: Sequence[str]) -> int:
         choices=("api", "learner", "supervised", "tiny-model", "smollm2", "merge-lora"),
     )
     known, rest = parser.parse_known_args(arguments[:1])
-    if known.command == "api":
-        try:
+    given = [*rest, *arguments[1:]]
+    try:
+        if known.command == "api":
             return api()
-        except TriforgeError as error:
-            print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
-            return 1
+        if known.command == "learner":
+            return learner(given)
+    except TriforgeError as error:
+        print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
+        return 1
     from services.trainer.commands import run
 
-    return run(known.command, [*rest, *arguments[1:]])
+    return run(known.command, given)
 
 
 if __name__ == "__main__":

@@ -1,41 +1,32 @@
-"""The commands of this room that need torch; `__main__` imports this module only when one of them is asked for."""
+"""Commands of this room that need torch at once; `__main__` imports this module only when one of them is asked for."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from services.trainer.learner.crew import Crew
-from services.trainer.learner.loop import serve_learner
 from services.trainer.learner.supervised import SupervisedJob, SupervisedKnobs, read_items
 from services.trainer.models.lora import merge
 from services.trainer.models.smollm2 import smollm2_folder
 from services.trainer.models.tiny import TinyShape, build_tiny_model, words_of
-from services.trainer.weights.sharding import Ranks, Sharding
-from triforge.config import Settings
 from triforge.errors import InputError, TriforgeError
-from triforge.metrics import serve_metrics
 from triforge.rendering import Renderer
-from triforge.store.artifacts import ArtifactStore
 from triforge.watching import begin
 
-NAMES = ("learner", "supervised", "tiny-model", "smollm2", "merge-lora")
+NAMES = ("supervised", "tiny-model", "smollm2", "merge-lora")
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run `learner`, `supervised`, `tiny-model`, `smollm2` or `merge-lora`; returns the exit status.
+    """Run `supervised`, `tiny-model`, `smollm2` or `merge-lora`; returns the exit status.
 
     Errors of triforge end as one sentence on standard error and status 1.
     """
     args = _parser().parse_args([command, *arguments])
-    role = getattr(args, "role", "")
-    begin("trainer", f"{command}-{role}" if role else command)
+    begin("trainer", command)
     try:
         return int(args.run(args) or 0)
     except TriforgeError as error:
@@ -46,16 +37,6 @@ def run(command: str, arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m services.trainer")
     commands = parser.add_subparsers(required=True)
-
-    learner = commands.add_parser("learner", help="train one role, batch by batch, until SIGTERM")
-    learner.add_argument("--role", choices=("acts", "judges"), required=True)
-    learner.add_argument(
-        "--sharding",
-        choices=get_args(Sharding),
-        default="auto",
-        help="what each of several ranks holds: shares (full), everything (replicate), or by the machine",
-    )
-    learner.set_defaults(run=_learner)
 
     tiny = commands.add_parser("tiny-model", help="write a tiny Llama with a word-level tokenizer")
     tiny.add_argument(
@@ -96,19 +77,6 @@ def _parser() -> argparse.ArgumentParser:
 def _knob_defaults() -> dict[str, Any]:
     fields = SupervisedKnobs.__dataclass_fields__
     return {name: field.default for name, field in fields.items()}
-
-
-def _learner(args: argparse.Namespace) -> None:
-    settings = Settings.from_env()
-    ranks = Ranks.join(sharding=args.sharding)
-    if ranks.rank > 0:
-        for name in (signal.SIGTERM, signal.SIGINT):  # the first rank says when to go
-            signal.signal(name, signal.SIG_IGN)
-        Crew(ArtifactStore(settings.artifacts_url), ranks, ranks.device).follow()
-        ranks.leave()
-        return
-    serve_metrics(settings, room="trainer", process=f"learner-{args.role}")
-    asyncio.run(serve_learner(args.role, settings, ranks))
 
 
 def _tiny_model(args: argparse.Namespace) -> None:

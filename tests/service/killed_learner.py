@@ -18,11 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from services.trainer.learner.loop import LearnerLoop
+from services.trainer.learner.answers import Answers
 from services.trainer.models.tiny import TinyShape, build_tiny_model
 from tests.unit.trainer.conftest import WORDS, sampled_rows
 from triforge.messages import TrainBatch, TrainRow
-from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
 
@@ -65,7 +64,7 @@ class Course:
 
     def work(self, run: str, moment: int | None) -> None:
         """Take the steps as a learner's process does, and note the number of calls. Never returns if killed."""
-        loop = LearnerLoop(Wire("redis://127.0.0.1:1/0"), self.store, "acts")
+        answers = Answers(self.store, "acts")
         asked = self.batches(run)
         calls = 0
 
@@ -78,7 +77,7 @@ class Course:
 
         sys.setprofile(count)
         for batch in asked:
-            ready = loop.answer(batch)
+            ready = answers.answer(batch)
             if ready is not None and ready.error is not None:
                 raise SystemExit(ready.error.detail)
         sys.setprofile(None)

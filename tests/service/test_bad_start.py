@@ -87,14 +87,13 @@ def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
 
 
 def test_an_older_schema_is_brought_up_to_date_and_keeps_what_it_has(tmp_path: Path) -> None:
-    import alembic.command
-
-    from triforge.store.database import Database, alembic_config
+    from triforge.store.database import Database
+    from triforge.store.migrations.running import upgrade
 
     url = f"sqlite:///{tmp_path}/triforge.sqlite"
     old = Database(url)
     with old.engine.begin() as connection:
-        alembic.command.upgrade(alembic_config(connection), "0001")
+        upgrade(connection, "0001")
     old.close()
     with sqlite3.connect(tmp_path / "triforge.sqlite") as link:
         link.execute(

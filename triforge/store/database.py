@@ -14,11 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import alembic.command
-import alembic.config
-import alembic.migration
-import alembic.script
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.engine.url import URL
 from sqlalchemy.exc import (
@@ -37,7 +33,12 @@ from triforge.errors import ConfigError, InputError, StorageError, UnavailableEr
 _BUSY_TIMEOUT_S = 30  # a writer waits so long for another writer before it gives up
 _CONNECT_TIMEOUT_S = 5
 _POSTGRES_LOCK = 0x7_21F0_26E  # any constant of our own; names the lock that migrations hold
-_MIGRATIONS = Path(__file__).with_name("migrations")
+# The revisions, oldest first: each is the number that its script's name begins with. Asked of the folder and not of Alembic,
+# which every process would load at its start to learn that there is nothing to do.
+REVISIONS = sorted(
+    path.name.partition("_")[0]
+    for path in Path(__file__).with_name("migrations").glob("versions/[0-9]*.py")
+)
 
 
 class Database:
@@ -102,9 +103,9 @@ class Database:
             and not _in_memory(self.url)
             and not Path(str(self.url.database)).exists()
         ):
-            return None, str(_scripts().get_current_head())
+            return None, REVISIONS[-1]
         with self.engine.connect() as connection:
-            return _revision(connection), str(_scripts().get_current_head())
+            return _revision(connection), REVISIONS[-1]
 
     def upgrade(self) -> None:
         """Bring the schema to head. Safe when several processes start at once: one migrates, the others wait.
@@ -112,13 +113,14 @@ class Database:
         Raises:
             StorageError: the database was written by a newer triforge.
         """
-        head = _scripts().get_current_head()
         with self._migration_lock():
             if self.is_sqlite:
                 self._use_wal()
             with self._unreferenced() as connection, connection.begin():
-                if _revision(connection) != head:
-                    alembic.command.upgrade(alembic_config(connection), "head")
+                if _revision(connection) != REVISIONS[-1]:
+                    from triforge.store.migrations.running import upgrade  # noqa: PLC0415 (see REVISIONS)
+
+                    upgrade(connection)
                     _demand_references(connection)
 
     @contextlib.contextmanager
@@ -189,15 +191,6 @@ def open_database(url: str) -> Database:
             ) from error
     database.upgrade()
     return database
-
-
-def alembic_config(connection: Connection | None = None) -> alembic.config.Config:
-    """Alembic's configuration without an ini file; `connection` is the one that migrations run on."""
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    return config
 
 
 def _parse(url: str) -> URL:
@@ -284,14 +277,12 @@ def _demand_references(connection: Connection) -> None:
         )
 
 
-def _scripts() -> alembic.script.ScriptDirectory:
-    return alembic.script.ScriptDirectory.from_config(alembic_config())
-
-
 def _revision(connection: Connection) -> str | None:
-    revision = alembic.migration.MigrationContext.configure(connection).get_current_revision()
-    known = {script.revision for script in _scripts().walk_revisions()}
-    if revision is not None and revision not in known:
+    """The revision that the database says it has; None of one without tables."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if revision is not None and revision not in REVISIONS:
         raise StorageError(
             f"the database has schema {revision}, which this triforge does not know; "
             "it was written by a newer version: upgrade triforge or use another database_url"

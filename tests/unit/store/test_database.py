@@ -7,10 +7,12 @@ from pathlib import Path
 import alembic.autogenerate
 import pytest
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from triforge.errors import ConfigError, StorageError, UnavailableError
-from triforge.store.database import Database, open_database
+from triforge.store.database import REVISIONS, Database, open_database
+from triforge.store.migrations.running import alembic_config
 from triforge.store.tables import Base, PoolRow
 
 
@@ -36,6 +38,11 @@ def test_migrations_lead_to_exactly_the_tables_of_tables_py(tmp_path: Path) -> N
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert alembic.autogenerate.compare_metadata(context, Base.metadata) == []
     database.close()
+
+
+def test_the_revisions_that_are_read_off_the_folder_are_those_that_alembic_walks() -> None:
+    walked = ScriptDirectory.from_config(alembic_config()).walk_revisions()
+    assert [script.revision for script in walked][::-1] == REVISIONS
 
 
 def test_a_missing_column_would_be_noticed(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import alembic.autogenerate
-import alembic.command
 import pytest
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from triforge.errors import StorageError
-from triforge.store.database import Database, alembic_config
+from triforge.store.database import Database
+from triforge.store.migrations.running import upgrade
 from triforge.store.tables import Base
 
 OLD = (
@@ -33,7 +33,7 @@ OLD = (
 def old(tmp_path: Path) -> Database:
     database = Database(f"sqlite:///{tmp_path}/old.sqlite")
     with database.engine.begin() as connection:
-        alembic.command.upgrade(alembic_config(connection), "0004")
+        upgrade(connection, "0004")
     with database.engine.begin() as connection:
         for statement in OLD:
             connection.execute(text(statement))

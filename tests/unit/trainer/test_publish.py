@@ -12,6 +12,7 @@ import torch
 from pydantic import SecretStr
 
 from services.trainer.broadcasts.serving import broadcasts
+from services.trainer.learner.answers import Answers
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.loop import LearnerLoop
@@ -83,7 +84,7 @@ async def test_a_learner_that_broadcasts_says_where_with_every_version_it_announ
     shelf = Shelf(store, batch.run_id, "acts")
     shelf.publish(learner, batch, learner.train(batch, rows), keep=3)
     wire: Any = Told()
-    loop = LearnerLoop(wire, store, "acts", handover=OFFER)
+    loop = LearnerLoop(wire, store, "acts", load=lambda: Answers(store, "acts"), handover=OFFER)
     assert await loop._serve(batch), "it is published already, and announced again"
     (ready,) = wire.said
     assert (ready.version, ready.handover, ready.error) == (VERSION + 1, OFFER, None)

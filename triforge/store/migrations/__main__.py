@@ -7,7 +7,8 @@ import sys
 import alembic.command
 import alembic.script
 
-from triforge.store.database import alembic_config, open_database
+from triforge.store.database import open_database
+from triforge.store.migrations.running import alembic_config
 
 
 def main() -> None:

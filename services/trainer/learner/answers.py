@@ -1,0 +1,155 @@
+"""What a learner does with one batch: train it, publish the version, or find that it was done before.
+
+| version batch.version + 1 of the run   | what happens                           |
+|----------------------------------------|----------------------------------------|
+| is not published, nor any newer one    | train, publish, announce               |
+| is published                           | announce again                         |
+| was pruned, newer ones are published   | nothing: the run has moved on          |
+
+A failure is announced as well (`WeightsReady.error`), so that the conductor stops the run with the reason. So is a batch
+that three processes have begun and none has come back from.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+
+import torch
+
+from services.trainer.learner import metrics
+from services.trainer.learner.attempts import MOST, Attempts
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.crew import Crew
+from services.trainer.learner.learner import Interrupted, Learner
+from services.trainer.learner.loop import GivenUp
+from services.trainer.objectives.train_settings import TrainSettings
+from services.trainer.weights.sharding import Ranks
+from triforge.errors import TrainerError, TriforgeError
+from triforge.messages import ErrorInfo, StepReport, TrainBatch, TrainedRole, WeightsReady
+from triforge.store.artifacts import ArtifactStore
+
+log = logging.getLogger(__name__)
+
+
+class Answers:
+    """The hands of one rank of a learner; the loop is its ears and its mouth.
+
+    Args:
+        store: rows, weights and checkpoints.
+        role: the model this process trains.
+        ranks: the processes that train together, of which this is one; it alone, on the CPU, by default.
+    """
+
+    def __init__(self, store: ArtifactStore, role: TrainedRole, ranks: Ranks | None = None) -> None:
+        self.ranks = ranks or Ranks(torch.device("cpu"))
+        self._store = store
+        self._crew = Crew(store, self.ranks, self.ranks.device)
+        self._attempts = Attempts(store, role)
+
+    def follow(self) -> None:
+        """Every rank but the first: train as the first one says, which also says when to go."""
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, signal.SIG_IGN)
+        self._crew.follow()
+        self.ranks.leave()
+
+    def dismiss(self) -> None:
+        """Let the other ranks go; nothing is trained afterwards."""
+        self._crew.dismiss()
+
+    def answer(
+        self, batch: TrainBatch, should_stop: Callable[[], bool] = lambda: False
+    ) -> WeightsReady | None:
+        """What is to be announced about a batch; None when the run has moved on. Blocks while it trains.
+
+        Args:
+            batch: new, old, or one that was trained before a crash.
+            should_stop: asked between forward passes.
+
+        Raises:
+            GivenUp: told to stop; nothing of the step is kept.
+        """
+        try:
+            ready = self._train_once(batch, should_stop)
+        except Interrupted as error:
+            self._crew.drop()
+            self._attempts.clear()
+            raise GivenUp from error
+        except TriforgeError as error:
+            log.exception("batch %s", batch.batch_id)
+            ready = self._failed(
+                batch, ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable)
+            )
+        except (
+            Exception
+        ) as error:  # the border: an unforeseen fault fails this run, not the process
+            log.exception("batch %s", batch.batch_id)
+            if self._crew.ranks.world > 1:
+                raise  # the other ranks wait in the middle of a step; torchrun ends them with this one
+            ready = self._failed(
+                batch, ErrorInfo(kind="internal", detail=f"{type(error).__name__}: {error}")
+            )
+        self._attempts.clear()
+        return ready
+
+    def _failed(self, batch: TrainBatch, error: ErrorInfo) -> WeightsReady:
+        self._crew.drop()
+        metrics.BATCHES.labels(batch.role, "failed").inc()
+        return WeightsReady(
+            run_id=batch.run_id,
+            role=batch.role,
+            step=batch.step,
+            version=batch.version,
+            uri="",
+            digest="",
+            error=error,
+        )
+
+    def _train_once(
+        self, batch: TrainBatch, should_stop: Callable[[], bool]
+    ) -> WeightsReady | None:
+        shelf = Shelf(self._store, batch.run_id, batch.role)
+        target = batch.version + 1
+        published = shelf.ready(target)
+        if published is not None:
+            log.info("batch %s: version %d is published already", batch.batch_id, target)
+            return published
+        newest = shelf.newest()
+        if newest is not None and newest > target:
+            return None
+        self._begin(batch)
+        settings = TrainSettings.of(batch)
+        learner, report = self._train(shelf, batch, should_stop)
+        ready = shelf.publish(learner, batch, report, keep=settings.keep)
+        self._crew.keep(batch, learner)
+        metrics.trained(batch.role, report)
+        log.info("batch %s: version %d, %s", batch.batch_id, ready.version, _short(report.metrics))
+        return ready
+
+    def _train(
+        self, shelf: Shelf, batch: TrainBatch, should_stop: Callable[[], bool]
+    ) -> tuple[Learner, StepReport]:
+        return self._crew.train(shelf, batch, should_stop)
+
+    def _begin(self, batch: TrainBatch) -> None:
+        """Note the attempt.
+
+        Raises:
+            TrainerError: enough processes have ended at this batch.
+        """
+        ended = self._attempts.count(batch)
+        if ended >= MOST:
+            section = "trainer.policy" if batch.role == "acts" else "trainer.reward"
+            raise TrainerError(
+                f"the learner ended {ended} times while training this batch ({batch.num_rows} rows, {batch.num_tokens} "
+                f"tokens); its log says more. Without a word there it was most likely for want of memory: lower "
+                f"{section}.token_budget or {section}.max_tokens"
+            )
+        self._attempts.begin(batch)
+
+
+def _short(metrics: dict[str, float]) -> str:
+    shown = ("loss", "grad_norm", "tokens_per_s", "seconds")
+    return ", ".join(f"{name} {metrics[name]:.4g}" for name in shown if name in metrics)
