@@ -15,6 +15,8 @@ from experiments.study import Study
 ESTIMATORS = ("grpo", "gigpo")
 _NAMES = {"grpo": "GRPO", "gigpo": "GiGPO"}
 LAMBDA0 = 0.05
+WORDING: dict[str, Any] = {"prompt": "terse", "noop_texts": ["fail"]}
+"""Of `trainer.aux`: how the objectives speak of these tasks."""
 
 
 def _arms() -> dict[str, Arm]:
@@ -46,9 +48,8 @@ class EnvrlSettings(Settings):
         """The run's configuration: the arm's preset as it stands, no judge, no adaptation."""
         document = super().document(arm, seed, models)
         document["algorithm"] = {"preset": arm.config["preset"]}
-        document["trainer"]["aux"] = {
-            "prompt": "terse", "noop_texts": ["fail"], **arm.config["aux"],
-        }  # fmt: skip
+        if arm.config["aux"]:
+            document["trainer"]["aux"] = WORDING | arm.config["aux"]
         return document
 
 

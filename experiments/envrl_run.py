@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.envrl import EnvrlSettings
+from experiments.envrl import WORDING, EnvrlSettings
 from experiments.loop import Models, Result, Run
 from experiments.loop import play as play_run
 from experiments.settings import Arm, Settings
@@ -38,8 +38,7 @@ class EnvrlRun(Run):
         """The same transitions in every evaluation and for all arms of a seed, with their true targets."""
         assert isinstance(self._settings, EnvrlSettings)
         section = AuxiliarySection.model_validate(
-            self._config.trainer.aux.model_dump()
-            | {"measure": True, "placebo": "none", "max_samples_per_update": self._settings.probe}
+            WORDING | {"measure": True, "max_samples_per_update": self._settings.probe}
         )
         groups = [
             JudgedGroup(

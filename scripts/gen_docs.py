@@ -81,6 +81,8 @@ IMPOSSIBLE: tuple[dict[str, Any], ...] = (
     {"models": {"acts": {"top_p": 0.9}}},
     {"models": {"judges": {"temperature": 0}}},
     {"trainer": {"aux": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"}}},
+    {"trainer": {"policy": {"lora_alpha": 64}}},
+    {"trainer": {"aux": {"placebo": "shuffle"}}},
 )
 
 

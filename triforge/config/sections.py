@@ -12,6 +12,7 @@ from triforge.config.base import Positive, Seconds, Section, Tokens
 from triforge.config.critic import CriticSection
 from triforge.config.learner import LearnerSection
 from triforge.config.reporting import ReportSection
+from triforge.config.unread import unread
 from triforge.errors import ConfigError
 from triforge.messages import ControllerName, Params, Sampling
 
@@ -293,10 +294,10 @@ class RunConfig(Section):
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
                 f"env_adapter.rollouts = {self.env_adapter.rollouts}: a proposal is measured in whole groups"
             )
-        if self.adaptation.controller == "llm_rewrite" and self.run.groups_per_step < 2:
+        if self.adaptation.rewrites and self.run.groups_per_step < 2:
             raise ValueError(
                 f"run.groups_per_step: given {self.run.groups_per_step}, expected at least 2 with adaptation.controller = "
-                '"llm_rewrite": a rewrite is measured by a pair of groups, so none would ever be decided'
+                f'"{self.adaptation.controller}": a rewrite is measured by a pair of groups, so none would ever be decided'
             )
         for role, model in (("acts", self.models.acts), ("judges", self.models.judges)):
             if model.top_p < 1.0:
@@ -352,6 +353,9 @@ class RunConfig(Section):
                 "trainer.aux: given weights with algorithm.overrides.job = 'critic', allowed only 0 and measure = false: the "
                 "policy is left as it is"
             )
+        sentence = unread(self)
+        if sentence is not None:
+            raise ValueError(sentence)
 
     def _demand_staleness(self) -> None:
         """Refuse bounds that nothing keeps and votes that nothing can stand in for."""

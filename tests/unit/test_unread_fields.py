@@ -1,0 +1,91 @@
+"""Fields of a document that nothing would read are refused with the reason; what stands at its default never is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triforge.config import load, parse
+from triforge.errors import ConfigError
+
+GAE = {"preset": "ppo", "overrides": {"job": "critic"}}
+NOTHING = r"sp.lambda0 = 0, id.lambda0 = 0 and measure = false"
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (
+            {"trainer": {"policy": {"lora_alpha": 64}}},
+            "trainer.policy.lora_alpha: given 64 with lora_rank = 0, allowed only with lora_rank above 0: no adapter is trained",
+        ),
+        (
+            {"trainer": {"reward": {"lora_targets": ["q_proj"]}}},
+            r"trainer.reward.lora_targets: given \('q_proj',\) with lora_rank = 0",
+        ),
+        (
+            {"trainer": {"policy": {"schedule_updates": 100}}},
+            "trainer.policy.schedule_updates: given 100 with schedule = 'constant', allowed only with 'linear' or 'cosine'",
+        ),
+        ({"trainer": {"reward": {"final_share": 0.1}}}, "trainer.reward.final_share: given 0.1"),
+        (
+            {"trainer": {"critic": {"alone_steps": 2}}, "algorithm": GAE},
+            "trainer.critic.alone_steps: given 2 with algorithm.overrides.job = 'critic'.*all steps train the critic alone",
+        ),
+        ({"trainer": {"aux": {"placebo": "shuffle"}}}, f"trainer.aux.placebo: .* with {NOTHING}"),
+        ({"trainer": {"aux": {"history": 4}}}, f"trainer.aux.history: given 4 with {NOTHING}"),
+        (
+            {"trainer": {"aux": {"measure": True, "schedule": "linear"}}},
+            "trainer.aux.schedule: given 'linear' with sp.lambda0 = 0 and id.lambda0 = 0, allowed only with a weight above 0",
+        ),
+        (
+            {"trainer": {"aux": {"id": {"lambda0": 0.1}, "layout": "in_sequence"}}},
+            "trainer.aux.layout: given 'in_sequence' with sp.lambda0 = 0",
+        ),
+        (
+            {
+                "trainer": {
+                    "aux": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "prompt": "terse"}
+                }
+            },
+            "trainer.aux.prompt: given 'terse' with layout = 'in_sequence' and id.lambda0 = 0.*no item is written",
+        ),
+        (
+            {"report": {"wandb_mode": "offline"}},
+            "report.wandb_mode: given 'offline' with wandb_project = ''.*Weights & Biases is told nothing",
+        ),
+    ],
+)
+def test_a_field_that_nothing_reads_is_refused_with_the_reason(
+    document: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse(document)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"trainer": {"policy": {"lora_rank": 4, "lora_alpha": 64, "lora_targets": ["q_proj"]}}},
+        {"trainer": {"policy": {"schedule": "cosine", "schedule_updates": 9, "final_share": 0.1}}},
+        {"trainer": {"policy": {"warmup_updates": 9}}},
+        {"trainer": {"policy": {"lora_alpha": 32, "lora_targets": [], "final_share": 0.0}}},
+        {"trainer": {"critic": {"learning_rate": 1e-4}}, "algorithm": GAE},
+        {"trainer": {"aux": {"measure": True, "placebo": "shuffle", "layout": "separate"}}},
+        {"trainer": {"aux": {"measure": True, "layout": "in_sequence", "prompt": "terse"}}},
+        {"trainer": {"aux": {"id": {"lambda0": 0.1}, "prompt": "terse", "loss": "clipped_mae"}}},
+        {"report": {"wandb_project": "p", "wandb_mode": "offline"}},
+        {"trainer": {"reward": {"learning_rate": 1e-4}}, "algorithm": {"preset": "grpo"}},
+    ],
+)
+def test_what_is_read_or_says_the_default_passes(document: dict[str, Any]) -> None:
+    found = parse(document)
+    assert parse(found.model_dump(mode="json")) == found
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.stem)
+def test_no_shipped_document_turns_what_nothing_reads(path: Path) -> None:
+    load(path)
