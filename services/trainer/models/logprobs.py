@@ -19,16 +19,15 @@ from torch import Tensor
 
 
 class Head(NamedTuple):
-    """The output layer: `weight` [V, d], `bias` [V] or None."""
+    """The output layer: `weight` [V, d] in the type of the matrix products, `bias` [V] or None."""
 
     weight: Tensor
     bias: Tensor | None
     temperature: float
-    dtype: torch.dtype
 
     def log_z(self, hidden: Tensor) -> Tensor:
         """Logits over the temperature, float32 [n, V]."""
-        z = (hidden.to(self.dtype) @ self.weight.to(self.dtype).t()).float()
+        z = (hidden.to(self.weight.dtype) @ self.weight.t()).float()
         if self.bias is not None:
             z += self.bias
         return z if self.temperature == 1.0 else z.div_(self.temperature)
@@ -73,7 +72,7 @@ class _Logprobs(torch.autograd.Function):
         temperature: float,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        head = Head(weight, bias, temperature, dtype)
+        head = Head(weight.to(dtype), bias, temperature)  # once for all pieces
         picked = hidden[plan.cells]
         found = picked.new_empty(len(plan.order), dtype=torch.float32)
         entropy = picked.new_empty(len(plan.cells), dtype=torch.float32)
@@ -102,7 +101,7 @@ class _Logprobs(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, bias, lse, entropy, kept = ctx.saved_tensors
         plan: _Plan = ctx.plan
-        head = Head(weight, bias, ctx.temperature, ctx.dtype)
+        head = Head(weight.to(ctx.dtype), bias, ctx.temperature)
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         picked = hidden[plan.cells]
         d_picked = torch.empty_like(picked)
@@ -113,7 +112,7 @@ class _Logprobs(torch.autograd.Function):
             dz = _d_logits(plan, cells, tokens, logp, entropy[cells], grad, grad_entropy)
             dz = dz.div_(ctx.temperature).to(ctx.dtype)
             if wants_hidden:
-                d_picked[cells] = (dz @ weight.to(ctx.dtype)).to(picked.dtype)
+                d_picked[cells] = (dz @ head.weight).to(picked.dtype)
             if d_weight is not None:
                 _add_product(d_weight, dz, picked[cells].to(ctx.dtype))
             if d_bias is not None:

@@ -42,13 +42,14 @@ class Layout:
 
     Attributes:
         blocks: of its T cells.
-        gather: int64 [K], for kernels of variable lengths: the cells that the blocks see, block after block.
-        starts: int32 [blocks + 1, 2], where the queries and the keys of each block begin.
+        gather: int64 [K], for kernels of variable lengths: the cells that the blocks see, block after block; None where
+            each block sees itself alone, so that these are all cells in their order.
+        starts: int32 [2, blocks + 1], where the queries and the keys of each block begin.
         longest: most queries and most keys of a block.
     """
 
     blocks: tuple[Block, ...]
-    gather: Tensor
+    gather: Tensor | None
     starts: Tensor
     longest: tuple[int, int]
 
@@ -56,19 +57,34 @@ class Layout:
     def of(blocks: tuple[Block, ...], device: torch.device) -> Layout:
         """Lay blocks out for a device; only GPUs need more than the blocks."""
         if device.type != "cuda":
-            return Layout(blocks, torch.empty(0), torch.empty(0), (0, 0))
-        cells = [_seen(blocks, block) for block in blocks]
-        starts = torch.zeros(len(blocks) + 1, 2, dtype=torch.int64)
-        starts[1:, 0] = torch.tensor([b.end - b.start for b in blocks]).cumsum(0)
-        starts[1:, 1] = torch.tensor([len(c) for c in cells]).cumsum(0)
-        longest = max(b.end - b.start for b in blocks), max(len(c) for c in cells)
-        return Layout(blocks, torch.cat(cells).to(device), starts.int().to(device), longest)
+            return Layout(blocks, None, torch.empty(0), (0, 0))
+        return Layout.of_lengths(blocks, device)
+
+    @staticmethod
+    def of_lengths(blocks: tuple[Block, ...], device: torch.device) -> Layout:
+        """Lay blocks out for kernels of variable lengths."""
+        cells = _seen(blocks)
+        sizes = [[b.end - b.start for b in blocks], [len(c) for c in cells]]
+        starts = torch.tensor(sizes).cumsum(1).int()
+        alone = all(b.last == b.end for b in blocks)
+        return Layout(
+            blocks,
+            None if alone else torch.cat(cells).to(device),
+            F.pad(starts, (1, 0)).to(device),
+            (max(sizes[0]), max(sizes[1])),
+        )
 
 
-def _seen(blocks: tuple[Block, ...], block: Block) -> Tensor:
-    """The cells that the last token of a block sees, in the order of their positions."""
-    above = [b for b in blocks if b.end <= block.start < b.last]
-    return torch.cat([torch.arange(b.start, b.end) for b in [*above, block]])
+def _seen(blocks: tuple[Block, ...]) -> list[Tensor]:
+    """Of each block, the cells that its last token sees, in the order of their positions."""
+    found: list[Tensor] = []
+    above: list[Block] = []  # those that the next one may go on from
+    for block in blocks:
+        while above and above[-1].last <= block.start:
+            above.pop()
+        above.append(block)
+        found.append(torch.cat([torch.arange(b.start, b.end) for b in above]))
+    return found
 
 
 def attend(
@@ -102,7 +118,7 @@ def _kernel(query: Tensor) -> _Kernel:
     if query.device.type == "cpu":
         return tree_attention
     if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
-        return _varlen
+        return by_lengths
     return blockwise
 
 
@@ -174,8 +190,8 @@ def _merge(out: Tensor, lse: Tensor, more: Tensor, sums: Tensor) -> None:
 def blockwise(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float) -> Tensor:
     """[1, H, T, D] on any device, by plain attention of every block to all that it sees."""
     out = torch.zeros_like(query)
-    for block in layout.blocks:
-        seen = _seen(layout.blocks, block).to(query.device)
+    for block, cells in zip(layout.blocks, _seen(layout.blocks), strict=True):
+        seen = cells.to(query.device)
         size, all_of_it = block.end - block.start, len(seen)
         mask = torch.ones(size, all_of_it, dtype=torch.bool, device=query.device)
         part = F.scaled_dot_product_attention(
@@ -190,22 +206,25 @@ def blockwise(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: 
     return out
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float) -> Tensor:
+def by_lengths(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float) -> Tensor:
     """[1, H, T, D] on a GPU, half precision: one call, in which each block's keys are all that it sees.
 
     Both kernels align causal masks at the lower right corner, so a block sees what stands before it whole.
     """
-    cells = int(layout.blocks[-1].end)
-    q = query[0].transpose(0, 1)[:cells].contiguous()
-    k, v = (t[0].transpose(0, 1)[layout.gather] for t in (key, value))
-    q_starts, k_starts = layout.starts[:, 0].contiguous(), layout.starts[:, 1].contiguous()
-    found = _varlen_kernel()(q, k, v, q_starts, k_starts, *layout.longest, scale)
-    spare = query.shape[2] - cells
-    return F.pad(found.transpose(0, 1), (0, 0, 0, spare))[None]
+    cells = layout.blocks[-1].end
+    q, k, v = (t[0].transpose(0, 1)[:cells] for t in (query, key, value))
+    if layout.gather is not None:
+        # Not `index_select`: its gradient would be added up in half precision.
+        k, v = k[layout.gather], v[layout.gather]
+    found = varlen_kernel()(
+        q.contiguous(), k.contiguous(), v.contiguous(), *layout.starts, *layout.longest, scale
+    )
+    return F.pad(found.transpose(0, 1), (0, 0, 0, query.shape[2] - cells))[None]
 
 
 @functools.cache
-def _varlen_kernel() -> Callable[..., Tensor]:
+def varlen_kernel() -> Callable[..., Tensor]:
+    """Attention of `q [Q, H, D], k and v [K, G, D], starts of both int32 [N + 1], most of both, scale` to [Q, H, D]."""
     try:
         flash = importlib.import_module("flash_attn").flash_attn_varlen_func
     except ImportError:
