@@ -31,9 +31,9 @@ from triforge.vision.sight import Sight
 
 log = logging.getLogger(__name__)
 
-_CHUNK = (
-    1 << 24
-)  # logits held at once (64 MiB of float32); longer batches are computed in pieces and again backwards
+# Logits held at once, as numbers of float32; longer batches are computed in pieces and again backwards. A GPU has the memory
+# for 512 MiB of them, and works little on less.
+_CHUNKS = {"cpu": 1 << 24, "cuda": 1 << 27}
 _PROBE = 40
 _CLOSE = 1e-4  # how far the packed path may be from the plain one on the probe
 _HALF = 0.05  # the same in half precision, on average
@@ -51,8 +51,8 @@ class Manner:
         chunk: logits held at once.
     """
 
+    chunk: int
     dtype: torch.dtype = torch.float32
-    chunk: int = _CHUNK
 
 
 class Scorer(nn.Module):
@@ -121,7 +121,7 @@ class ScoringModel:
 
     Args:
         model: the causal model; its log-probabilities are those of `logits / temperature` over the full softmax.
-        chunk: logits held at once; longer batches are computed in pieces, and again on the way back.
+        chunk: logits held at once, longer batches are computed in pieces, and again on the way back; 0 is by the device.
         sight: how the model sees images; its rows are not packed.
         images: where the pixels of the rows are, for a model that sees.
 
@@ -135,7 +135,7 @@ class ScoringModel:
         self,
         model: Any,
         *,
-        chunk: int = _CHUNK,
+        chunk: int = 0,
         sight: Sight | None = None,
         images: ImageStore | None = None,
     ) -> None:
@@ -145,7 +145,7 @@ class ScoringModel:
         self._model = model
         self.vocabulary = int(model.config.get_text_config().vocab_size)
         self.device: torch.device = next(model.parameters()).device
-        self._manner = Manner(chunk=chunk)
+        self._manner = Manner(chunk or _CHUNKS.get(self.device.type, _CHUNKS["cpu"]))
         body, head = model.base_model, model.get_output_embeddings()
         whole = not _head_is_all(model, body, head, self._probe())
         if sight is not None and whole:
@@ -161,7 +161,7 @@ class ScoringModel:
         folder: Path,
         device: torch.device | None = None,
         *,
-        chunk: int = _CHUNK,
+        chunk: int = 0,
         images: ImageStore | None = None,
     ) -> ScoringModel:
         """Read a model folder into float32.
@@ -214,9 +214,10 @@ class ScoringModel:
 
     @torch.no_grad()
     def _probed(self, *, packed: bool) -> Tensor:
-        """Log-probabilities of three short rows that begin alike."""
+        """Log-probabilities of three short rows whose first half is alike, so that half of all tokens look back at it."""
         probe = self._probe().cpu().numpy()
-        rows = [probe, *(np.append(probe[: len(probe) - cut], cut) for cut in (1, 3))]
+        trunk, own = np.split(probe, [len(probe) // 2])
+        rows = [probe, *(np.append(trunk, branch) for branch in (own[::-1], own[1:]))]
         three = Sequences(rows, [np.arange(1, len(row)) for row in rows])
         return self.score(three.batch([0, 1, 2], self.device, packed=packed), 1.0)[0]
 
