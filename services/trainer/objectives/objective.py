@@ -107,6 +107,7 @@ class Tally:
     ratio_max: float = 1.0
     kl_k1: float = 0.0
     kl_k3: float = 0.0
+    moved: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KL_ESTIMATORS, 0.0))
     compared: int = 0
     mismatch: float = 0.0
     mismatch_max: float = 0.0
@@ -138,6 +139,8 @@ class Tally:
         self.approx_kl += n * ratios.approx_kl
         self.ratio += n * ratios.mean_ratio
         self.ratio_max = max(self.ratio_max, ratios.max_ratio)
+        for name, estimate in KL_ESTIMATORS.items():  # prox has sampled, so it stands first
+            self.moved[name] += float(estimate(scored.prox, new, clamp=None).sum())
         if scored.reference is not None:
             self.anchored += n
             self.kl_k1 += float(kl_k1(new, scored.reference, clamp=None).sum())
@@ -162,6 +165,7 @@ class Tally:
             "approx_kl": self.approx_kl / n,
             "ratio_mean": self.ratio / n if self.tokens else 1.0,
             "ratio_max": self.ratio_max,
+            **{f"moved_{name}": total / n for name, total in self.moved.items()},
             "grad_norm": _mean(self.grad_norms),
             "grad_norm_max": max(self.grad_norms, default=0.0),
             "updates": float(len(self.grad_norms)),

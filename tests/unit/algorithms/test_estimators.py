@@ -30,6 +30,26 @@ def test_gigpo_gives_the_published_numbers():
     assert {why for row in scored.reasons for why in row} == {None}
 
 
+def test_both_parts_of_gigpo_are_the_published_ones():
+    """The advantage is linear in the weight of the comparison within states, so two weights tell the parts apart."""
+    once, twice = (
+        gigpo_advantages(
+            REWARDS, STATES, preset=resolve("gigpo", {"normalise": "mean", "state_weight": weight})
+        ).advantages
+        for weight in (1.0, 2.0)
+    )
+    for row, other, within, across in zip(
+        once,
+        twice,
+        ([0.45125, 0.633333, 0.0], [-0.45125, -0.316667, -0.316667]),
+        (0.5, -0.5),
+        strict=True,
+    ):
+        parts = [b - a for a, b in zip(row, other, strict=True)]
+        assert parts == pytest.approx(within, abs=1e-6)
+        assert [a - part for a, part in zip(row, parts, strict=True)] == pytest.approx([across] * 3)
+
+
 def test_gigpo_from_outcomes_is_gigpo_from_rewards_that_stand_on_the_last_step():
     played = Played(STATES, [["a"] * 3] * 2)
     credit = policy_credit([1, -1], [[[]] * 3] * 2, preset=MEAN, played=played)

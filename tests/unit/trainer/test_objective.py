@@ -85,3 +85,15 @@ def test_the_entropy_bonus_and_the_weighted_kl_enter_with_the_weights_of_the_tok
     expected = 0.5 * sum(k * r for k, r in zip(k3, ratios.tolist(), strict=True)) / 6
     found = value(scored(reference=reference), kl_beta=0.5, kl_weighted=True) - plain
     assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_how_far_the_weights_have_moved_is_measured_without_any_anchor():
+    tally = Tally()
+    tally.add(scored(), settings())
+    found = tally.metrics()
+    moved = torch.tensor(OLD, dtype=torch.float64) - torch.tensor(NEW, dtype=torch.float64)
+    wanted = (moved, moved.square() / 2, (-moved).exp() - 1 + moved)
+    for name, values in zip(("k1", "k2", "k3"), wanted, strict=True):
+        assert found[f"moved_{name}"] == pytest.approx(float(values.mean()))
+    assert found["moved_k3"] == pytest.approx(found["approx_kl"])
+    assert not {"kl_k1", "kl_k3"} & set(found)
