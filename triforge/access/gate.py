@@ -21,6 +21,7 @@ from triforge.access.callers import NOBODY, OPERATOR, SCOPES, Caller, Wanted
 from triforge.access.keys import Key, KeyStore, split
 from triforge.access.tenants import demand_name
 from triforge.errors import (
+    BusyError,
     ForbiddenError,
     RateError,
     StorageError,
@@ -29,7 +30,8 @@ from triforge.errors import (
 )
 
 KNOWN_S: Final = 5.0
-_KNOWN: Final = 10_000  # keys held in memory, those that do not exist included
+_AT_ONCE: Final = 500  # ids of one look-up
+_WAITING: Final = 1000  # ids that wait for one
 SERVICE: Final = Caller(name="service", tenant=OPERATOR, everything=True)
 STRANGER: Final = Caller(tenant="", scope="read")  # sees nothing that is anybody's
 _log = logging.getLogger(__name__)
@@ -50,31 +52,76 @@ class Limiter(Protocol):
 class KeyBook:
     """Keys by id, remembered for a moment.
 
+    However many ids are shown, a process has one look-up under way at a time, of as many ids as wait then; those that were
+    found to exist before go first, and strangers cannot push them out. So unknown keys cost the database little, and a key
+    that was just made opens at once.
+
     Args:
         store: where they lie.
         clock: seconds, monotone.
+        holds: ids held in memory, as many again of those that do not exist.
     """
 
-    def __init__(self, store: KeyStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, store: KeyStore, *, clock: Callable[[], float] = time.monotonic, holds: int = 10_000
+    ) -> None:
         self._store = store
         self._clock = clock
-        self._asked: OrderedDict[str, tuple[float, asyncio.Task[Key | None]]] = OrderedDict()
+        self._holds = holds
+        self._known: OrderedDict[str, tuple[float, Key]] = OrderedDict()  # until when, and what
+        self._absent: OrderedDict[str, float] = OrderedDict()
+        self._asked: dict[str, asyncio.Future[Key | None]] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str) -> Key | None:
         """The key, at most `KNOWN_S` seconds old. Many who ask at once ask the database once.
 
         Raises:
+            BusyError: more unknown ids wait to be looked up than are taken on.
             UnavailableError: the database does not answer, and the key was not asked for lately.
         """
         now = self._clock()
-        until, task = self._asked.get(key_id, (now, None))
-        if task is None or until <= now or (task.done() and task.exception() is not None):
-            task = asyncio.create_task(asyncio.to_thread(self._store.find, key_id))
-            self._asked[key_id] = (now + KNOWN_S, task)
-            self._asked.move_to_end(key_id)
-            if len(self._asked) > _KNOWN:
-                self._asked.popitem(last=False)
-        return await asyncio.shield(task)
+        until, known = self._known.get(key_id, (now, None))
+        if until > now:
+            return known
+        if self._absent.get(key_id, now) > now:
+            return None
+        answer = self._asked.get(key_id)
+        if answer is None:
+            if known is None and len(self._asked) >= _WAITING:
+                raise BusyError(
+                    "many unknown keys are being looked up; ask again", retry_after_s=1.0
+                )
+            answer = self._asked[key_id] = asyncio.get_running_loop().create_future()
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
+        return await asyncio.shield(answer)
+
+    async def _look(self) -> None:
+        """Look up whatever is asked for, until nothing is."""
+        while self._asked:
+            ids = sorted(self._asked, key=lambda key_id: key_id not in self._known)[:_AT_ONCE]
+            until = self._clock() + KNOWN_S
+            try:
+                found = await asyncio.to_thread(self._store.find, ids)
+            except Exception as error:  # noqa: BLE001 - whoever asked is told
+                for key_id in ids:
+                    self._asked.pop(key_id).set_exception(error)
+                continue
+            for key_id in ids:
+                self._remember(key_id, found.get(key_id), until)
+                self._asked.pop(key_id).set_result(found.get(key_id))
+
+    def _remember(self, key_id: str, key: Key | None, until: float) -> None:
+        self._known.pop(key_id, None)
+        self._absent.pop(key_id, None)
+        if key is None:
+            self._absent[key_id] = until
+        else:
+            self._known[key_id] = (until, key)
+        for held in (self._known, self._absent):
+            if len(held) > self._holds:
+                held.popitem(last=False)
 
     async def touch(self, key: Key) -> None:
         """Note that the key is used; that it could not be noted keeps nobody out."""
@@ -167,12 +214,15 @@ class Gate:
     async def demand(self, who: Caller, wanted: Wanted) -> None:
         """Pass who may ask for this now.
 
+        What is refused for its scope counts as a request, too.
+
         Raises:
-            ForbiddenError: the key's scope is too low.
             RateError: the tenant asks too often.
+            ForbiddenError: the key's scope is too low.
         """
         if wanted == "public" or who.scope == "service":
             return
+        await self._demand_rate(who)
         if wanted == "service":
             raise ForbiddenError(
                 "only the deployment's own services may ask for this (TRIFORGE_SERVICE_SECRET)"
@@ -186,7 +236,6 @@ class Gate:
             raise ForbiddenError(
                 f"this needs the scope {wanted!r}, the key {who.key_id} has {who.scope!r}"
             )
-        await self._demand_rate(who)
 
     async def _open(self, keys: KeyBook, authorization: bytes) -> Key:
         scheme, _, text = authorization.decode("latin-1").partition(" ")

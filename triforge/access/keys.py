@@ -11,7 +11,7 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -133,8 +133,8 @@ class KeyStore:
                 self._record(session, "key.revoke", row, by)
             return _key(row)
 
-    def find(self, key_id: str) -> Key | None:
-        """A key by its id, with its tenant's rate.
+    def find(self, ids: Collection[str]) -> dict[str, Key]:
+        """Those of these keys that there are, by id, each with its tenant's rate.
 
         Raises:
             UnavailableError: the database does not answer.
@@ -143,8 +143,8 @@ class KeyStore:
             query = select(KeyRow, TenantRow.requests_per_minute).join(
                 TenantRow, TenantRow.name == KeyRow.tenant
             )
-            found = session.execute(query.where(KeyRow.id == key_id)).one_or_none()
-        return None if found is None else _key(*found)
+            rows = session.execute(query.where(KeyRow.id.in_(ids)))
+            return {row.id: _key(row, rate) for row, rate in rows}
 
     def touch(self, key: Key) -> None:
         """Note that a key is used now, once a minute at most."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,16 +37,26 @@ class Clock:
 
 
 class Counting(KeyStore):
-    """A store that says how often it was asked, and may be away."""
+    """A store that says how often it was asked and for how much, that may be away, and that may be slow."""
 
     asked = 0
     away = False
 
-    def find(self, key_id: str) -> Key | None:
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(database, clock=clock)
+        self.sizes: list[int] = []
+        self.last: list[str] = []
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def find(self, ids: Collection[str]) -> dict[str, Key]:
         self.asked += 1
+        self.sizes.append(len(ids))
+        self.last = list(ids)
+        assert self.answers.wait(20)
         if self.away:
             raise UnavailableError("the database does not answer")
-        return super().find(key_id)
+        return super().find(ids)
 
 
 class Counter:
@@ -192,6 +204,75 @@ async def test_many_who_ask_at_once_ask_the_database_once(gate: Gate, store: Cou
     assert store.asked == 1
 
 
+def unknown(number: int) -> bytes:
+    return bearer(f"tfk_{number:012x}_" + "x" * 43)
+
+
+async def outcomes(gate: Gate, sent: list[bytes]) -> list[str]:
+    """What becomes of each, asked at once."""
+    found = await asyncio.gather(*(gate.admit(one, "read") for one in sent), return_exceptions=True)
+    return [one.tenant if isinstance(one, Caller) else type(one).__name__ for one in found]
+
+
+async def test_unknown_keys_are_looked_up_together_and_remembered_for_a_moment(
+    gate: Gate, store: Counting, clock: Clock
+) -> None:
+    sent = [unknown(number) for number in range(50)]
+    for _ in range(2):
+        assert await outcomes(gate, sent) == ["UnauthorizedError"] * 50
+        assert store.sizes == [50]
+    clock.now += KNOWN_S
+    await outcomes(gate, sent[:2])
+    assert store.sizes == [50, 2]
+
+
+async def test_a_key_that_was_just_made_opens_while_strangers_try_many(
+    gate: Gate, store: Counting
+) -> None:
+    store.answers.clear()
+    strangers = asyncio.create_task(outcomes(gate, [unknown(number) for number in range(1000)]))
+    while not store.sizes:  # noqa: ASYNC110 (it is under way, in a thread)
+        await asyncio.sleep(0)
+    assert store.sizes == [500]
+    _, text = store.create("k", scope="read", tenant="blue")
+    assert await outcomes(gate, [bearer(text)]) == ["BusyError"]  # too many wait; none is forgotten
+    store.answers.set()
+    assert set(await strangers) == {"UnauthorizedError"}
+    assert store.sizes == [500, 500]
+    assert await outcomes(gate, [bearer(text)]) == ["blue"]
+
+
+async def test_a_key_that_was_good_before_is_looked_up_before_those_of_strangers(
+    gate: Gate, store: Counting, clock: Clock
+) -> None:
+    key, text = store.create("k", scope="read", tenant="blue")
+    await gate.admit(bearer(text), "read")
+    clock.now += KNOWN_S
+    store.answers.clear()
+    strangers = asyncio.create_task(outcomes(gate, [unknown(number) for number in range(1000)]))
+    await asyncio.sleep(0)
+    known = asyncio.create_task(gate.admit(bearer(text), "read"))
+    while len(store.sizes) < 2:  # noqa: ASYNC110 (it is under way, in a thread)
+        await asyncio.sleep(0)
+    assert (store.last[0], len(store.last)) == (key.id, 500)
+    store.answers.set()
+    assert (await known).tenant == "blue"
+    await strangers
+
+
+async def test_strangers_push_nobody_out_of_memory(store: Counting, clock: Clock) -> None:
+    gate = Gate(KeyBook(store, clock=clock, holds=10), clock=clock)
+    _, text = store.create("k", scope="read", tenant="blue")
+    await gate.admit(bearer(text), "read")
+    for number in range(30):
+        await outcomes(gate, [unknown(number)])
+    await gate.admit(bearer(text), "read")
+    assert len(store.sizes) == 31
+    await outcomes(gate, [unknown(0)])
+    assert len(store.sizes) == 32, "of those that do not exist, the oldest is forgotten"
+    await gate.settle()
+
+
 async def test_without_the_database_services_go_on_and_keys_are_asked_for_again(
     gate: Gate, store: Counting
 ) -> None:
@@ -238,6 +319,22 @@ async def test_a_tenant_that_asks_too_often_is_told_when_to_come_back(
     assert limiter.names == [("blue", 60)]
     await gate.admit(bearer(SECRET), "read")  # services are not counted
     assert len(limiter.names) == 1
+    await gate.settle()
+
+
+async def test_what_is_refused_for_its_scope_counts_and_the_rate_is_asked_first(
+    store: Counting, database: Database
+) -> None:
+    limiter = Counter(0.0)
+    gate = await rated(store, database, limiter, 60)
+    _, text = store.create("k", scope="read", tenant="blue")
+    for wanted in ("submit", "admin", "operator", "service"):
+        with pytest.raises(ForbiddenError):
+            await gate.admit(bearer(text), wanted)
+    assert len(limiter.names) == 4
+    limiter.answer = 2.5
+    with pytest.raises(RateError):
+        await gate.admit(bearer(text), "admin")
     await gate.settle()
 
 
