@@ -16,6 +16,8 @@ from triforge.watching import begin, server_options
 
 # Errands that one worker works on at a time. They only wait for the policy room; more in flight fill its batches better.
 _ERRANDS = 64
+# Errands come one by one, and no episode waits for a vote: short questions wait for so long for others to go with.
+_LINGER_S = 0.02
 
 
 def _config(settings: Settings) -> RunConfig:
@@ -85,7 +87,7 @@ def judge_worker(concurrency: int) -> int:
     loop = LoopThread()
 
     async def build() -> tuple[JudgeWorker, UnitTestWorker]:
-        policy = PolicyClient.from_settings(settings, "judges")
+        policy = PolicyClient.from_settings(settings, "judges", linger_s=_LINGER_S, always=True)
         wire = Wire(settings.redis_url, lease_s=settings.lease_s)
         return (
             JudgeWorker(wire=wire, generate_many=policy.generate_many),

@@ -52,6 +52,7 @@ class PolicyClient:
         batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
             would hold up the others.
         linger_s: see `batch`; far below what a model takes to answer.
+        always: they wait for so long even when no others are being answered: for work that nobody waits for at once.
         timeout_s: longest silence while an answer is awaited.
         patience_s: how long to go on trying while the room is away.
         busy_s: how long to go on trying while the room has too much to do.
@@ -67,6 +68,7 @@ class PolicyClient:
         batch: int = 16,
         batch_tokens: int = 32,
         linger_s: float = 0.005,
+        always: bool = False,
         timeout_s: float = TIMEOUT_S,
         patience_s: float = PATIENCE_S,
         busy_s: float = BUSY_S,
@@ -81,6 +83,7 @@ class PolicyClient:
         self._batch = batch
         self._batch_tokens = batch_tokens
         self._linger_s = linger_s
+        self._alone_s = linger_s if always else 0.0
         self._departure: asyncio.TimerHandle | None = None
         self._patience_s = patience_s
         self._busy_s = busy_s
@@ -88,7 +91,15 @@ class PolicyClient:
         self._sending: set[asyncio.Task[list[GenerateReply]]] = set()
 
     @classmethod
-    def from_settings(cls, settings: Settings, role: Role, *, batch: int = 16) -> PolicyClient:
+    def from_settings(
+        cls,
+        settings: Settings,
+        role: Role,
+        *,
+        batch: int = 16,
+        linger_s: float = 0.005,
+        always: bool = False,
+    ) -> PolicyClient:
         """The client of a role's room, with the deployment's address and keys."""
         urls: dict[Role, str] = {
             "acts": settings.acts_url,
@@ -100,6 +111,8 @@ class PolicyClient:
             api_key=settings.own_key or settings.api_key.get_secret_value(),
             admin_api_key=settings.own_key or settings.admin_api_key.get_secret_value(),
             batch=batch,
+            linger_s=linger_s,
+            always=always,
         )
 
     @property
@@ -162,7 +175,7 @@ class PolicyClient:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[GenerateReply] = loop.create_future()
         if not self._waiting:
-            self._depart(self._linger_s if self._sending else 0.0)
+            self._depart(self._linger_s if self._sending else self._alone_s)
         self._waiting.append((request, future, known(), opened))
         if len(self._waiting) == self._batch:
             self._depart(0.0)
@@ -249,7 +262,7 @@ class PolicyClient:
 
     def _deliver(self, share: Sequence[_Waiting], task: asyncio.Task[list[GenerateReply]]) -> None:
         self._sending.discard(task)
-        if self._waiting and not self._sending:
+        if self._waiting and not self._sending and not self._alone_s:
             self._depart(0.0)
         if task.cancelled():
             for _, future, *_ in share:
