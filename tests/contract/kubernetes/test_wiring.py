@@ -33,6 +33,7 @@ from triforge.queues import ADAPT_QUEUE, JUDGE_QUEUE, ROLLOUT_QUEUE
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 # Parts of which there must never be two: each holds something alone.
 ALONE = {"policy-acts", "policy-judges", "policy-rewrites", "trainer"}
+PRIORITIES = {"triforge-alone": ALONE | {"valkey", "postgres"}, "triforge-workers": {"rollout-worker", "judge-worker", "adapt-worker"}}  # fmt: skip
 QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-worker": ADAPT_QUEUE}
 # Variables of others' programs that manifests set.
 FOREIGN = {
@@ -116,6 +117,19 @@ def test_a_policy_room_finds_every_replica_of_its_engines(variant: tuple[str, ..
         assert engine["publishNotReadyAddresses"] is True  # one that loads must be found as well
         assert engine["ports"][0]["port"] == url.port
         assert given["TRIFORGE_MODEL"] == f"/models/{given['TRIFORGE_ROLE']}"
+
+
+@every_variant
+def test_what_exists_once_stays_and_workers_leave_first(variant: tuple[str, ...]) -> None:
+    documents = render(variant)
+    classes = {d["metadata"]["name"]: d for d in of_kind(documents, "PriorityClass")}
+    assert set(classes) == set(PRIORITIES)
+    assert classes["triforge-alone"]["value"] > 0 > classes["triforge-workers"]["value"]
+    assert not any(d.get("globalDefault") for d in classes.values())
+    for _, template in workloads(documents):
+        name = template["metadata"]["labels"][NAME]
+        given = template["spec"].get("priorityClassName")
+        assert given == next((c for c, of in PRIORITIES.items() if name in of), None), name
 
 
 @every_variant
