@@ -31,11 +31,15 @@ class AdapterProbe:
 
 @dataclass(frozen=True, slots=True)
 class AdapterFolder:
-    """A folder that was looked at; `base_uri` and `base_digest` are those of the model it was trained over."""
+    """A folder that was looked at; `base_uri` and `base_digest` are those of the model it was trained over.
+
+    Layers that are called like one of the `targets` are adapted, but for the `spared`: what a model sees with.
+    """
 
     folder: Path
     rank: int
     targets: frozenset[str]
+    spared: frozenset[str]
     tensors: Mapping[str, Entry]
     base_uri: str
     base_digest: str
@@ -70,13 +74,19 @@ def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
         raise WeightsError(
             f"{folder / CONFIG}: r is {rank!r} and target_modules {targets!r:.80}; expected a number and names"
         )
+    spared = settings.get("exclude_modules") or []
+    if not isinstance(spared, list):
+        raise WeightsError(
+            f"{folder / CONFIG}: exclude_modules is {spared!r:.80}; expected names of layers"
+        )
     tensors = {entry.name: entry for entry in read_header(folder / TENSORS)}
     if depth == "contents" and tensors:
         check_contents(tensors, manifest)
     probe = _probe(folder / PROBE)
     return AdapterFolder(
-        folder, rank, frozenset(map(str, targets)), tensors, base["uri"], base["digest"], probe
-    )
+        folder, rank, frozenset(map(str, targets)), frozenset(map(str, spared)), tensors, base["uri"],
+        base["digest"], probe,
+    )  # fmt: skip
 
 
 def _probe(path: Path) -> AdapterProbe:
@@ -107,7 +117,8 @@ def check_fits(adapter: AdapterFolder, base: Weights) -> None:
     expected: dict[str, Sequence[int]] = {}
     for name, entry in base.tensors.items():
         layer = name.removesuffix(".weight")
-        if layer.rpartition(".")[2] in adapter.targets and len(entry.shape) == 2:
+        adapted = layer.rpartition(".")[2] in adapter.targets and layer not in adapter.spared
+        if adapted and len(entry.shape) == 2:
             wide, narrow = entry.shape
             expected[f"{_PREFIX}{layer}.lora_A.weight"] = (adapter.rank, narrow)
             expected[f"{_PREFIX}{layer}.lora_B.weight"] = (wide, adapter.rank)

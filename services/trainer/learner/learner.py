@@ -109,7 +109,8 @@ class Learner:
         """
         if shape is None:
             return Learner(ScoringModel.load(initial, device, images=images), initial, ranks)
-        return Learner(AdaptedModel.over(initial, shape, seed=seed, device=device), initial, ranks)
+        model = AdaptedModel.over(initial, shape, seed=seed, device=device, images=images)
+        return Learner(model, initial, ranks)
 
     # ---- the step ----
 

@@ -1,7 +1,8 @@
 """Low-rank adapters (Hu et al., 2021): W·x becomes W·x + alpha/rank · B·(A·x), and only A and B are trained.
 
-PEFT puts the layers into the model. B begins at 0, so an adapter that was not trained changes nothing. A version is a
-folder in PEFT's format over a base that is never written again:
+PEFT puts the layers into the model. B begins at 0, so an adapter that was not trained changes nothing. Of a model that sees
+only the layers of its language model get one; what sees stays as it is. A version is a folder in PEFT's format over a base
+that is never written again:
 
     adapter_config.json, adapter_model.safetensors      as PEFT and engines read them, float32
     config.json, tokenizer files, chat template         copied from the base
@@ -38,6 +39,7 @@ from triforge.errors import ConfigError, WeightsError
 from triforge.store.images import ImageStore
 from triforge.store.manifests import read_manifest, write_manifest
 from triforge.store.model_digest import model_digest
+from triforge.vision.sight import Sight
 
 CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"
 _PREFIX = "base_model.model."  # PEFT's, before every tensor of a file
@@ -74,28 +76,47 @@ class AdaptedModel(ScoringModel):
         model: holds the adapter's layers.
         base: the folder of the weights below.
         settings: PEFT's, as they go into adapter_config.json.
+        sight: how the model sees images.
+        images: where the pixels of the rows are, for a model that sees.
     """
 
-    def __init__(self, model: Any, base: Path, settings: dict[str, Any]) -> None:
-        super().__init__(model)
+    def __init__(
+        self,
+        model: Any,
+        base: Path,
+        settings: dict[str, Any],
+        *,
+        sight: Sight | None = None,
+        images: ImageStore | None = None,
+    ) -> None:
+        super().__init__(model, sight=sight, images=images)
         self.base, self.settings = base, settings
 
     @staticmethod
     def over(
-        base: Path, shape: LoraShape, *, seed: int = 0, device: torch.device | None = None
+        base: Path,
+        shape: LoraShape,
+        *,
+        seed: int = 0,
+        device: torch.device | None = None,
+        images: ImageStore | None = None,
     ) -> AdaptedModel:
-        """A fresh adapter over a model folder; A is drawn with `seed`, B is 0.
+        """A fresh adapter over a model folder; A is drawn with `seed`, B is 0. `images` are for a model that sees.
 
         Raises:
             ConfigError: PEFT is not installed, or the model has no such layers.
             WeightsError: the folder is not a complete model folder.
         """
         peft = _peft(shape)
-        model = ScoringModel.load(base).module
+        scoring = ScoringModel.load(base)
+        model: Any = scoring.module
+        reader = model if scoring.sight is None else model.get_decoder()
+        targets = _targets(reader, shape, base)
         config = peft.LoraConfig(
             r=shape.rank,
             lora_alpha=shape.alpha,
-            target_modules=_targets(model, shape, base),
+            target_modules=targets,
+            exclude_modules=_outside(reader, model, targets) or None,
             lora_dropout=0.0,
             bias="none",
             task_type="CAUSAL_LM",
@@ -108,7 +129,8 @@ class AdaptedModel(ScoringModel):
             key: sorted(value) if isinstance(value, set) else value
             for key, value in config.to_dict().items()
         }
-        return AdaptedModel(model.to(device or torch.device("cpu")), base, settings)
+        model = model.to(device or torch.device("cpu"))
+        return AdaptedModel(model, base, settings, sight=scoring.sight, images=images)
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
@@ -157,9 +179,15 @@ class AdaptedModel(ScoringModel):
             for name, tensor in given.items():
                 known[name].copy_(tensor)
 
+    def readable(self, ids: Sequence[int]) -> list[int]:
+        """Ids without those that stand for images: what can be asked of an engine without any pixels."""
+        unseen = set() if self.sight is None else {self.sight.image, self.sight.video}
+        return [i for i in ids if i not in unseen]
+
     @torch.no_grad()
     def logprobs(self, ids: Sequence[int]) -> list[float]:
-        """Log-probability of each id but the first, given those before it. All ranks of a sharded model ask together."""
+        """Log-probability of each `readable` id but the first, given those before it. All ranks of a sharded model ask together."""
+        ids = self.readable(ids)
         if shares(self.parameters()):
             probe = Sequences([np.asarray(ids)], [np.arange(1, len(ids))])
             return [float(x) for x in self.score(self.batch(probe, [0]), 1.0)[0]]
@@ -192,6 +220,16 @@ def _peft(shape: LoraShape) -> Any:
         raise ConfigError(
             f"trainer.*.lora_rank: given {shape.rank}, which needs PEFT ({error}): pip install 'triforge[lora]'"
         ) from None
+
+
+def _outside(part: nn.Module, model: nn.Module, targets: Sequence[str]) -> list[str]:
+    """Names of the layers of a model that are called like targets and do not lie in a part of it."""
+    inside = set(part.modules())
+    return [
+        name
+        for name, module in model.named_modules()
+        if name.rpartition(".")[2] in targets and module not in inside
+    ]
 
 
 def _targets(model: nn.Module, shape: LoraShape, base: Path) -> list[str]:
@@ -245,7 +283,7 @@ def publish_adapter(
         (folder / CONFIG).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
         weights, logprobs = held or (model.tensors(), model.logprobs(sample))
         save_tensors(weights, folder / TENSORS)
-        probe = {"ids": list(sample), "logprobs": logprobs}
+        probe = {"ids": model.readable(sample), "logprobs": logprobs}
         (folder / PROBE).write_text(json.dumps(probe) + "\n")
         return write_manifest(folder, {**about, "base": base})
 
@@ -259,7 +297,7 @@ def load_version(
 ) -> ScoringModel:
     """The model of a published version: its own weights, or those of `initial` with its adapter.
 
-    Without an adapter, a model that sees reads the pixels of its rows from `images`.
+    A model that sees reads the pixels of its rows from `images`.
 
     Raises:
         ConfigError: the version is of another kind than the learner is to train.
@@ -276,7 +314,7 @@ def load_version(
         raise WeightsError(
             f"{initial}: is not the base of {folder}: its digest is {digest}, expected {expected}"
         )
-    model = AdaptedModel.over(initial, shape, device=device)
+    model = AdaptedModel.over(initial, shape, device=device, images=images)
     held_settings = json.loads((folder / CONFIG).read_text())
     for key in ("r", "lora_alpha", "target_modules"):
         if held_settings.get(key) != model.settings[key]:

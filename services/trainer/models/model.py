@@ -269,7 +269,7 @@ class ScoringModel:
         batch = sequences.batch(rows, self.device, packed=self.packs and sequences.plain)
         if self.sight is None and "images" in batch.inputs:
             raise TrainerError(
-                "rows hold images, but what is trained sees none; adapters are trained on rows of text only"
+                "rows hold images, but what is trained sees none; expected a model that sees, or rows of text"
             )
         return batch
 

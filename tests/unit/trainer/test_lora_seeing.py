@@ -1,0 +1,109 @@
+"""An adapter over a model that sees: it is trained on what is seen, and lies in the language model alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from services.policy.adapter_folder import check_adapter, check_fits
+from services.policy.weight_folder import read_weights
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.learner import Learner
+from services.trainer.models.lora import AdaptedModel, LoraShape, merge
+from services.trainer.models.model import ScoringModel
+from services.trainer.models.tiny_vision import build_tiny_vision_model
+from services.trainer.objectives.step_data import StepData
+from tests.unit.trainer.test_seeing import PAD, WORDS, row
+from triforge.messages import ImageRef, TrainBatch, TrainRow
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.images import ImageStore
+from triforge.testing.pictures import png
+
+SHAPE = LoraShape(rank=2, alpha=4)
+LEARNER = {"lora_rank": 2, "lora_alpha": 4, "learning_rate": 1e-2, "updates_per_step": 1}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(str(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return build_tiny_vision_model(tmp_path / "model", WORDS, seed=2)
+
+
+@pytest.fixture
+def rows(store: ArtifactStore) -> list[TrainRow]:
+    """Two that differ in nothing but the image: what is said is praised at the one and scolded at the other."""
+    images, found = ImageStore(store), []
+    for number, praise in enumerate((1.0, -1.0)):
+        shown = images.keep(png(60, 90, colour=(99 * number, 0, 0)))
+        one = row([shown], 2)
+        advantages = tuple(praise if weight else 0.0 for weight in one.weights)
+        found.append(one.model_copy(update={"key": f"{number}/0", "advantages": advantages}))
+    return found
+
+
+def batch(folder: Path, step: int = 1, **settings: Any) -> TrainBatch:
+    return TrainBatch(
+        batch_id=str(step), run_id="run", role="acts", step=step, version=step - 1, uri="", num_rows=2,
+        num_tokens=0, settings={"model_path": str(folder), "learner": LEARNER, "loss": "reinforce",
+                                "off_policy": "decoupled", "off_policy_veto": None, **settings},
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def scores(model: ScoringModel, rows: list[TrainRow]) -> torch.Tensor:
+    data = StepData.from_rows(rows, max_tokens=99, vocabulary=99, version=0)
+    return model.score(model.batch(data.sequences, [0, 1]), 1.0)[0]
+
+
+def test_an_adapter_learns_what_to_say_of_which_image_and_what_sees_is_left_alone(
+    folder: Path, store: ArtifactStore, rows: list[TrainRow]
+) -> None:
+    learner = Learner.fresh(folder, shape=SHAPE, images=ImageStore(store))
+    assert isinstance(learner.model, AdaptedModel)
+    assert all(".language_model." in name for name in learner.model.parameters())
+    plain = ScoringModel.load(folder, images=ImageStore(store))
+    before = scores(learner.model, rows)
+    assert torch.equal(before, scores(plain, rows)), (
+        "an adapter that was not trained changes nothing"
+    )
+    metrics = [learner.train(batch(folder, n), rows).metrics for n in range(1, 7)]
+    assert metrics[0]["kl_k1"] == 0.0, "the anchor sees the same images"
+    assert metrics[-1]["kl_k3"] > 0.0
+    gained = (scores(learner.model, rows) - before).view(2, 2).sum(1)
+    assert gained[0] > gained[1], "praised at the one image, scolded at the other"
+    with learner.model.without_adapter():
+        assert torch.equal(scores(learner.model, rows), before)
+
+
+def test_a_version_is_loaded_probed_and_merged_as_any_adapter(
+    folder: Path, store: ArtifactStore, rows: list[TrainRow], tmp_path: Path
+) -> None:
+    learner = Learner.fresh(folder, shape=SHAPE, images=ImageStore(store))
+    told = batch(folder)
+    shelf = Shelf(store, "run", "acts")
+    version = Path(shelf.publish(learner, told, learner.train(told, rows), keep=2).uri)
+    probe = json.loads((version / "probe.json").read_text())
+    assert PAD not in probe["ids"], "an engine is asked without pixels"
+    assert len(probe["logprobs"]) == len(probe["ids"]) - 1 > 0
+    check_fits(check_adapter(version, digest="", depth="contents"), read_weights(folder))
+    wanted = scores(learner.model, rows)
+    again = shelf.load(1, folder, shape=SHAPE)
+    assert torch.equal(scores(again.model, rows), wanted)
+    whole = merge(version, tmp_path / "merged")
+    merged = ScoringModel.load(whole, images=ImageStore(store))
+    torch.testing.assert_close(scores(merged, rows), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_images_of_the_row_are_known_by_their_ids(rows: list[TrainRow]) -> None:
+    """The fixture is what the other tests believe that it is."""
+    shown: list[ImageRef] = [place.image for one in rows for place in one.images]
+    assert shown[0].id != shown[1].id
+    assert rows[0].ids == rows[1].ids
