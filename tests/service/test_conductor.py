@@ -68,6 +68,7 @@ async def test_a_run_commits_every_step_with_its_versions_and_measures(ring: Rin
     assert third["eval/sampled_episodes"] == 1.0
     assert (second["success"], second["judge/votes"], second["rows/policy"]) == (0.5, 8.0, 4.0)
     assert (second["policy/loss"], second["reward/loss"]) == (0.5, 0.5)
+    assert (second["groups/dead"], second["groups/dead_share"]) == (0.0, 0.0)
     assert not any("broken" in name for name in second), "a metric that is no number is left out"
     assert await events(ring, run) == [
         ("run", "running"), ("evaluation", 0), ("step", 0), ("step", 1), ("evaluation", 2),
@@ -98,6 +99,7 @@ async def test_a_batch_carries_what_the_learner_has_to_know(ring: Ring) -> None:
     assert (first.step, first.version, second.step, second.version) == (1, 1, 2, 2)
     assert first.settings["model_path"] == "/models/judges"
     assert (first.settings["base_version"], second.settings["base_version"]) == (1, 1)
+    assert (first.settings["folder_version"], second.settings["folder_version"]) == (None, 2)
     assert (first.settings["seed"], first.settings["temperature"]) == (9, 1.0)
     assert (first.num_rows, first.batch_id) == (8, f"{run.id}-00001-judges")
 
@@ -306,7 +308,9 @@ async def test_a_run_goes_on_with_its_own_weights_after_another_run_has_served(r
     assert versions(ring, first)[-1] == (2, 7, 7)
     own = ring.learners["acts"].published[first.id, 2].uri
     assert (6, own) in ring.rooms["acts"].served, "the weights of its step 1, under a new number"
-    assert ring.learners["acts"].batches[-1].settings["base_version"] == 1
+    last = ring.learners["acts"].batches[-1]
+    assert (last.version, last.settings["base_version"]) == (6, 1)
+    assert last.settings["folder_version"] == 2, "what version 6 serves was written as version 2"
     assert {row["reason"] for row in ring.ledger(first)} == {""}
 
 
