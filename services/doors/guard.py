@@ -23,6 +23,7 @@ from triforge.access.gate import SERVICE, Gate
 from triforge.access.requests import RequestRecord
 from triforge.access.versions import HEADER, demand_not_newer
 from triforge.errors import NotFoundError
+from triforge.watching.asgi import unnamed
 
 TENANT_HEADER: Final = "Triforge-Tenant"
 PUBLIC: Final = Rule(wants="public")
@@ -107,6 +108,8 @@ class Guard:
                 )  # fmt: skip
             await response(scope, receive, send)
             return
+        if self._gate.asks and who.scope != "service":
+            scope = unnamed(scope)
         with asked_by(who):
             if note is None:
                 await self._app(scope, receive, send)

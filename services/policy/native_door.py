@@ -139,11 +139,13 @@ class NativeDoor:
             await self._app(scope, receive, send)
             return
         try:
-            came_with(headers.get(b"baggage", b""))
-            await self._admit(headers)
+            above = ""
+            if await self._admit(headers):
+                came_with(headers.get(b"baggage", b""))
+                above = headers.get(b"traceparent", b"").decode("latin-1")
             body = await self._read(headers.get(b"content-length", b"0"), receive)
             if tracing.is_on():
-                found = await self._traced(headers, receive, body)
+                found = await self._traced(above, receive, body)
             else:
                 found = await unless_gone(receive, answer(self._gateway, body))
         except GoneError:
@@ -155,17 +157,18 @@ class NativeDoor:
         await send({"type": "http.response.start", "status": 200, "headers": [_JSON, size]})
         await send({"type": "http.response.body", "body": found})
 
-    async def _admit(self, headers: Mapping[bytes, bytes]) -> None:
+    async def _admit(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Let in who may; whether its word is taken on whom the request is about."""
         authorization = headers.get(b"authorization", b"")
         if self._gate.is_service(authorization):  # nearly all of what comes here
-            return
+            return True
         if _VERSION in headers:
             demand_not_newer(headers[_VERSION].decode("latin-1"))
         authorise(authorization, self._api_key)
         await self._gate.admit(authorization, SAMPLING.wants)
+        return not self._gate.asks
 
-    async def _traced(self, headers: Mapping[bytes, bytes], receive: Receive, body: bytes) -> bytes:
-        above = headers.get(b"traceparent", b"").decode("latin-1")
+    async def _traced(self, above: str, receive: Receive, body: bytes) -> bytes:
         with tracing.served(f"POST {PATH}", above):
             return await unless_gone(receive, answer(self._gateway, body))
 

@@ -27,6 +27,7 @@ from triforge.errors import NotFoundError, QuotaError, UnavailableError
 from triforge.messages import PoolState, WeightsState
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
+from triforge.watching import known
 
 ORDER = ("nobody", "read", "submit", "admin")
 
@@ -165,7 +166,7 @@ class Gateway:
 
     async def generate(self, requests: Any, held: Any = None) -> list[Any]:
         self.asked += 1
-        raise UnavailableError("no engine")
+        raise UnavailableError(f"no engine for {known().get('run', 'nobody')}")
 
 
 @pytest.fixture
@@ -214,6 +215,16 @@ async def test_a_page_of_a_named_origin_may_read_what_the_native_door_answers() 
             reply = await client.post("/v1/generate", headers={"Origin": origin}, json={"requests": []})  # fmt: skip
             assert reply.json()["type"] == "urn:triforge:unavailable"
             assert reply.headers.get("access-control-allow-origin") == allowed
+
+
+async def test_only_services_say_whom_a_request_is_about(
+    policy: httpx.AsyncClient, locks: Locks
+) -> None:
+    for scope, about in (("submit", "nobody"), ("service", "r1")):
+        for way in ({}, {"Origin": "https://a.example"}):  # past the framework, and through it
+            headers = {**locks.headers(scope), "baggage": "triforge.run=r1", **way}
+            reply = await policy.post("/v1/generate", headers=headers, json={"requests": []})
+            assert reply.json()["detail"] == f"no engine for {about}", (scope, way)
 
 
 async def test_a_newer_client_is_told_so_at_the_native_door(

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 
 from services.doors.furniture import install
@@ -41,6 +41,10 @@ def app_with(rules: dict[str, Rule], entrance: Entrance) -> FastAPI:
     async def answer() -> int:
         return 1
 
+    @app.get("/heard")
+    async def heard(request: Request) -> list[str]:
+        return [name for name in ("baggage", "traceparent") if name in request.headers]
+
     @app.post("/breaks")
     async def breaks() -> int:
         raise KeyError("inside")
@@ -58,6 +62,23 @@ async def test_a_route_that_nobody_declared_is_opened_to_services_only(locks: Lo
             headers = locks.headers(scope)
             assert (await http.get("/said", headers=headers)).status_code == said
             assert (await http.get("/forgotten", headers=headers)).status_code == forgotten
+
+
+async def test_ids_and_traces_are_taken_from_services_and_where_nobody_is_asked_for_a_key(
+    locks: Locks,
+) -> None:
+    rules = {"GET /heard": Rule(wants="read")}
+    sent = {"baggage": "triforge.run=r1", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+    for entrance, scope, heard in (
+        (locks.entrance(), "admin", []),
+        (locks.entrance(), "service", list(sent)),
+        (Entrance(), "nobody", list(sent)),
+    ):
+        transport = httpx.ASGITransport(app=app_with(rules, entrance))
+        async with httpx.AsyncClient(transport=transport, base_url="http://r") as http:
+            reply = await http.get("/heard", headers={**locks.headers(scope), **sent})
+            assert reply.json() == heard, scope
+        await entrance.gate.settle()
 
 
 async def test_a_request_that_breaks_the_room_is_on_record(locks: Locks) -> None:

@@ -59,6 +59,12 @@ def take_headers(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return above.decode("latin-1")
 
 
+def unnamed(scope: Scope) -> Scope:
+    """The request without what it says whom it is about: a stranger's word must not stand in logs and traces as ours."""
+    kept = [pair for pair in scope["headers"] if pair[0] not in (_BAGGAGE, _PARENT)]
+    return scope if len(kept) == len(scope["headers"]) else {**scope, "headers": kept}
+
+
 def _shape(path: str) -> str:
     """The path with ids left out, so that few names stand for all requests."""
     return _NAMED.sub(r"/v1/\1s/{\1}", path)
