@@ -1,4 +1,4 @@
-"""What a model folder says about conversations: its chat template, special tokens and end-of-text ids.
+"""What a model folder says about conversations: its chat template, tokenizer, special tokens and end-of-text ids.
 
 A template comes with a model and is not trusted: it runs in jinja's sandbox, with the settings and functions that
 transformers gives it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
 
-from triforge.errors import WeightsError
+from triforge.errors import InputError, WeightsError
 
 
 class _Generation(jinja2.ext.Extension):
@@ -48,6 +50,33 @@ def compile_template(template: str) -> jinja2.Template:
         raise WeightsError(f"chat template: {error}") from error
 
 
+def fill(template: jinja2.Template, **given: Any) -> str:
+    """What a template writes.
+
+    Raises:
+        InputError: it refuses what it was given, or fails on it.
+    """
+    try:
+        return template.render(**given)
+    except jinja2.TemplateError as error:
+        raise InputError(f"the chat template refuses the messages: {error}") from error
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        raise InputError(
+            f"the chat template fails on the messages: {type(error).__name__}: {error}"
+        ) from error
+
+
+def with_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with every string in it changed, names of fields too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(name): with_strings(item, change) for name, item in value.items()}
+    if isinstance(value, Sequence):
+        return [with_strings(item, change) for item in value]
+    return value
+
+
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
@@ -71,6 +100,21 @@ def _raise(message: str) -> None:
 
 def _strftime_now(pattern: str) -> str:
     return datetime.datetime.now().astimezone().strftime(pattern)
+
+
+def tokenizer_of(text: str) -> Tokenizer:
+    """The tokenizer that the text of a tokenizer.json describes; it neither pads nor cuts.
+
+    Raises:
+        WeightsError: it describes none.
+    """
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # the Rust library raises bare Exception
+        raise WeightsError(f"tokenizer.json: not a tokenizer: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def read_text(path: Path) -> str:

@@ -12,20 +12,21 @@ Images of a model that sees become as many image tokens as it sees in them; thei
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import jinja2
-from tokenizers import Tokenizer
+from typing import Any
 
 from triforge.chat_template import (
     compile_template,
     eos_ids_of,
+    fill,
     read_text,
     special_tokens_of,
     template_of,
+    tokenizer_of,
     vocab_size_of,
+    with_strings,
 )
 from triforge.errors import InputError, WeightsError
 from triforge.messages import ChatMessage, ImageRef, PlacedImage, TextPart
@@ -86,8 +87,8 @@ class Renderer:
             WeightsError: the tokenizer or the template cannot be read, or the template hides assistant messages.
         """
         self.sight = sight
-        self._live = _tokenizer(tokenizer_json)
-        self._plain = _tokenizer(tokenizer_json)
+        self._live = tokenizer_of(tokenizer_json)
+        self._plain = tokenizer_of(tokenizer_json)
         self._plain.encode_special_tokens = True  # the strings of special tokens are plain text
         self._template = compile_template(template)
         self._variables = dict(variables or {})
@@ -128,7 +129,7 @@ class Renderer:
         variables = special_tokens_of(folder)
         text = read_text(folder / "tokenizer.json")
         ends = eos_ids_of(folder)
-        eos = _tokenizer(text).token_to_id(variables.get("eos_token", ""))
+        eos = tokenizer_of(text).token_to_id(variables.get("eos_token", ""))
         if eos is not None:
             ends.append(eos)
         return cls(
@@ -152,6 +153,26 @@ class Renderer:
             raise InputError("messages: expected at least one, given none")
         literal: list[str] = []
         return self._encode(self._show(messages, add_generation_prompt, literal), literal)
+
+    def render_with_tools(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> list[int]:
+        """The ids of a whole conversation in the template's own terms: with tools, their calls and their results.
+
+        Raises:
+            InputError: the template refuses the conversation, or shows no tools.
+        """
+        literal: list[str] = []
+        given = with_strings(
+            {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
+        )
+        text = self._fill(**given, add_generation_prompt=True)
+        if tools and text == self._fill(messages=given["messages"], add_generation_prompt=True):
+            raise InputError(
+                f"tools: given {len(tools)}, but the chat template of the model that serves shows none; leave them out, or "
+                "serve a model whose template does"
+            )
+        return self._encode(text, literal)
 
     def extend(
         self,
@@ -302,16 +323,10 @@ class Renderer:
             }
             for i, message in enumerate(messages)
         ]
-        try:
-            return self._template.render(
-                messages=shown, add_generation_prompt=generation_prompt, **self._variables
-            )
-        except jinja2.TemplateError as error:
-            raise InputError(f"the chat template refuses the messages: {error}") from error
-        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
-            raise InputError(
-                f"the chat template fails on the messages: {type(error).__name__}: {error}"
-            ) from error
+        return self._fill(messages=shown, add_generation_prompt=generation_prompt)
+
+    def _fill(self, **given: Any) -> str:
+        return fill(self._template, **given, **self._variables)
 
     def _content(self, message: ChatMessage, literal: list[str]) -> str | list[dict[str, str]]:
         """A message's content as templates take it; parts only where there are images."""
@@ -379,13 +394,3 @@ def _text_of(message: ChatMessage) -> str:
     if message.images:
         raise InputError("the message holds an image; expected text only")
     return message.text
-
-
-def _tokenizer(text: str) -> Tokenizer:
-    try:
-        tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # the Rust library raises bare Exception
-        raise WeightsError(f"tokenizer.json: not a tokenizer: {error}") from error
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer

@@ -16,6 +16,7 @@ from services.doors.limits import MAX_BODY
 from services.policy.access import RULES
 from services.policy.gateway import Gateway
 from services.policy.native_door import NativeDoor
+from services.policy.openai_errors import PATHS, Readable
 from services.policy.routes import routes
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ class PolicyApp(FastAPI):
 
     async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Everything that is not the native door's."""
+        if scope["type"] == "http" and scope["path"] in PATHS:
+            send = Readable(send)
         await super().__call__(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from services.policy.openai import ChatRequest, head, logprobs_of, usage_of
+from services.policy.tools import Call, Said, begun, said
 from services.policy.wire import Partial
 from triforge.errors import TriforgeError
 from triforge.rendering import Renderer
@@ -43,17 +44,20 @@ class Deltas:
             self._text[number], self._tokens[number] = "", 0
             events.append(self._event(number, {"role": "assistant", "content": ""}))
         sent, done = self._text[number], self._tokens[number]
+        found = self._said(piece)
         # A stop string that was sent in part is cut off at the end; what was sent cannot be taken back.
-        new = piece.text.removeprefix(sent) if piece.text.startswith(sent) else ""
+        new = found.text.removeprefix(sent) if found.text.startswith(sent) else ""
         if new or (self._request.logprobs and len(piece.ids) > done):
             events.append(self._event(number, {"content": new}, shown=self._shown(piece, done)))
             self._text[number], self._tokens[number] = sent + new, len(piece.ids)
         if piece.finish is not None:
             self._ended[number] = piece
+            if found.calls:
+                events.append(self._event(number, {"tool_calls": _numbered(found.calls)}))
             newest = max((span.version for span in piece.versions), default=None)
             if newest is not None:
                 self._head = {**self._head, "metadata": {"weight_version": str(newest)}}
-            events.append(self._event(number, {}, finish=piece.finish))
+            events.append(self._event(number, {}, finish=found.finish(piece.finish)))
         return events
 
     def end(self) -> list[str]:
@@ -70,6 +74,11 @@ class Deltas:
             events.append(_event({**self._head, "choices": [], "usage": usage}))
         return [*events, "data: [DONE]\n\n"]
 
+    def _said(self, piece: Partial) -> Said:
+        """What may be told of a piece; a call of a tool is told when it is whole."""
+        names = self._request.tool_names
+        return Said(begun(piece.text, names)) if piece.finish is None else said(piece.text, names)
+
     def _shown(self, piece: Partial, done: int) -> dict[str, Any] | None:
         if not self._request.logprobs:
             return None
@@ -78,7 +87,7 @@ class Deltas:
     def _event(
         self,
         number: int,
-        delta: dict[str, str],
+        delta: dict[str, Any],
         *,
         finish: str | None = None,
         shown: dict[str, Any] | None = None,
@@ -121,6 +130,10 @@ async def _events(
             return
         for event in deltas.end():
             yield event
+
+
+def _numbered(calls: Sequence[Call]) -> list[dict[str, Any]]:
+    return [{"index": number, **call.shown()} for number, call in enumerate(calls)]
 
 
 def _event(body: dict[str, Any]) -> str:

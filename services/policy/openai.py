@@ -1,7 +1,8 @@
 """The OpenAI dialect of chat: its requests into ours, our replies into its. Knows neither the web nor the engines.
 
-Images are taken as `image_url` parts with a `data:` URI, and go no further than the engine. Beside the standard fields a request may carry `regex`, `top_k`, `stop_token_ids` and `affinity`, and a reply carries
-`metadata.weight_version`. Fields that would change the answer and are not supported are refused, others ignored.
+Images are taken as `image_url` parts with a `data:` URI, and go no further than the engine; tools are those of
+`services.policy.tools`. Beside the standard fields a request may carry `regex`, `top_k`, `stop_token_ids` and `affinity`, and a
+reply carries `metadata.weight_version`. Fields that would change the answer and are not supported are refused, others ignored.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from services.policy.tools import PastCall, Said, Tool, said
 from triforge.errors import InputError
 from triforge.messages import (
     ChatMessage,
@@ -27,8 +29,8 @@ from triforge.rendering import Renderer
 from triforge.vision.files import describe, from_data_uri
 
 _UNSUPPORTED = (
-    "tools", "functions", "logit_bias", "presence_penalty", "frequency_penalty", "audio", "top_logprobs",
-    "min_p", "repetition_penalty",
+    "functions", "logit_bias", "presence_penalty", "frequency_penalty", "audio", "top_logprobs", "min_p",
+    "repetition_penalty",
 )  # fmt: skip
 
 
@@ -53,12 +55,47 @@ class _Image(BaseModel):
 
 
 class _ChatMessage(BaseModel):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]] | None = None
+    tool_calls: list[PastCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"tool_calls: given by {self.role}, expected of an assistant only")
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content: given none, expected text")
+        return self
+
+    @property
+    def tooled(self) -> bool:
+        """Whether it calls a tool or is what one has answered."""
+        return self.role == "tool" or bool(self.tool_calls)
+
+    def shown(self) -> dict[str, Any]:
+        """As templates take it, with calls and results of tools.
+
+        Raises:
+            InputError: it holds images, or the arguments of a call are no JSON.
+        """
+        parts = self.content if isinstance(self.content, list) else []
+        if any(isinstance(part, _Image) for part in parts):
+            raise InputError("messages: given tools and images, expected one of them in a request")
+        text = "".join(part.text for part in parts if isinstance(part, _Text))
+        found: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.content if isinstance(self.content, str) else text,
+        }
+        if self.tool_calls:
+            found["tool_calls"] = [call.shown() for call in self.tool_calls]
+        return found | ({"tool_call_id": self.tool_call_id} if self.tool_call_id else {})
 
     def plain(self, held: dict[str, bytes]) -> ChatMessage:
         """As our own message; the bytes of its images go to `held`."""
         role = "system" if self.role == "developer" else self.role
+        assert role != "tool"
+        assert self.content is not None
         if isinstance(self.content, str):
             return ChatMessage(role=role, content=self.content)
         if all(isinstance(part, _Text) for part in self.content):
@@ -112,6 +149,9 @@ class ChatRequest(BaseModel):
     seed: int | None = None
     logprobs: bool | None = None
     response_format: _ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     regex: str | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -127,16 +167,22 @@ class ChatRequest(BaseModel):
             for part in message.content
         )
 
-    def request(self, held: dict[str, bytes]) -> GenerateRequest:
-        """As our own request; the bytes of its images go to `held`, by id.
+    @property
+    def tool_names(self) -> list[str]:
+        """Names of the tools that the model may call."""
+        return [tool.function.name for tool in self._offered()]
+
+    def _offered(self) -> list[Tool]:
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    def request(self, held: dict[str, bytes], renderer: Renderer) -> GenerateRequest:
+        """As our own request; the bytes of its images go to `held`, by id. `renderer` shows tools to the model.
 
         Raises:
-            InputError: a field is set that is not supported here, two constraints exclude each other, or an image is none.
+            InputError: a field is set that is not supported here, two constraints exclude each other, an image is none, or
+                the model's template shows no tools.
         """
-        extra = self.model_extra or {}
-        refused = [name for name in _UNSUPPORTED if extra.get(name)]
-        if refused:
-            raise InputError(f"{', '.join(refused)}: not supported by this endpoint; leave out")
+        self._raise_if_unsupported()
         schema = self.response_format.constraint() if self.response_format else None
         if schema is not None and self.regex is not None:
             raise InputError("regex and response_format exclude each other; give one")
@@ -151,12 +197,35 @@ class ChatRequest(BaseModel):
             "regex": self.regex,
             "json_schema": schema,
         }
-        return GenerateRequest(
-            messages=tuple(message.plain(held) for message in self.messages),
-            n=self.n or 1,
-            sampling=Sampling.model_validate({k: v for k, v in given.items() if v is not None}),
-            affinity=self.affinity,
-        )
+        sampling = Sampling.model_validate({k: v for k, v in given.items() if v is not None})
+        whole = GenerateRequest(n=self.n or 1, sampling=sampling, affinity=self.affinity)
+        return whole.model_copy(update=self._prompt(held, renderer))
+
+    def _prompt(self, held: dict[str, bytes], renderer: Renderer) -> dict[str, Any]:
+        """Messages that the room renders, or ids where there are tools, which no message of ours can hold."""
+        offered = self._offered()
+        if not offered and not any(message.tooled for message in self.messages):
+            return {"messages": tuple(message.plain(held) for message in self.messages)}
+        try:
+            tools = [tool.model_dump() for tool in offered]
+            shown = [message.shown() for message in self.messages]
+            return {"prefix_ids": tuple(renderer.render_with_tools(shown, tools))}
+        except InputError:
+            raise
+        except (RecursionError, ValueError):  # pydantic raises either
+            raise InputError("tools: given ones that are nested too deep") from None
+
+    def _raise_if_unsupported(self) -> None:
+        extra = self.model_extra or {}
+        refused = [name for name in _UNSUPPORTED if extra.get(name)]
+        if self.tools and self.parallel_tool_calls is False:
+            refused.append("parallel_tool_calls = false")
+        if refused:
+            raise InputError(f"{', '.join(refused)}: not supported by this endpoint; leave out")
+        if self.tool_choice not in (None, "auto", "none"):
+            raise InputError(
+                f"tool_choice: given {self.tool_choice!r:.80}, expected auto or none; the model itself chooses"
+            )
 
 
 def completion(
@@ -165,21 +234,30 @@ def completion(
     """Our reply as a `chat.completion` object."""
     spans = [span for output in reply.outputs for span in output.versions]
     sampled = sum(len(output.ids) for output in reply.outputs)
+    answers = [said(output.text, request.tool_names) for output in reply.outputs]
     return {
         **head("chat.completion", model, max((span.version for span in spans), default=None)),
         "choices": [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": output.text},
-                "finish_reason": output.finish,
+                "message": _message(answer),
+                "finish_reason": answer.finish(output.finish),
                 "logprobs": logprobs_of(output.ids, output.logprobs, renderer)
                 if request.logprobs
                 else None,
             }
-            for index, output in enumerate(reply.outputs)
+            for index, (output, answer) in enumerate(zip(reply.outputs, answers, strict=True))
         ],
         "usage": usage_of(len(reply.prompt_ids), sampled, reply.cached_tokens),
     }
+
+
+def _message(answer: Said) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    if answer.calls:
+        found["content"] = answer.text or None
+        found["tool_calls"] = [call.shown() for call in answer.calls]
+    return found
 
 
 def model_list(*, role: str, version: int, uri: str) -> dict[str, Any]:

@@ -66,8 +66,11 @@ def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str
         """Chat in OpenAI's dialect."""
         _authorise(request, api_key)
         held: dict[str, bytes] = {}
-        wanted = await asyncio.to_thread(body.request, held) if body.shows else body.request(held)
         renderer = gateway.fence.renderer
+        if body.shows:
+            wanted = await asyncio.to_thread(body.request, held, renderer)
+        else:
+            wanted = body.request(held, renderer)
         try:
             if body.stream:
                 version = gateway.fence.version

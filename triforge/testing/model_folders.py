@@ -19,6 +19,17 @@ CHATML_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# As templates of models that call tools: tools and calls as JSON, results as turns of their own.
+TOOLS_TEMPLATE = (
+    "{% if tools %}{{ '<|im_start|>system\nTools:' }}{% for tool in tools %}{{ ' ' + (tool | tojson) }}{% endfor %}"
+    "{{ '\n' }}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}{{ '<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}{% if not (tools and loop.first and message.role == 'system') %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content }}"
+    "{% for call in message.tool_calls or [] %}"
+    "{{ '<tool_call>\n' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '\n</tool_call>' }}"
+    "{% endfor %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 WORDS_TEMPLATE = (
     "{% for m in messages %}"
     "{{ '<user> ' if m.role == 'user' else '<assistant> ' if m.role == 'assistant' else '<system> ' }}"

@@ -209,7 +209,7 @@ async def test_openai_s_fields_mean_what_they_mean_there(
         ({"messages": []}, "body.messages"),
         ({"temperature": 9}, "body.temperature"),
         ({"regex": "a", "response_format": {"type": "json_object"}}, "exclude each other"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, "role"),
+        ({"messages": [{"role": "function", "content": "a"}]}, "role"),
     ],
 )
 async def test_what_openai_has_and_we_do_not_is_refused(

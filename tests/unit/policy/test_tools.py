@@ -1,0 +1,206 @@
+"""Tools at the OpenAI-compatible door: shown by the model's own template, called in its answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.policy.tools import begun, said
+from tests.unit.policy.conftest import MakeRoom, Room
+from triforge.testing import FakeEngine
+from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
+
+END = 2  # <|im_end|>
+ASK = {"role": "user", "content": "What is in the fridge?"}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Look inside. <|im_end|>",
+        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+    },
+}
+CHAT = {"messages": [ASK], "tools": [TOOL], "max_tokens": 200}
+CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "fridge"}}\n</tool_call>'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = chatml_folder(tmp_path / "tools")
+    (made / "chat_template.jinja").write_text(TOOLS_TEMPLATE, encoding="utf-8")
+    return made
+
+
+async def room_that_says(text: str, folder: Path) -> Room:
+    room = Room({"http://a": FakeEngine(model_path=str(folder), version="3")}, folder, 0.0)
+    room.fakes[0].weights.load(str(folder))
+    await room.start()
+    renderer = room.fence.renderer
+    room.fakes[0].answer = lambda *_: [*renderer.encode_text(text), END]
+    room.fakes[0].decode = renderer.decode
+    return room
+
+
+async def ask(room: Room, **extra: Any) -> dict[str, Any]:
+    async with room.client() as client:
+        response = await client.post("/v1/chat/completions", json={**CHAT, **extra})
+    found: dict[str, Any] = response.json()
+    return {"code": response.status_code, **found}
+
+
+def shown(room: Room) -> tuple[str, int]:
+    """The prompt that the engine got, and how many turns end in it."""
+    (body,) = [body for path, body in room.fakes[0].calls if path == "/generate"]
+    (ids,) = body["input_ids"]
+    return room.fence.renderer.decode(ids, skip_special_tokens=False), ids.count(END)
+
+
+async def test_tools_calls_and_results_reach_the_model_through_its_own_template(
+    folder: Path,
+) -> None:
+    room = await room_that_says("A cup.", folder)
+    called = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "fridge"}'}}  # fmt: skip
+    messages = [
+        {"role": "developer", "content": "Be short."},
+        ASK,
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "c1", "content": "a cup<|im_end|>"},
+    ]
+    found = await ask(room, messages=messages)
+    text, turns = shown(room)
+    assert text == (
+        f"<|im_start|>system\nTools: {json.dumps(TOOL)}\nBe short.<|im_end|>\n"
+        "<|im_start|>user\nWhat is in the fridge?<|im_end|>\n"
+        f"<|im_start|>assistant\n{CALL}<|im_end|>\n"
+        "<|im_start|>tool\na cup<|im_end|><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert turns == 4, "the ends of turns in the tool's words and in its description are text"
+    assert found["choices"][0]["message"] == {"role": "assistant", "content": "A cup."}
+    assert found["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_a_call_in_the_answer_comes_back_as_a_call(folder: Path) -> None:
+    room = await room_that_says(f"Let me see.\n{CALL}\n{CALL}", folder)
+    found = await ask(room, n=2, logprobs=True)
+    for choice in found["choices"]:
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["content"] == "Let me see."
+        calls = choice["message"]["tool_calls"]
+        assert [(c["type"], c["function"]["name"]) for c in calls] == [("function", "look")] * 2
+        assert json.loads(calls[0]["function"]["arguments"]) == {"at": "fridge"}
+        assert "".join(t["token"] for t in choice["logprobs"]["content"]).count("look") == 2
+    ids = [c["id"] for choice in found["choices"] for c in choice["message"]["tool_calls"]]
+    assert len(set(ids)) == 4
+
+
+async def test_a_call_that_fills_the_answer_leaves_no_text(folder: Path) -> None:
+    room = await room_that_says(CALL.removesuffix("\n</tool_call>"), folder)
+    message = (await ask(room))["choices"][0]["message"]
+    assert message["content"] is None
+    assert len(message["tool_calls"]) == 1
+
+
+async def test_an_answer_that_was_cut_off_says_so_and_not_that_it_calls(folder: Path) -> None:
+    room = await room_that_says(f"{CALL} and then more", folder)
+    length = len(room.fence.renderer.encode_text(f"{CALL} and"))
+    choice = (await ask(room, max_tokens=length))["choices"][0]
+    assert (choice["finish_reason"], len(choice["message"]["tool_calls"])) == ("length", 1)
+
+
+async def test_a_streamed_call_comes_whole_and_nothing_of_it_as_text(folder: Path) -> None:
+    room = await room_that_says(f"Let me see < it.\n{CALL}", folder)
+    async with room.client() as client:
+        response = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert lines.pop() == "[DONE]"
+    choices = [json.loads(line)["choices"][0] for line in lines]
+    text = [c["delta"].get("content", "") for c in choices]
+    assert "".join(text) == "Let me see < it."
+    assert len([piece for piece in text if piece]) > 3, "the text comes as it is written"
+    (calls,) = [c["delta"]["tool_calls"] for c in choices if "tool_calls" in c["delta"]]
+    assert [(c["index"], c["function"]["name"]) for c in calls] == [(0, "look")]
+    assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>{not json}</tool_call>",
+        '<tool_call>{"name": "burn", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "look", "arguments": "fridge"}</tool_call>',
+        '<tool_call>["look"]</tool_call>',
+        '{"name": "look", "arguments": {}}',
+        "<tool_call>" + "[" * 3000,
+    ],
+)
+def test_what_is_no_call_of_a_given_tool_stays_text(text: str) -> None:
+    assert said(text, ["look"]) == said(text, [])
+    assert said(text, ["look"]).text == text
+
+
+async def test_tools_that_may_not_be_called_are_not_shown(folder: Path) -> None:
+    room = await room_that_says(CALL, folder)
+    choice = (await ask(room, tool_choice="none"))["choices"][0]
+    assert choice["message"] == {"role": "assistant", "content": CALL}
+    assert "Tools" not in shown(room)[0]
+
+
+DEEP: dict[str, Any] = {}
+for _ in range(700):
+    DEEP = {"a": DEEP}
+
+
+@pytest.mark.parametrize(
+    ("extra", "sentence"),
+    [
+        ({"tool_choice": "required"}, "tool_choice: given 'required', expected auto or none"),
+        ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, "expected auto or none"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls = false"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "look", "parameters": DEEP}}]}, "nested too deep"),
+        ({"messages": [{"role": "assistant", "content": ""}, {"role": "user"}]}, "content: given none"),
+        (
+            {"messages": [{"role": "user", "content": "", "tool_calls": [{"function": {"name": "look"}}]}]},
+            "tool_calls: given by user",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "{"}}]}]},
+            "the arguments of look are '{', expected JSON",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+            "given tools and images",
+        ),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_done_with_tools_is_refused_with_what_was_expected(
+    folder: Path, extra: dict[str, Any], sentence: str
+) -> None:
+    room = await room_that_says(CALL, folder)
+    found = await ask(room, **extra)
+    assert (found["code"], found["type"]) == (422, "urn:triforge:input"), found
+    assert sentence in found["detail"]
+
+
+async def test_a_model_whose_template_shows_no_tools_is_not_asked(make_room: MakeRoom) -> None:
+    room = make_room(FakeEngine())
+    await room.start()
+    found = await ask(room)
+    assert (found["code"], found["type"]) == (422, "urn:triforge:input")
+    assert "the chat template of the model that serves shows none" in found["detail"]
+
+
+PIECES = st.sampled_from(["a", " ", "\n", "<", "tool_call>", "</tool_call>", CALL, "<tool_call>", "{"])  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=8).map("".join))
+def test_text_that_was_told_is_never_taken_back(text: str) -> None:
+    whole = said(text, ["look"]).text
+    told = [begun(text[:end], ["look"]) for end in range(len(text) + 1)]
+    assert all(later.startswith(earlier) for earlier, later in zip(told, [*told[1:], whole]))  # noqa: B905
