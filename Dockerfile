@@ -29,11 +29,13 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
     TOKENIZERS_PARALLELISM=false \
     TRIFORGE_HOST=0.0.0.0
 # The official image has no compiled standard library, and a read-only container can keep none: each start and each health
-# check would compile it again.
+# check would compile it again. Packages are compiled by all cores, where pip takes one; what is no Python of this version
+# (templates, tests of other versions) is passed over, as pip does.
 RUN python -m compileall -q -x '/(test|tests|idlelib|lib2to3|turtledemo|ensurepip)/' \
       "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
  && printf '#!/bin/sh\nexec python -m triforge "$@"\n' > /usr/local/bin/triforge \
- && chmod 755 /usr/local/bin/triforge \
+ && printf '#!/bin/sh\npython -m compileall -q -j 0 /opt/triforge/lib > /dev/null || true\n' > /usr/local/bin/compile-packages \
+ && chmod 755 /usr/local/bin/triforge /usr/local/bin/compile-packages \
  && groupadd --gid 10001 triforge \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp triforge \
  && install -d -o 10001 -g 10001 /app /data /data/artifacts /models
@@ -54,7 +56,8 @@ COPY deploy/wheels/ /wheels/
 COPY constraints.txt ./
 COPY --from=requirements /app/core.txt ./
 RUN python -m venv /opt/triforge \
- && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r core.txt ${EXTRA_PACKAGES}
+ && pip install --no-compile ${PIP_ARGS} --find-links /wheels -c constraints.txt -r core.txt ${EXTRA_PACKAGES} \
+ && compile-packages
 
 # ---------------------------------------------------------------- code
 FROM base AS room
@@ -120,8 +123,9 @@ FROM core-dependencies AS torch-dependencies
 ARG PIP_ARGS=""
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 COPY --from=requirements /app/torch.txt ./
-RUN pip install ${PIP_ARGS} --find-links /wheels --extra-index-url "${TORCH_INDEX_URL}" -c constraints.txt torch \
- && pip install ${PIP_ARGS} --find-links /wheels -c constraints.txt -r torch.txt
+RUN pip install --no-compile ${PIP_ARGS} --find-links /wheels --extra-index-url "${TORCH_INDEX_URL}" -c constraints.txt torch \
+ && pip install --no-compile ${PIP_ARGS} --find-links /wheels -c constraints.txt -r torch.txt \
+ && compile-packages
 
 FROM base AS torch-room
 COPY --from=torch-dependencies /opt/triforge /opt/triforge

@@ -1,26 +1,31 @@
 #!/usr/bin/env bash
-# Write .env for docker compose: fresh secrets and the profile. An existing file is left as it is.
+# Write .env for docker compose: fresh secrets and the profile. What an existing file has is left as it is; what it lacks is added.
 #
 #   scripts/write_env.sh [FILE]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 FILE="${1:-.env}"
-
-if [[ -e "$FILE" ]]; then
-  echo "env: $FILE exists and is kept; delete it for new secrets (PostgreSQL keeps the old password in its volume)"
-  exit 0
-fi
+SECRETS=(POSTGRES_PASSWORD TRIFORGE_API_KEY TRIFORGE_ADMIN_API_KEY TRIFORGE_SERVICE_SECRET GRAFANA_PASSWORD)
 
 secret() { head -c 24 /dev/urandom | od -An -tx1 | tr -d ' \n'; }
 
 umask 077
-cat > "$FILE" <<END
+if [[ ! -e "$FILE" ]]; then
+  cat > "$FILE" <<END
 # Secrets of this deployment; not for the repository.
-POSTGRES_PASSWORD=$(secret)
-TRIFORGE_API_KEY=$(secret)
-TRIFORGE_ADMIN_API_KEY=$(secret)
-TRIFORGE_SERVICE_SECRET=$(secret)
-# cpu: local engines and CPU learners; gpu: SGLang and CUDA learners
+# cpu: local engines and CPU learners; gpu: SGLang and CUDA learners; add watch for Grafana (cpu,watch)
 COMPOSE_PROFILES=cpu
 END
-echo "env: wrote $FILE"
+fi
+[[ -z "$(tail -c 1 "$FILE")" ]] || echo >> "$FILE"
+added=()
+for name in "${SECRETS[@]}"; do
+  grep -q "^$name=" "$FILE" && continue
+  echo "$name=$(secret)" >> "$FILE"
+  added+=("$name")
+done
+if ((${#added[@]})); then
+  echo "env: wrote ${added[*]} to $FILE"
+else
+  echo "env: $FILE has all it needs and is kept; delete it for new secrets (PostgreSQL keeps the old password in its volume)"
+fi

@@ -1,47 +1,37 @@
 """`make compose-test`: the whole stack in containers, and what it survives.
 
 Starts a Docker engine of its own where none runs (as root; nothing is installed), makes the base images from Debian's
-packages where they cannot be pulled, builds, brings the stack up, plays a pool to its end, and then kills, cuts off and
-restarts one container after another while runs go on. What lasts is read at the end: every group accounted for, nothing
-trained twice, versions growing and unmixed, runs finished. Everything is stopped and removed, whatever happens.
+packages where they cannot be pulled, builds, brings the stack up, has the README's lines submit a pool and watch a run to its
+end, and then kills, cuts off and restarts one container after another while runs go on. What lasts is read at the end: every group accounted for, nothing
+trained twice, versions growing and unmixed, runs finished. Then the stack is backed up while it trains, deleted and restored
+with the operators' own commands, and plays programs of a model with docker-compose.code.yml. Everything is stopped and
+removed, whatever happens; the record is written as it goes (`--report` prints the newest).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scripts.compose_test.calling import ROOT, Tell
+from scripts.compose_test import readme
+from scripts.compose_test.calling import ROOT
 from scripts.compose_test.engine import Docker, docker_engine
-from scripts.compose_test.faults import Course, Outcome, faults
-from scripts.compose_test.images import fetch_wheels, have_base_images, lay_out
+from scripts.compose_test.faults import Course, Limits, faults
+from scripts.compose_test.images import fetch_debian, fetch_wheels, have_base_images, lay_out
+from scripts.compose_test.record import Record, new_path, newest, story
+from scripts.compose_test.recovery import lose_everything
 from scripts.compose_test.stack import Stack
-from scripts.compose_test.table import check_table, fault_table, machine, totals_line
+from scripts.compose_test.table import failures, machine, report
 from scripts.compose_test.verdicts import judge, totals
+from scripts.compose_test.wheels import wheel_server
 from triforge.errors import TriforgeError
-
-POOL: dict[str, Any] = {
-    "name": "kitchen",
-    "environment": "household",
-    "generate": {
-        "count": 64, "heldout": 8, "seed": 7,
-        "options": {
-            "receptacles": [4, 6], "distractors": [1, 3], "lamps": 0.0, "horizon": 14,
-            "goals": ["place", "clean", "heat", "cool"],
-            "objects": ["mug", "plate", "apple", "potato", "cup", "egg", "tomato", "bowl"],
-            "kinds": ["cabinet", "drawer", "fridge", "microwave", "sinkbasin", "countertop", "shelf", "diningtable"],
-        },
-    },
-}  # fmt: skip
 
 
 def run_config(steps: int) -> dict[str, Any]:
@@ -52,28 +42,30 @@ def run_config(steps: int) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     """Test, clean up; returns the exit status."""
     options = _options(arguments)
-    started = time.monotonic()
-
-    def tell(text: str) -> None:
-        sys.stdout.write(f"[{time.monotonic() - started:5.0f} s] {text}\n")
-        sys.stdout.flush()
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up, as Ctrl-C does
     folder = options.folder.resolve()
+    if options.report:
+        return _tell_newest(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with docker_engine(folder / "engine", tell) as docker:
-            report = _test(docker, folder, options, tell)
-    except TriforgeError as error:
-        tell(f"failed: {error.detail}")
-        return 1
-    except KeyboardInterrupt:
-        tell("interrupted; everything was stopped")
-        return 130
-    finally:
-        if not options.keep:
-            shutil.rmtree(folder / "engine", ignore_errors=True)
-    return _tell_report(report, folder, tell)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up, as Ctrl-C does
+    with contextlib.closing(Record(new_path(folder))) as record:
+        try:
+            if options.fetch:
+                fetch_debian(folder, record.tell)
+                fetch_wheels(folder, record.tell)
+                return 0
+            with docker_engine(folder / "engine", record.tell) as docker:
+                _test(docker, folder, options, record)
+            record.note("ended")
+        except TriforgeError as error:
+            record.tell(f"failed: {error.detail}")
+            record.note("ended", failed=error.detail)
+        except KeyboardInterrupt:
+            record.tell("interrupted; everything was stopped")
+            record.note("ended", failed="interrupted")
+        finally:
+            if not options.keep:
+                shutil.rmtree(folder / "engine", ignore_errors=True)
+    return _tell_newest(folder)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -82,51 +74,68 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--folder", type=Path, default=ROOT / "var" / "compose-test", help="engine, base image, wheels, logs, result")  # fmt: skip
-    parser.add_argument("--steps", type=int, default=20, help="steps of each run (default 20)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "var" / "compose-test", help="engine, base image, wheels, logs, records")  # fmt: skip
+    parser.add_argument(
+        "--steps", type=int, default=12, help="steps of each run under fire (default 12)"
+    )
     parser.add_argument("--only", nargs="*", default=None, metavar="SERVICE", help="strike these services alone; none: no faults")  # fmt: skip
+    parser.add_argument("--parts", nargs="*", default=["restore", "programs"], help="what follows the faults (default: restore programs)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="of the moments at which faults strike")
-    parser.add_argument("--limit", type=float, default=180.0, metavar="SECONDS", help="longest recovery from one fault")  # fmt: skip
+    parser.add_argument("--limit", type=float, default=180.0, metavar="SECONDS", help="longest recovery from the death of one container")  # fmt: skip
     parser.add_argument("--end", type=float, default=900.0, metavar="SECONDS", help="longest undisturbed run")  # fmt: skip
     parser.add_argument("--no-build", action="store_true", help="take the images that a test with --keep has built")  # fmt: skip
     parser.add_argument("--keep", action="store_true", help="leave images in the engine's folder for the next time")  # fmt: skip
+    parser.add_argument("--fetch", action="store_true", help="only download what a machine without a registry needs; start nothing")  # fmt: skip
+    parser.add_argument("--report", action="store_true", help="only print what the newest record says")  # fmt: skip
     return parser.parse_args(arguments)
 
 
-def _test(docker: Docker, folder: Path, options: argparse.Namespace, tell: Tell) -> dict[str, Any]:
-    """Everything between the engine's start and its end; the report."""
-    stand_ins = have_base_images(docker, folder, tell)
-    stack = Stack(docker, folder, offline=stand_ins, tell=tell)
-    built_s = 0.0 if options.no_build else _build(stack, folder, offline=stand_ins, tell=tell)
-    report: dict[str, Any] = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "stand_ins": stand_ins,
-        "images_mb": stack.image_sizes(),
-        "build_s": round(built_s, 1),
-    }
-    with _standing(stack, folder, tell):
-        tell("models: from the cache" if stack.take_models() else "models: the stack makes them")
-        report["up_s"] = round(stack.up(), 1)
-        tell(f"all healthy after {report['up_s']} s: {', '.join(stack.services())}")
-        report |= _disturb(stack, options, tell)
-    return report
+def _test(docker: Docker, folder: Path, options: argparse.Namespace, record: Record) -> None:
+    """Everything between the engine's start and its end."""
+    stand_ins = have_base_images(docker, folder, record.tell)
+    version = docker("version", "--format", "Docker {{.Server.Version}}").strip()
+    record.note("begun", machine=machine(), docker=version, stand_ins=stand_ins)
+    stack = Stack(docker, folder, record.tell)
+    built_s = 0.0 if options.no_build else _build(stack, docker, folder, record, offline=stand_ins)
+    record.note("built", took_s=round(built_s, 1), images_mb=stack.image_sizes())
+    with _standing(stack, folder, record):
+        record.tell("models: from the cache" if stack.take_models() else "models: the stack makes them")  # fmt: skip
+        up_s = round(stack.up(), 1)
+        record.note("up", took_s=up_s, services=stack.services())
+        record.tell(f"all healthy after {up_s} s: {', '.join(stack.services())}")
+        course = _disturb(stack, options, record, up_s=up_s)
+        if "restore" in options.parts:
+            _restore(stack, course, folder, options, record)
+        if "programs" in options.parts:
+            _programs(stack, folder, options, record)
 
 
-def _build(stack: Stack, folder: Path, *, offline: bool, tell: Tell) -> float:
-    laid = lay_out(fetch_wheels(folder, tell)) if offline else []
-    try:
-        tell("building the images")
-        seconds = stack.build()
-    finally:
-        for path in laid:
-            path.unlink(missing_ok=True)
-    tell(f"built in {seconds:.0f} s: {stack.image_sizes()} MB")
+def _build(stack: Stack, docker: Docker, folder: Path, record: Record, *, offline: bool) -> float:
+    """Build the images; where there is no index, with wheels from the engine's bridge, or else from the build's own folder."""
+    wheels = fetch_wheels(folder, record.tell) if offline else folder
+    record.tell("building the images")
+    if not offline:
+        seconds = stack.build("")
+    else:
+        try:
+            with wheel_server(docker, wheels) as pip_args:
+                seconds = stack.build(pip_args)
+        except OSError as error:
+            record.tell(
+                f"wheels cannot be served to the builder ({error}); they go with each build"
+            )
+            laid = lay_out(wheels)
+            try:
+                seconds = stack.build("--no-index")
+            finally:
+                for path in laid:
+                    path.unlink(missing_ok=True)
+    record.tell(f"built in {seconds:.0f} s: {stack.image_sizes()} MB")
     return seconds
 
 
 @contextlib.contextmanager
-def _standing(stack: Stack, folder: Path, tell: Tell) -> Iterator[None]:
+def _standing(stack: Stack, folder: Path, record: Record) -> Iterator[None]:
     """The project's containers and volumes are there for the body, and gone afterwards; their output is kept."""
     stack.down()  # of a test that was killed
     try:
@@ -136,50 +145,81 @@ def _standing(stack: Stack, folder: Path, tell: Tell) -> Iterator[None]:
             stack.logs(folder / "stack.log")
         finally:
             stack.down()
-            tell(f"containers and volumes are removed; their output: {folder / 'stack.log'}")
+            record.tell(f"containers and volumes are removed; their output: {folder / 'stack.log'}")
 
 
-def _disturb(stack: Stack, options: argparse.Namespace, tell: Tell) -> dict[str, Any]:
-    """One run in peace, then runs under fire; what came of it."""
-    config = run_config(options.steps)
+def _disturb(stack: Stack, options: argparse.Namespace, record: Record, *, up_s: float) -> Course:
+    """One run in peace, then runs under fire, and what came of it."""
     stack.take_key()
-    stack.post("pools", "/v1/pools", POOL)
-    course = Course(stack, POOL["name"], config, seed=options.seed, limit_s=options.limit, tell=tell)  # fmt: skip
-    began = time.monotonic()
-    course.begin()
-    quiet = course.end(within_s=options.end)
-    quiet_s = round(time.monotonic() - began, 1)
-    tell(f"a run of {options.steps} steps in peace: {quiet['status']} after {quiet_s} s")
+    took_s = stack.by_hand(within_s=options.end)
+    (quiet,) = [run for run in stack.get("runs", "/v1/runs") if run["name"] == readme.RUN]
+    record.note("peace", took_s=took_s, status=quiet["status"], steps=quiet["steps"])
+    record.tell(f"the README's lines: a run of {quiet['steps']} steps is {quiet['status']} after {took_s} s")  # fmt: skip
+    limits = Limits.of(options.limit, up_s=up_s)
+    course = Course(stack, readme.POOL, run_config(options.steps), seed=options.seed, limits=limits, record=record)  # fmt: skip
     chosen = [f for f in faults(stack.services()) if options.only is None or f.service in options.only]  # fmt: skip
     for fault in chosen:
         course.strike(fault)
     course.recover()
+    quiet_since = max([stack.started_at(stack.services()), *(o.at for o in course.outcomes)])
     last = course.end(within_s=options.end)
-    tell(f"the last run is {last['status']} at step {last['step']}")
-    facts = course.settled_facts(within_s=options.limit)
-    return {
-        "quiet_run_s": quiet_s,
-        "faults": [outcome.document() for outcome in course.outcomes],
-        "checks": judge(facts),
-        "totals": totals(facts),
-    }
+    record.tell(f"the last run is {last['status']} at step {last['step']}")
+    facts = course.settled_facts(within_s=limits.one_s)
+    record.note("checks", checks=judge(facts, quiet_since=quiet_since), totals=totals(facts), unacknowledged=facts["unacknowledged"])  # fmt: skip
+    stack.logs(stack.folder / "stack-faults.log")
+    return course
 
 
-def _tell_report(report: dict[str, Any], folder: Path, tell: Tell) -> int:
-    path = folder / "result.json"
-    path.write_text(json.dumps(report, indent=2) + "\n")
-    outcomes = [Outcome(**entry) for entry in report["faults"]]
-    wrong = any(report["checks"].values()) or not all(o.recovered for o in outcomes)
-    lines = [
-        f"{report['at']}, {report['machine']}; built in {report['build_s']:.0f} s, healthy after {report['up_s']:.0f} s, "
-        f"a run in peace {report['quiet_run_s']:.0f} s",
-        fault_table(outcomes),
-        check_table(report["checks"]),
-        totals_line(report["totals"]),
-    ]
-    sys.stdout.write("\n\n".join(["", *lines, ""]))
-    tell(f"{'FAILED' if wrong else 'passed'}; everything in {path}")
-    return int(wrong)
+def _restore(
+    stack: Stack, course: Course, folder: Path, options: argparse.Namespace, record: Record
+) -> None:
+    """Back up, lose everything, restore."""
+    record.tell("backup while a run trains, everything deleted, restore")
+    said, facts = lose_everything(stack, course, folder, within_s=options.end)
+    quiet_since = stack.started_at(stack.services())
+    record.note("restored", **said, checks=judge(facts, quiet_since=quiet_since), totals=totals(facts))  # fmt: skip
+    record.tell(f"restored: {said}")
+
+
+def _programs(stack: Stack, folder: Path, options: argparse.Namespace, record: Record) -> None:
+    """A fresh stack with the file for programs."""
+    from scripts.compose_test import programs  # makes a model: torch
+
+    record.tell("programs of a model, with docker-compose.code.yml")
+    stack.wipe()
+    programs.lay_ready(stack, folder)
+    up_s = round(stack.up(), 1)
+    stack.take_key()
+    stack.post("pools", "/v1/pools", programs.DRAWN)
+    stack.post("pools", "/v1/pools", programs.POOL)
+    began = time.monotonic()
+    limits = Limits.of(options.limit, up_s=up_s)
+    course = Course(stack, programs.POOL["name"], {}, seed=options.seed, limits=limits, record=record)  # fmt: skip
+    run = course.begin()
+    last = course.end(within_s=options.end)
+    run_s = round(time.monotonic() - began, 1)
+    wrong = [f"the run is {last['status']}: {last['reason']}"] if last["status"] != "finished" else []  # fmt: skip
+    if not wrong:
+        stack.save("runs", f"/v1/runs/{run}/export", folder / "programs.parquet")
+        steps: list[dict[str, Any]] = stack.get("runs", f"/v1/runs/{run}/steps")
+        wrong = programs.wrong_with(steps[1:], folder / "programs.parquet")
+    record.note("programs", up_s=up_s, run_s=run_s, wrong=wrong)
+    record.tell(f"programs: {wrong or 'as expected'} after {run_s} s")
+
+
+def _tell_newest(folder: Path) -> int:
+    """Print what the newest record says; 1 unless it is that of a whole test that passed."""
+    path = newest(folder)
+    if path is None:
+        sys.stdout.write(f"no record in {folder}\n")
+        return 1
+    told = story(path)
+    wrong = failures(told)
+    if ended := told.get("ended", {"failed": "it was killed"}).get("failed"):
+        wrong.insert(0, ended)
+    verdict = "\n".join(["FAILED", *wrong]) if wrong else "passed"
+    sys.stdout.write(f"\n{report(told)}\n\n{verdict}; the record: {path}\n")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ nothing through the code that wrote it, but for the tables' definitions.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +21,23 @@ import redis
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from triforge.queues import QUEUES
-from triforge.store.tables import Base, MeasurementRow, PlanRow, RunRow, StepRow, WeightsRow
+from triforge.queues import ADAPT_QUEUE, JUDGE_QUEUE, QUEUES, outcome_errand, unit_tests_id
+from triforge.store.tables import (
+    Base,
+    MeasurementRow,
+    PlanRow,
+    ProposalRow,
+    RunRow,
+    StepRow,
+    TaskRow,
+    WeightsRow,
+)
 
 COLUMNS = (
     "run_id", "step", "group_id", "trajectory_id", "step_index", "policy_versions", "outcome", "outcome_error",
     "successes", "measured", "weight", "reason", "votes",
 )  # fmt: skip
+TASK, PROPOSAL = ("id", "slot", "version", "split", "position"), ("slot",)
 
 
 def main() -> None:
@@ -34,19 +47,63 @@ def main() -> None:
     with Session(create_engine(os.environ["TRIFORGE_DATABASE_URL"])) as session:
         runs = session.scalars(select(RunRow).order_by(RunRow.created_at)).all()
         found = [rows_of(session, run) | files_of(root, run.id) for run in runs]
-    errands = [text for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
-    taken = broker.hvals(
-        "unacked"
-    )  # also by workers that died: they come again, and find the work done
+    errands = [str(text) for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
+    taken = deliveries(broker)
     outcomes = broker.zrange("tf:outcomes", 0, -1)  # of groups that adaptation has not dealt with
     for run in found:
         name = run["run"]["id"]
         run["outcomes"] = sum(name in group for group in outcomes)
         keys = list(broker.scan_iter(match=f"*{name}*", count=1000))
         run["keys"] = {key: broker.ttl(key) for key in keys}
-        run["errands"] = sum(name in text for text in [*errands, *taken])
-    facts = {"runs": found, "errands": len(errands), "unacknowledged": len(taken)}
+        run["errands"] = sum(errand_of(text)["run_id"] == name for text in errands)
+    facts = {"runs": found, "errands": len(errands), "unacknowledged": taken}
     sys.stdout.write(json.dumps(facts) + "\n")
+
+
+def errand_of(message: str) -> dict[str, str]:
+    """Which errand a message in a queue is: its queue, run, group, its own name, by which it is leased, and when it is due."""
+    document = json.loads(message)
+    arguments, *_ = json.loads(base64.b64decode(document["body"]))
+    errand: dict[str, Any] = json.loads(arguments[0])
+    queue = str(document["properties"]["delivery_info"]["routing_key"])
+    group, trajectory = str(errand["group_id"]), errand.get("trajectory_id")
+    name = outcome_errand(group) if queue == ADAPT_QUEUE else group
+    if queue == JUDGE_QUEUE:
+        name = str(trajectory or unit_tests_id(group))
+    due = str((document.get("headers") or {}).get("eta") or "")
+    return {"queue": queue, "run_id": str(errand["run_id"]), "group_id": group, "errand": name, "due": due}  # fmt: skip
+
+
+def deliveries(broker: Any) -> list[dict[str, Any]]:
+    """What workers have taken and not acknowledged: which errand, when (seconds since 1970), and how it stands.
+
+    The broker keeps such a delivery for an hour after whoever took it has died, or has lost its connection; then it comes
+    again. `dealt with`, `settled`, `ended`, `judged`: the work is done, and who takes it then drops it. `held`: somebody is
+    at it. `put off`: a worker keeps it until it is due. `open`: it is still to be done.
+    """
+    found = []
+    for tag, at in broker.zrange("unacked_index", 0, -1, withscores=True):
+        kept = broker.hget("unacked", tag)
+        if kept is not None:  # else acknowledged meanwhile
+            errand = errand_of(json.dumps(json.loads(kept)[0]))
+            found.append({**errand, "at": at, "state": state_of(broker, errand)})
+    return found
+
+
+def state_of(broker: Any, errand: Mapping[str, str]) -> str:
+    """See `deliveries`."""
+    group, name = errand["group_id"], errand["errand"]
+    if broker.exists(f"tf:lease:{name}"):
+        return "held"
+    if errand["due"] and datetime.fromisoformat(errand["due"]) > datetime.now(UTC):
+        return "put off"
+    if errand["queue"] == ADAPT_QUEUE:
+        return "open" if broker.zscore("tf:outcomes", group) is not None else "dealt with"
+    if broker.exists(f"tf:settled:{group}"):
+        return "settled"
+    if broker.exists(f"tf:ended:{errand['run_id']}"):
+        return "ended"
+    return "judged" if broker.hexists(f"tf:votes:{group}", name) else "open"
 
 
 def rows_of(session: Session, run: RunRow) -> dict[str, Any]:
@@ -55,18 +112,27 @@ def rows_of(session: Session, run: RunRow) -> dict[str, Any]:
     plans = select(PlanRow).where(PlanRow.run_id == run.id, PlanRow.kind == "train").order_by(PlanRow.step)  # fmt: skip
     weights = select(WeightsRow).where(WeightsRow.run_id == run.id).order_by(WeightsRow.role, WeightsRow.version)  # fmt: skip
     counted = select(MeasurementRow).where(MeasurementRow.run_id == run.id)
+    tasks = select(TaskRow).where(TaskRow.pool_id == run.pool_id)
+    proposals = select(ProposalRow).where(ProposalRow.pool_id == run.pool_id)
     return {
         "run": row(run),
         "steps": [row(found) for found in session.scalars(steps)],
         "plans": [row(found) for found in session.scalars(plans)],
         "weights": [row(found) for found in session.scalars(weights)],
         "measurements": [row(found) for found in session.scalars(counted)],
+        "tasks": [of(row(found), TASK) for found in session.scalars(tasks)],
+        "proposals": [of(row(found), PROPOSAL) for found in session.scalars(proposals)],
     }
 
 
 def row(found: Base) -> dict[str, Any]:
     """A row by its columns."""
     return {column.name: getattr(found, column.name) for column in found.__table__.columns}
+
+
+def of(found: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Some columns of a row, and its state."""
+    return {name: found[name] for name in columns} | {"standing": found["state"]}
 
 
 def files_of(root: Path, run: str) -> dict[str, Any]:

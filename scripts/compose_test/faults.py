@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scripts.compose_test.calling import Tell
+from scripts.compose_test.record import Record
 from scripts.compose_test.stack import Stack, patiently
 from triforge.errors import UnavailableError
 
@@ -35,6 +35,24 @@ class Fault:
     restarts: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that the stack may take to get over a fault.
+
+    Attributes:
+        one_s: over one that hit one container.
+        all_s: over the death of all of them.
+    """
+
+    one_s: float
+    all_s: float
+
+    @classmethod
+    def of(cls, one_s: float, *, up_s: float) -> Limits:
+        """What is killed at once starts at once: twice what the same stack took to come up in order, and no less than for one."""
+        return cls(one_s, max(one_s, 2 * up_s))
+
+
 @dataclass(slots=True)
 class Outcome:
     """What came of a fault; seconds count from the moment it struck (for a cut line, from when it was mended)."""
@@ -43,6 +61,8 @@ class Outcome:
     service: str
     run: str
     at_step: int
+    limit_s: float
+    at: float = 0.0  # when it was over, in seconds since 1970
     well_s: float | None = None  # until the container was healthy again
     step_s: float | None = None  # until the run had committed a further step, or ended
 
@@ -112,30 +132,32 @@ class Course:
         pool: what the runs play.
         config: of each run.
         seed: of the moments.
-        limit_s: how long the stack may take to get over one fault.
-        tell: says what is being done.
+        limits: how long the stack may take to get over a fault.
+        record: takes each outcome as it comes to be known.
     """
 
     def __init__(
-        self, stack: Stack, pool: str, config: dict[str, Any], *, seed: int, limit_s: float, tell: Tell
+        self, stack: Stack, pool: str, config: dict[str, Any], *, seed: int, limits: Limits, record: Record
     ) -> None:  # fmt: skip
-        self._stack, self._pool, self._config, self._tell = stack, pool, config, tell
-        self._random, self._limit_s = random.Random(seed), limit_s  # noqa: S311 (no secret)
+        self._stack, self._pool, self._config = stack, pool, config
+        self._record, self._tell = record, record.tell
+        self._random, self._limits = random.Random(seed), limits  # noqa: S311 (no secret)
         self._run = ""
         self.outcomes: list[Outcome] = []
         self._sick: list[
             tuple[Outcome, float, dict[str, str]]
         ] = []  # with the moment and what it was before
 
-    def begin(self) -> None:
-        """Submit a run."""
+    def begin(self) -> str:
+        """Submit a run; returns its id."""
         body = {"pool": self._pool, "name": "compose test", "config": self._config}
         key = uuid.uuid4().hex  # an answer that gets lost makes no second run
         made = patiently(
-            lambda: self._stack.post("runs", "/v1/runs", body, key=key), within_s=self._limit_s
+            lambda: self._stack.post("runs", "/v1/runs", body, key=key), within_s=self._limits.all_s
         )
         self._run = made["id"]
         self._tell(f"run {self._run} begins")
+        return self._run
 
     def strike(self, fault: Fault) -> None:
         """Wait for a moment inside of a step, strike, and wait until a further step is committed.
@@ -144,7 +166,7 @@ class Course:
         hits the same container, or all.
         """
         self._await_health(fault.service)
-        self._under_way()
+        self.under_way()
         time.sleep(self._random.uniform(0.0, 3.0))
         hit = self._stack.services() if not fault.service else [fault.service]
         began = {name: s["StartedAt"] for name, s in self._stack.states(hit).items()}
@@ -154,16 +176,22 @@ class Course:
         fault.strike(self._stack)
         if not fault.restarts:
             struck = time.monotonic()
-        outcome = Outcome(fault.what, fault.service, self._run, at_step)
+        limit_s = self._limits.one_s if fault.service else self._limits.all_s
+        outcome = Outcome(fault.what, fault.service, self._run, at_step, limit_s, time.time())
         self.outcomes.append(outcome)
+        self._note(outcome)
         self._sick.append((outcome, struck, before))
         step_before = max(at_step, self._step())
-        while time.monotonic() - struck < self._limit_s and outcome.step_s is None:
+        while time.monotonic() - struck < limit_s and outcome.step_s is None:
             if self._step() > step_before:
                 outcome.step_s = round(time.monotonic() - struck, 1)
             self._look()
             time.sleep(_POLL_S)
         self._tell(f"{fault.what} {fault.service}: next step after {outcome.step_s} s")
+        self._note(outcome)
+
+    def _note(self, outcome: Outcome) -> None:
+        self._record.note("fault", number=self.outcomes.index(outcome), outcome=outcome.document())
 
     def recover(self) -> None:
         """Wait until every container that was hit is healthy again, or its time is over."""
@@ -183,7 +211,8 @@ class Course:
             if self._well(before):
                 outcome.well_s = seconds
                 self._tell(f"{outcome.what} {outcome.service}: healthy after {seconds} s")
-            if outcome.well_s is not None or seconds > self._limit_s:
+                self._note(outcome)
+            if outcome.well_s is not None or seconds > outcome.limit_s:
                 self._sick.remove(sick)
 
     def end(self, *, within_s: float) -> dict[str, Any]:
@@ -199,13 +228,14 @@ class Course:
         """What lasts, once nothing is queued any more (the adaptation counts after a step) or the time is over."""
         deadline = time.monotonic() + within_s
         while True:
-            facts = patiently(self._stack.facts, within_s=self._limit_s)
+            facts = patiently(self._stack.facts, within_s=self._limits.all_s)
             busy = facts["errands"] + sum(run["outcomes"] for run in facts["runs"])
+            busy += sum(taken["state"] in ("held", "put off") for taken in facts["unacknowledged"])
             if not busy or time.monotonic() > deadline:
                 return facts
             time.sleep(_POLL_S)
 
-    def _under_way(self) -> None:
+    def under_way(self) -> None:
         """Wait until the run is at a step of its own and not at its end; a new one if the last has ended."""
         while True:
             run = self._ask() if self._run else None
@@ -216,7 +246,7 @@ class Course:
             time.sleep(_POLL_S)
 
     def _ask(self) -> dict[str, Any]:
-        found: dict[str, Any] = patiently(lambda: self._stack.get("runs", f"/v1/runs/{self._run}"), within_s=self._limit_s)  # fmt: skip
+        found: dict[str, Any] = patiently(lambda: self._stack.get("runs", f"/v1/runs/{self._run}"), within_s=self._limits.all_s)  # fmt: skip
         return found
 
     def _step(self) -> int:

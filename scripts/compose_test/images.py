@@ -64,28 +64,37 @@ def _pulled(docker: Docker, image: str, tell: Tell) -> bool:
 
 
 def _make_debian(docker: Docker, folder: Path, tell: Tell) -> None:
-    """A minimal Debian with the packages that all stand-ins need; its archive is kept in the folder."""
-    if docker.has(_DEBIAN):
-        return
+    """A minimal Debian with the packages that all stand-ins need."""
+    if not docker.has(_DEBIAN):
+        docker("import", str(fetch_debian(folder, tell)), _DEBIAN, timeout_s=_MAKE_S)
+
+
+def fetch_debian(folder: Path, tell: Tell) -> Path:
+    """The archive that stand-ins are made of; one that is in the folder is kept.
+
+    Raises:
+        UnavailableError: debootstrap is not installed or has failed.
+    """
     archive = folder / "debian.tar"
-    if not archive.is_file():
-        if shutil.which("debootstrap") is None:
-            raise UnavailableError(
-                "base images can neither be pulled nor made. As root: apt-get install -y --no-install-recommends debootstrap"
-            )
-        tell("making a base image from Debian's packages with debootstrap; this takes minutes")
-        root = folder / "rootfs"
+    if archive.is_file():
+        return archive
+    if shutil.which("debootstrap") is None:
+        raise UnavailableError(
+            "base images can neither be pulled nor made. As root: apt-get install -y --no-install-recommends debootstrap"
+        )
+    tell("making a base image from Debian's packages with debootstrap; this takes minutes")
+    root = folder / "rootfs"
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        include = f"--include={_PACKAGES}"
+        call(["debootstrap", "--variant=minbase", include, "bookworm", str(root)], timeout_s=_MAKE_S)  # fmt: skip
+        shutil.rmtree(root / "var" / "cache" / "apt" / "archives", ignore_errors=True)
+        part = archive.with_suffix(".part")
+        call(["tar", "-C", str(root), "-cf", str(part), "."], timeout_s=_MAKE_S)
+        part.replace(archive)
+    finally:
         shutil.rmtree(root, ignore_errors=True)
-        try:
-            include = f"--include={_PACKAGES}"
-            call(["debootstrap", "--variant=minbase", include, "bookworm", str(root)], timeout_s=_MAKE_S)  # fmt: skip
-            shutil.rmtree(root / "var" / "cache" / "apt" / "archives", ignore_errors=True)
-            part = archive.with_suffix(".part")
-            call(["tar", "-C", str(root), "-cf", str(part), "."], timeout_s=_MAKE_S)
-            part.replace(archive)
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
-    docker("import", str(archive), _DEBIAN, timeout_s=_MAKE_S)
+    return archive
 
 
 def fetch_wheels(folder: Path, tell: Tell) -> Path:

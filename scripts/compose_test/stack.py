@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -11,11 +12,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from demo.prepare import settings_of
 from demo.settings import SMOLLM2_FOLDER, cache_folder
+from scripts.compose_test import readme
 from scripts.compose_test.calling import ROOT, Tell, call
 from scripts.compose_test.engine import Docker
 from triforge.errors import UnavailableError
@@ -27,6 +30,7 @@ _BUILD_S, _UP_S, _DOWN_S = 3600.0, 1500.0, 300.0
 _DOOR_S = 30.0
 # one service an image; the others of the same image find it built
 _BUILT = ("policy-acts", "env-adapter", "reward", "trainer", "dashboard", "learner-acts", "engine-acts", "models")  # fmt: skip
+_LOST = ("postgres", "artifacts", "valkey", "prometheus")
 _T = TypeVar("_T")
 
 
@@ -36,37 +40,45 @@ class Stack:
     Args:
         docker: the engine.
         folder: of this test; the secrets lie in it.
-        offline: build with wheels and without a package index.
         tell: says what is being done.
     """
 
-    def __init__(self, docker: Docker, folder: Path, *, offline: bool, tell: Tell) -> None:
-        self._docker, self._folder, self._tell = docker, folder, tell
+    def __init__(self, docker: Docker, folder: Path, tell: Tell) -> None:
+        self._docker, self.folder, self._tell = docker, folder, tell
         self._key = ""
         self._tag = os.environ.get("TRIFORGE_TAG", "test")
-        self._env_file = folder / "secrets.env"
-        self._env_file.unlink(missing_ok=True)
-        call([str(ROOT / "scripts" / "write_env.sh"), str(self._env_file)])
         self.ports = {door: _free_port() for door in ("pools", "runs", "dashboard")}
-        docker.environment |= {
+        docker.environment |= _fresh_secrets(folder / "secrets.env") | {
             "COMPOSE_PROJECT_NAME": PROJECT,
             "TRIFORGE_TAG": self._tag,
             "TRIFORGE_REVISION": call(["git", "rev-parse", "HEAD"]).strip(),
             "TRIFORGE_ENV_ADAPTER_PORT": str(self.ports["pools"]),
             "TRIFORGE_TRAINER_PORT": str(self.ports["runs"]),
             "TRIFORGE_DASHBOARD_PORT": str(self.ports["dashboard"]),
-            "PIP_ARGS": "--no-index" if offline else "",
         }
 
     def compose(self, *words: str, stdin: str = "", timeout_s: float = 120.0) -> str:
         """Run `docker compose WORDS` on this project."""
-        return self._docker(
-            "compose", "--env-file", str(self._env_file), *words, stdin=stdin, timeout_s=timeout_s
-        )
+        return self._docker("compose", *words, stdin=stdin, timeout_s=timeout_s)
 
-    def build(self) -> float:
+    def script(self, name: str, *arguments: str, timeout_s: float = 900.0) -> float:
+        """Run one of `scripts/`, as an operator does; returns the seconds.
+
+        Raises:
+            UnavailableError: it failed.
+        """
+        began = time.monotonic()
+        call([str(ROOT / "scripts" / name), *arguments], environment=self._docker.environment, timeout_s=timeout_s)  # fmt: skip
+        return round(time.monotonic() - began, 1)
+
+    def set(self, **variables: str) -> None:
+        """Variables for the compose files, from now on."""
+        self._docker.environment |= variables
+
+    def build(self, pip_args: str) -> float:
         """Build every image; returns the seconds."""
         began = time.monotonic()
+        self.set(PIP_ARGS=pip_args)
         self.compose("--progress", "plain", "build", *_BUILT, timeout_s=_BUILD_S)
         return time.monotonic() - began
 
@@ -85,18 +97,22 @@ class Stack:
         home = cache_folder()
         if not ((home / wanted[0] / "done").is_file() and (home / wanted[1]).is_dir()):
             return False
-        staged = self._folder / "models"
+        staged = self.folder / "models"
         shutil.rmtree(staged, ignore_errors=True)
         for path in wanted:
             skip = shutil.ignore_patterns("*.jsonl", "logs", "*-data", "*-blank")
             shutil.copytree(home / path, staged / "cache" / "triforge" / path, ignore=skip)
-        copy = "cp -r /from/cache /models/ && chown -R 10001:10001 /models/cache"
+        self.put_models(staged)
+        return True
+
+    def put_models(self, staged: Path) -> None:
+        """Copy what lies in a folder of this machine into the volume of models; the folder is removed."""
+        copy = "cp -r /from/. /models/ && chown -R 10001:10001 /models"
         self.compose(
             "run", "--rm", "--no-deps", "--user", "0:0", "--cap-add", "CHOWN", "--cap-add", "DAC_OVERRIDE", "-v", f"{staged}:/from:ro",
             "--entrypoint", "sh", "models", "-c", copy,
         )  # fmt: skip
         shutil.rmtree(staged, ignore_errors=True)
-        return True
 
     def up(self) -> float:
         """Start everything and wait until it is healthy; returns the seconds."""
@@ -107,6 +123,11 @@ class Stack:
     def down(self) -> None:
         """Remove containers, network and volumes."""
         self.compose("--profile", "*", "down", "-v", "--remove-orphans", "-t", "5", timeout_s=_DOWN_S)  # fmt: skip
+
+    def wipe(self) -> None:
+        """Lose everything but the models: containers, the database, the artifacts, what is in flight, the metrics."""
+        self.compose("down", "-t", "5", timeout_s=_DOWN_S)
+        self._docker("volume", "rm", *(f"{PROJECT}_{name}" for name in _LOST))
 
     def logs(self, path: Path) -> None:
         """Write all containers' output to a file."""
@@ -123,6 +144,11 @@ class Stack:
         """`State` of each service's container, as `docker inspect` has it."""
         found = json.loads(self._docker("inspect", *(_container(name) for name in services)))
         return {name: document["State"] for name, document in zip(services, found, strict=True)}
+
+    def started_at(self, services: Sequence[str]) -> float:
+        """When the last of these containers was started, in seconds since 1970."""
+        moments = (state["StartedAt"] for state in self.states(services).values())
+        return max(datetime.fromisoformat(text).timestamp() for text in moments)
 
     def are_well(self, before: Mapping[str, str]) -> bool:
         """Whether each container is healthy, and was started after the moment given for it (a `StartedAt`, or empty)."""
@@ -171,15 +197,34 @@ class Stack:
         made = self.compose("exec", "-T", "trainer", "triforge", "key", "create", "compose-test")
         self._key = made.split()[-1]
 
+    def by_hand(self, *, within_s: float) -> float:
+        """Run the README's lines; returns the seconds.
+
+        Raises:
+            UnavailableError: one of them failed, or the run that they watch does not end.
+        """
+        script = self.folder / "readme.sh"
+        script.write_text(f"cd {self.folder}\n{readme.by_hand(self.ports)}")
+        began = time.monotonic()
+        environment = {**self._docker.environment, "TRIFORGE_KEY": self._key}
+        (self.folder / "readme.log").write_text(
+            call(["bash", str(script)], environment=environment, timeout_s=within_s)
+        )
+        return round(time.monotonic() - began, 1)
+
     def get(self, door: str, path: str) -> Any:
         """GET of a published door, `pools` or `runs`."""
-        return self._ask(door, path, None)
+        return json.loads(self._ask(door, path, None))
+
+    def save(self, door: str, path: str, target: Path) -> None:
+        """GET of a published door into a file."""
+        target.write_bytes(self._ask(door, path, None))
 
     def post(self, door: str, path: str, body: dict[str, Any], *, key: str = "") -> Any:
         """POST of JSON to a published door; the same `key` makes nothing twice."""
-        return self._ask(door, path, json.dumps(body).encode(), key)
+        return json.loads(self._ask(door, path, json.dumps(body).encode(), key))
 
-    def _ask(self, door: str, path: str, body: bytes | None, key: str = "") -> Any:
+    def _ask(self, door: str, path: str, body: bytes | None, key: str = "") -> bytes:
         url = f"http://127.0.0.1:{self.ports[door]}{path}"
         request = urllib.request.Request(url, data=body)
         request.add_header("Content-Type", "application/json")
@@ -188,11 +233,12 @@ class Stack:
             request.add_header("Idempotency-Key", key)
         try:
             with urllib.request.urlopen(request, timeout=_DOOR_S) as answer:  # noqa: S310 (our own door)
-                return json.load(answer)
+                given: bytes = answer.read()
+                return given
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace")
             raise UnavailableError(f"{path}: {error.code} {said}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise UnavailableError(f"{path}: {error}") from error
 
 
@@ -206,6 +252,14 @@ def patiently(ask: Callable[[], _T], *, within_s: float) -> _T:
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.5)
+
+
+def _fresh_secrets(path: Path) -> dict[str, str]:
+    """What `make env` writes, new for this test."""
+    path.unlink(missing_ok=True)
+    call([str(ROOT / "scripts" / "write_env.sh"), str(path)])
+    pairs = (line.partition("=") for line in path.read_text().splitlines() if line[:1] != "#")
+    return {name: value for name, _, value in pairs}
 
 
 def _container(service: str) -> str:

@@ -1,4 +1,4 @@
-"""The record of a test: a table to read, JSON to keep."""
+"""What a test's record comes to: a verdict, tables to read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,69 @@ from typing import Any
 
 from scripts.compose_test.faults import Outcome
 
+PARTS = ("built", "up", "peace", "checks", "restored", "programs")  # of a whole test
+
 
 def machine() -> str:
-    """What it ran on."""
+    """What it runs on."""
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} cores, {gib:.0f} GiB, {platform.system()} {platform.release()}"
+
+
+def failures(story: Mapping[str, Any]) -> list[str]:
+    """Why a test did not pass; empty if it did.
+
+    Args:
+        story: of `record.story`.
+    """
+    missing = [f"{part}: not reached" for part in PARTS if part not in story]
+    late = [
+        f"{o['what']} {o['service'] or 'all'}: not over it within {o['limit_s']:.0f} s"
+        for o in story["faults"]
+        if not Outcome(**o).recovered
+    ]
+    checks = [
+        f"{name.split(':')[0]}{where}: {len(wrong)} wrong, {wrong[0]}"
+        for part, where in (("checks", ""), ("restored", " after the restore"))
+        for name, wrong in story.get(part, {}).get("checks", {}).items()
+        if wrong
+    ]
+    peace = story.get("peace", {}).get("status", "finished")
+    unfinished = [] if peace == "finished" else [f"the run in peace: {peace}"]
+    changed = story.get("restored", {}).get("changed", [])
+    return [*missing, *unfinished, *late, *checks, *changed, *story.get("programs", {}).get("wrong", [])]  # fmt: skip
+
+
+def report(story: Mapping[str, Any]) -> str:
+    """Markdown of what there is of it."""
+    parts = [_first_lines(story), fault_table([Outcome(**o) for o in story["faults"]])]
+    if "checks" in story:
+        parts += [check_table(story["checks"]["checks"]), totals_line(story["checks"]["totals"])]
+    if "restored" in story:
+        found = story["restored"]
+        parts.append(
+            f"Backup of {found['mb']} MB at step {found['step_when_copied']} in {found['backup_s']:.0f} s, restore in "
+            f"{found['restore_s']:.0f} s; the run went on at step {found['step_after']} and is {found['status']} at step {found['step']}."
+        )
+        parts.append(check_table(found["checks"]))
+    if "programs" in story:
+        found = story["programs"]
+        parts.append(f"Programs: healthy after {found['up_s']:.0f} s, two steps in {found['run_s']:.0f} s: {found['wrong'] or 'as expected'}.")  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def _first_lines(story: Mapping[str, Any]) -> str:
+    begun = story.get("begun", {})
+    seconds = [
+        f"{what} {story[part]['took_s']:.0f} s"
+        for part, what in (
+            ("built", "images built in"),
+            ("up", "all healthy after"),
+            ("peace", "a run in peace took"),
+        )
+        if part in story
+    ]
+    return f"{begun.get('at')}, {begun.get('machine')}, {begun.get('docker')}; {', '.join(seconds)}"
 
 
 def fault_table(outcomes: Sequence[Outcome]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from chaos.evidence import Evidence, Folder
@@ -13,14 +14,16 @@ from chaos.invariants import ALWAYS, dropped, payloads, shape
 def evidence(run: Mapping[str, Any]) -> Evidence:
     """One run of what `facts.py` printed."""
     folders = [Folder(**{**given, "wrong": tuple(given["wrong"])}) for given in run["folders"]]
-    return Evidence(**{**run, "folders": folders})
+    given = {field.name: run[field.name] for field in fields(Evidence)}
+    return Evidence(**{**given, "folders": folders})
 
 
-def judge(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+def judge(facts: Mapping[str, Any], *, quiet_since: float = 0.0) -> dict[str, list[str]]:
     """What is wrong, by check; an empty list where nothing is.
 
     Args:
         facts: what `facts.py` printed when no run was under way any more.
+        quiet_since: when the last fault was over and what it hit had started again, in seconds since 1970.
     """
     runs = [evidence(run) for run in facts["runs"]]
     checks = {
@@ -30,7 +33,14 @@ def judge(facts: Mapping[str, Any]) -> dict[str, list[str]]:
         for name, check in ALWAYS.items()
     }
     left = [f"{facts['errands']} errands"] if facts["errands"] else []
-    return checks | {"emptied: No errand waits in any queue.": left}
+    return checks | {
+        "emptied: No errand waits in any queue.": left,
+        "returned: What was delivered and not acknowledged was taken before the last death, and its work is done.": [
+            f"{one['queue']} {one['errand']}: {one['state']}, taken {one['at'] - quiet_since:+.1f} s from the last start"
+            for one in facts["unacknowledged"]
+            if one["at"] > quiet_since or one["state"] in ("open", "held", "put off")
+        ],
+    }
 
 
 def totals(facts: Mapping[str, Any]) -> dict[str, int]:
@@ -42,7 +52,8 @@ def totals(facts: Mapping[str, Any]) -> dict[str, int]:
         counted.update({name: int(count) for name, count in shape(found).items()})
         counted.update({f"not trained on: {why}": count for why, count in dropped(found).items()})
         counted["payloads left to expire"] += len(payloads(found))
-    counted["deliveries not acknowledged"] += facts.get("unacknowledged", 0)
+    for one in facts["unacknowledged"]:
+        counted[f"not acknowledged: {one['queue']}, {one['state']}"] += 1
     return dict(counted)
 
 

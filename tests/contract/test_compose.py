@@ -62,11 +62,29 @@ def test_every_secret_of_the_compose_file_is_required_and_made_by_make_env() -> 
     text = (ROOT / "docker-compose.yml").read_text()
     secrets = required_secrets()
     assert {"POSTGRES_PASSWORD", "TRIFORGE_API_KEY", "TRIFORGE_ADMIN_API_KEY"} <= secrets
-    made = re.findall(r"^(\w+)=\$\(secret\)", (ROOT / "scripts/write_env.sh").read_text(), re.M)
-    assert set(made) == secrets
+    made = re.findall(r"^SECRETS=\((.*)\)$", (ROOT / "scripts/write_env.sh").read_text(), re.M)
+    assert set(made[0].split()) == secrets
     for variable in secrets:
         uses = set(re.findall(rf"\$\{{{variable}([^}}]*)\}}", text))
         assert uses == {":?run make env"}, variable
+
+
+def test_make_env_keeps_what_a_file_has_and_adds_what_it_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "env"
+    write = [str(ROOT / "scripts" / "write_env.sh"), str(file)]
+    subprocess.run(write, check=True, capture_output=True)
+    fresh = file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    given = dict(re.findall(r"^(\w+)=(.*)$", fresh, re.M))
+    assert given.pop("COMPOSE_PROFILES") == "cpu"
+    assert set(given) == required_secrets()
+    assert all(re.fullmatch(r"[0-9a-f]{48}", secret) for secret in given.values())
+    assert len(set(given.values())) == len(given)
+    kept = [line for line in fresh.splitlines() if not line.startswith("GRAFANA_PASSWORD=")]
+    file.write_text("\n".join(kept))  # of a version before it; the last line has no end
+    subprocess.run(write, check=True, capture_output=True)
+    assert file.read_text().splitlines()[:-1] == kept
+    assert file.read_text().splitlines()[-1].startswith("GRAFANA_PASSWORD=")
 
 
 def test_only_the_doors_for_people_are_published_and_only_to_this_host() -> None:
@@ -75,7 +93,32 @@ def test_only_the_doors_for_people_are_published_and_only_to_this_host() -> None
         "127.0.0.1:${TRIFORGE_ENV_ADAPTER_PORT:-8003}:8003",
         "127.0.0.1:${TRIFORGE_TRAINER_PORT:-8004}:8004",
         "127.0.0.1:${TRIFORGE_DASHBOARD_PORT:-8005}:8005",
+        "127.0.0.1:${GRAFANA_PORT:-3000}:3000",
     ]
+    assert SERVICES["grafana"]["profiles"] == ["watch"]
+
+
+def test_grafana_finds_the_board_and_prometheus() -> None:
+    mounts = dict(v.removesuffix(":ro").split(":", 1) for v in SERVICES["grafana"]["volumes"])
+    for source in mounts:
+        assert not source.startswith("./") or (ROOT / source).exists(), source
+    provisioning = ROOT / "deploy" / "grafana" / "provisioning"
+    assert mounts["./deploy/grafana/provisioning"] == "/etc/grafana/provisioning"
+    boards = yaml.safe_load((provisioning / "dashboards" / "triforge.yml").read_text())
+    (folder,) = [provider["options"]["path"] for provider in boards["providers"]]
+    board = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert mounts["./deploy/grafana/triforge.json"] == board == f"{folder}/triforge.json"
+    sources = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())
+    (source,) = sources["datasources"]
+    assert (urlsplit(source["url"]).hostname, urlsplit(source["url"]).port) == ("prometheus", 9090)
+
+
+def test_every_process_of_ours_is_told_where_traces_go() -> None:
+    for name, service in SERVICES.items():
+        if is_ours(service) and name != "models":  # it ends before anything is traced
+            assert "TRIFORGE_OTLP_ENDPOINT" in service["environment"], name
+    arguments = [s["build"]["args"] for s in SERVICES.values() if "build" in s]
+    assert all("EXTRA_PACKAGES" in given for given in arguments)
 
 
 def test_every_build_target_of_the_compose_file_is_in_the_dockerfile() -> None:
@@ -123,6 +166,7 @@ def test_every_health_check_asks_where_the_service_listens() -> None:
         asked = re.findall(r"http://127\.0\.0\.1:(\d+)", str(service.get("healthcheck", "")))
         own = environment.get(f"TRIFORGE_{environment.get('TRIFORGE_ROLE', '').upper()}_URL", "")
         listens = {str(environment.get("TRIFORGE_METRICS_PORT")), str(urlsplit(own).port), "9001", "9090"}  # fmt: skip
+        listens |= {str(port).rpartition(":")[2] for port in service.get("ports", [])}
         assert set(asked) <= listens, name
 
 
@@ -205,7 +249,7 @@ def test_hadolint_has_nothing_to_say(path: str) -> None:
 
 
 @pytest.mark.parametrize("files", [("docker-compose.yml",), ("docker-compose.yml", "docker-compose.code.yml")])  # fmt: skip
-@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+@pytest.mark.parametrize("profile", ["cpu", "gpu", "watch"])
 def test_docker_compose_understands_the_files(profile: str, files: tuple[str, ...]) -> None:
     """Without an engine: `docker compose config` only reads and merges."""
     docker = shutil.which("docker")

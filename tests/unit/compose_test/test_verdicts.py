@@ -15,7 +15,7 @@ from scripts.compose_test.facts import files_of, rows_of
 from scripts.compose_test.verdicts import judge, totals
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import SCHEMA, write_ledger
-from triforge.store.tables import Base, PlanRow, RunRow, StepRow, WeightsRow
+from triforge.store.tables import Base, PlanRow, PoolRow, RunRow, StepRow, TaskRow, WeightsRow
 
 RUN = "r"
 
@@ -24,7 +24,7 @@ def record(step: int, rollout: int) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(SCHEMA.names)
     return empty | {
         "run_id": RUN, "step": step, "group_id": f"{RUN}-{step:05d}-train-0000", "trajectory_id": f"{step}/{rollout}",
-        "step_index": 0, "policy_versions": [step, step], "measured": 0, "reason": "", "votes": [],
+        "step_index": 0, "policy_versions": [step, step], "measured": 0, "reason": "", "votes": [{"versions": [step], "reason": ""}],
     }  # fmt: skip
 
 
@@ -49,12 +49,16 @@ def facts(store: Path) -> dict[str, Any]:
     engine = create_engine("sqlite://")
     Base.metadata.create_all(engine)
     with Session(engine) as session:
-        config = {"run": {"steps": 2}, "env_adapter": {"rollouts": 2}}
+        config = {"run": {"steps": 2, "groups_per_step": 1}, "env_adapter": {"rollouts": 2}}
         run = RunRow(
             id=RUN, name=RUN, pool_id="p", status="finished", step=2, policy_version=3, reward_version=3,
             config=config, state={}, reason="", created_at=0.0, updated_at=0.0,
         )  # fmt: skip
         session.add(run)
+        session.add(
+            PoolRow(id="p", name="p", family="f", options={}, request_digest="", created_at=0.0)
+        )
+        session.add(TaskRow(id="t", pool_id="p", slot="t", version=1, split="train", state="active", position=0, instruction="", params={}, created_at=0.0))  # fmt: skip
         for step in (0, 1, 2):
             metrics = {"steps/trained": 2.0} if step else {}
             session.add(StepRow(run_id=RUN, step=step, policy_version=step + 1, reward_version=step + 1, metrics=metrics, artifacts={}, at=0.0))  # fmt: skip
@@ -68,7 +72,9 @@ def facts(store: Path) -> dict[str, Any]:
         found = (
             rows_of(session, run) | files_of(store, RUN) | {"keys": {}, "errands": 0, "outcomes": 0}
         )
-    printed: dict[str, Any] = json.loads(json.dumps({"runs": [found], "errands": 0}))
+    printed: dict[str, Any] = json.loads(
+        json.dumps({"runs": [found], "errands": 0, "unacknowledged": []})
+    )
     return printed
 
 
@@ -102,3 +108,19 @@ def test_weights_that_are_not_what_their_manifest_says_are_found(store: Path) ->
 
 def test_an_errand_that_is_left_in_a_queue_is_found(store: Path) -> None:
     assert wrong(facts(store) | {"errands": 1}) == {"emptied": ["1 errands"]}
+
+
+def delivery(**changes: Any) -> dict[str, Any]:
+    return {"queue": "judge", "run_id": RUN, "group_id": "g", "errand": "g/1", "due": "", "at": 5.0, "state": "settled"} | changes  # fmt: skip
+
+
+def test_a_delivery_that_died_with_its_worker_is_counted_and_one_that_nobody_explains_is_found(
+    store: Path,
+) -> None:
+    found = facts(store)
+    died = found | {"unacknowledged": [delivery()]}
+    assert not any(judge(died, quiet_since=10.0).values())
+    assert totals(died)["not acknowledged: judge, settled"] == 1
+    for left in (delivery(at=11.0), delivery(state="open"), delivery(state="put off")):
+        wrong_ones = {n for n, said in judge(found | {"unacknowledged": [left]}, quiet_since=10.0).items() if said}  # fmt: skip
+        assert {name.split(":")[0] for name in wrong_ones} == {"returned"}

@@ -1,0 +1,29 @@
+"""The README's own lines, run against the stack as operations.md says: they must make a pool, start a run, and see it end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from scripts.compose_test.calling import ROOT
+
+POOL, RUN = "kitchen", "first"  # what the lines make
+_UNPUBLISHED = (":8001/", ":8002/")  # doors that compose keeps to itself
+_HEAD = """set -euo pipefail
+curl() { command curl --fail-with-body -H "Authorization: Bearer $TRIFORGE_KEY" "$@"; }
+"""
+
+
+def by_hand(ports: Mapping[str, int]) -> str:
+    """A bash script of the first lines of the section "By hand": those that ask published doors.
+
+    Args:
+        ports: where the doors `pools` and `runs` are published.
+    """
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## By hand\n")[2]
+    block = re.findall(r"^```bash\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[0]
+    asked = [part for part in block.split("\n\n") if not any(door in part for door in _UNPUBLISHED)]
+    text = "\n\n".join(asked)
+    for door, port in (("pools", 8003), ("runs", 8004)):
+        text = text.replace(f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{ports[door]}/")
+    return _HEAD + text
