@@ -54,6 +54,7 @@ SCENARIOS = (
     Scenario(name="broker-hangs", play=troubles.broker_hangs, rounds=1),
     Scenario(name="database-held", play=troubles.database_held, rounds=1),
     Scenario(name="full-disk", play=troubles.full_disk),
+    Scenario(name="full-state", play=troubles.full_state, rounds=1),
     Scenario(name="bad-messages", play=troubles.bad_messages, quick=True),
     Scenario(name="overwritten-messages", play=troubles.overwritten_messages, rounds=1),
     Scenario(name="slow-engine", play=troubles.slow_engine, rounds=1),

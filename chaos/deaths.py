@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from chaos.broker import is_group, is_outcome, is_trajectory
@@ -81,8 +82,10 @@ async def learners(r: Round) -> None:
         name = f"learner:{r.run_id}:{role}"
         held = await r.broker.held(lambda n, name=name: n == name, within_s=_WATCH_S)  # type: ignore[misc]
         await asyncio.sleep(r.rng.uniform(0.0, 0.3))
-        stood = r.row()["step"]
+        stood, killed = r.row()["step"], time.monotonic()
         await _kill(r, held, (f"learner-{role}",), lambda _: r.row()["step"] > stood)  # noqa: B023 (awaited here)
+        await r.until(step=stood + 1, within_s=_WATCH_S)
+        r.moments.append(f"its step is on record {time.monotonic() - killed:.1f} s after the kill")
     await r.end()
 
 
@@ -98,18 +101,19 @@ async def trainer(r: Round) -> None:
 
 
 async def engines(r: Round) -> None:
-    """The engine that acts dies, then the one that judges."""
+    """The engines die, one after another: the one that acts, the one that judges, the one that rewrites."""
     await r.submit(run={"steps": 4})
-    for step, role in enumerate(("acts", "judges")):
-        await r.moment(step=2 * step)
+    for step, role in enumerate(("acts", "judges", "rewrites")):
+        await r.moment(step=step)
         await _kill_door(r, f"engine-{role}")
     await r.end()
 
 
 async def doors(r: Round) -> None:
-    """The doors of four rooms die, in any order."""
-    await r.submit(run={"steps": 5})
-    names = ["policy-acts", "policy-judges", "env_adapter", "reward"]
+    """The doors of all rooms but the trainer's die, in any order."""
+    names = [f"policy-{role}" for role in ("acts", "judges", "rewrites")]
+    names += ["env_adapter", "reward", "dashboard"]
+    await r.submit(run={"steps": len(names)})
     r.rng.shuffle(names)
     for step, name in enumerate(names):
         await r.moment(step=step)

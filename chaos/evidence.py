@@ -43,6 +43,8 @@ class Evidence:
         weights: its rows, by role and version.
         plans: of training, by round.
         measurements: what adaptation has counted.
+        tasks: of its pool, all versions; `standing` is their state.
+        proposals: rewrites of its pool's tasks, likewise.
         records: the Parquet record, each row with the step of its file as `file_step`.
         folders: its weight versions on the disk.
         batches: files of rows for the learners that are still there.
@@ -56,6 +58,8 @@ class Evidence:
     weights: list[Row]
     plans: list[Row]
     measurements: list[Row]
+    tasks: list[Row]
+    proposals: list[Row]
     records: list[Row]
     folders: list[Folder]
     batches: list[str]
@@ -93,8 +97,9 @@ def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Eviden
     """Read all of a run."""
     steps = store.rows("SELECT * FROM steps WHERE run_id = ? ORDER BY step", [run_id])
     batches = artifacts / "runs" / run_id / "batches"
+    run = store.run(run_id)
     return Evidence(
-        run=store.run(run_id),
+        run=run,
         steps=steps,
         weights=store.rows(
             "SELECT * FROM weights WHERE run_id = ? ORDER BY role, version", [run_id]
@@ -103,6 +108,13 @@ def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Eviden
             "SELECT * FROM plans WHERE run_id = ? AND kind = 'train' ORDER BY step", [run_id]
         ),
         measurements=store.rows("SELECT * FROM measurements WHERE run_id = ?", [run_id]),
+        tasks=store.rows(
+            "SELECT id, slot, version, split, state AS standing, position FROM tasks WHERE pool_id = ?",
+            [run["pool_id"]],
+        ),
+        proposals=store.rows(
+            "SELECT slot, state AS standing FROM proposals WHERE pool_id = ?", [run["pool_id"]]
+        ),
         records=[record for step in steps for record in _records(step)],
         folders=_folders(artifacts / "weights" / run_id),
         batches=sorted(p.name for p in batches.glob("*")) if batches.is_dir() else [],

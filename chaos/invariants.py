@@ -55,6 +55,53 @@ def accounted(found: Evidence) -> list[str]:
     return wrong + [f"in the record and in no plan: {name}" for name in sorted(strangers)]
 
 
+def kept(found: Evidence) -> list[str]:
+    """Every submitted task is in the pool, one version of it active; each rewrite of it has a proposal that says its state."""
+    versions: dict[str, list[Row]] = defaultdict(list)
+    places: dict[str, set[int]] = defaultdict(set)
+    for task in found.tasks:
+        versions[task["slot"]].append(task)
+        places[task["split"]].add(task["position"])
+    wrong = [
+        f"places of the {split} tasks: {sorted(there)}, expected 0 to {max(there)}"
+        for split, there in places.items()
+        if there != set(range(max(there) + 1))
+    ]
+    proposed = Counter(row["slot"] for row in found.proposals)
+    for slot, rows in versions.items():
+        active = sum(row["standing"] == "active" for row in rows)
+        if active != 1:
+            wrong.append(f"{slot} has {active} active versions")
+        if len(rows) - 1 > proposed[slot]:
+            wrong.append(
+                f"{slot} was rewritten {len(rows) - 1} times by {proposed[slot]} proposals"
+            )
+    return wrong if versions else ["the pool has no tasks"]
+
+
+def alike(found: Evidence) -> list[str]:
+    """As undisturbed: every step plans as many groups as were asked for, and takes each model that it trained one version on."""
+    asked = int(found.run["config"]["run"]["groups_per_step"])
+    planned = {plan["step"]: len(plan["groups"]) for plan in found.plans}
+    wrong = []
+    for before, step in pairwise(found.steps):
+        number = step["step"]
+        if planned.get(number) != asked:
+            wrong.append(
+                f"step {number}: {planned.get(number)} groups were planned, asked were {asked}"
+            )
+        mine = [row for row in found.records if row["file_step"] == number]
+        votes = [vote for row in mine for vote in row["votes"]]
+        for column, rows in (("policy_version", mine), ("reward_version", votes)):
+            trained = any(row["reason"] == "" for row in rows)
+            if step[column] - before[column] != int(trained):
+                wrong.append(
+                    f"step {number}: {column} went from {before[column]} to {step[column]}, "
+                    f"and {'something' if trained else 'nothing'} was trained on"
+                )
+    return wrong
+
+
 def once(found: Evidence) -> list[str]:
     """No step of a rollout is in the record twice, and a group is in the record of one step only."""
     rows = Counter((row["trajectory_id"], row["step_index"]) for row in found.records)
@@ -192,6 +239,8 @@ def shape(found: Evidence) -> Row:
 ALWAYS: dict[str, Check] = {
     "finished": finished,
     "accounted": accounted,
+    "kept": kept,
+    "alike": alike,
     "once": once,
     "unmixed": unmixed,
     "explained": explained,

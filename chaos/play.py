@@ -137,7 +137,8 @@ class Player:
             stack.proxies[role].delay_s = delay
         for name in stack.names():
             stack.thaw(name)
-        stack.disk.free()
+        for disk in (stack.disk, stack.state_disk):
+            disk.free()
         await asyncio.to_thread(_prune, stack.disk.folder, made.run_id)
         try:
             async with asyncio.timeout(_CALM_S):

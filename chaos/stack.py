@@ -28,6 +28,7 @@ from triforge.supervisor.supervise import Supervisor
 # the words of the constrained answers: a word-level model can only say what its vocabulary has
 _WORDS = ("goal:", "object:", "target:", "hint:", "yes", "no", r"\boxed{1}", r"\boxed{-1}", ";", ">", "?")  # fmt: skip
 _DISK_MB = 256
+_STATE_MB = 512
 _DELAYS = {"acts": 0.2, "judges": 0.2, "rewrites": 0.5}  # seconds before an engine's answer
 TWICE = ("rollout-worker", "judge-worker", "adapt-worker")
 
@@ -97,6 +98,7 @@ class Stack:
         settings: its addresses.
         proxies: one before each engine, by role.
         disk: what the artifacts lie on.
+        state_disk: what everything else lies on: the database, Valkey's append-only file, logs.
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
@@ -104,6 +106,7 @@ class Stack:
         self._tell = tell
         self.settings = Settings()
         self.proxies: dict[str, Proxy] = {}
+        self.state_disk = SmallDisk(self.folder / "state", _STATE_MB)
         self.disk = SmallDisk(self.folder / "state" / "artifacts", _DISK_MB)
         self._supervisor: Supervisor | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -120,8 +123,9 @@ class Stack:
         Raises:
             UnavailableError: something did not come up.
         """
-        self.disk.unmount()
+        self._unmount()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.state_disk.mount()
         self.disk.mount()
         config = self._write_config(await asyncio.to_thread(self._make_model))
         layout = plan_layout(
@@ -178,7 +182,11 @@ class Stack:
             await self._supervisor.stop()
         for proxy in self.proxies.values():
             await proxy.stop()
+        self._unmount()
+
+    def _unmount(self) -> None:
         self.disk.unmount()
+        self.state_disk.unmount()
 
     # ---- its processes ----
 

@@ -83,6 +83,26 @@ async def full_disk(r: Round) -> None:
     await r.end()
 
 
+async def full_state(r: Round) -> None:
+    """The disk of the database, of Valkey's file and of the logs is filled; later there is room again."""
+    if not r.stack.state_disk.bounded:
+        r.moments.append("nothing is filled: this process may mount no disk of its own")
+    await r.submit(run={"steps": 6})
+    await r.moment(step=1)
+    taken = await asyncio.to_thread(r.stack.state_disk.fill)
+    seconds = r.rng.uniform(8.0, 20.0)
+    await asyncio.sleep(seconds)
+    r.stack.state_disk.free()
+    await r.until(within_s=60.0)
+    row = r.row()
+    r.moments.append(
+        f"{taken >> 20} MiB filled for {seconds:.0f} s; the run was {row['status']}: {row['reason'][-90:]}"
+    )
+    if row["status"] == "failed":
+        await r.resume()
+    await r.end()
+
+
 async def bad_messages(r: Round) -> None:
     """Garbage, unknown tasks and messages of other versions lie in every queue; the workers must not even stumble."""
     await r.submit()

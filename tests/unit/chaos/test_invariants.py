@@ -29,7 +29,7 @@ def good() -> Evidence:
     return Evidence(
         run={
             "id": RUN, "status": "finished", "step": 2, "reason": "",
-            "config": {"run": {"steps": 2}, "env_adapter": {"rollouts": 2}},
+            "config": {"run": {"steps": 2, "groups_per_step": GROUPS}, "env_adapter": {"rollouts": 2}},
         },
         steps=[
             {
@@ -46,6 +46,12 @@ def good() -> Evidence:
         measurements=[
             {"group_id": g, "successes": 1, "measured": 2} for s in (1, 2) for g in names[s]
         ],
+        tasks=[
+            {"id": "a", "slot": "a", "version": 0, "split": "train", "standing": "replaced", "position": 0},
+            {"id": "a1", "slot": "a", "version": 1, "split": "train", "standing": "active", "position": 0},
+            {"id": "b", "slot": "b", "version": 0, "split": "train", "standing": "active", "position": 1},
+        ],
+        proposals=[{"slot": "a", "standing": "accepted"}],
         records=records,
         folders=[
             Folder(role=role, version=v, digest=f"digest-{role}-{v}", wrong=())
@@ -88,8 +94,21 @@ FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
     ),
     "a group of another plan": (
         lambda e: replace(e, plans=[{**e.plans[0], "groups": [{}]}, e.plans[1]]),
-        {"accounted"},
+        {"accounted", "alike"},
     ),
+    "fewer groups than asked for": (
+        lambda e: replace(e, run=e.run | {"config": {**e.run["config"], "run": {"steps": 2, "groups_per_step": 3}}}),
+        {"alike"},
+    ),
+    "a step too far": (
+        lambda e: step(e, 2, reward_version=4, policy_version=3), {"alike", "monotone"},
+    ),
+    "a task is gone": (lambda e: replace(e, tasks=e.tasks[:0]), {"kept"}),
+    "a task of the middle is gone": (lambda e: replace(e, tasks=e.tasks[2:]), {"kept"}),
+    "two versions are active": (
+        lambda e: replace(e, tasks=[{**e.tasks[0], "standing": "active"}, *e.tasks[1:]]), {"kept"},
+    ),
+    "rewritten without a proposal": (lambda e: replace(e, proposals=[]), {"kept"}),
     "trained twice": (
         lambda e: step(
             replace(e, records=[*e.records, {**e.records[0], "file_step": 2, "policy_versions": [2], "votes": []}]),
@@ -102,7 +121,7 @@ FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
     "left out in silence": (lambda e: change(e, 0, reason="stale"), {"explained"}),
     "versions go back": (
         lambda e: step(e, 2, policy_version=1),
-        {"monotone"},
+        {"alike", "monotone"},
     ),
     "a version nobody knows": (lambda e: replace(e, weights=[w for w in e.weights if w["version"] != 3]), {"monotone"}),
     "a torn folder": (
