@@ -82,7 +82,6 @@ IMPOSSIBLE: tuple[dict[str, Any], ...] = (
     {"models": {"judges": {"temperature": 0}}},
     {"trainer": {"aux": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"}}},
     {"trainer": {"policy": {"lora_alpha": 64}}},
-    {"trainer": {"aux": {"placebo": "shuffle"}}},
 )
 
 
@@ -356,8 +355,7 @@ def configuration_page() -> str:
         "3. what the run brings: `config` in `POST /v1/runs` (JSON of the same shape), or `triforge run start --config FILE`",
         "   and `--set section.field=value`.",
         "",
-        "`[models.*] path` is what engines are started with, so it belongs into the deployment's document. Two finished",
-        "documents stand in [configs/](../configs/).",
+        "`[models.*] path` is what engines start with, so it belongs into the deployment's document; finished ones: [configs/](../configs/).",
         "",
     ]
     for path, section in sections(RunConfig()):
