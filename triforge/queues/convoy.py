@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from triforge.errors import StorageError, TriforgeError
 
@@ -83,15 +85,16 @@ class Convoy:
             )  # the server may have closed it meanwhile
         connection = self._connection
 
-        async def exchange() -> list[Any]:
-            await connection.send_packed_command(connection.pack_commands(commands))
-            return [await self._answer(connection, command[0]) for command in commands]
+        try:
+            return await self._exchange(connection, commands)
+        except (RedisConnectionError, RedisTimeoutError, OSError):
+            # A server that was started again has closed what is kept here, and only an answer that lacks says so.
+            await connection.disconnect()
+            return await self._exchange(connection, commands)
 
-        async def lost(error: Exception) -> None:
-            await connection.disconnect(error=error)
-
-        answers: list[Any] = await connection.retry.call_with_retry(exchange, lost)
-        return answers
+    async def _exchange(self, connection: Any, commands: list[tuple[Any, ...]]) -> list[Any]:
+        await connection.send_packed_command(connection.pack_commands(commands))
+        return [await self._answer(connection, command[0]) for command in commands]
 
     async def _answer(self, connection: Any, name: str) -> Any:
         try:
