@@ -4,14 +4,14 @@ Two folders of the model, one of them with its last norm scaled, are published i
 answer must come, and every token must be of a version that was live when it was sampled: not older than when the request
 was sent, not newer than when the answer was there. After each update a greedy token's log-probability must be that of the
 new folder. What an update takes is compared with the engine's reading, checking and copying of the same file in a process
-where nothing else runs, and with an update of the same deployment when it is idle.
+where nothing else runs, and with an update of the same deployment when it is idle. The room's own look at the folder is
+timed as well, as far as `TRIFORGE_WEIGHTS_CHECK` says.
 
 Run: python -m bench.reload [--updates 20] [--clients 32]
 """
 
 import argparse
 import asyncio
-import hashlib
 import json
 import shutil
 import statistics
@@ -29,11 +29,14 @@ from transformers import AutoModelForCausalLM
 
 from bench.gateway import free_port, machine, process
 from services.local_engine.model import load_model, stage_weights
+from services.policy.weight_folder import check_folder, read_weights
 from services.trainer.models.smollm2 import smollm2_folder
+from services.trainer.weights.folders import atomic_folder
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, request
+from triforge.config import Settings
 from triforge.messages import ChatMessage, GenerateReply, GenerateRequest, Sampling, WeightsUpdate
-from triforge.store.manifests import write_manifest
+from triforge.store.manifests import load_manifest, write_manifest
 
 NEW_TOKENS = 8
 PROBE = GenerateRequest(
@@ -42,29 +45,32 @@ PROBE = GenerateRequest(
 )
 
 
-def scaled(source: Path, folder: Path) -> Path:
-    """The same model with its last norm a tenth smaller: another distribution, the same shapes."""
-    shutil.copytree(source, folder)
-    weights = load_file(folder / "model.safetensors")
-    weights["model.norm.weight"] *= 0.9
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    write_manifest(folder, {})
+def published(source: Path, folder: Path, scale: float) -> Path:
+    """The same model with its last norm scaled, as a learner writes it: another distribution, the same shapes."""
+    with atomic_folder(folder) as aside:
+        shutil.copytree(source, aside, dirs_exist_ok=True)
+        weights = load_file(source / "model.safetensors")
+        weights["model.norm.weight"] *= scale
+        save_file(weights, aside / "model.safetensors", metadata={"format": "pt"})
+        write_manifest(aside, {})
     return folder
 
 
-def alone(folder: Path, times: int = 7) -> dict[str, float]:
+def alone(folder: Path, times: int = 15) -> dict[str, float]:
     """Medians of seconds with nothing else running.
 
-    The engine's reading, checking and copying of the weight file; a bare read and copy without any check; and the checksum
-    that the room takes of the file before any engine sees it.
+    The engine's reading, checking and copying of the weight file; a bare read and copy without any check; and the room's
+    check of the folder before any engine sees it.
     """
+    depth, digest = Settings().weights_check, load_manifest(folder).digest
+    serving = read_weights(folder)
     model, config = load_model(folder)
     bare = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     path = folder / "model.safetensors"
     ways = {
         "alone_s": lambda: model.apply(stage_weights(folder, model, config)),
         "bare_copy_s": lambda: bare.load_state_dict(load_file(path), strict=False),
-        "checksum_s": lambda: hashlib.sha256(path.read_bytes()).digest(),
+        "check_s": lambda: check_folder(folder, digest=digest, depth=depth, serving=serving),
     }
     return {
         name: statistics.median(_timed(way) for _ in range(times)) for name, way in ways.items()
@@ -129,7 +135,7 @@ async def paused_seconds(room: str) -> float:
 
 async def publish(client: PolicyClient, load: Load, version: int, folder: Path) -> float:
     """Seconds from the call until the version is live and proven."""
-    digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    digest = load_manifest(folder).digest
     load.announced = version
     start = time.perf_counter()
     state = await client.update_weights(
@@ -204,8 +210,8 @@ def main() -> int:
     torch.set_num_threads(1)
     source = smollm2_folder()
     with tempfile.TemporaryDirectory() as scratch:
-        folders = [source, scaled(source, Path(scratch, "scaled"))]
-        reading = alone(source)
+        folders = [published(source, Path(scratch, str(scale)), scale) for scale in (1.0, 0.9)]
+        reading = alone(folders[0])
         found = asyncio.run(measure(folders, options.updates, options.clients))
     found |= {"machine": machine(), **reading}
     found["ratio"] = found["publish_to_live_s"] / found["alone_s"]
@@ -213,7 +219,7 @@ def main() -> int:
     print("| SmolLM2-135M, local engine | |\n|---|---|")
     for name in (
         "clients", "updates", "requests", "failed", "wrong_versions", "wrong_weights", "answers_across_an_update",
-        "bare_copy_s", "checksum_s", "alone_s", "idle_publish_to_live_s", "publish_to_live_s", "publish_to_live_worst_s", "ratio", "seconds",
+        "bare_copy_s", "check_s", "alone_s", "idle_publish_to_live_s", "publish_to_live_s", "publish_to_live_worst_s", "ratio", "seconds",
         "paused_share",
     ):  # fmt: skip
         value = found[name]

@@ -209,8 +209,9 @@ def _check_weights(copy: Path, root: Path) -> int:
         try:
             load_manifest(folder, announced=digest).check(contents=True)
         except WeightsError as error:
+            problem = "; ".join(error.problems) or error.detail
             raise StorageError(
-                f"the copy of version {version} of {role} of run {run} is not whole ({error.detail}); it was deleted or "
+                f"the copy of version {version} of {role} of run {run} is not whole ({problem}); it was deleted or "
                 "replaced while it was copied, or is damaged. Try again; a larger run.keep_checkpoints gives more time"
             ) from error
         checked += 1
