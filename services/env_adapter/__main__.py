@@ -21,11 +21,12 @@ def api() -> int:
     from services.doors.entrance import entrance_of
     from services.doors.server import careful
     from services.env_adapter.app import Parts, create_app
-    from services.env_adapter.environments import registry
+    from services.env_adapter.environments import reach, registry
     from triforge.config import Settings
     from triforge.store.database import open_database
 
     settings = Settings.from_env()
+    reach.here()  # a fault in it is said now
     database = open_database(settings.database_url)
     app = create_app(
         parts=Parts(
@@ -50,7 +51,7 @@ def api() -> int:
 
 def rollout_worker() -> int:
     """Work on the queue `rollout` until SIGTERM."""
-    from services.env_adapter.environments import registry
+    from services.env_adapter.environments import reach, registry
     from services.env_adapter.rollout import RolloutWorker
     from services.env_adapter.rollout_tasks import register_rollout
     from services.env_adapter.store import PoolStore
@@ -63,6 +64,7 @@ def rollout_worker() -> int:
     from triforge.store.images import ImageStore
 
     settings = Settings.from_env()
+    reach.here()  # a fault in it is said now
     serve_metrics(
         settings, room="env_adapter", process="rollout-worker", queue=ROLLOUT_QUEUE, slots=_GROUPS
     )

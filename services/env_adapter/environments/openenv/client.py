@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from services.env_adapter.environments.reach import Reach, place_of
 from triforge.errors import EnvError
 
 _MAX_MESSAGE: Final = 64 * 2**20  # bytes; observations may hold screenshots
@@ -33,10 +34,12 @@ class SessionClient:
     Args:
         url: the server's http(s) address.
         timeout_s: seconds for one answer.
+        reach: what may be connected to.
     """
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
+    def __init__(self, url: str, *, timeout_s: float, reach: Reach) -> None:
         self._url = url.rstrip("/")
+        self._reach = reach
         self._timeout_s = timeout_s
         self._http: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -46,8 +49,9 @@ class SessionClient:
 
         Raises:
             EnvError: no OpenEnv server answers there.
+            InputError: it is out of reach.
         """
-        self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout_s))
+        self._http = self._reach.session(*place_of(self._url), timeout_s=self._timeout_s)
         try:
             async with self._http.get(f"{self._url}/schema") as reply:
                 reply.raise_for_status()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pydantic import Field, JsonValue
@@ -13,6 +13,7 @@ from services.env_adapter.environments.answers import Answer, part_of
 from services.env_adapter.environments.openenv.client import RefusedError, SessionClient
 from services.env_adapter.environments.parsing import Strict, parse_model
 from services.env_adapter.environments.playing import NeverRewritten, expect_announced
+from services.env_adapter.environments.reach import Reach, here, place_of
 from triforge.errors import EnvError
 from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
@@ -69,10 +70,11 @@ class PlayOptions(Strict):
 
 
 class RemoteEpisode:
-    """An environment behind a WebSocket."""
+    """An environment behind a WebSocket; `reach` says what may be connected to."""
 
-    def __init__(self, options: PlayOptions) -> None:
+    def __init__(self, options: PlayOptions, reach: Reach) -> None:
         self._options = options
+        self._reach = reach
         self._client: SessionClient | None = None
         self._used = False
         self._done = False
@@ -86,13 +88,16 @@ class RemoteEpisode:
 
         Raises:
             EnvError: the environment was used before, or no server answers.
+            InputError: the server is out of reach.
         """
         if self._used:
             raise EnvError("openenv: an environment plays one episode; make a fresh one to reset")
         self._used = True
         self._given = parse_model(EpisodeParams, task.params, "openenv params")
         expect_announced("openenv", task, self._given.instruction)
-        self._client = SessionClient(self._given.url, timeout_s=self._options.timeout_s)
+        self._client = SessionClient(
+            self._given.url, timeout_s=self._options.timeout_s, reach=self._reach
+        )
         self._schema = await self._client.open()
         data = {"seed": seed % 2**31, **self._given.reset}
         seen = (await self._client.ask({"type": "reset", "data": data}))["observation"]
@@ -207,18 +212,26 @@ def _admissible(seen: dict[str, Any]) -> tuple[str, ...]:
 
 
 class OpenEnvFamily(NeverRewritten):
-    """The family `openenv`; see README.md beside this file."""
+    """The family `openenv`; see README.md beside this file.
+
+    Args:
+        reach: what may be connected to, asked when it is needed.
+    """
 
     name = "openenv"
     never_blocks = True  # it only waits for the network
 
+    def __init__(self, reach: Callable[[], Reach] = here) -> None:
+        self._reach = reach
+
     def validate(self, params: Params) -> TaskDraft:
-        """Check the form of an episode; the server is asked when it is played.
+        """Check the form of an episode, and that its address may be named; the server is asked when it is played.
 
         Raises:
             InputError: names each bad field.
         """
         given = parse_model(EpisodeParams, params, "openenv params")
+        self._reach().demand(*place_of(given.url), "openenv params: field url")
         return TaskDraft(
             params=given.model_dump(mode="json"), instruction=given.instruction, kind="openenv"
         )
@@ -242,7 +255,7 @@ class OpenEnvFamily(NeverRewritten):
         Raises:
             InputError: an option is unknown or out of its limits.
         """
-        return RemoteEpisode(parse_model(PlayOptions, options, "openenv options"))
+        return RemoteEpisode(parse_model(PlayOptions, options, "openenv options"), self._reach())
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:  # noqa: ARG002
         """Nobody knows how to solve a task that lies elsewhere."""

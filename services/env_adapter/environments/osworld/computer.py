@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import httpx
 from pydantic import JsonValue
 
 from services.env_adapter.environments.gui.actions import Action
 from services.env_adapter.environments.osworld.machine import Machine
 from services.env_adapter.environments.osworld.options import OsworldTask, PlayOptions, SetupStep
 from services.env_adapter.environments.osworld.providers import Lease
-from triforge.errors import EnvError, InputError
+from services.env_adapter.environments.reach import Reach
+from triforge.errors import InputError
 
 _MAX_SLEEP_S: Final = 60.0
 _MAX_DOWNLOAD: Final = 256 * 2**20
+_DOWNLOAD_S: Final = 60.0
 
 
 class MachineComputer:
@@ -26,16 +28,18 @@ class MachineComputer:
         task: the task.
         options: where machines come from.
         lease: the episode's right to one; `stop` gives it back.
+        reach: which files of the web may be fetched.
 
     Raises:
         EnvError: no machine, or it did not carry out the config.
         InputError: the config lacks a parameter.
     """
 
-    def __init__(self, task: OsworldTask, options: PlayOptions, lease: Lease) -> None:
+    def __init__(self, task: OsworldTask, options: PlayOptions, lease: Lease, reach: Reach) -> None:
         self._task = task
         self._options = options
         self._lease = lease
+        self._reach = reach
         self._machine = Machine(lease.begin(), call_s=options.call_s)
         try:
             self._machine.wait(options.start_s)
@@ -74,7 +78,7 @@ class MachineComputer:
             found = self._machine.read(_word(spec, "path", "a vm_file"))
             return None if found is None else found.decode("utf-8", "replace")
         if kind == "cloud_file":
-            return _download(_word(spec, "path", "a cloud_file")).decode("utf-8", "replace")
+            return self._download(_word(spec, "path", "a cloud_file")).decode("utf-8", "replace")
         output, error = self._machine.run(
             _command(spec.get("command")), in_shell=bool(spec.get("shell"))
         )
@@ -87,7 +91,23 @@ class MachineComputer:
 
     def _set_up(self, steps: Iterable[SetupStep]) -> None:
         for step in steps:
-            _STEPS[step.type](self._machine, step.parameters)
+            if step.type == "download":
+                self._fetch(step.parameters)
+            else:
+                _STEPS[step.type](self._machine, step.parameters)
+
+    def _fetch(self, given: Mapping[str, JsonValue]) -> None:
+        files = given.get("files")
+        for file in files if isinstance(files, list) else []:
+            if not isinstance(file, dict):
+                raise InputError("osworld config: download: files are objects with url and path")
+            content = self._download(_word(file, "url", "download"))
+            self._machine.write(_word(file, "path", "download"), content)
+
+    def _download(self, url: str) -> bytes:
+        """A file from the web, fetched by us: the machine may have no network."""
+        fetched = self._reach.fetch(url, timeout_s=_DOWNLOAD_S, largest=_MAX_DOWNLOAD)
+        return asyncio.run(fetched)  # we are in a thread of our own
 
 
 def _execute(machine: Machine, given: Mapping[str, JsonValue]) -> None:
@@ -114,42 +134,14 @@ def _upload(machine: Machine, given: Mapping[str, JsonValue]) -> None:
     machine.write(_word(given, "path", "upload_file"), content)
 
 
-def _fetch(machine: Machine, given: Mapping[str, JsonValue]) -> None:
-    files = given.get("files")
-    for file in files if isinstance(files, list) else []:
-        if not isinstance(file, dict):
-            raise InputError("osworld config: download: files are objects with url and path")
-        machine.write(_word(file, "path", "download"), _download(_word(file, "url", "download")))
-
-
 _STEPS: Final[dict[str, Callable[[Machine, Mapping[str, JsonValue]], None]]] = {
     "command": _execute,
-    "download": _fetch,
     "execute": _execute,
     "launch": _launch,
     "open": _open,
     "sleep": _sleep,
     "upload_file": _upload,
 }
-
-
-def _download(url: str) -> bytes:
-    """A file from the web, fetched by us: the machine may have no network.
-
-    Raises:
-        EnvError: it cannot be had.
-    """
-    try:
-        with httpx.stream("GET", url, timeout=60.0, follow_redirects=True) as answer:
-            answer.raise_for_status()
-            held = bytearray()
-            for piece in answer.iter_bytes():
-                held += piece
-                if len(held) > _MAX_DOWNLOAD:
-                    raise EnvError(f"osworld: {url} is larger than {_MAX_DOWNLOAD} bytes")
-            return bytes(held)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise EnvError(f"osworld: {url}: {type(error).__name__}: {error}") from error
 
 
 def _command(given: JsonValue) -> str | list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from services.env_adapter.environments.gui.computer import ComputerEpisode
@@ -11,15 +12,23 @@ from services.env_adapter.environments.osworld.options import OsworldTask, PlayO
 from services.env_adapter.environments.osworld.providers import Lease
 from services.env_adapter.environments.parsing import parse_model
 from services.env_adapter.environments.playing import NeverRewritten, expect_announced
+from services.env_adapter.environments.reach import Reach, here, place_of
 from triforge.errors import InputError
 from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, TaskDraft
 
 
 class OsworldFamily(NeverRewritten):
-    """The family `osworld`; see README.md beside this file for what of OSWorld is supported."""
+    """The family `osworld`; see README.md beside this file for what of OSWorld is supported.
+
+    Args:
+        reach: which machines and files may be named, asked when it is needed.
+    """
 
     name = "osworld"
+
+    def __init__(self, reach: Callable[[], Reach] = here) -> None:
+        self._reach = reach
 
     def validate(self, params: Params) -> TaskDraft:
         """Check and normalise a task file of OSWorld.
@@ -47,9 +56,16 @@ class OsworldFamily(NeverRewritten):
         """A fresh environment under `options` (see `PlayOptions`).
 
         Raises:
-            InputError: an option is unknown or out of its limits, or no machine is named.
+            InputError: an option is unknown or out of its limits, or no machine is named, or one that is out of reach.
         """
         play = parse_model(PlayOptions, options, "osworld options")
+        reach = self._reach()
+        if play.docker is not None:
+            reach.demand_docker("osworld options: field docker")
+        for (
+            url
+        ) in play.machines:  # whoever looks after them names them: no name is looked up to judge it
+            reach.demand(*place_of(url), "osworld options: field machines", looked_up=False)
 
         def begin(task: Task) -> ComputerEpisode:
             given = parse_model(OsworldTask, task.params, "osworld params")
@@ -59,7 +75,7 @@ class OsworldFamily(NeverRewritten):
                 self.name,
                 instruction=given.instruction,
                 evaluator=given.evaluator,
-                begin=lambda: MachineComputer(given, play, lease),
+                begin=lambda: MachineComputer(given, play, lease, reach),
                 horizon=given.horizon,
                 malformed_limit=play.malformed_limit,
                 actions=play.actions,

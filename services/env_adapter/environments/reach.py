@@ -1,0 +1,236 @@
+"""What pools and runs may make the workers reach.
+
+Tasks of some families name addresses, and whoever may make a pool would reach through the workers what only those reach: the
+rooms, the database, the machines' own metadata. `TRIFORGE_ENV_REACH` says what may be named. A name is looked up once, when
+it is connected to, and the address that was found is the one that is judged, so no name server can change its mind between.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import aiohttp
+from yarl import URL
+
+from triforge.config import Settings
+from triforge.errors import ConfigError, EnvError, InputError
+
+KNOB: Final = "TRIFORGE_ENV_REACH"
+ANY, PUBLIC, DOCKER = "any", "public", "docker"
+_NAME: Final = re.compile(r"(\*\.)?\w([\w.-]*\w)?")
+_PORT: Final = re.compile(r"([^:]+|\[.*\]):([0-9]{1,5})")
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_HOPS: Final = 5
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One entry of the list: a host or the end of one, or a network; at one port or at all."""
+
+    name: str
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
+    port: int | None
+
+    def is_name(self, host: str) -> bool:
+        if self.network is not None:
+            return False
+        return host.endswith(self.name[1:]) if self.name[0] == "*" else host == self.name
+
+    def holds(self, address: Address) -> bool:
+        return self.network is not None and address in self.network
+
+
+class Reach:
+    """What may be reached.
+
+    Args:
+        listed: `any`, `public`, `docker`, hosts (`envs`, `*.example.org`), addresses and networks (`10.1.0.0/16`), each of
+            the last three with a port if wanted (`envs:8000`); separated by commas.
+
+    Raises:
+        ConfigError: an entry is none of these.
+    """
+
+    def __init__(self, listed: str = ANY) -> None:
+        entries = [entry.strip().lower() for entry in listed.split(",") if entry.strip()]
+        self.unbounded = ANY in entries
+        self._public = PUBLIC in entries
+        self._docker = DOCKER in entries
+        self._places = [_place(one) for one in entries if one not in (ANY, PUBLIC, DOCKER)]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The reach of a deployment: what is not said is everything where nobody is asked for a key, else what is public."""
+        return cls(settings.env_reach or (PUBLIC if settings.keyed else ANY))
+
+    def demand_docker(self, what: str) -> None:
+        """Pass where containers may be started.
+
+        Raises:
+            InputError: they may not; `what` names the field.
+        """
+        if not (self.unbounded or self._docker):
+            raise InputError(f"{what}: starts containers on the workers' machine, {_REFUSED}")
+
+    def demand(self, host: str, port: int, what: str, *, looked_up: bool = True) -> None:
+        """Pass an address that may be named.
+
+        Args:
+            host: a name or an address.
+            port: there.
+            what: names the field.
+            looked_up: whether what the name stands for is judged again when it is connected to; else only listed names pass.
+
+        Raises:
+            InputError: it may not be named.
+        """
+        host = host.lower().rstrip(".")
+        found = _address(host)
+        if found is None and (host == "localhost" or host.endswith(".localhost")):
+            found = ipaddress.IPv4Address("127.0.0.1")
+        named = self.unbounded or self._names(host, port)
+        if not (named or (looked_up if found is None else self._allows(found, port))):
+            raise InputError(f"{what}: given {host}:{port}, {_REFUSED}")
+
+    def session(self, host: str, port: int, *, timeout_s: float) -> aiohttp.ClientSession:
+        """Connections to one server, made inside the event loop that uses them; what is out of reach is not connected to.
+
+        Raises:
+            InputError: the address may not be named.
+        """
+        self.demand(host, port, "address")
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        if self.unbounded:
+            return aiohttp.ClientSession(timeout=timeout)
+        host = host.lower().rstrip(".")
+        guarded = None if self._names(host, port) else self._socket
+        redirects = aiohttp.TraceConfig()
+        redirects.on_request_redirect.append(_refuse_redirect)
+        return aiohttp.ClientSession(
+            timeout=timeout,
+            connector=aiohttp.TCPConnector(socket_factory=guarded),
+            trace_configs=[redirects],
+        )
+
+    async def fetch(self, url: str, *, timeout_s: float, largest: int) -> bytes:
+        """A file from the web; where it redirects to is judged likewise.
+
+        Raises:
+            InputError: the address may not be named.
+            EnvError: there is no such file, or it is larger than so many bytes.
+        """
+        try:
+            at = URL(url)
+            for _ in range(_HOPS):
+                if not at.host or not at.port:
+                    raise EnvError(f"{url}: expected an address such as https://host/file")
+                session = self.session(at.host, at.port, timeout_s=timeout_s)
+                async with session as http, http.get(at, allow_redirects=False) as answer:
+                    if answer.status in _REDIRECTS and "location" in answer.headers:
+                        at = at.join(URL(answer.headers["location"]))
+                        continue
+                    answer.raise_for_status()
+                    return await _read(answer, largest)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise EnvError(f"{url}: {type(error).__name__}: {error}") from error
+        raise EnvError(f"{url}: redirects more than {_HOPS} times")
+
+    def _names(self, host: str, port: int) -> bool:
+        return any(p.is_name(host) and p.port in (None, port) for p in self._places)
+
+    def _allows(self, address: Address, port: int) -> bool:
+        if self._public and address.is_global and not address.is_multicast:
+            return True
+        return any(p.holds(address) and p.port in (None, port) for p in self._places)
+
+    def _socket(self, found: Any) -> socket.socket:
+        family, kind, protocol, _, at = found
+        address = _address(str(at[0]))
+        if address is None or not self._allows(address, int(at[1])):
+            raise PermissionError(errno.EACCES, f"{at[0]}:{at[1]}, {_REFUSED}")
+        return socket.socket(family=family, type=kind, proto=protocol)
+
+
+_REFUSED: Final = f"which {KNOB} does not let the environments of this deployment reach; the operator may name it there"
+
+
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port of an http(s) address, as they are connected to.
+
+    Raises:
+        InputError: it has none.
+    """
+    try:
+        parts = URL(url)
+        host, port = parts.host, parts.port
+    except ValueError as error:
+        raise InputError(f"{url!r} is no address: {error}") from None
+    if not host or not port:
+        raise InputError(f"{url!r} is no address such as http://host:port")
+    return host, port
+
+
+@functools.cache
+def here() -> Reach:
+    """The reach of this process's deployment.
+
+    Raises:
+        ConfigError: the environment has an impossible value.
+    """
+    return Reach.of(Settings.from_env())
+
+
+async def _refuse_redirect(*_: object) -> None:
+    raise PermissionError(
+        errno.EACCES, f"it redirects, which is not followed where {KNOB} is bounded; name the last address"
+    )  # fmt: skip
+
+
+async def _read(answer: aiohttp.ClientResponse, largest: int) -> bytes:
+    held = bytearray()
+    async for piece in answer.content.iter_any():
+        held += piece
+        if len(held) > largest:
+            raise EnvError(f"{answer.url} is larger than {largest} bytes")
+    return bytes(held)
+
+
+def _place(entry: str) -> _Place:
+    found = _PORT.fullmatch(entry)
+    host, port = (found[1], int(found[2])) if found else (entry, None)
+    host = host.strip("[]")
+    try:
+        return _Place("", ipaddress.ip_network(host, strict=False), port)
+    except ValueError:
+        pass
+    if _NAME.fullmatch(host) is None or (port is not None and not 0 < port < 65536):
+        raise ConfigError(
+            f"{KNOB}: given {entry!r}, expected any, public, docker, or hosts, addresses and networks such as envs:8000, "
+            "*.example.org, 10.1.0.0/16, separated by commas"
+        )
+    return _Place(host, None, port)
+
+
+def _address(host: str) -> Address | None:
+    """A literal address, without what it is wrapped in; None for a name."""
+    try:
+        found = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
+        return inner or found
+    return found
