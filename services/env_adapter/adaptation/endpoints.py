@@ -7,22 +7,64 @@ the model (`https://host/v1#name`); without it the first that the endpoint lists
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urldefrag
+from typing import Final
+from urllib.parse import urldefrag, urlsplit
 
 from services.env_adapter.adaptation.drafter import Drafter
 from services.env_adapter.adaptation.solver import Solver
+from triforge.access.modes import is_loopback
 from triforge.clients.openai import OpenAIGenerate, is_openai_url
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
+from triforge.errors import ConfigError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
+from triforge.watching.masking import masked
+
+_OTHERS: Final = (
+    "acts",
+    "judges",
+    "reward",
+    "env_adapter",
+    "trainer",
+)  # rooms that are nobody else's
 
 
-def endpoint(address: str, settings: Settings) -> Generate:
-    """The model behind an address."""
+def endpoint(address: str, settings: Settings, knob: str = "TRIFORGE_REWRITES_URL") -> Generate:
+    """The model behind an address.
+
+    Args:
+        address: what `knob` names.
+        settings: of the deployment.
+        knob: for the sentence.
+
+    Raises:
+        ConfigError: keys are asked for, and the address would be sent the services' secret although nothing says that it is
+            this deployment's own.
+    """
     url, model = urldefrag(address)
     if is_openai_url(url):
         return OpenAIGenerate(url, model, api_key=settings.api_key.get_secret_value())
+    if settings.own_key and not is_own(url, settings):
+        raise ConfigError(
+            f"{knob}: given {masked(address)!r}, which without a path stands for a policy room of this deployment and would be "
+            "sent TRIFORGE_SERVICE_SECRET: name its host in TRIFORGE_OWN_HOSTS if it is one, else give the path of the "
+            "endpoint (https://host/v1)"
+        )
     return PolicyClient.from_settings(settings.model_copy(update={"rewrites_url": url}), "rewrites")
+
+
+def is_own(url: str, settings: Settings) -> bool:
+    """Whether a policy room is this deployment's own.
+
+    It is on this machine, under a name without a dot (a service of the same compose file or namespace), on a host where
+    another room of ours is, or on one of `own_hosts`.
+    """
+    host = urlsplit(url).hostname or ""
+    if is_loopback(host) or not set(".:") & set(host):
+        return True
+    rooms = (getattr(settings, f"{room}_url") for room in _OTHERS)
+    listed = (name.strip().lower().strip("[]") for name in settings.own_hosts.split(","))
+    return host in {*(urlsplit(room).hostname for room in rooms), *listed}
 
 
 def make_drafter(settings: Settings, family: Callable[[str], EnvironmentFamily]) -> Drafter:
@@ -30,11 +72,15 @@ def make_drafter(settings: Settings, family: Callable[[str], EnvironmentFamily])
 
     A policy room is held to the choices by a regular expression, any other endpoint by a JSON schema.
     """
-    solver = Solver(endpoint(settings.solver_url, settings)) if settings.solver_url else None
+    asked = {
+        name: endpoint(address, settings, f"TRIFORGE_{name.upper()}")
+        for name in ("critic_url", "solver_url")
+        if (address := str(getattr(settings, name)))
+    }
     return Drafter(
         endpoint(settings.rewrites_url, settings),
         family,
-        critic=endpoint(settings.critic_url, settings) if settings.critic_url else None,
-        solver=solver,
+        critic=asked.get("critic_url"),
+        solver=Solver(asked["solver_url"]) if "solver_url" in asked else None,
         form="json" if is_openai_url(urldefrag(settings.rewrites_url)[0]) else "regex",
     )

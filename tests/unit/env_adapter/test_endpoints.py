@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from services.env_adapter.adaptation.endpoints import endpoint, make_drafter
 from services.env_adapter.environments import registry
 from triforge.clients.openai import OpenAIGenerate
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
+from triforge.errors import ConfigError
 
 
 def parts_of(**urls: str) -> dict[str, Any]:
@@ -55,3 +57,61 @@ def test_critic_and_solver_may_be_models_of_their_own() -> None:
     assert isinstance(found["critic"], PolicyClient)
     assert found["solver"] is not None
     assert found["form"] == "json"
+
+
+def keyed(**fields: Any) -> Settings:
+    return Settings(auth="keys", service_secret=SecretStr("s" * 24), **fields)
+
+
+def key_of(found: Any) -> str:
+    return str(found._http.headers.get("authorization", ""))
+
+
+@pytest.mark.parametrize(
+    ("address", "fields"),
+    [
+        ("http://127.0.0.1:8021", {}),
+        ("http://localhost:8021", {}),
+        ("http://[::1]:8021", {}),
+        ("http://policy-rewrites:8021", {}),
+        ("http://10.0.0.7:8021", {"judges_url": "http://10.0.0.7:8011"}),
+        ("https://rooms.example.org", {"own_hosts": "a.example.org, Rooms.example.org"}),
+        ("http://[fd00::1]:8021", {"own_hosts": "[fd00::1]"}),
+    ],
+)
+def test_rooms_of_ours_are_sent_the_secret_of_the_services(
+    address: str, fields: dict[str, Any]
+) -> None:
+    assert key_of(endpoint(address, keyed(**fields))) == f"Bearer {'s' * 24}"
+
+
+@pytest.mark.parametrize(
+    ("address", "fields"),
+    [
+        ("https://api.example.org", {}),
+        ("http://10.0.0.7:8021", {}),
+        ("https://api.example.org/", {"own_hosts": "example.org"}),
+        ("https://u:hidden@api.example.org", {}),
+        ("http://10.0.0.7:8021", {"rewrites_url": "http://10.0.0.7:8021", "critic_url": "http://10.0.0.7"}),
+    ],
+)  # fmt: skip
+def test_an_address_that_nothing_calls_ours_is_sent_no_secret_and_refused(
+    address: str, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"TRIFORGE_CRITIC_URL.*TRIFORGE_OWN_HOSTS") as refused:
+        endpoint(address, keyed(**fields), "TRIFORGE_CRITIC_URL")
+    assert "hidden" not in refused.value.detail
+    assert isinstance(endpoint(address, Settings(**fields)), PolicyClient), (
+        "where no keys are asked for"
+    )
+
+
+def test_whoever_criticises_and_proves_is_asked_by_the_same_rule() -> None:
+    for name in ("rewrites_url", "critic_url", "solver_url"):
+        with pytest.raises(ConfigError, match=f"TRIFORGE_{name.upper()}"):
+            make_drafter(keyed(**{name: "https://api.example.org"}), registry.family)
+
+
+def test_an_endpoint_with_a_path_is_sent_the_engines_key_only() -> None:
+    found = endpoint("https://api.example.org/v1", keyed(api_key=SecretStr("of-the-engines")))
+    assert key_of(found) == "Bearer of-the-engines"
