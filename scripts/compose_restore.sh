@@ -25,5 +25,14 @@ there="$(in_files find /data/artifacts -mindepth 1 -maxdepth 1)"
 docker compose exec -T valkey valkey-cli FLUSHALL > /dev/null
 docker compose exec -T postgres pg_restore -U triforge -d triforge --single-transaction --exit-on-error < "$folder/triforge.dump"
 in_files tar -C /data -xf - < "$folder/artifacts.tar"
+# versions that no row names were trained after the database was copied, from groups that will be played anew: a learner that
+# found one of them would take it for what the new groups have led to
+named="$(ask "select run_id || '/' || role || '/v' || lpad(version::text, 6, '0') from weights")"
+in_files sh -c '
+  cat > /tmp/named
+  for folder in /data/artifacts/weights/*/*/v* /data/artifacts/checkpoints/*/*/v*; do
+    name="${folder#/data/artifacts/*/}"
+    [ ! -d "$folder" ] || grep -qxF "$name" /tmp/named || { echo "restore: forgetting $name"; rm -rf "$folder"; }
+  done' <<< "$named"
 docker compose up -d --wait
 echo "restore: everything of $folder is back and healthy"

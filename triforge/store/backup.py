@@ -29,6 +29,7 @@ from triforge.store.manifests import load_manifest
 
 DATABASE, ARTIFACTS, ABOUT = "triforge.sqlite", "artifacts", "backup.json"
 _FORMAT = "triforge-backup/1"
+_VERSIONED = ("weights", "checkpoints")  # folders with RUN/ROLE/vVERSION below them
 _LOGS = ("-wal", "-journal")  # of SQLite, beside the database
 _NEWEST = (
     "SELECT run_id, role, MAX(version), uri, digest, status FROM weights JOIN runs ON runs.id = run_id "
@@ -119,6 +120,7 @@ def restore(
             root.parent.mkdir(parents=True, exist_ok=True)
             database.parent.mkdir(parents=True, exist_ok=True)
             shutil.copytree(source / ARTIFACTS, root)
+            _forget_unnamed(source / DATABASE, root)
             aside = database.with_name(f".{database.name}.part")
             shutil.copyfile(source / DATABASE, aside)
             aside.rename(database)  # last: a deployment that finds it finds the files as well
@@ -216,6 +218,20 @@ def _check_weights(copy: Path, root: Path) -> int:
             ) from error
         checked += 1
     return checked
+
+
+def _forget_unnamed(database: Path, root: Path) -> None:
+    """Delete versions that no row names: they were trained after the database was copied, from groups that will be played anew.
+
+    A learner that found one of them would take it for what the new groups have led to.
+    """
+    with closing(sqlite3.connect(database)) as link:
+        rows = link.execute("SELECT run_id, role, version FROM weights").fetchall()
+    named = {(run, role, f"v{version:06d}") for run, role, version in rows}
+    for kind in _VERSIONED:
+        for folder in (root / kind).glob("*/*/v*"):
+            if folder.parts[-3:] not in named:
+                shutil.rmtree(folder)
 
 
 @contextmanager

@@ -115,6 +115,20 @@ def test_rows_that_are_written_while_it_is_copied_are_in_or_not(
         assert copied.step == 2
 
 
+def test_versions_that_were_trained_after_the_database_was_copied_do_not_come_back(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    deployment.back_up(tmp_path / "copy")
+    weights = tmp_path / "copy" / "artifacts" / "weights" / "r1" / "acts"
+    shutil.copytree(weights / "v000003", weights / "v000004")  # was published in between
+    late = tmp_path / "copy" / "artifacts" / "checkpoints" / "r1" / "acts" / "v000004"
+    late.mkdir(parents=True)
+    shutil.rmtree(deployment.state)
+    deployment.restore(tmp_path / "copy")
+    assert sorted(path.name for path in deployment.folder(1).parent.iterdir()) == ["v000002", "v000003"]  # fmt: skip
+    assert not (deployment.artifacts / "checkpoints" / "r1" / "acts" / "v000004").exists()
+
+
 @pytest.mark.parametrize("damage", ["gone", "truncated", "flipped", "replaced"])
 def test_a_copy_without_the_newest_weights_is_refused_and_leaves_nothing(
     deployment: Deployment, tmp_path: Path, damage: str
