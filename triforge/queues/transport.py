@@ -1,5 +1,7 @@
 """kombu's Redis transport, steadied: a message that nobody could read is logged and dropped, and the worker lives on.
 
+A worker acknowledges the errands that ended in one turn of its loop together.
+
 As it comes, bytes in a queue that are no message of kombu's end the worker that takes them, and with it everything else that
 it works on. Whoever sent an errand that is dropped here notices that nobody works on it and sends it again.
 """
@@ -10,16 +12,75 @@ import logging
 from json import JSONDecodeError
 from typing import Any
 
-from kombu.transport import TRANSPORT_ALIASES, redis
+from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 
 log = logging.getLogger(__name__)
 
 _SHOWN = 200  # characters of an unreadable message that the log shows
 
 
+class SteadyQoS(redis.QoS):
+    """Keeps acknowledgements until the worker's loop is about to wait; without a loop they leave at once.
+
+    One that is lost brings its errand back, which every errand bears.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._ended: list[str] = []
+
+    def ack(self, delivery_tag: str) -> None:
+        """Called in the thread of the worker's loop."""
+        cycle = getattr(self.channel.connection, "cycle", None)
+        if not getattr(cycle, "in_loop", False):
+            super().ack(delivery_tag)
+            return
+        self._ended.append(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)  # its place is free
+
+    def settle(self) -> None:
+        """Send what was kept."""
+        if not self._ended:
+            return
+        tags, self._ended = self._ended, []
+        channel: Any = self.channel
+        try:
+            with self.pipe_or_acquire() as pipe:
+                pipe.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags).execute()
+        except (*channel.connection_errors, *channel.connection.channel_errors) as error:
+            log.error(
+                "could not acknowledge %d errands, which will come back: %s", len(tags), error
+            )
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """At the end of a channel: what has ended does not go back."""
+        self.settle()
+        super().restore_unacked_once(stderr)
+
+
+class SteadyPoller(redis.MultiChannelPoller):
+    """Has acknowledgements sent before it waits for messages."""
+
+    in_loop = False
+    _channels: set[Any]
+
+    def on_poll_init(self, poller: Any) -> Any:
+        """A worker's loop is going to call `on_poll_start` each turn."""
+        self.in_loop = True
+        return super().on_poll_init(poller)
+
+    def on_poll_start(self) -> None:
+        """Called each turn, before waiting."""
+        for channel in self._channels:
+            if isinstance(channel._qos, SteadyQoS):
+                channel._qos.settle()
+        super().on_poll_start()
+
+
 class SteadyChannel(redis.Channel):
     """Drops what is no JSON. Keeps its client: kombu would build one for every message sent, taken or acknowledged."""
 
+    QoS = SteadyQoS
     _kept: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:
@@ -41,6 +102,10 @@ class SteadyTransport(redis.Transport):
     """Drops what is JSON and no message of kombu's."""
 
     Channel = SteadyChannel
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.cycle = SteadyPoller()
 
     def _deliver(self, message: Any, queue: str | None) -> None:
         problem = _problem(message, self)
