@@ -1,38 +1,50 @@
 """What the queue alone can bear: errands that do nothing, as many and of the same shape as the ring sends.
 
 One errand a group; whoever gets it sends one a trajectory; whoever gets those counts. The Celery app, its options, the
-number of threads and the size of the messages are those of the ring.
+number of errands at a time and the size of the messages are those of the ring.
 
-Run (by bench.control_plane): python -m bench.control_plane_noop rollout | judge REDIS_URL
+    celery   sent by Celery's own client, worked on in Celery's own pool of threads: the queue as it comes
+    loop     sent by `triforge.queues.Wire`, worked on in `triforge.queues.LoopPool`: the queue as the ring uses it
+
+Run (by bench.control_plane): python -m bench.control_plane_noop celery | loop rollout | judge REDIS_URL
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import redis
+import redis.asyncio as aioredis
 
 from bench.control_plane_stack import cpu_s, free_port
+from triforge.errands import register
 from triforge.messages import GroupTask, JudgeTask, Sampling
 from triforge.queues import (
     JUDGE_QUEUE,
     JUDGE_TASK,
     ROLLOUT_QUEUE,
     ROLLOUT_TASK,
+    LoopThread,
+    Wire,
     celery_app,
     start_worker,
 )
+from triforge.queues.convoy import Convoy
 from triforge.supervisor.broker import server_command
 
+Send = Callable[[Sequence[GroupTask]], None]
+
 COUNTER = "noop"
-THREADS = {"rollout": 32, "judge": 64}  # as the workers of the ring have
+QUEUES = {"rollout": ROLLOUT_QUEUE, "judge": JUDGE_QUEUE}
+AT_A_TIME = {"rollout": 32, "judge": 64}  # errands, as the workers of the ring
 _LOOK_S, _LONGEST_S = 0.01, 120.0
 
 
@@ -52,8 +64,8 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
     )  # fmt: skip
 
 
-def worker(queue: str, url: str) -> None:
-    """Serve one queue."""
+def celery_worker(queue: str, url: str) -> None:
+    """Serve one queue as Celery does."""
     app = celery_app(url)
     client = redis.Redis.from_url(url)
 
@@ -67,12 +79,69 @@ def worker(queue: str, url: str) -> None:
     def judge(_payload: str) -> None:
         client.incr(COUNTER)
 
-    names = {"rollout": ROLLOUT_QUEUE, "judge": JUDGE_QUEUE}
-    start_worker(app, names[queue], concurrency=THREADS[queue], threads=True)
+    start_worker(app, QUEUES[queue], concurrency=AT_A_TIME[queue], threads=True)
+
+
+def loop_worker(queue: str, url: str) -> None:
+    """Serve one queue as the ring does."""
+    loop = LoopThread()
+
+    async def build() -> tuple[Wire, Convoy]:
+        return Wire(url), Convoy(aioredis.from_url(url), _simply)
+
+    wire, convoy = loop.run(build())
+
+    async def play(group: GroupTask) -> None:
+        sent = (wire.send_judge(judge_task(group, index)) for index in range(group.rollouts))
+        await asyncio.gather(*sent)
+
+    async def judge(_: JudgeTask) -> None:
+        await convoy.execute("INCR", COUNTER)
+
+    app = celery_app(url)
+    register(app, ROLLOUT_TASK, GroupTask, play, loop)
+    register(app, JUDGE_TASK, JudgeTask, judge, loop)
+    start_worker(app, QUEUES[queue], concurrency=AT_A_TIME[queue])
+
+
+async def _simply(work: Awaitable[Any]) -> Any:
+    return await work
 
 
 @contextlib.contextmanager
-def _queue(folder: Path) -> Iterator[tuple[str, list[int]]]:
+def _celery_sender(url: str) -> Iterator[Send]:
+    app = celery_app(url)
+
+    def send(tasks: Sequence[GroupTask]) -> None:
+        for task in tasks:
+            app.send_task(ROLLOUT_TASK, args=[task.model_dump_json()])
+
+    yield send
+    app.close()
+
+
+@contextlib.contextmanager
+def _wire_sender(url: str) -> Iterator[Send]:
+    loop = LoopThread()
+
+    async def build() -> Wire:
+        return Wire(url)
+
+    wire = loop.run(build())
+
+    async def send_all(tasks: Sequence[GroupTask]) -> None:
+        await asyncio.gather(*(wire.send_rollout(task) for task in tasks))
+
+    yield lambda tasks: loop.run(send_all(tasks))
+    loop.run(wire.close())
+
+
+WORKERS = {"celery": celery_worker, "loop": loop_worker}
+_SENDERS = {"celery": _celery_sender, "loop": _wire_sender}
+
+
+@contextlib.contextmanager
+def _queue(folder: Path, way: str) -> Iterator[tuple[str, list[int]]]:
     """The address of a broker with two workers that do nothing, and all process ids."""
     folder.mkdir(parents=True)
     port = free_port()
@@ -83,8 +152,8 @@ def _queue(folder: Path) -> Iterator[tuple[str, list[int]]]:
         started = [subprocess.Popen(server_command(port, folder), stdout=log, stderr=log)]
         try:
             started += [
-                subprocess.Popen([*module, name, url], stdout=log, stderr=log, env=env)
-                for name in THREADS
+                subprocess.Popen([*module, way, name, url], stdout=log, stderr=log, env=env)
+                for name in QUEUES
             ]
             yield url, [os.getpid(), *(child.pid for child in started)]
         finally:
@@ -93,21 +162,19 @@ def _queue(folder: Path) -> Iterator[tuple[str, list[int]]]:
                 child.wait(30)
 
 
-def ceiling(folder: Path, groups: int, rollouts: int) -> dict[str, float]:
-    """Trajectories and errands a second through a queue whose errands do nothing."""
-    with _queue(folder) as (url, pids):
-        app = celery_app(url)
+def ceiling(folder: Path, groups: int, rollouts: int, way: str = "celery") -> dict[str, float]:
+    """Trajectories and errands a second through a queue whose errands do nothing, in one of `WORKERS`."""
+    with _queue(folder, way) as (url, pids), _SENDERS[way](url) as send:
         client = redis.Redis.from_url(
             url, retry_on_error=[redis.ConnectionError], retry=_patience()
         )
         try:
             # The first ones wait until both workers are there and have their connections.
-            _through(app, client, "warm", 8, rollouts)
+            _through(send, client, "warm", 8, rollouts)
             before = sum(map(cpu_s, pids))
-            seconds = _through(app, client, "train", groups, rollouts)
+            seconds = _through(send, client, "train", groups, rollouts)
             used = sum(map(cpu_s, pids)) - before
         finally:
-            app.close()
             client.close()
     trajectories = groups * rollouts
     return {
@@ -119,13 +186,12 @@ def ceiling(folder: Path, groups: int, rollouts: int) -> dict[str, float]:
     }
 
 
-def _through(app: Any, client: Any, name: str, groups: int, rollouts: int) -> float:
+def _through(send: Send, client: Any, name: str, groups: int, rollouts: int) -> float:
     """Send groups, and wait until all of their trajectories are counted; returns seconds."""
     wanted = int(client.get(COUNTER) or 0) + groups * rollouts
     started = time.perf_counter()
-    for number in range(groups):
-        task = group_task(f"run-0123456789-00001-{name}-{number:04d}", rollouts)
-        app.send_task(ROLLOUT_TASK, args=[task.model_dump_json()])
+    names = (f"run-0123456789-00001-{name}-{number:04d}" for number in range(groups))
+    send([group_task(name, rollouts) for name in names])
     while int(client.get(COUNTER) or 0) < wanted:
         if time.perf_counter() > started + _LONGEST_S:
             raise SystemExit(f"the queue alone did not get through in {_LONGEST_S:.0f} s")
@@ -138,4 +204,4 @@ def _patience() -> redis.retry.Retry:
 
 
 if __name__ == "__main__":
-    worker(sys.argv[1], sys.argv[2])
+    WORKERS[sys.argv[1]](sys.argv[2], sys.argv[3])
