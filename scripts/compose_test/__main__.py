@@ -105,9 +105,11 @@ def _test(docker: Docker, folder: Path, options: argparse.Namespace, record: Rec
         record.tell(f"all healthy after {up_s} s: {', '.join(stack.services())}")
         course = _disturb(stack, options, record, up_s=up_s)
         if "restore" in options.parts:
-            _restore(stack, course, folder, options, record)
+            with _by_itself("restore", record):
+                _restore(stack, course, folder, options, record)
         if "programs" in options.parts:
-            _programs(stack, folder, options, record)
+            with _by_itself("programs", record):
+                _programs(stack, folder, options, record)
 
 
 def _build(stack: Stack, docker: Docker, folder: Path, record: Record, *, offline: bool) -> float:
@@ -132,6 +134,16 @@ def _build(stack: Stack, docker: Docker, folder: Path, record: Record, *, offlin
                     path.unlink(missing_ok=True)
     record.tell(f"built in {seconds:.0f} s: {stack.image_sizes()} MB")
     return seconds
+
+
+@contextlib.contextmanager
+def _by_itself(part: str, record: Record) -> Iterator[None]:
+    """A part that fails fails the test, and does not keep what follows from being looked at."""
+    try:
+        yield
+    except TriforgeError as error:
+        record.tell(f"{part} failed: {error.detail}")
+        record.note("broken", part=part, why=error.detail)
 
 
 @contextlib.contextmanager

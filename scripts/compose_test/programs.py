@@ -23,7 +23,7 @@ GROUPS, ROLLOUTS, TESTS, STEPS = 2, 8, 6, 2
 # the right program prints 1 whatever it reads; the one that prints what it read passes half of the tests
 _HIDDEN = [{"input": "1\n", "output": "1\n"}, {"input": "2\n", "output": "1\n"}]
 DRAWN: dict[str, Any] = {
-    "name": "drawn-programs", "environment": "code", "generate": {"count": 4, "heldout": 1, "seed": 1},
+    "name": "drawn-programs", "environment": "code", "generate": {"count": 2, "heldout": 1, "seed": 1},
 }  # fmt: skip
 POOL: dict[str, Any] = {
     "name": "programs",
