@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,25 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.store.rows import write_rows
 from triforge.supervisor.layout import free_port
+from triforge.watching import tracing
 
 BASE = 2
+
+
+@pytest.fixture
+def spans() -> Iterator[Any]:
+    """What is recorded, kept in memory."""
+    memory = pytest.importorskip(
+        "opentelemetry.sdk.trace.export.in_memory_span_exporter",
+        reason="OpenTelemetry is not installed; pip install 'triforge[otel]'",
+    )
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    exporter = memory.InMemorySpanExporter()
+    tracing.record("trainer", "learner", export.SimpleSpanProcessor(exporter))
+    try:
+        yield exporter
+    finally:
+        tracing.stop()
 
 
 @pytest.fixture
@@ -97,6 +114,26 @@ async def test_batches_become_versions_one_after_another(
     assert verify_manifest(Path(first.uri)) == first.digest
     assert second.report is not None
     assert second.report.metrics["updates"] == 4
+
+
+async def test_what_a_learner_does_lies_in_the_trace_that_its_batch_was_sent_in(
+    wire: Wire, store: ArtifactStore, model: Path, spans: Any
+):
+    async with learning(wire, store):
+        with tracing.span("train"):
+            await wire.announce_batch(a_batch(store, model, 1))
+        await wire.announce_batch(a_batch(store, model, 2))
+        await answers(wire, 2)
+    found = spans.get_finished_spans()
+    sent = next(span for span in found if span.name == "train" and span.parent is None)
+    first, second = (span for span in found if span.name == "learner step")
+    assert first.parent.span_id == sent.context.span_id
+    assert first.attributes["triforge.run"] == "run"
+    below = {span.name: span for span in found if span.parent and span.parent.span_id == first.context.span_id}  # fmt: skip
+    assert set(below) == {"train", "publish"}
+    assert below["train"].attributes["rows"] == 4
+    assert second.parent is None, "sent outside of any trace"
+    assert {span.context.trace_id for span in (first, *below.values())} == {sent.context.trace_id}
 
 
 async def test_a_batch_that_is_delivered_again_is_announced_and_not_trained_again(

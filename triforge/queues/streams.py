@@ -15,9 +15,27 @@ from triforge.queues.names import (
     WEIGHTS_STREAM,
     batches_stream,
 )
+from triforge.watching import tracing
 
 _M = TypeVar("_M", bound=Message)
 _PAGE: Final = 1000  # entries of a stream that one read brings
+
+
+class Entry(str):
+    """The id of a stream's entry.
+
+    Attributes:
+        above: the `traceparent` of who wrote it; empty where no traces are recorded.
+    """
+
+    above: str = ""
+
+    @classmethod
+    def of(cls, entry: str, fields: dict[str, str]) -> Entry:
+        """An entry as it was read."""
+        found = cls(entry)
+        found.above = fields.get(tracing.PARENT, "")
+        return found
 
 
 class Streams(Connection):
@@ -46,14 +64,18 @@ class Streams(Connection):
 
     async def announce_batch(self, batch: TrainBatch) -> None:
         """Hand a batch to the learner of its role."""
-        await self._add(batches_stream(batch.role), {"json": batch.model_dump_json()})
+        above = tracing.parent()
+        along = {tracing.PARENT: above} if above else {}
+        await self._add(batches_stream(batch.role), {"json": batch.model_dump_json(), **along})
 
     async def read_batches(
         self, role: TrainedRole, after: str, *, block_s: float = 1.0
-    ) -> list[tuple[str, TrainBatch | None]]:
+    ) -> list[tuple[Entry, TrainBatch | None]]:
         """Batches announced after `after`, None for an entry that is no batch; waits up to `block_s`."""
         entries = await self._read(batches_stream(role), after, block_s)
-        return [(entry, _readable(TrainBatch, fields)) for entry, fields in entries]
+        return [
+            (Entry.of(entry, fields), _readable(TrainBatch, fields)) for entry, fields in entries
+        ]
 
     async def announce_weights(self, ready: WeightsReady) -> None:
         """Tell the conductor that a weight version is published."""

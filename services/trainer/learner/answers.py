@@ -29,6 +29,7 @@ from services.trainer.weights.sharding import Ranks
 from triforge.errors import TrainerError, TriforgeError
 from triforge.messages import ErrorInfo, StepReport, TrainBatch, TrainedRole, WeightsReady
 from triforge.store.artifacts import ArtifactStore
+from triforge.watching import tracing
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +122,10 @@ class Answers:
             return None
         self._begin(batch)
         settings = TrainSettings.of(batch)
-        learner, report = self._train(shelf, batch, should_stop)
-        ready = shelf.publish(learner, batch, report, keep=settings.keep)
+        with tracing.span("train", rows=batch.num_rows, tokens=batch.num_tokens):
+            learner, report = self._train(shelf, batch, should_stop)
+        with tracing.span("publish"):
+            ready = shelf.publish(learner, batch, report, keep=settings.keep)
         self._crew.keep(batch, learner)
         metrics.trained(batch.role, report)
         log.info("batch %s: version %d, %s", batch.batch_id, ready.version, _short(report.metrics))

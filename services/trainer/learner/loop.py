@@ -22,7 +22,7 @@ from triforge.errors import StorageError, TriforgeError, UnavailableError
 from triforge.messages import Handover, TrainBatch, TrainedRole, WeightsReady
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
-from triforge.watching import about, ids_of
+from triforge.watching import about, ids_of, tracing
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class LearnerLoop:
             for entry, batch in entries:
                 if batch is None:
                     log.error("entry %s is no batch of this version of triforge: skipped", entry)
-                elif not await self._serve(batch):
+                elif not await self._serve(batch, entry.above):
                     return
                 cursor = entry
                 self._write_cursor(cursor)
@@ -118,8 +118,8 @@ class LearnerLoop:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), _RETRY_S)
 
-    async def _serve(self, batch: TrainBatch) -> bool:
-        """Handle one batch to its end; False when told to stop before."""
+    async def _serve(self, batch: TrainBatch, above: str) -> bool:
+        """Handle one batch, sent in the trace `above`, to its end; False when told to stop before."""
         ready: WeightsReady | None = None
         answered = False
         while not self._stopping.is_set():
@@ -130,9 +130,10 @@ class LearnerLoop:
                             side = "policy" if batch.role == "acts" else "reward"
                             with about(**ids_of(batch), **{side: batch.version}):
                                 trains = await self._answers()
-                                ready = await asyncio.to_thread(
-                                    trains.answer, batch, self._stopping.is_set
-                                )
+                                with tracing.served("learner step", above, "consumer"):
+                                    ready = await asyncio.to_thread(
+                                        trains.answer, batch, self._stopping.is_set
+                                    )
                             answered = True
                 if answered:
                     if ready is not None:
