@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scripts.compose_test import readme
+from scripts.compose_test import programs, readme
 from scripts.compose_test.calling import ROOT
 from scripts.compose_test.engine import Docker, docker_engine
 from scripts.compose_test.faults import Course, Limits, faults
@@ -195,11 +195,11 @@ def _restore(
 
 def _programs(stack: Stack, folder: Path, options: argparse.Namespace, record: Record) -> None:
     """A fresh stack with the file for programs."""
-    from scripts.compose_test import programs  # makes a model: torch
+    from scripts.compose_test.reading import lay_ready  # torch
 
     record.tell("programs of a model, with docker-compose.code.yml")
     stack.wipe()
-    programs.lay_ready(stack, folder)
+    lay_ready(stack, folder)
     up_s = round(stack.up(), 1)
     stack.take_key()
     stack.post("pools", "/v1/pools", programs.DRAWN)

@@ -6,19 +6,12 @@ known: a sandbox that refuses, or runs something else, is seen in the record.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from scripts.compose_test.calling import ROOT
-from scripts.compose_test.stack import Stack
-from tests.e2e.families.reading_model import build_reading_model
-
-_DOCUMENT = ROOT / "tests" / "compose" / "programs.toml"
-_MODEL = "/models/reading"
 GROUPS, ROLLOUTS, TESTS, STEPS = 2, 8, 6, 2
 # the right program prints 1 whatever it reads; the one that prints what it read passes half of the tests
 _HIDDEN = [{"input": "1\n", "output": "1\n"}, {"input": "2\n", "output": "1\n"}]
@@ -33,20 +26,6 @@ POOL: dict[str, Any] = {
         for n in range(GROUPS)
     ],
 }
-
-
-def lay_ready(stack: Stack, folder: Path) -> None:
-    """Put the model and the document into the volume, and have compose read the file for programs as well."""
-    staged = folder / "programs"
-    shutil.rmtree(staged, ignore_errors=True)
-    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
-    build_reading_model(staged / "reading", texts)
-    shutil.copy(_DOCUMENT, staged / "programs.toml")
-    stack.put_models(staged)
-    stack.set(
-        COMPOSE_FILE="docker-compose.yml:docker-compose.code.yml", TRIFORGE_CONFIG="/models/programs.toml",
-        ACTS_MODEL=_MODEL, JUDGES_MODEL=_MODEL, REWRITES_MODEL=_MODEL,
-    )  # fmt: skip
 
 
 def wrong_with(steps: Sequence[Mapping[str, Any]], records: Path) -> list[str]:
