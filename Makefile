@@ -55,7 +55,7 @@ compose-test: setup ## the stack in real containers, killed, cut off and restart
 	@$(BIN)/python -m scripts.compose_test
 
 soak: setup ## 4,096 rollouts at once through one policy room; about half a minute on two quiet cores
-	@$(BIN)/python -m bench.gateway --soak
+	@$(BIN)/python -m bench.serving --soak
 
 docs: setup ## write the generated pages, docs/messages.md and docs/configuration.md
 	@$(BIN)/python -m scripts.gen_docs

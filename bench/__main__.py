@@ -9,10 +9,9 @@ import sys
 BENCHES = (
     "engine",
     "acceptance",
-    "asynchrony",
+    "async",
     "control_plane",
-    "gateway",
-    "reload",
+    "serving",
     "trainer",
     "sandbox",
     "environments",
