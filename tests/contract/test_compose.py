@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from triforge import __version__
 from triforge.config import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -208,6 +209,7 @@ def test_every_image_ends_as_user_10001_without_wheels_or_compilers() -> None:
         assert not any("/wheels" in x or "pip install" in x for x in lines), name
         assert not any(re.search(r"\b(gcc|g\+\+|build-essential|-dev)\b", x) for x in lines), name
         assert any(x.startswith("LABEL org.opencontainers.image.title") for x in lines), name
+        assert any(f'org.opencontainers.image.version="{__version__}"' in x for x in lines), name
 
 
 def test_dependencies_are_installed_before_code_is_copied() -> None:
