@@ -163,8 +163,8 @@ def _standing(stack: Stack, folder: Path, record: Record) -> Iterator[None]:
 def _disturb(stack: Stack, options: argparse.Namespace, record: Record, *, up_s: float) -> Course:
     """One run in peace, then runs under fire, and what came of it."""
     stack.take_key()
-    took_s = stack.by_hand(within_s=options.end)
-    (quiet,) = [run for run in stack.get("runs", "/v1/runs") if run["name"] == readme.RUN]
+    watched, took_s = stack.by_hand(within_s=options.end)
+    quiet = stack.get("runs", f"/v1/runs/{watched}")
     record.note("peace", took_s=took_s, status=quiet["status"], steps=quiet["steps"])
     record.tell(f"the README's lines: a run of {quiet['steps']} steps is {quiet['status']} after {took_s} s")  # fmt: skip
     limits = Limits.of(options.limit, up_s=up_s)

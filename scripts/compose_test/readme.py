@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from scripts.compose_test.calling import ROOT
 
-POOL, RUN = "kitchen", "first"  # what the lines make
+POOL = "kitchen"  # what the lines make; $RUN is the run
 _UNPUBLISHED = (":8001/", ":8002/")  # doors that compose keeps to itself
 _HEAD = """set -euo pipefail
 curl() { command curl --fail-with-body -H "Authorization: Bearer $TRIFORGE_KEY" "$@"; }
@@ -15,7 +15,7 @@ curl() { command curl --fail-with-body -H "Authorization: Bearer $TRIFORGE_KEY" 
 
 
 def by_hand(ports: Mapping[str, int]) -> str:
-    """A bash script of the first lines of the section "By hand": those that ask published doors.
+    """A bash script of the first lines of the section "By hand": those that ask published doors. Ends with the run's id.
 
     Args:
         ports: where the doors `pools` and `runs` are published.
@@ -26,4 +26,4 @@ def by_hand(ports: Mapping[str, int]) -> str:
     text = "\n\n".join(asked)
     for door, port in (("pools", 8003), ("runs", 8004)):
         text = text.replace(f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{ports[door]}/")
-    return _HEAD + text
+    return f'{_HEAD}{text}\nprintf "\\n%s\\n" "$RUN"\n'

@@ -197,8 +197,8 @@ class Stack:
         made = self.compose("exec", "-T", "trainer", "triforge", "key", "create", "compose-test")
         self._key = made.split()[-1]
 
-    def by_hand(self, *, within_s: float) -> float:
-        """Run the README's lines; returns the seconds.
+    def by_hand(self, *, within_s: float) -> tuple[str, float]:
+        """Run the README's lines; returns the run that they watched to its end, and the seconds.
 
         Raises:
             UnavailableError: one of them failed, or the run that they watch does not end.
@@ -207,10 +207,9 @@ class Stack:
         script.write_text(f"cd {self.folder}\n{readme.by_hand(self.ports)}")
         began = time.monotonic()
         environment = {**self._docker.environment, "TRIFORGE_KEY": self._key}
-        (self.folder / "readme.log").write_text(
-            call(["bash", str(script)], environment=environment, timeout_s=within_s)
-        )
-        return round(time.monotonic() - began, 1)
+        said = call(["bash", str(script)], environment=environment, timeout_s=within_s)
+        (self.folder / "readme.log").write_text(said)
+        return said.split()[-1], round(time.monotonic() - began, 1)
 
     def get(self, door: str, path: str) -> Any:
         """GET of a published door, `pools` or `runs`."""
