@@ -88,3 +88,14 @@ def test_what_has_ended_does_not_go_back_with_the_end_of_the_worker(
     assert left() == (0, 0)
     with redis.Redis.from_url(redis_url) as client:
         assert client.llen(ROLLOUT_QUEUE) == 3
+
+
+@pytest.mark.usefixtures("loop")
+def test_errands_whose_connection_was_lost_are_acknowledged_without_the_loop(
+    link: Any, messages: list[Any], left: Left
+) -> None:
+    messages[0].ack()
+    link.transport.cycle.close()  # as when Celery connects anew
+    assert left() == (3, 3)
+    messages[1].ack()
+    assert left() == (2, 2)

@@ -32,7 +32,7 @@ class SteadyQoS(redis.QoS):
     def ack(self, delivery_tag: str) -> None:
         """Called in the thread of the worker's loop."""
         cycle = getattr(self.channel.connection, "cycle", None)
-        if not getattr(cycle, "in_loop", False):
+        if not isinstance(cycle, SteadyPoller) or not cycle.serves(self.channel):
             super().ack(delivery_tag)
             return
         self._ended.append(delivery_tag)
@@ -61,20 +61,37 @@ class SteadyQoS(redis.QoS):
 class SteadyPoller(redis.MultiChannelPoller):
     """Has acknowledgements sent before it waits for messages."""
 
-    in_loop = False
+    _in_loop = False
     _channels: set[Any]
 
+    def serves(self, channel: Any) -> bool:
+        """Whether a loop calls `on_poll_start` for a channel each turn. Not for one whose connection was lost."""
+        return self._in_loop and channel in self._channels
+
     def on_poll_init(self, poller: Any) -> Any:
-        """A worker's loop is going to call `on_poll_start` each turn."""
-        self.in_loop = True
+        """A loop begins."""
+        self._in_loop = True
         return super().on_poll_init(poller)
 
     def on_poll_start(self) -> None:
-        """Called each turn, before waiting."""
-        for channel in self._channels:
+        """A turn of the loop, before it waits."""
+        self._settle(*self._channels)
+        super().on_poll_start()
+
+    def discard(self, channel: Any) -> None:
+        """A channel ends."""
+        self._settle(channel)
+        super().discard(channel)
+
+    def close(self) -> None:
+        """The connection ends."""
+        self._settle(*self._channels)
+        super().close()
+
+    def _settle(self, *channels: Any) -> None:
+        for channel in channels:
             if isinstance(channel._qos, SteadyQoS):
                 channel._qos.settle()
-        super().on_poll_start()
 
 
 class SteadyChannel(redis.Channel):
