@@ -24,6 +24,7 @@ from triforge.messages import (
     PoolState,
     ProposalDetail,
     ProposalPage,
+    RunPage,
     RunState,
     RunStep,
     TaskPage,
@@ -76,9 +77,11 @@ class Doors:
             return f"no answer ({type(error).__name__})"
         return "ready" if reply.is_success else error_of(reply).detail
 
-    async def runs(self, key: str) -> list[RunState]:
-        """All runs, newest first."""
-        return [RunState.model_validate(row) for row in await self._get("trainer", key, "/v1/runs")]
+    async def runs(self, key: str, cursor: str = "") -> RunPage:
+        """A page of the runs, newest first."""
+        return RunPage.model_validate(
+            await self._get("trainer", key, "/v1/runs", limit=PAGE, cursor=cursor)
+        )
 
     async def run(self, key: str, run_id: str) -> RunState:
         """One run."""

@@ -17,7 +17,6 @@ from triforge.algorithms.intervals import wilson
 from triforge.messages import Measurement, RunStep
 from triforge.messages.base import ProposalState, TaskState
 
-_NEWEST_RUNS = 50
 _NEWEST_STEPS = 20
 _NOTHING = 5e-4  # smaller numbers are shown as 0; the full ones are in the run's report
 _TEMPLATES = Path(__file__).with_name("html")
@@ -61,17 +60,17 @@ class Pages:
         """What people see instead of a page."""
         return self._page("problem", status=status, detail=detail)
 
-    async def overview(self, key: str) -> str:
-        """Rooms, runs and pools."""
+    async def overview(self, key: str, older: str = "") -> str:
+        """Rooms, runs (the newest, or those behind a cursor) and pools."""
         rooms, runs, pools = await asyncio.gather(
-            self._doors.readiness(), self._doors.runs(key), self._doors.pools(key)
+            self._doors.readiness(), self._doors.runs(key, older), self._doors.pools(key)
         )
         return self._page(
             "overview",
             rooms=rooms,
             addresses=self._doors.addresses,
-            runs=runs[:_NEWEST_RUNS],
-            more_runs=len(runs) > _NEWEST_RUNS,
+            runs=runs.runs,
+            older=runs.next_cursor,
             pools=pools.pools,
             more_pools=pools.next_cursor is not None,
         )

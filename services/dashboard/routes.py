@@ -45,9 +45,9 @@ def routes(doors: Doors, pages: Pages) -> APIRouter:
     router = APIRouter(default_response_class=HTMLResponse)
 
     @router.get("/")
-    async def overview(key: Key) -> str:
-        """Rooms, runs and pools."""
-        return await pages.overview(key)
+    async def overview(key: Key, older: Text = "") -> str:
+        """Rooms, runs (`older` is a cursor) and pools."""
+        return await pages.overview(key, older)
 
     @router.get("/runs/{run_id}")
     async def run(run_id: str, key: Key) -> str:

@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
 from services.trainer.runs.runs import RunRequest, Runs
-from triforge.messages import RunRollback, RunState, RunStep, WeightsRecord
+from triforge.messages import RunPage, RunRollback, RunState, RunStep, WeightsRecord
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -35,9 +35,13 @@ async def submit(
 
 
 @router.get("")
-async def list_runs(runs: RunsDep) -> list[RunState]:
-    """All runs, newest first."""
-    return await runs.runs()
+async def list_runs(
+    runs: RunsDep,
+    cursor: Annotated[str, Query(max_length=64)] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> RunPage:
+    """Runs, newest first, a page at a time."""
+    return await runs.runs(cursor=cursor, limit=limit)
 
 
 @router.get("/{run_id}")

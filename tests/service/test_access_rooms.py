@@ -108,9 +108,11 @@ async def test_tenants_see_nothing_of_each_others_runs(trainer: Trainer, locks: 
         body = {"role": "acts", "version": 0} if path.endswith("rollback") else None
         reply = await trainer.http.request(method, path, headers=red, json=body)
         assert reply.status_code == 404, (route, reply.text)
-    assert (await trainer.http.get("/v1/runs", headers=red)).json() == []
+    assert (await trainer.http.get("/v1/runs", headers=red)).json()["runs"] == []
     for who in (locks.headers("read", "blue"), locks.headers("read", "operator"), locks.headers("service")):  # fmt: skip
-        assert [r["id"] for r in (await trainer.http.get("/v1/runs", headers=who)).json()] == [run]
+        assert [
+            r["id"] for r in (await trainer.http.get("/v1/runs", headers=who)).json()["runs"]
+        ] == [run]
     assert trainer.store.get(run).status == "queued"
 
 

@@ -22,6 +22,7 @@ from triforge.config import Settings
 from triforge.errors import ConflictError, NotFoundError, UnavailableError
 from triforge.messages import PoolState, RunStep
 from triforge.queues import Wire
+from triforge.store.tables import RunRow
 from triforge.supervisor.layout import free_port
 
 BASE = """
@@ -127,8 +128,31 @@ async def test_a_run_is_laid_over_the_deployments_document(door: Door) -> None:
     assert (await door.http.get(f"/v1/runs/{run['id']}")).json() == run
     unnamed = await door.http.post("/v1/runs", json={"pool": "pool-1"})
     assert unnamed.json()["name"] == "from the deployment"
-    listed = (await door.http.get("/v1/runs")).json()
+    listed = (await door.http.get("/v1/runs")).json()["runs"]
     assert [r["name"] for r in listed] == ["from the deployment", "mine"]
+
+
+async def test_runs_come_in_pages_newest_first_and_new_ones_disturb_no_page(
+    door: Door, ring: Ring
+) -> None:
+    made = [(await door.client.submit("kitchen", name=f"r{number}")).id for number in range(5)]
+    for number, run_id in enumerate(made):  # two of one moment among them: their ids decide
+        with ring.store._db.write() as session:
+            session.get_one(RunRow, run_id).created_at = float((0, 1, 2, 2, 3)[number])
+    wanted = [made[4], *sorted(made[2:4], reverse=True), made[1], made[0]]
+    seen: list[str] = []
+    cursor: str | None = ""
+    for size in (2, 2, 1):
+        page = (await door.http.get("/v1/runs", params={"limit": 2, "cursor": cursor})).json()
+        assert len(page["runs"]) == size
+        seen += [run["id"] for run in page["runs"]]
+        cursor = page["next_cursor"]
+        await door.client.submit("kitchen", name="a newer one")
+    assert (seen, cursor) == (wanted, None)
+    assert [run.id for run in await door.client.runs()][3:] == wanted
+    assert len(await door.client.runs(newest=4)) == 4
+    for query in ({"cursor": "run-nowhere"}, {"limit": 0}, {"limit": 1001}):
+        problem(await door.http.get("/v1/runs", params=query), 422, "input")
 
 
 async def test_an_idempotency_key_makes_one_run_of_two_requests(door: Door) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ from triforge.errors import TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
 
+_NEWEST = 20  # runs that `status` shows
 app = typer.Typer(
     name="triforge",
     no_args_is_help=True,
@@ -138,7 +140,7 @@ def status(state: StateOption = STATE) -> None:
     ready = finish(_status(settings(state)))
     if not ready:
         raise typer.Exit(1)
-    finish(_with_client(settings(state), _print_runs))
+    finish(_with_client(settings(state), functools.partial(_print_runs, newest=_NEWEST)))
 
 
 async def _status(addresses: Settings) -> bool:
@@ -309,13 +311,13 @@ def run_list(state: StateOption = STATE) -> None:
     finish(_with_client(settings(state), _print_runs))
 
 
-async def _print_runs(client: TrainerClient) -> None:
+async def _print_runs(client: TrainerClient, newest: int | None = None) -> None:
     table = Table("run", "name", "status", "step", "reason")
     for column in table.columns:
         column.overflow = "fold"  # an id or a reason that is cut off is of no use
     for column in table.columns[:4]:
         column.no_wrap = True
-    for run in await client.runs():
+    for run in await client.runs(newest):
         table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
     console.print(table)
 

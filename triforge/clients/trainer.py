@@ -25,6 +25,7 @@ from triforge.clients.transport import (
 from triforge.errors import InputError, StorageError, UnavailableError
 from triforge.messages import (
     Event,
+    RunPage,
     RunRollback,
     RunState,
     RunStep,
@@ -32,6 +33,7 @@ from triforge.messages import (
     WeightsRecord,
 )
 
+_PAGE = 1000  # runs that are asked for at a time
 _PAUSE_S = 1.0  # before a stream that broke off is taken up again
 _SILENCE_S = 30.0  # the trainer says something every second, if only that nothing is new
 
@@ -75,10 +77,19 @@ class TrainerClient:
         reply = await request(self._http, "POST", "/v1/runs", body=body, headers=headers)
         return RunState.model_validate(parse_json(reply))
 
-    async def runs(self) -> list[RunState]:
-        """All runs, newest first."""
-        reply = await get_json(self._http, "/v1/runs")
-        return [RunState.model_validate(item) for item in reply]
+    async def runs(self, newest: int | None = None) -> list[RunState]:
+        """All runs, newest first, or so many of the newest."""
+        found: list[RunState] = []
+        cursor: str | None = None
+        while newest is None or len(found) < newest:
+            limit = _PAGE if newest is None else min(_PAGE, newest - len(found))
+            query = {"cursor": cursor, "limit": limit}
+            page = RunPage.model_validate(await get_json(self._http, "/v1/runs", params=query))
+            found += page.runs
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        return found
 
     async def run(self, run_id: str) -> RunState:
         """One run."""

@@ -35,7 +35,7 @@ async def rooms(settings: Settings) -> list[Finding]:
 async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:
     """Whether the rooms take the key that the command line sends; nothing where none is asked for and none is sent."""
     key = settings.key.get_secret_value()
-    for name, path in (("env_adapter", "/v1/pools?limit=1"), ("trainer", "/v1/runs")):
+    for name, path in (("env_adapter", "/v1/pools?limit=1"), ("trainer", "/v1/runs?limit=1")):
         url = str(getattr(settings, f"{name}_url"))
         try:
             reply = await client.get(f"{url}{path}", headers=_bearer(key))

@@ -82,7 +82,7 @@ from triforge.messages.pools import (
     TaskPage,
     TaskUpload,
 )
-from triforge.messages.runs import Event, RunState, RunStep
+from triforge.messages.runs import Event, RunPage, RunState, RunStep
 from triforge.messages.tasks import GroupTask, PlannedGroup, Task
 from triforge.messages.training import (
     BroadcastOffer,
@@ -171,6 +171,7 @@ __all__ = [
     "RecordPage",
     "Role",
     "Rollback",
+    "RunPage",
     "RunRollback",
     "RunState",
     "RunStep",

@@ -37,6 +37,13 @@ class RunState(Message):
     tenant: str = "default"
 
 
+class RunPage(Message):
+    """Runs, newest first. Produced by: trainer (`GET /v1/runs`). `next_cursor` is None on the last page."""
+
+    runs: tuple[RunState, ...]
+    next_cursor: str | None = None
+
+
 class RunStep(Message):
     """One finished step of a run. Produced by: trainer (`GET /v1/runs/{id}/steps`)."""
 

@@ -7,13 +7,13 @@ import time
 import uuid
 from typing import Any, Literal, Self, get_args
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from triforge.access.callers import DEFAULT, caller, own
 from triforge.access.tenants import demand_room_for_run, hold_tenant
-from triforge.errors import ConflictError, NotFoundError
-from triforge.messages import RunState, RunStep, TrainedRole, WeightsRecord
+from triforge.errors import ConflictError, InputError, NotFoundError
+from triforge.messages import RunPage, RunState, RunStep, TrainedRole, WeightsRecord
 from triforge.store.database import Database
 from triforge.store.tables import RunRow, StepRow, WeightsRow
 
@@ -87,12 +87,20 @@ class RunStore:
         with self._db.read() as session:
             return _state(_row(session, run_id))
 
-    def runs(self, *, limit: int = 100) -> list[RunState]:
-        """Runs, newest first."""
+    def runs(self, *, cursor: str = "", limit: int = 100) -> RunPage:
+        """Runs, newest first, after the run `cursor`; InputError if that is none of the caller's."""
         with self._db.read() as session:
-            query = select(RunRow).where(*own(RunRow.tenant)).order_by(RunRow.created_at.desc())
-            rows = session.scalars(query.limit(limit))
-            return [_state(row) for row in rows]
+            query = select(RunRow).where(*own(RunRow.tenant))
+            if cursor:
+                last = session.get(RunRow, cursor)
+                if last is None or not caller().sees(last.tenant):
+                    raise InputError(f"cursor: given {cursor!r}, expected a next_cursor of ours")
+                place = tuple_(RunRow.created_at, RunRow.id)
+                query = query.where(place < (last.created_at, last.id))
+            newest = query.order_by(RunRow.created_at.desc(), RunRow.id.desc())
+            rows = session.scalars(newest.limit(limit + 1)).all()
+            more = rows[limit - 1].id if len(rows) > limit else None
+            return RunPage(runs=tuple(map(_state, rows[:limit])), next_cursor=more)
 
     def count_by_status(self) -> dict[str, int]:
         """How many runs are in each status; none is left out."""

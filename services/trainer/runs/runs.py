@@ -18,7 +18,7 @@ from services.trainer.runs.run_store import ENDED, RunStore
 from triforge.access.callers import caller
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConfigError, ConflictError
-from triforge.messages import Event, Message, PoolState, RunState, RunStep, TrainedRole
+from triforge.messages import Event, Message, PoolState, RunPage, RunState, RunStep, TrainedRole
 from triforge.queues import EVENTS_STREAM, Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers
@@ -112,9 +112,9 @@ class Runs:
             tenant=pool.tenant,  # whoever starts it: a run on a tenant's pool is the tenant's
         )
 
-    async def runs(self) -> list[RunState]:
-        """All runs, newest first."""
-        return await asyncio.to_thread(self._store.runs)
+    async def runs(self, *, cursor: str, limit: int) -> RunPage:
+        """Runs, newest first, after `cursor`."""
+        return await asyncio.to_thread(self._store.runs, cursor=cursor, limit=limit)
 
     async def run(self, run_id: str) -> RunState:
         """One run."""

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.conftest import Rooms, Triforge, run_state
 from triforge.cli.addresses import settings
 from triforge.errors import ConfigError
-from triforge.messages import Event
+from triforge.messages import Event, RunPage
 
 # ---- up and doctor ----
 
@@ -151,7 +151,7 @@ def test_a_run_is_watched_line_by_line_to_its_end(
 def test_runs_are_listed_with_names_and_reasons_as_they_are(
     triforge: Triforge, rooms: Rooms
 ) -> None:
-    rooms.say("GET /v1/runs", f"[{run_state('failed', 'no [/x] here').model_dump_json()}]")
+    rooms.say("GET /v1/runs", RunPage(runs=(run_state("failed", "no [/x] here"),)))
     code, out, _ = triforge("run", "list")
     assert code == 0
     for text in ("run-1", "mine [bold]", "2/9", "no [/x] here"):
@@ -193,7 +193,7 @@ def test_a_trainer_that_does_not_answer_is_named(
 
 def test_status_shows_rooms_and_runs_when_all_is_ready(triforge: Triforge, rooms: Rooms) -> None:
     rooms.say("GET /readyz", "{}")
-    rooms.say("GET /v1/runs", f"[{run_state().model_dump_json()}]")
+    rooms.say("GET /v1/runs", RunPage(runs=(run_state(),)))
     code, out, _ = triforge("status")
     assert (code, out.count(" ready ")) == (0, 7)
     assert "run-1" in out

@@ -42,7 +42,7 @@ class Deployment(httpx.AsyncBaseTransport):
         pool = golden("PoolState", id="pool-1", name="kitchen")
         self.answers: dict[str, tuple[int, Any]] = {
             "/readyz": (200, {"status": "ready"}),
-            "/v1/runs": (200, [run]),
+            "/v1/runs": (200, {"runs": [run], "next_cursor": "run 7"}),
             "/v1/runs/run-1": (200, run),
             "/v1/runs/run-1/steps": (200, steps),
             "/v1/runs/run-1/weights": (200, [golden("WeightsRecord")]),
@@ -104,10 +104,20 @@ async def test_the_first_page_shows_rooms_runs_and_pools(
     assert reply.text.count(">ready<") == len(ROOMS) - 1
 
 
+async def test_older_runs_are_a_page_further(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    assert '<a href="?older=run%207">older runs</a>' in (await browser.get("/")).text
+    deployment.answers["/v1/runs"] = (200, {"runs": []})
+    assert "older runs" not in (await browser.get("/?older=run%207")).text
+    queries = [query for path, query, _ in deployment.asked if path == "trainer/v1/runs"]
+    assert queries == ["limit=50", "limit=50&cursor=run+7"]
+
+
 async def test_an_empty_deployment_says_how_to_begin(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
-    deployment.answers["/v1/runs"] = (200, [])
+    deployment.answers["/v1/runs"] = (200, {"runs": []})
     deployment.answers["/v1/pools"] = (200, {"pools": []})
     text = (await browser.get("/")).text
     assert "triforge run start POOL" in text
@@ -196,7 +206,7 @@ async def test_what_models_and_people_wrote_is_never_html(
 ) -> None:
     run = golden("RunState", id="run-1", name=EVIL, reason=EVIL, config={"run": {"name": EVIL}})
     deployment.answers["/v1/runs/run-1"] = (200, run)
-    deployment.answers["/v1/runs"] = (200, [run])
+    deployment.answers["/v1/runs"] = (200, {"runs": [run]})
     detail = golden("ProposalDetail")
     evil = dict.fromkeys(
         ("critic", "prompt", "answer", "instruction_before", "instruction_after", "reason"), EVIL
