@@ -118,6 +118,16 @@ class Settings(Section):
     key: SecretStr = Field(
         default=SecretStr(""), description="API key that the command line and other clients send."
     )
+    own_hosts: str = Field(
+        default="",
+        description="Comma-separated hosts whose policy rooms are this deployment's own, beside those that need not be "
+        "named (docs/security.md): addresses without a path are sent the services' secret there and nowhere else.",
+    )
+    env_reach: str = Field(
+        default="",
+        description="What tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts, addresses "
+        "and networks, separated by commas (docs/environments.md). Empty: `public` where keys are asked for, else `any`.",
+    )
     cors_origins: str = Field(
         default="",
         description="Comma-separated web origins whose pages may ask the doors; empty allows none.",
