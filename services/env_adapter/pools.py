@@ -27,9 +27,11 @@ from services.env_adapter.uploads import Row, Unreadable
 from triforge.access.callers import caller
 from triforge.access.tenants import demand_room_for_pool
 from triforge.errors import ConflictError, InputError
-from triforge.messages import Change, GenerateSpec, Params, PoolRequest, PoolState, Split
+from triforge.messages import Change, GenerateSpec, PoolRequest, PoolState, Split
 from triforge.messages.pools import MAX_TASKS
+from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
+from triforge.rollout.seeds import nth_seed
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, TaskRow
 
@@ -160,7 +162,8 @@ class Drafts:
 
     def first(self, draft: TaskDraft, label: str, split: Split) -> tuple[str, Split]:
         """Label and split of the first task that is the same, which may be this one."""
-        return self._seen.setdefault(_identity(draft.params), (label, split))
+        same = hashlib.blake2b(identity(draft.params).encode(), digest_size=16).digest()
+        return self._seen.setdefault(same, (label, split))
 
     def add(self, split: Split, draft: TaskDraft) -> None:
         """Append a task.
@@ -262,7 +265,9 @@ def generate(
     for draw in range(_SPARE_DRAWS + need // at_a_time):
         if made == need:
             return
-        seed = wanted.seed + draw * 1_000_003  # far from the seeds that people choose
+        seed = nth_seed(
+            draw, wanted.seed
+        )  # of the first draw it is the pool's own; then far from what people choose
         count = min(need, at_a_time)
         for params in family.generate(count=count, seed=seed, options=wanted.options):
             draft = family.validate(params)
@@ -332,11 +337,6 @@ def _task_rows(
             chunk = []
     if chunk:
         yield chunk
-
-
-def _identity(params: Params) -> bytes:
-    canonical = json.dumps(params, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(canonical.encode(), digest_size=16).digest()
 
 
 def _short(value: Any) -> str:

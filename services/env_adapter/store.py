@@ -16,9 +16,7 @@ from sqlalchemy.orm import Session
 from services.env_adapter import audit, filters
 from services.env_adapter.filters import PoolFilter, ProposalFilter, TaskFilter
 from services.env_adapter.rows import (
-    lock_pool,
     measurement_of,
-    new_row,
     pool_row,
     pool_states,
     proposal_of,
@@ -46,8 +44,6 @@ from triforge.messages import (
 )
 from triforge.store.database import Database
 from triforge.store.tables import AuditRow, MeasurementRow, PoolRow, ProposalRow, TaskRow
-
-__all__ = ["PoolStore", "lock_pool", "new_row", "pool_row", "proposal_of", "task_in", "task_of"]
 
 _IN_TIME = (MeasurementRow.policy_version, MeasurementRow.step, MeasurementRow.group_id)
 

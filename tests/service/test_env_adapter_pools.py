@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
 from services.env_adapter.environments import registry
-from services.env_adapter.store import new_row
+from services.env_adapter.rows import new_row
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.messages import GenerateSpec, PoolRequest, Proposal, TaskUpload

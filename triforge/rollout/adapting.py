@@ -9,6 +9,7 @@ what the family does not prove itself is proved by playing, see docs/environment
 
 from __future__ import annotations
 
+import json
 from typing import Final, Protocol, runtime_checkable
 
 from triforge.messages import Params
@@ -42,6 +43,11 @@ class Drift(Protocol):
     def drift(self, root: Params, candidate: Params) -> float:
         """Distance in [0, 1] between two valid tasks; 0 for the same task."""
         ...
+
+
+def identity(params: Params) -> str:
+    """What makes two tasks the same, whatever their instructions say: equal normalised parameters."""
+    return json.dumps(params, sort_keys=True)
 
 
 def drift(family: object, root: Params, candidate: Params) -> float:

@@ -16,7 +16,6 @@ In this order, each on record, before a single rollout is measured:
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ from services.env_adapter.adaptation.rewriter import Choices
 from services.env_adapter.adaptation.solver import Solver
 from triforge.errors import InputError, TriforgeError
 from triforge.messages import AdaptSettings, CheckResult, Params, Task
-from triforge.rollout.adapting import PROOFS, drift
+from triforge.rollout.adapting import PROOFS, drift, identity
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.protocols import Environment, EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import derive_seed
@@ -40,11 +39,6 @@ class Screened:
     draft: TaskDraft | None
     checks: tuple[CheckResult, ...]
     drift: float | None = None
-
-
-def identity(params: Params) -> str:
-    """What makes two versions the same task: equal normalised parameters."""
-    return json.dumps(params, sort_keys=True)
 
 
 class Checks:

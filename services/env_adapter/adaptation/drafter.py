@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from services.env_adapter.adaptation.checks import Checks, identity, near_root
+from services.env_adapter.adaptation.checks import Checks, near_root
 from services.env_adapter.adaptation.critic import Critic, choose
 from services.env_adapter.adaptation.ledger import Opening, proposal_id
 from services.env_adapter.adaptation.rewriter import (
@@ -23,6 +23,7 @@ from services.env_adapter.adaptation.rewriter import (
 from services.env_adapter.adaptation.solver import Solver
 from triforge.errors import InputError, PolicyError, UnavailableError
 from triforge.messages import Direction, Proposal, TaskOutcome
+from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import EnvironmentFamily, Generate, RewriteMenu, TaskDraft
 from triforge.rollout.seeds import derive_seed
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from triforge.errors import ConflictError, InputError
 from triforge.messages import Params, Task
+from triforge.rollout.adapting import identity
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.protocols import Environment, EnvironmentFamily, Observation
 
@@ -86,7 +87,7 @@ class Tasks:
             InputError: the parameters are malformed.
         """
         draft = self.family.validate(params)
-        name = f"served-{uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(draft.params, sort_keys=True)).hex[:12]}"
+        name = f"served-{uuid.uuid5(uuid.NAMESPACE_OID, identity(draft.params)).hex[:12]}"
         return Task(
             id=name,
             pool_id="served",

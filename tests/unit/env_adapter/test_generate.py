@@ -52,9 +52,11 @@ class Counting(FakeFamily):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[int] = []
+        self.seeds: list[int] = []
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         self.asked.append(count)
+        self.seeds.append(seed)
         return [{"number": seed + index} for index in range(count)]
 
     def validate(self, params: Params) -> TaskDraft:
@@ -77,3 +79,11 @@ def test_more_tasks_than_a_pool_takes_are_refused(shelf_family: EnvironmentFamil
         check_rows(shelf_family, rows[:2], drafts)
         with pytest.raises(InputError, match="given more than 3"):
             generate(shelf_family, GenerateSpec(count=2), drafts)
+
+
+def test_a_pool_is_drawn_with_its_own_seed_and_then_far_from_it() -> None:
+    """Numbers that are fixed for good: the same request makes the same pool."""
+    family = Counting()
+    with Drafts() as drafts:
+        generate(family, GenerateSpec(count=5, seed=7), drafts, at_a_time=2)
+    assert family.seeds == [7, 1_000_010, 2_000_013]

@@ -11,7 +11,8 @@ import pytest
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
-from services.env_adapter.store import PoolStore, new_row
+from services.env_adapter.rows import new_row
+from services.env_adapter.store import PoolStore
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.messages import (
     Change,
