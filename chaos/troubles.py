@@ -171,9 +171,9 @@ async def slow_engine(r: Round) -> None:
 
 
 async def silent_engine(r: Round) -> None:
-    """An engine takes what it is sent and answers nothing; later its connections are lost and new ones work."""
+    """Each engine for a while takes what it is sent and answers nothing; later its connections are lost and new ones work."""
     await r.submit()
-    for step, role in enumerate(("acts", "judges")):
+    for step, role in enumerate(("acts", "judges", "rewrites")):
         await r.moment(step=step)
         proxy = r.stack.proxies[role]
         proxy.hang()
