@@ -62,7 +62,7 @@ def alone(folder: Path, times: int = 15) -> dict[str, float]:
     The engine's reading, checking and copying of the weight file; a bare read and copy without any check; and the room's
     check of the folder before any engine sees it.
     """
-    depth, digest = Settings().weights_check, load_manifest(folder).digest
+    depth, digest = Settings.from_env().weights_check, load_manifest(folder).digest
     serving = read_weights(folder)
     model, config = load_model(folder)
     bare = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
