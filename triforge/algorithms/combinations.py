@@ -42,6 +42,8 @@ RANGES: tuple[tuple[str, float, float], ...] = (
     ("entropy_bonus", 0.0, 100.0),
     ("kl_beta", 0.0, 100.0),
     ("kl_clamp", _SMALL, math.inf),
+    ("kl_target", _SMALL, 100.0),
+    ("kl_gain", _SMALL, 1.0),
     ("off_policy_cap", 1.0, 1e6),
     ("off_policy_veto", 0.0, 1.0),
     ("opsm_delta", 0.0, 100.0),
@@ -190,6 +192,11 @@ def _loss_combinations(p: Preset) -> tuple[tuple[bool, str], ...]:
         (
             p.kl_weighted and p.kl_beta == 0.0,
             "kl_weighted: given true with kl_beta = 0, allowed only with a KL term: there is nothing to weigh",
+        ),
+        (
+            p.kl_target is not None and p.kl_beta == 0.0,
+            f"kl_target: given {p.kl_target} with kl_beta = 0, allowed only with kl_beta above 0: the weight is steered from "
+            "there, and from 0 it never moves",
         ),
         (
             p.loss == "reinforce" and p.off_policy in ("none", "bypass"),

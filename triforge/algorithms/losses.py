@@ -20,6 +20,7 @@ Array = Any
 
 # exp(+-20) is finite in every float type a learner uses; a larger difference says nothing more.
 _SAFE_LOG = 20.0
+_STEERED = 0.2  # the error that a step counts at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,16 @@ def kl_k3(logprobs: Array, ref: Array, *, clamp: float | None = 10.0) -> Array:
 
 
 KL_ESTIMATORS: dict[str, Callable[..., Array]] = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
+
+
+def steered_beta(beta: float, kl: float, *, target: float, gain: float) -> float:
+    """The weight of the KL term after a step that went `kl` nats a token from the anchor.
+
+    `beta * (1 + gain * clip(kl / target - 1, -0.2, 0.2))`: larger where the policy went further than wanted, smaller where
+    it stayed nearer. Source: Ziegler et al., arXiv 1909.08593, section 2.2.
+    """
+    error = min(max(kl / target - 1.0, -_STEERED), _STEERED)
+    return beta * (1.0 + gain * error)
 
 
 def weighted_sum(values: Array, weights: Array) -> Array:

@@ -100,6 +100,8 @@ class Preset:
         kl_reference: the anchor: the weights at the start of this step, or those the run began with.
         kl_clamp: limit of one token's KL value; None does not limit it.
         kl_weighted: multiply the KL term with the ratio, which makes it unbiased away from the weights that sampled.
+        kl_target: nats a token from the anchor that the weight of the KL term is steered to; None leaves it at `kl_beta`.
+        kl_gain: how fast, see `losses.steered_beta`.
         off_policy: what is done about samples of other weights than those trained, see `off_policy.Correction`; `auto` is
             `none` with a staleness bound of 0 and `tis` above.
         off_policy_level: the ratio of a token is its own, its response's product, or its geometric mean.
@@ -175,6 +177,8 @@ class Preset:
     kl_reference: Literal["step_start", "initial"] = "initial"
     kl_clamp: float | None = 10.0
     kl_weighted: bool = False
+    kl_target: float | None = None
+    kl_gain: float = 0.1
     off_policy: Literal["auto", "none", "bypass", "decoupled", "tis", "mis"] = "auto"
     off_policy_level: Literal["token", "sequence", "geometric"] = "token"
     off_policy_cap: float | None = None
@@ -255,7 +259,8 @@ class Preset:
 
 _LOSS_KNOBS = (
     "loss", "clip_low", "clip_high", "dual_clip", "log_ratio_clamp", "entropy_bonus",
-    "kl_beta", "kl_estimator", "kl_reference", "kl_clamp", "kl_weighted", "aggregation",
+    "kl_beta", "kl_estimator", "kl_reference", "kl_clamp", "kl_weighted", "kl_target", "kl_gain",
+    "aggregation",
 )  # fmt: skip
 
 _CRITIC_KNOBS = ("estimator", "gamma", "gae_lam", "turn_gamma", "value_clip", "whiten")

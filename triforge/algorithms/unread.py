@@ -59,6 +59,10 @@ def _policy_rules(p: Preset) -> tuple[Unread, ...]:
             "kl_beta = 0", "kl_beta above 0", "there is no KL term",
         ),
         Unread(
+            ("kl_gain",), p.kl_target is None,
+            "kl_target = none", "a kl_target", "the weight of the KL term stays as it is",
+        ),
+        Unread(
             ("kl_reference",), p.kl_beta == 0.0 and p.job != "dpo_pair",
             "kl_beta = 0", "kl_beta above 0 or job = 'dpo_pair'", "nothing is compared with an anchor",
         ),

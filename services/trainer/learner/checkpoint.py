@@ -125,6 +125,7 @@ class Shelf:
             **about,
             "counters": asdict(learner.counters),
             **({"critic": critic.counters} if critic else {}),
+            **({} if learner.steering.beta is None else {"kl_beta": learner.steering.beta}),
             "random": bytes(torch.get_rng_state().tolist()).hex(),
         }
         with atomic_folder(self.checkpoints / name, replace=True) as aside:
@@ -189,6 +190,7 @@ class Shelf:
         learner = Learner(model, initial, ranks)
         moments = load_tensors(state_folder / _OPTIMIZER)
         learner.restore(moments, state["counters"], _critic_of(state_folder, state))
+        learner.steering.beta = state.get("kl_beta")
         torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["random"])), dtype=torch.uint8))
         return learner
 

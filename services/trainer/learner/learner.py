@@ -33,6 +33,7 @@ from services.trainer.objectives.look_back import LookBack
 from services.trainer.objectives.objective import Tally, loss_of
 from services.trainer.objectives.optimiser import Counters, Optimiser
 from services.trainer.objectives.pairing import Pairing
+from services.trainer.objectives.steering import Steering
 from services.trainer.objectives.step_data import StepData
 from services.trainer.objectives.step_state import StepState
 from services.trainer.objectives.train_settings import TrainSettings
@@ -59,6 +60,7 @@ class Learner:
         weights: of ranks that hold shares the first has the whole weights here after each step; else None.
         adapter: the same of a model with an adapter.
         critic: what estimates the advantages, once a step wanted it.
+        steering: of the weight of the KL term.
         sample: the end of a row of the last step.
         behind: by how many versions these weights are older than the next batch believes, since newer ones were lost.
     """
@@ -68,6 +70,7 @@ class Learner:
         self.initial = initial
         self.ranks = ranks or Ranks(model.device)
         self.critic: Critic | None = None
+        self.steering = Steering()
         self.sample: tuple[int, ...] = (0, 1)
         self.behind = 0
         self.weights: dict[str, Tensor] | None = None
@@ -134,7 +137,7 @@ class Learner:
             Interrupted: `should_stop` said so. After any exception this learner is to be thrown away.
         """
         started = time.monotonic()
-        settings = TrainSettings.of(batch)
+        settings = self.steering.settings(TrainSettings.of(batch))
         policy, others = own_rows(rows)
         step = self._prepare(batch, settings, rows, policy, should_stop)
         teaches = settings.teaches_policy(batch.step)
@@ -182,6 +185,7 @@ class Learner:
                 ),
             }
         )
+        metrics |= self.steering.moved(settings, metrics)
         if self.ranks.shards:
             self._gather()
         return StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics=metrics)

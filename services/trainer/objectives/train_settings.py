@@ -84,6 +84,8 @@ class TrainSettings(BaseModel):
     kl_reference: Literal["step_start", "initial"] = "initial"
     kl_clamp: Positive | None = 10.0
     kl_weighted: bool = False
+    kl_target: Positive | None = None
+    kl_gain: Positive = 0.1
     off_policy: Mode = "none"
     off_policy_level: Level = "token"
     off_policy_cap: Positive = 2.0

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from triforge.algorithms.losses import KL_ESTIMATORS
+from triforge.algorithms.losses import KL_ESTIMATORS, steered_beta
 from triforge.algorithms.pairs import PairLoss, best_of, pair_loss
 from triforge.algorithms.policy_losses import LossRule, log_ratios, policy_loss, value_loss
 from triforge.algorithms.returns import bilevel_gae, gae, returns_to_go
@@ -91,6 +91,13 @@ def test_the_kl_estimators_have_the_published_values(logprob, ref, expected):
     for name, value in zip(("k1", "k2", "k3"), expected, strict=True):
         found = KL_ESTIMATORS[name](np.array([float(logprob)]), np.array([float(ref)]))
         assert found[0] == pytest.approx(value, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"), [(0.05, 0.1), (0.055, 0.101), (0.0, 0.098), (0.5, 0.102), (0.045, 0.099)]
+)
+def test_the_weight_of_the_kl_is_steered_towards_its_target(kl, expected):
+    assert steered_beta(0.1, kl, target=0.05, gain=0.1) == pytest.approx(expected)
 
 
 # ---- returns ----

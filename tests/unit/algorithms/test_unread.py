@@ -15,6 +15,8 @@ from triforge.errors import ConfigError
         ("grpo", {"loss": "reinforce", "off_policy": "tis", "log_ratio_clamp": 5}, "it has no ratio"),
         ("grpo", {"kl_beta": 0, "kl_estimator": "k1"}, "kl_estimator: given k1 with kl_beta = 0, allowed only with kl_beta above"),
         ("dapo", {"kl_clamp": "none"}, "there is no KL term"),
+        ("grpo", {"kl_gain": 0.5}, "kl_gain: given 0.5 with kl_target = none, allowed only with a kl_target"),
+        ("dapo", {"kl_target": 0.1}, "kl_target: given 0.1 with kl_beta = 0, allowed only with kl_beta above 0"),
         ("dapo", {"kl_reference": "step_start"}, "nothing is compared with an anchor"),
         ("rloo", {"std_eps": 1e-3}, "std_eps: given 0.001 with normalise = 'others'"),
         ("grpo", {"off_policy": "bypass", "off_policy_veto": "none"}, "off_policy_veto: given None with off_policy = 'bypass'"),
