@@ -10,13 +10,15 @@ log-sum-exps of the whole.
 |------------------------------|-------------------------------------------------------------------------------------|
 | CPU, float32 or bfloat16     | PyTorch's flash kernels, a call a block and a call a branching                       |
 | GPU, bfloat16 or float16     | `flash_attn` if it is installed, else PyTorch's variable-length kernel; one call     |
-| elsewhere                    | `scaled_dot_product_attention`, a call a block                                       |
+| elsewhere, or without either | `scaled_dot_product_attention`, a call a block                                       |
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +26,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -117,9 +118,8 @@ _Kernel = Callable[[Tensor, Tensor, Tensor, Layout, float], Tensor]
 def _kernel(query: Tensor) -> _Kernel:
     if query.device.type == "cpu":
         return tree_attention
-    if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
-        return by_lengths
-    return blockwise
+    half = query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16)
+    return by_lengths if half and varlen_kernel() else blockwise
 
 
 # ---- CPU ----
@@ -216,35 +216,47 @@ def by_lengths(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale:
     if layout.gather is not None:
         # Not `index_select`: its gradient would be added up in half precision.
         k, v = k[layout.gather], v[layout.gather]
-    found = varlen_kernel()(
+    kernel = varlen_kernel()
+    assert kernel is not None  # or this way is not taken
+    found = kernel(
         q.contiguous(), k.contiguous(), v.contiguous(), *layout.starts, *layout.longest, scale
     )
     return F.pad(found.transpose(0, 1), (0, 0, 0, query.shape[2] - cells))[None]
 
 
 @functools.cache
-def varlen_kernel() -> Callable[..., Tensor]:
-    """Attention of `q [Q, H, D], k and v [K, G, D], starts of both int32 [N + 1], most of both, scale` to [Q, H, D]."""
-    try:
-        flash = importlib.import_module("flash_attn").flash_attn_varlen_func
-    except ImportError:
+def varlen_kernel() -> Callable[..., Tensor] | None:
+    """Attention of `q [Q, H, D], k and v [K, G, D], starts of both int32 [N + 1], most of both, scale` to [Q, H, D].
 
-        def torch_kernel(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-            q_starts, k_starts, most_q, most_k, scale = rest
-            found = varlen_attn(
-                q, k, v, q_starts, k_starts, most_q, most_k,
-                scale=scale, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
-            )  # fmt: skip
-            assert isinstance(found, Tensor)  # a pair only where more was asked for
-            return found
+    None where neither flash_attn is installed nor PyTorch has one that takes all of that (2.13 has).
+    """
+    with contextlib.suppress(ImportError):
+        return _flash_kernel(importlib.import_module("flash_attn").flash_attn_varlen_func)
+    with contextlib.suppress(ImportError):
+        own = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        if {"scale", "window_size", "enable_gqa"} <= set(inspect.signature(own).parameters):
+            return _torch_kernel(own)
+    return None
 
-        return torch_kernel
 
-    def flash_kernel(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+def _flash_kernel(flash: Any) -> Callable[..., Tensor]:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
         q_starts, k_starts, most_q, most_k, scale = rest
         found: Tensor = flash(
             q, k, v, q_starts, k_starts, most_q, most_k, softmax_scale=scale, causal=True
         )
         return found
 
-    return flash_kernel
+    return kernel
+
+
+def _torch_kernel(own: Any) -> Callable[..., Tensor]:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        q_starts, k_starts, most_q, most_k, scale = rest
+        found: Tensor = own(
+            q, k, v, q_starts, k_starts, most_q, most_k,
+            scale=scale, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
+        )  # fmt: skip
+        return found
+
+    return kernel

@@ -107,3 +107,13 @@ def test_pytorchs_kernel_takes_what_it_is_given_forwards_and_backwards(
         assert out.dtype == torch.bfloat16
         out.sum().backward()
         assert [t.grad.shape for t in qkv if t.grad is not None] == [t.shape for t in qkv]
+
+
+@pytest.mark.parametrize("here", [None, SimpleNamespace(varlen_attn=lambda q, k, v: q)])
+def test_a_pytorch_without_such_a_kernel_is_not_asked_for_it(
+    here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None stands for a module that cannot be imported."""
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", here)
+    assert varlen_kernel() is None
