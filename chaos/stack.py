@@ -24,67 +24,12 @@ from triforge.errors import UnavailableError
 from triforge.supervisor.layout import Layout, free_port, plan_layout
 from triforge.supervisor.process import Process, ProcessSpec
 from triforge.supervisor.supervise import Supervisor
+from triforge.testing.tiny_run import tiny_run, tiny_words
 
-# the words of the constrained answers: a word-level model can only say what its vocabulary has
-_WORDS = ("goal:", "object:", "target:", "hint:", "yes", "no", r"\boxed{1}", r"\boxed{-1}", ";", ">", "?")  # fmt: skip
 _DISK_MB = 256
 _STATE_MB = 512
 _DELAYS = {"acts": 0.2, "judges": 0.2, "rewrites": 0.5}  # seconds before an engine's answer
 TWICE = ("rollout-worker", "judge-worker", "adapt-worker")
-
-DOCUMENT = """
-[run]
-steps = 3
-groups_per_step = 4
-eval_every = 100
-eval_tasks = 2
-step_deadline_s = 240
-
-[models.acts]
-path = "{model}"
-max_new_tokens = 4
-
-# held to its two words and hot: a random judge votes both ways in every step, so both models always have something to learn
-[models.judges]
-path = "{model}"
-max_new_tokens = 2
-temperature = 5.0
-regex = ' ?\\\\boxed\\{{-?1\\}}'
-
-[models.rewrites]
-path = "{model}"
-max_new_tokens = 24
-
-[env_adapter]
-rollouts = 4
-max_steps = 4
-
-[env_adapter.options]
-wording = "terse"
-
-[reward]
-votes = 2
-prompt = "terse"
-
-[adaptation]
-max_pending = 1
-candidates = 2
-critic_tokens = 4
-max_rollouts = 16
-
-[trainer.policy]
-learning_rate = 1e-3
-
-[trainer.reward]
-learning_rate = 1e-3
-
-[algorithm]
-preset = "rlanything"
-
-# random weights never succeed; without the band the judge's learner works all the same
-[algorithm.overrides]
-reward_band = "none"
-"""
 
 
 class Stack:
@@ -141,9 +86,8 @@ class Stack:
 
     def _make_model(self) -> Path:
         values = [*vocabulary(), *GOAL_TYPES]
-        words = {*values, *(f"{value}," for value in values), *_WORDS}
         listed, model = self.folder / "words.txt", self.folder / "model"
-        listed.write_text(" ".join(sorted(words)))
+        listed.write_text(" ".join(tiny_words(values)))
         command = [sys.executable, "-m", "services.trainer", "tiny-model", "--seed", "3"]
         done = subprocess.run(  # noqa: S603 (our own module)
             [*command, "--words", str(listed), "--out", str(model)], capture_output=True, check=False
@@ -154,7 +98,7 @@ class Stack:
 
     def _write_config(self, model: Path) -> Path:
         config = self.folder / "run.toml"
-        config.write_text(DOCUMENT.format(model=model))
+        config.write_text(tiny_run(model, steps=3, eval_tasks=2, updates=4, step_deadline_s=240))
         return config
 
     async def _behind_proxies(self, layout: Layout) -> Layout:
@@ -182,7 +126,17 @@ class Stack:
             await self._supervisor.stop()
         for proxy in self.proxies.values():
             await proxy.stop()
+        self._keep()
         self._unmount()
+
+    def _keep(self) -> None:
+        """Leave what people look at afterwards where it outlasts the disk: the logs and the database."""
+        logs, kept = self.state / "logs", self.folder / "kept"
+        if not self.state_disk.bounded or not logs.is_dir():
+            return
+        shutil.copytree(logs, kept / "logs", dirs_exist_ok=True)
+        for path in self.state.glob("triforge.sqlite*"):
+            shutil.copy(path, kept)
 
     def _unmount(self) -> None:
         self.disk.unmount()

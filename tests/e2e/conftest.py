@@ -22,66 +22,9 @@ from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
 from triforge.messages import GenerateSpec, PoolRequest, RunState
+from triforge.testing.tiny_run import tiny_run, tiny_words
 
 _START_S = 120.0
-# the words of the constrained answers: a word-level model can only say what its vocabulary has
-_REWRITER_WORDS = ("goal:", "object:", "target:", "hint:", "yes", "no")
-_JUDGE_WORDS = (r"\boxed{1}", r"\boxed{-1}", ";", ">", "?")
-
-DOCUMENT = """
-[run]
-steps = {steps}
-groups_per_step = 4
-eval_every = 100
-eval_tasks = 4
-
-[models.acts]
-path = "{model}"
-max_new_tokens = 4
-
-# held to its two words and hot: a random judge votes both ways in every step, so the policy always has something to learn
-[models.judges]
-path = "{model}"
-max_new_tokens = 2
-temperature = 5.0
-regex = ' ?\\\\boxed\\{{-?1\\}}'
-
-[models.rewrites]
-path = "{model}"
-max_new_tokens = 24
-
-[env_adapter]
-rollouts = 4
-max_steps = 4
-
-[env_adapter.options]
-wording = "terse"
-
-[reward]
-votes = 2
-prompt = "terse"
-
-[adaptation]
-max_pending = 1
-candidates = 2
-critic_tokens = 4
-max_rollouts = 16
-
-[trainer.policy]
-learning_rate = 1e-3
-updates_per_step = 2
-
-[trainer.reward]
-learning_rate = 1e-3
-updates_per_step = 2
-
-[algorithm]
-preset = "rlanything"
-
-# random weights never succeed; without the band the judge's learner works all the same
-[algorithm.overrides]
-reward_band = "none"
-"""
 
 
 class Deployment:
@@ -155,8 +98,7 @@ class Deployment:
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny"
     values = [*vocabulary(), *GOAL_TYPES]
-    words = {*values, *(f"{value}," for value in values), *_JUDGE_WORDS, *_REWRITER_WORDS}
-    build_tiny_model(folder, sorted(words), seed=3)
+    build_tiny_model(folder, tiny_words(values), seed=3)
     return folder
 
 
@@ -167,7 +109,7 @@ def deploy(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[[int], Deploym
 
     def start(steps: int) -> Deployment:
         config = tmp_path / "run.toml"
-        config.write_text(DOCUMENT.format(steps=steps, model=tiny_model))
+        config.write_text(tiny_run(tiny_model, steps=steps, eval_tasks=4, updates=2))
         (tmp_path / "state").mkdir(exist_ok=True)
         deployment = Deployment(config, tmp_path / "state")
         made.append(deployment)
