@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from services.trainer.learner.checkpoint import Shelf
@@ -351,3 +354,33 @@ def test_a_disk_that_takes_nothing_is_a_storage_error(
     shelf.weights.parent.parent.write_text("a file where the folder should be")
     with pytest.raises(StorageError, match="cannot create"):
         publish(shelf, Learner.fresh(model_folder), make_batch, rows, 1)
+
+
+@contextlib.contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """The disk takes files of so many bytes and no larger ones: it fills while one is written."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fills_while_a_version_is_written_damages_none_and_costs_none(
+    one: Path, shelf: Shelf, model_folder: Path, make_batch: MakeBatch
+) -> None:
+    learner = shelf.load(VERSION + 1, model_folder)
+    before = [tensor.detach().clone() for tensor in learner.model.parameters().values()]
+    batch = make_batch(step=2, version=VERSION + 1)
+    report = learner.train(batch, sampled_rows(model_folder, 16, seed=2))
+    state = shelf.checkpoints / one.name / "optimizer.safetensors"
+    with room_for(state.stat().st_size - 1), pytest.raises(StorageError, match="cannot write"):
+        shelf.publish(learner, batch, report, keep=3)
+    assert versions(shelf.weights) == versions(shelf.checkpoints) == [VERSION + 1]
+    assert not [*shelf.weights.glob(".aside-*"), *shelf.checkpoints.glob(".aside-*")]
+    again = shelf.load(VERSION + 1, model_folder)
+    for tensor, wanted in zip(again.model.parameters().values(), before, strict=True):
+        assert torch.equal(tensor, wanted)
+    assert shelf.publish(learner, batch, report, keep=3).version == VERSION + 2
+    shelf.load(VERSION + 2, model_folder)
