@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.trainer.objectives.train_settings import TrainSettings
-from triforge.algorithms.losses import KL_ESTIMATORS, kl_k1, kl_k3, ratio_metrics, weighted_sum
+from triforge.algorithms.losses import KL_ESTIMATORS, ratio_metrics, weighted_sum
 from triforge.algorithms.pairs import PairLoss
 from triforge.algorithms.policy_losses import log_ratios, policy_loss
 
@@ -105,8 +105,7 @@ class Tally:
     approx_kl: float = 0.0
     ratio: float = 0.0
     ratio_max: float = 1.0
-    kl_k1: float = 0.0
-    kl_k3: float = 0.0
+    kl: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KL_ESTIMATORS, 0.0))
     moved: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KL_ESTIMATORS, 0.0))
     compared: int = 0
     mismatch: float = 0.0
@@ -143,8 +142,8 @@ class Tally:
             self.moved[name] += float(estimate(scored.prox, new, clamp=None).sum())
         if scored.reference is not None:
             self.anchored += n
-            self.kl_k1 += float(kl_k1(new, scored.reference, clamp=None).sum())
-            self.kl_k3 += float(kl_k3(new, scored.reference, clamp=None).sum())
+            for name, estimate in KL_ESTIMATORS.items():
+                self.kl[name] += float(estimate(new, scored.reference, clamp=None).sum())
 
     @torch.no_grad()
     def compare(self, scored: Scored, same: Tensor) -> None:
@@ -178,8 +177,7 @@ class Tally:
             found["pairs"] = float(sum(pair.pairs for pair in self.pairs))
             found["pairs_right"] = _mean([pair.right for pair in self.pairs])
         if self.anchored:
-            found["kl_k1"] = self.kl_k1 / self.anchored
-            found["kl_k3"] = self.kl_k3 / self.anchored
+            found |= {f"kl_{name}": total / self.anchored for name, total in self.kl.items()}
         if self.compared:
             found["logprob_mismatch"] = self.mismatch / self.compared
             found["logprob_mismatch_max"] = self.mismatch_max

@@ -145,10 +145,7 @@ class StepState:
         if not self.tally.tokens:
             return {}
         moved = np.exp(np.clip(self.new - self.prox, -10.0, 10.0))
-        found = histogram("ratio", moved, _RATIOS) | histogram("lag", self.data.lags, _LAGS)
-        if self.reference is not None:
-            found["kl_k2"] = float(np.square(self.new - self.reference).mean(dtype=np.float64) / 2)
-        return found
+        return histogram("ratio", moved, _RATIOS) | histogram("lag", self.data.lags, _LAGS)
 
     def _kept(self, cells: Ints, new: Tensor) -> Floats | None:
         """Which tokens off-policy sequence masking keeps, if it is on: 1 or 0 each."""
