@@ -13,7 +13,7 @@ import pytest
 
 from tests.service.fake_ring import Ring, ring_of
 from tests.service.fragile import Killed
-from triforge.messages import RunState
+from triforge.messages import GroupTask, RunState
 from triforge.queues import Wire, end_task
 
 NEVER = 1_000_000
@@ -81,10 +81,18 @@ async def test_a_slow_group_does_not_hold_up_the_steps_before_it_is_due(ring: Ri
     """The first group comes only when two steps are done; the third one has to wait for it."""
     run = ring.submit(**AHEAD)
     slow = f"{run.id}-00001-train-0000"
-    ring.workers.loses = lambda task: task.group_id == slow
+    lost: list[str] = []
+
+    def loses(task: GroupTask) -> bool:
+        if task.group_id == slow:
+            lost.append(slow)
+        return task.group_id == slow
+
+    ring.workers.loses = loses
     work = asyncio.create_task(ring.conduct(run))
     await until(lambda: ring.store.get(run.id).step == 2)
-    await asyncio.sleep(0.3)
+    lost.clear()
+    await until(lambda: lost)  # it is sent again, and nothing else is taken
     assert ring.store.get(run.id).step == 2
     ring.workers.loses = lambda _: False
     assert (await work).status == "finished"

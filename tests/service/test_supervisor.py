@@ -34,8 +34,10 @@ from pathlib import Path
 
 class Door(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200 if Path(sys.argv[2]).exists() else 503)
+        warm = Path(sys.argv[2]).exists()
+        self.send_response(200 if warm else 503)
         self.end_headers()
+        print("served" if warm else "turned away", flush=True)
 
     def log_message(self, *_):
         pass
@@ -130,7 +132,7 @@ async def test_it_waits_until_every_door_serves(deployment: Deployment, tmp_path
     door = python("door", SERVES, str(port), str(warm), ready_url=f"http://127.0.0.1:{port}/")
     starting = asyncio.create_task(deployment.start(python("other", SLEEPS), door))
     await until(lambda: deployment.process("door").pid if deployment.supervisor.processes else None)
-    await asyncio.sleep(0.6)  # it answers by now, and answers 503
+    await until(lambda: deployment.log("door").count("turned away") > 1)  # its 503 is no answer
     assert not starting.done()
     warm.touch()
     await asyncio.wait_for(starting, 20)
