@@ -3,8 +3,11 @@
     python -m scripts.openenv_conformance
 
 1. `openenv validate` of openenv-core 0.3.0 against `triforge env serve` of three families: six criteria each.
-2. `verifiers` 0.4.0 plays episodes with our policy endpoint as the model and our environment endpoint as the world: a
-   third party joins the two. The model has random weights, so nothing is asked of its rewards.
+2. `vf-eval` of `verifiers` 0.4.0 asks our policy endpoint for sums.
+3. It plays episodes with our policy endpoint as the model and our environment endpoint as the world: a third party joins
+   the two.
+
+The model has random weights, so nothing is asked of its rewards.
 """
 
 from __future__ import annotations
@@ -21,17 +24,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scripts.openenv_conformance.install import ROOT, ensure
+from scripts.openenv_conformance.install import HERE, ROOT, ensure
 from tests.e2e.families.reading_model import build_reading_model
 from triforge.errors import TriforgeError, UnavailableError
 
 FAMILIES = ("household", "sokoban", "shop")
 CRITERIA, EPISODES, TURNS = 6, 3, 4
+SUMS = 8
 _START_S = 600.0  # of a deployment, on a machine that has other work, too
 
 EVALUATION = """
 model = "acts"
-num_rollouts = 1
+num_rollouts = {rollouts}
 push = false
 
 [client]
@@ -42,7 +46,19 @@ api_key_var = "OPENAI_API_KEY"
 [sampling]
 max_tokens = 8
 temperature = 1.0
+"""
+ALONE = """
+[env.taskset]
+id = "sums"
+count = {count}
 
+[env.agent.harness]
+id = "null"
+
+[env.agent.runtime]
+type = "subprocess"
+"""
+JOINED = """
 [env.taskset]
 id = "openenv"
 base_url = "{environment}"
@@ -125,12 +141,30 @@ def validate(programs: Path, url: str) -> tuple[int, list[str]]:
     return int(summary["passed_count"]), list(summary["failed_criteria"])
 
 
-def play(programs: Path, folder: Path, acts: str, environment: str) -> list[dict[str, Any]]:
+def ask_alone(programs: Path, folder: Path, acts: str) -> list[dict[str, Any]]:
+    """What `verifiers` recorded of sums, two answers each."""
+    document = EVALUATION.format(policy=acts, rollouts=2) + ALONE.format(count=SUMS)
+    return evaluate(programs, folder / "alone", document)
+
+
+def join(programs: Path, folder: Path, acts: str, environment: str) -> list[dict[str, Any]]:
     """What `verifiers` recorded of its episodes."""
     resets = ", ".join(f"{{seed = {seed}}}" for seed in range(EPISODES))
-    document = EVALUATION.format(policy=acts, environment=environment, resets=resets, turns=TURNS)
+    world = JOINED.format(environment=environment, resets=resets, turns=TURNS)
+    document = EVALUATION.format(policy=acts, rollouts=1) + world
+    return evaluate(programs, folder / "joined", document)
+
+
+def evaluate(programs: Path, folder: Path, document: str) -> list[dict[str, Any]]:
+    """Run `vf-eval` on a document in a new folder; the episodes that it recorded."""
+    folder.mkdir()
     (folder / "evaluation.toml").write_text(document)
-    env = {**os.environ, "OPENAI_API_KEY": "none", "PATH": f"{programs}:{os.environ['PATH']}"}
+    env = {
+        **os.environ,
+        "OPENAI_API_KEY": "none",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(HERE),  # for the taskset `sums`
+    }
     command = [str(programs / "vf-eval"), "@", "evaluation.toml", "--no-rich"]
     done = subprocess.run(  # noqa: S603
         command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300
@@ -139,6 +173,18 @@ def play(programs: Path, folder: Path, acts: str, environment: str) -> list[dict
     if done.returncode or not files:
         raise UnavailableError(f"vf-eval failed: {(done.stdout + done.stderr)[-800:]}")
     return [json.loads(line) for line in files[-1].read_text().splitlines()]
+
+
+def judged(what: str, episodes: list[dict[str, Any]], wanted: int) -> bool:
+    """Whether all episodes are there and none failed; says it."""
+    fine = [
+        e for e in episodes if e["ok"] and e["traces"] and e["traces"][0]["num_output_tokens"] > 0
+    ]
+    say(f"{what}: {len(fine)} of {wanted} episodes")
+    for episode in episodes:
+        if episode not in fine:
+            say(f"  {json.dumps(episode['errors'])[:400]}")
+    return len(fine) == wanted == len(episodes)
 
 
 def say(line: str) -> None:
@@ -160,15 +206,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, served("sokoban") as url:
         folder = Path(name)
         with policy(folder) as acts:
-            episodes = play(verifiers, folder, acts, url)
-    fine = [
-        e for e in episodes if e["ok"] and e["traces"] and e["traces"][0]["num_output_tokens"] > 0
-    ]
-    good &= len(fine) == EPISODES == len(episodes)
-    say(f"verifiers, policy and environment joined: {len(fine)} of {EPISODES} episodes")
-    for episode in episodes:
-        if episode not in fine:
-            say(f"  {json.dumps(episode['errors'])[:400]}")
+            alone = ask_alone(verifiers, folder, acts)
+            joined = join(verifiers, folder, acts, url)
+    good &= judged("verifiers, policy alone", alone, 2 * SUMS)
+    good &= judged("verifiers, policy and environment joined", joined, EPISODES)
     return 0 if good else 1
 
 
