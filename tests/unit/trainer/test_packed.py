@@ -127,6 +127,34 @@ def test_a_kernel_of_half_precision_that_is_wrong_is_not_used(monkeypatch: pytes
     assert not model.packs
 
 
+def test_a_kernel_of_half_precision_that_masks_from_the_other_corner_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """What variable-length kernels were like before flash_attn 2.1: right for rows that share nothing."""
+    model = build(LlamaConfig(**SMALL, initializer_range=1.0))
+    real = packed_attention.tree_attention
+
+    def early(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout, scale: float):
+        if value.dtype == torch.float32:
+            return real(query, key, value, layout, scale)
+        out = torch.zeros_like(query)
+        for block in layout.blocks:
+            above = [b for b in layout.blocks if b.end <= block.start < b.last]
+            seen = torch.cat([torch.arange(b.start, b.end) for b in (*above, block)])
+            own = slice(block.start, block.end)
+            out[:, :, own] = torch.nn.functional.scaled_dot_product_attention(
+                query[:, :, own], key[:, :, seen], value[:, :, seen], scale=scale, enable_gqa=True,
+                attn_mask=torch.ones(block.end - block.start, len(seen), dtype=torch.bool).tril(),
+            )  # fmt: skip
+        return out
+
+    monkeypatch.setattr(packed_attention, "tree_attention", early)
+    with caplog.at_level("WARNING"):
+        model.compute(precision="bfloat16")
+    assert not model.packs
+    assert "rows are not packed" in caplog.text
+
+
 @pytest.mark.parametrize(
     "config",
     [
