@@ -30,6 +30,7 @@ import torch
 from bench.gateway import free_port, machine
 from scripts.trl_equality.install import ensure
 from services.trainer.learner.learner import Learner
+from services.trainer.learner.memory import keep_freed_memory
 from services.trainer.models.effort import Shape
 from services.trainer.models.model import ScoringModel
 from services.trainer.models.smollm2 import smollm2_folder
@@ -85,6 +86,7 @@ def ours(
     work: Path, threads: int, core: int | None, budget: int, sharding: Sharding = "auto"
 ) -> dict[str, float]:
     """One update by this trainer; under torchrun's variables, a rank's share of it."""
+    keep_freed_memory()
     if core is not None:
         os.sched_setaffinity(0, {core})
     torch.set_num_threads(threads)
@@ -112,6 +114,7 @@ def brief(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def floor(folder: Path, threads: int) -> dict[str, float]:
     """FLOP a second of CPU time of the model's matrix products alone, forwards and backwards."""
+    keep_freed_memory()
     torch.set_num_threads(threads)
     model = ScoringModel.load(folder).module
     shape = Shape.of(model)

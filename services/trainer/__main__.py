@@ -102,11 +102,13 @@ def learner(arguments: Sequence[str]) -> int:
     torch is loaded beside the wait for a batch; before it only where ranks have to meet, or a door has to open.
     """
     from services.trainer.learner.loop import serve_learner
+    from services.trainer.learner.memory import keep_freed_memory
     from triforge.config import Settings
     from triforge.metrics import serve_metrics
     from triforge.store.artifacts import ArtifactStore
     from triforge.watching import begin
 
+    keep_freed_memory()
     options = _learner_options(arguments)
     begin("trainer", f"learner-{options.role}")
     settings = Settings.from_env()

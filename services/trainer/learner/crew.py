@@ -20,6 +20,7 @@ import torch
 
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Interrupted, Learner
+from services.trainer.learner.memory import give_back_memory
 from services.trainer.models.lora import LoraShape
 from services.trainer.models.seeing import uneven
 from services.trainer.objectives.train_settings import TrainSettings
@@ -151,6 +152,8 @@ class Crew:
             raise RuntimeError(
                 "the other ranks wait in the middle of a step; this process ends with them"
             ) from error
+        finally:
+            give_back_memory()
 
     def _check(self, batch: TrainBatch, rows: Sequence[TrainRow]) -> None:
         """Ranks that hold shares meet in every layer of every pass: none may see images where another sees none."""

@@ -29,6 +29,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from services.trainer.weights.common_memory import CommonMemory
+
 _PATIENCE = timedelta(days=30)  # ranks wait for work; torchrun ends them all when one dies
 
 _HELD = 16  # bytes of a trained number: weight, gradient and AdamW's two moments
@@ -64,6 +66,8 @@ class Ranks:
         self.rank = 0 if mesh is None else dist.get_rank()
         self.world = 1 if mesh is None else mesh.size()
         self.shards = self.world > 1 and sharding == "full"
+        self._memory: CommonMemory | None = None
+        self._asked = False
 
     @staticmethod
     def join(device: torch.device | None = None, sharding: Sharding = "auto") -> Ranks:
@@ -218,15 +222,30 @@ class Ranks:
         """Gradients become the sum over the ranks; what no rank has touched stays without one."""
         touched = torch.tensor([float(p.grad is not None) for p in parameters])
         dist.all_reduce(touched)
-        under_way = []
+        memory = self._common_memory()
+        near: list[Tensor] = []
+        far: list[Tensor] = []
         for parameter, ranks in zip(parameters, touched.tolist(), strict=True):
             if not ranks:
                 continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            under_way.append(dist.all_reduce(parameter.grad, async_op=True))
+            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = grad.contiguous()
+            fits = memory is not None and grad.dtype == torch.float32
+            (near if fits else far).append(parameter.grad)
+        under_way = [dist.all_reduce(grad, async_op=True) for grad in far]
         for work in under_way:
             work.wait()
+        if memory is not None:
+            memory.add_up(near)
+
+    def _common_memory(self) -> CommonMemory | None:
+        """Where ranks of one machine that train on its CPU add up; all of them ask at the same place."""
+        if not self._asked and self.device.type == "cpu":
+            self._memory = CommonMemory.over(
+                self.rank, self.world, tell=self.tell, any_of=self.any, wait=dist.barrier
+            )
+        self._asked = True
+        return self._memory
 
     def squares(self, change: Tensor) -> float:
         """The sum of squares of what has come to a gradient, on all ranks together. `change` is used up."""
