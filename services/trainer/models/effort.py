@@ -5,10 +5,10 @@ Model FLOPs of a forward pass over C computed cells, P (token, token it sees) pa
 
     forward = 2 * W * C  +  4 * layers * heads * head_dim * P  +  2 * V * d * N
 
-W are the weights of the blocks' matrices, V * d those of the output layer. The way back costs twice as much, or as much
-again where only an adapter is trained. What is computed a second time to save memory does not count. Model-FLOP
-utilisation is model FLOPs a second over the machine's rate: that of the GPU's data sheet in bfloat16 without sparsity, and
-on a CPU the measured rate of a large float32 matrix product with the same threads.
+W are the weights of the blocks' matrices, V * d those of the output layer; what a model sees images with is left out. The
+way back costs twice as much, or as much again where only an adapter is trained. What is computed a second time to save
+memory does not count. Model-FLOP utilisation is model FLOPs a second over the machine's rate: that of the GPU's data sheet
+in bfloat16 without sparsity, and on a CPU the measured rate of a large float32 matrix product with the same threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from torch import nn
 from services.trainer.models.batches import TokenBatch
 from triforge.algorithms.dealing import Price
 
-_PEAKS = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "L40": 181e12}
+_PEAKS = {  # the first whose name is part of the device's
+    "B200": 2250e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "H100": 989e12, "H800": 989e12,
+    "A100": 312e12, "L40S": 362e12, "L40": 181e12,
+}  # fmt: skip
 _SIZE, _TRIES = 768, 3
 
 
@@ -52,7 +55,8 @@ class Shape:
         """Read off a transformers model, before it is sharded."""
         config = model.config.get_text_config()
         head: nn.Module | None = model.get_output_embeddings()
-        layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+        reader: nn.Module = model.get_decoder()
+        layers = [m for m in reader.modules() if isinstance(m, nn.Linear) and m is not head]
         heads = getattr(config, "num_attention_heads", 0)
         hidden = getattr(config, "hidden_size", 0)
         width = getattr(config, "head_dim", None) or hidden // max(1, heads)

@@ -11,6 +11,7 @@ from services.trainer.learner.learner import Learner
 from services.trainer.models.batches import Sequences
 from services.trainer.models.effort import Effort, Shape, histogram
 from services.trainer.models.model import ScoringModel
+from services.trainer.models.tiny_vision import build_tiny_vision_model
 from tests.unit.trainer.conftest import MakeBatch
 from triforge.config import LearnerSection
 from triforge.messages import TrainRow
@@ -29,6 +30,18 @@ def test_model_flops_are_counted_by_weights_pairs_and_targets(model_folder: Path
     forward = 2 * shape.blocks * 8 + 4 * 32 * 2 * 10 + 2 * 15 * 16 * 2
     assert effort.flops == 3 * forward
     assert effort.totals()[:2] == [8.0, 8.0]
+
+
+def test_what_a_model_sees_with_costs_no_token_anything(tmp_path: Path):
+    folder = build_tiny_vision_model(tmp_path / "model", ("go", "see"), seed=2)
+    model = ScoringModel.load(folder).module
+    blocks = [
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if "_proj.weight" in name and ".language_model." in name
+    ]
+    assert any(".visual." in name for name, _ in model.named_parameters())
+    assert Shape.of(model).blocks == sum(blocks) > 0
 
 
 def test_a_report_says_what_the_step_cost_and_how_far_it_moved(
