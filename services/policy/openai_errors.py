@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from starlette.types import Message, Send
-
 from services.doors.problems import PROBLEM_TYPE
+
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
 
 PATHS = ("/v1/chat/completions", "/v1/models")
 
