@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +18,7 @@ from triforge.errands import register
 from triforge.errors import UnavailableError
 from triforge.messages import GroupTask
 from triforge.queues import ROLLOUT_QUEUE, ROLLOUT_TASK, LoopThread, Wire, celery_app
+from triforge.queues.frames import errand
 from triforge.queues.loop_pool import LoopPool
 
 SLOTS = 4
@@ -113,7 +116,7 @@ async def test_an_errand_that_breaks_is_told_of_and_does_not_come_back(
 
 
 async def test_an_errand_without_its_argument_is_left_to_celery_and_the_next_one_is_done(
-    wire: Wire, redis_url: str, caplog: pytest.LogCaptureFixture
+    wire: Wire, redis_url: str, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = []
 
@@ -123,6 +126,9 @@ async def test_an_errand_without_its_argument_is_left_to_celery_and_the_next_one
     with Serving(redis_url, play) as serving:
         serving.app.send_task(ROLLOUT_TASK, args=[])
         serving.app.send_task(ROLLOUT_TASK, args=[3])
+        foreign = json.loads(errand(ROLLOUT_TASK, ROLLOUT_QUEUE, "", {}))
+        foreign["body"] = base64.b64encode(b'[{"a": 1}, {}, {}]').decode()
+        await raw.lpush(ROLLOUT_QUEUE, json.dumps(foreign))
         await wire.send_rollout(group())
         await until(lambda: seen)
         await until(lambda: "TypeError" in caplog.text)

@@ -58,6 +58,13 @@ def failure() -> Exception | None:
     return _FAILURE.get()
 
 
+def _has_payload(arguments: Any) -> bool:
+    """Whether a message that anybody may have put into the queue has a text for its first argument."""
+    return (
+        isinstance(arguments, (list, tuple)) and bool(arguments) and isinstance(arguments[0], str)
+    )
+
+
 class LoopPool(BasePool):
     """The pool. A task says by its attribute `in_loop` how it is begun; one without it runs in a thread."""
 
@@ -88,7 +95,7 @@ class LoopPool(BasePool):
         with self._changed:
             self._open += 1
         way = getattr(self.app.tasks[args[0]], "in_loop", None)
-        if way is None or not isinstance((args[2].get("args") or (None,))[0], str):
+        if way is None or not _has_payload(args[2].get("args")):
             self._threads.submit(self._in_thread, target, args, callback)
             return
         self._arrived.append(_Errand(target, args, callback, way, time.monotonic()))
