@@ -291,11 +291,16 @@ class StepRunner:
         """Tell adaptation how each group went. The groups of a pair have the same round and versions of the same offer."""
         if not self._adapts:
             return
-        for group in batch.groups:
-            offer = batch.offers[group.played.group.group_id]
-            outcome = task_outcome(group, offer, run=self._run, config=self._config)
-            if outcome.measured or outcome.proposal_id:  # a lost half of a pair is on record
-                await self._parts.wire.send_adapt(outcome)
+        offers = ((group, batch.offers[group.played.group.group_id]) for group in batch.groups)
+        outcomes = (
+            task_outcome(group, offer, run=self._run, config=self._config)
+            for group, offer in offers
+        )
+        await together(
+            self._parts.wire.send_adapt(outcome)
+            for outcome in outcomes
+            if outcome.measured or outcome.proposal_id  # a lost half of a pair is on record
+        )
 
     async def tidy(self, result: StepResult) -> None:
         """Delete what the committed step no longer needs: payloads in flight and the learners' copies of the rows."""
