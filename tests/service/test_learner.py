@@ -7,7 +7,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,10 @@ def a_batch(
 
 
 @contextlib.asynccontextmanager
-async def learning(wire: Wire, store: ArtifactStore) -> AsyncIterator[LearnerLoop]:
-    loop = LearnerLoop(wire, store, "acts", load=lambda: Answers(store, "acts"))
+async def learning(
+    wire: Wire, store: ArtifactStore, load: Callable[[], Answers] | None = None
+) -> AsyncIterator[LearnerLoop]:
+    loop = LearnerLoop(wire, store, "acts", load=load or (lambda: Answers(store, "acts")))
     task = asyncio.create_task(loop.run())
     try:
         yield loop
@@ -241,6 +244,52 @@ async def test_a_process_that_waits_for_the_lease_of_a_dead_one_trains_after_it(
             await wire.announce_batch(a_batch(store, model))
             assert await wire.read_weights("0", block_s=1.0) == []
         assert (await answers(wire, 1))[0].version == 3
+
+
+class Noted(Wire):
+    """Says when a lease was got."""
+
+    def __init__(self, redis_url: str) -> None:
+        super().__init__(redis_url, lease_s=0.6)
+        self.held = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def lease(self, errand_id: str) -> AsyncIterator[bool]:
+        async with super().lease(errand_id) as mine:
+            if mine:
+                self.held.set()
+            yield mine
+
+
+async def test_a_batch_has_a_holder_while_what_trains_it_is_still_being_loaded(
+    redis_url: str, store: ArtifactStore, model: Path
+):
+    loaded, wire = threading.Event(), Noted(redis_url)
+
+    def load() -> Answers:
+        loaded.wait(20)
+        return Answers(store, "acts")
+
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(wire.close)
+        await stack.enter_async_context(learning(wire, store, load))
+        stack.callback(loaded.set)
+        await wire.announce_batch(a_batch(store, model))
+        await asyncio.wait_for(wire.held.wait(), 20)
+        assert await wire.read_weights("0", block_s=0.1) == []
+        loaded.set()
+        assert (await answers(wire, 1))[0].version == 3
+
+
+async def test_a_learner_that_cannot_load_what_it_trains_with_ends_without_a_batch(
+    wire: Wire, store: ArtifactStore
+):
+    def load() -> Answers:
+        raise ImportError("no torch here")
+
+    loop = LearnerLoop(wire, store, "acts", load=load)
+    with pytest.raises(ImportError, match="no torch here"):
+        await asyncio.wait_for(loop.run(), 20)
 
 
 async def test_the_learner_survives_a_restart_of_redis(
