@@ -114,6 +114,13 @@ def test_grafana_finds_the_board_and_prometheus() -> None:
     assert (urlsplit(source["url"]).hostname, urlsplit(source["url"]).port) == ("prometheus", 9090)
 
 
+def test_every_door_that_others_reach_says_that_keys_are_asked_for() -> None:
+    for name, service in SERVICES.items():
+        given = compose_environment(service)
+        if given.get("TRIFORGE_HOST") == "0.0.0.0":
+            assert given.get("TRIFORGE_AUTH") == "keys", name
+
+
 def test_every_process_of_ours_is_told_where_traces_go() -> None:
     for name, service in SERVICES.items():
         if is_ours(service) and name != "models":  # it ends before anything is traced
