@@ -76,7 +76,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--folder", type=Path, default=ROOT / "var" / "compose-test", help="engine, base image, wheels, logs, records")  # fmt: skip
     parser.add_argument(
-        "--steps", type=int, default=12, help="steps of each run under fire (default 12)"
+        "--steps", type=int, default=30, help="steps of each run under fire (default 30)"
     )
     parser.add_argument("--only", nargs="*", default=None, metavar="SERVICE", help="strike these services alone; none: no faults")  # fmt: skip
     parser.add_argument("--parts", nargs="*", default=["restore", "programs"], help="what follows the faults (default: restore programs)")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Read inside of the trainer's container (`python - < facts.py`): what lasts, as one line of JSON.
+"""Read inside of the trainer's container (`python - < facts.py`): what lasts, as a line of JSON a run and one of the rest.
 
 From the database, the artifact store and the broker, in the shape of `chaos.evidence.Evidence`: nothing is read from logs, and
 nothing through the code that wrote it, but for the tables' definitions.
@@ -46,18 +46,17 @@ def main() -> None:
     broker = redis.Redis.from_url(os.environ["TRIFORGE_REDIS_URL"], decode_responses=True)
     with Session(create_engine(os.environ["TRIFORGE_DATABASE_URL"])) as session:
         runs = session.scalars(select(RunRow).order_by(RunRow.created_at)).all()
-        found = [rows_of(session, run) | files_of(root, run.id) for run in runs]
-    errands = [str(text) for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
-    taken = deliveries(broker)
-    outcomes = broker.zrange("tf:outcomes", 0, -1)  # of groups that adaptation has not dealt with
-    for run in found:
-        name = run["run"]["id"]
-        run["outcomes"] = sum(name in group for group in outcomes)
-        keys = list(broker.scan_iter(match=f"*{name}*", count=1000))
-        run["keys"] = {key: broker.ttl(key) for key in keys}
-        run["errands"] = sum(errand_of(text)["run_id"] == name for text in errands)
-    facts = {"runs": found, "errands": len(errands), "unacknowledged": taken}
-    sys.stdout.write(json.dumps(facts) + "\n")
+        errands = [str(text) for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
+        taken = deliveries(broker)
+        outcomes = broker.zrange("tf:outcomes", 0, -1)  # of what adaptation has not dealt with
+        for run in runs:  # one at a time: the trainer's memory is small
+            found = rows_of(session, run) | files_of(root, run.id)
+            found["outcomes"] = sum(run.id in group for group in outcomes)
+            keys = list(broker.scan_iter(match=f"*{run.id}*", count=1000))
+            found["keys"] = {key: broker.ttl(key) for key in keys}
+            found["errands"] = sum(errand_of(text)["run_id"] == run.id for text in errands)
+            sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps({"errands": len(errands), "unacknowledged": taken}) + "\n")
 
 
 def errand_of(message: str) -> dict[str, str]:

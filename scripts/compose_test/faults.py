@@ -16,6 +16,7 @@ from triforge.errors import UnavailableError
 CUT_OFF_S, AWAY_S = 20.0, 10.0
 _OVER = ("finished", "failed", "stopped")
 _POLL_S = 0.5
+_AHEAD = 6  # steps that a run must have left when a fault strikes: it must not end meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class Course:
         """
         self._await_health(fault.service)
         self.under_way()
-        time.sleep(self._random.uniform(0.0, 3.0))
+        time.sleep(self._random.uniform(0.0, 1.0))
         hit = self._stack.services() if not fault.service else [fault.service]
         began = {name: s["StartedAt"] for name, s in self._stack.states(hit).items()}
         before = began if fault.restarts else dict.fromkeys(hit, "")
@@ -236,12 +237,12 @@ class Course:
             time.sleep(_POLL_S)
 
     def under_way(self) -> None:
-        """Wait until the run is at a step of its own and not at its end; a new one if the last has ended."""
+        """Wait until the run is at a step of its own and not near its end; a new one if the last has ended."""
         while True:
             run = self._ask() if self._run else None
             if run is None or run["status"] in _OVER:
                 self.begin()
-            elif run["status"] == "running" and 1 <= run["step"] < run["steps"]:
+            elif run["status"] == "running" and 1 <= run["step"] <= run["steps"] - _AHEAD:
                 return
             time.sleep(_POLL_S)
 

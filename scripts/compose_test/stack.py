@@ -79,7 +79,9 @@ class Stack:
         """Build every image; returns the seconds."""
         began = time.monotonic()
         self.set(PIP_ARGS=pip_args)
-        for service in _BUILT:  # in turn: at once, each would make the layers that they share for itself
+        for (
+            service
+        ) in _BUILT:  # in turn: at once, each would make the layers that they share for itself
             self.compose("--progress", "plain", "build", service, timeout_s=_BUILD_S)
         return time.monotonic() - began
 
@@ -188,8 +190,8 @@ class Stack:
     def facts(self) -> dict[str, Any]:
         """What the database, the artifact store, the queues and the policy rooms hold, read inside of the stack."""
         out = self.compose("exec", "-T", "trainer", "python", "-", stdin=_FACTS.read_text(), timeout_s=300)  # fmt: skip
-        document: dict[str, Any] = json.loads(out.splitlines()[-1])
-        return document
+        *runs, rest = (json.loads(line) for line in out.splitlines())
+        return {"runs": runs, **rest}
 
     # ---- doors ----
 
