@@ -244,6 +244,7 @@ class Course:
                 self.begin()
             elif run["status"] == "running" and 1 <= run["step"] <= run["steps"] - _AHEAD:
                 return
+            self._look()
             time.sleep(_POLL_S)
 
     def _ask(self) -> dict[str, Any]:
