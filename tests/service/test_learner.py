@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +31,6 @@ from triforge.supervisor.layout import free_port
 from triforge.watching import tracing
 
 BASE = 2
-
-
-@pytest.fixture
-def spans() -> Iterator[Any]:
-    """What is recorded, kept in memory."""
-    memory = pytest.importorskip(
-        "opentelemetry.sdk.trace.export.in_memory_span_exporter",
-        reason="OpenTelemetry is not installed; pip install 'triforge[otel]'",
-    )
-    export = pytest.importorskip("opentelemetry.sdk.trace.export")
-    exporter = memory.InMemorySpanExporter()
-    tracing.record("trainer", "learner", export.SimpleSpanProcessor(exporter))
-    try:
-        yield exporter
-    finally:
-        tracing.stop()
 
 
 @pytest.fixture
@@ -120,14 +104,14 @@ async def test_batches_become_versions_one_after_another(
 
 
 async def test_what_a_learner_does_lies_in_the_trace_that_its_batch_was_sent_in(
-    wire: Wire, store: ArtifactStore, model: Path, spans: Any
+    wire: Wire, store: ArtifactStore, model: Path, learner_spans: Any
 ):
     async with learning(wire, store):
         with tracing.span("train"):
             await wire.announce_batch(a_batch(store, model, 1))
         await wire.announce_batch(a_batch(store, model, 2))
         await answers(wire, 2)
-    found = spans.get_finished_spans()
+    found = learner_spans.get_finished_spans()
     sent = next(span for span in found if span.name == "train" and span.parent is None)
     first, second = (span for span in found if span.name == "learner step")
     assert first.parent.span_id == sent.context.span_id

@@ -85,7 +85,7 @@ async def test_a_learner_that_broadcasts_says_where_with_every_version_it_announ
     shelf.publish(learner, batch, learner.train(batch, rows), keep=3)
     wire: Any = Told()
     loop = LearnerLoop(wire, store, "acts", load=lambda: Answers(store, "acts"), handover=OFFER)
-    assert await loop._serve(batch), "it is published already, and announced again"
+    assert await loop._serve(batch, ""), "it is published already, and announced again"
     (ready,) = wire.said
     assert (ready.version, ready.handover, ready.error) == (VERSION + 1, OFFER, None)
 
