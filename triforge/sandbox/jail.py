@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from triforge.errors import SandboxError
-from triforge.sandbox.kernel import FILE_BYTES, FILTER, MARK, PROGRAM, STATUS
+from triforge.sandbox.kernel import FILE_BYTES, FILTER, MARK, PROCESSES, PROGRAM, STATUS
 
 ENVIRONMENT: Final[dict[str, str]] = {
     "HOME": "/tmp",  # noqa: S108  inside the sandbox
@@ -43,16 +43,20 @@ _VERSION: Final = re.compile(r"python3\.(\d+)")
 # Runs the program as `__main__`. The mark says that it got so far: what fails before is not the program's doing.
 _BOOT: Final = f"""
 import os, sys
+if few := int(sys.argv[1]):
+    import resource
+    resource.setrlimit(resource.RLIMIT_NPROC, (few, few))
+    del resource, sys.modules["resource"]
 with open({PROGRAM}, "rb") as file: source = file.read()
 os.write({MARK}, b"."); os.close({MARK})
 sys.argv = ["program.py"]
-del os, sys, file
+del os, sys, file, few
 exec(compile(globals().pop("source"), "program.py", "exec"))
 """
 
 
 def command() -> list[str]:
-    """The command line that runs what descriptor `PROGRAM` holds; the word `FILE_BYTES` stands for the limit of that name.
+    """The command line that runs what descriptor `PROGRAM` holds; the words `FILE_BYTES` and `PROCESSES` stand for limits.
 
     Raises:
         SandboxError: bubblewrap is not installed.
@@ -71,7 +75,7 @@ def command() -> list[str]:
     words += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     words += ["--size", FILE_BYTES, "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
     words += ["--seccomp", str(FILTER), "--json-status-fd", str(STATUS)]
-    return [*words, "--", str(python), "-s", "-P", "-c", _BOOT]
+    return [*words, "--", str(python), "-s", "-P", "-c", _BOOT, PROCESSES]
 
 
 def find() -> str:

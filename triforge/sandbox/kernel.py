@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 STDIN, STDOUT, STDERR, MARK, PROGRAM, FILTER, STATUS = range(7)
 FILE_BYTES: Final = "{file_bytes}"  # in a command line: the limit of that name
+PROCESSES: Final = "{processes}"  # likewise; 0 where the kernel holds the run to it from outside
 SPARE: Final = 32  # descriptors below this number are laid out for bubblewrap
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -80,10 +81,11 @@ def become(
             os.setresuid(uid, uid, uid)
         for name in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(name, signal.SIG_DFL)
-        for which, soft, hard in bounds(limits):
+        for which, soft, hard in bounds(limits, alone=uid is not None):
             resource.setrlimit(which, (soft, hard))
-        size = str(limits["file_bytes"])
-        words = [size if word == FILE_BYTES else word for word in command]
+        inside = 0 if uid is not None else limits["processes"]
+        numbers = {FILE_BYTES: str(limits["file_bytes"]), PROCESSES: str(inside)}
+        words = [numbers.get(word, word) for word in command]
         os.execve(words[0], words, environment)  # noqa: S606  no shell is wanted
     except BaseException as error:  # noqa: BLE001  a forked child must never return into the loop
         os.write(STDERR, f"{type(error).__name__}: {error}".encode())
@@ -91,17 +93,22 @@ def become(
         os._exit(127)
 
 
-def bounds(limits: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-    """What the kernel holds each process to: (which, soft, hard). One process is bubblewrap's own."""
+def bounds(limits: Mapping[str, Any], *, alone: bool) -> list[tuple[int, int, int]]:
+    """What the kernel holds each process to: (which, soft, hard).
+
+    Processes are counted by user id, over all namespaces and containers of the machine. A run that is `alone` under its id is
+    held to its own number here, with one process for bubblewrap. One that shares its id with the service would be refused for
+    what others have; it is held to its number by the boot code, inside its namespace, where only its own processes count.
+    """
     cpu, memory, files = ceil(limits["cpu_s"]), limits["memory_bytes"], limits["file_bytes"]
-    few = limits["processes"] + 1
     same = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_FSIZE: files,
-        resource.RLIMIT_NPROC: few,
         resource.RLIMIT_NOFILE: 64,  # the buffers of sockets and pipes are counted by no other limit
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_MEMLOCK: 2**16,
     }
+    if alone:
+        same[resource.RLIMIT_NPROC] = limits["processes"] + 1
     return [(resource.RLIMIT_CPU, cpu, cpu + 1), *((which, n, n) for which, n in same.items())]

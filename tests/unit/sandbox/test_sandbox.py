@@ -232,8 +232,12 @@ def test_check_says_whether_programs_can_run(own: Sandbox) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="the whole suite runs as another user than root")
 def test_another_user_than_root_can_run_programs_too(sandbox: Sandbox) -> None:
     script = (
-        "import logging; logging.basicConfig(); from triforge.sandbox.client import Sandbox\n"
-        "s = Sandbox(); print(s.run_blocking('print(6 * 7)').stdout, end=''); s.close()"
+        "import logging, threading; logging.basicConfig(); from triforge.sandbox.client import Sandbox\n"
+        "for _ in range(40): threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "many = 'import os,time\\nfor n in range(40):\\n  try: pid = os.fork()\\n'"
+        "  '  except OSError: print(n); break\\n  if not pid: time.sleep(9)'\n"
+        "s = Sandbox(); print(s.run_blocking('print(6 * 7)').stdout, end='')\n"
+        "print(s.run_blocking(many).stdout, end=''); s.close()"
     )
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -252,7 +256,7 @@ def test_another_user_than_root_can_run_programs_too(sandbox: Sandbox) -> None:
             text=True,
             timeout=60,
         )
-    assert done.stdout == "42\n", done.stderr
+    assert done.stdout == f"42\n{Limits().processes - 1}\n", done.stderr
     assert "under this service's own user id 65534" in done.stderr
 
 
