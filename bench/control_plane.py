@@ -42,9 +42,9 @@ def machine() -> str:
 async def through_the_ring(stack: Stack, folder: Path, small: bool) -> dict[str, Any]:
     """The queue alone, the ring, the queue alone again; then the ring with longer episodes."""
     await upload(stack, "short", 512)
-    groups, steps = (64, 2) if small else (64, 8)
+    groups, steps = (64, 2) if small else (128, 8)
     await run(stack, "short", groups=16, steps=1, rollouts=ROLLOUTS, turns=1, votes=1)  # warm
-    many = 64 if small else 256
+    many = 64 if small else 512
     alone = [await asyncio.to_thread(ceiling, folder / "before", many, ROLLOUTS)]
     short = await run(
         stack, "short", groups=groups, steps=steps, rollouts=ROLLOUTS, turns=1, votes=1
