@@ -218,6 +218,8 @@ class Course:
 
     def end(self, *, within_s: float) -> dict[str, Any]:
         """Wait for the last run's end; returns it."""
+        if not self._run:  # nothing was struck
+            self.begin()
         deadline = time.monotonic() + within_s
         while True:
             run = self._ask()
