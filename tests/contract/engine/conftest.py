@@ -7,6 +7,7 @@ ENGINE_OTHER (one of the same shapes).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -85,6 +86,11 @@ class Engine:
         await self.control(
             "/update_weights_from_disk", {"model_path": str(folder), "weight_version": version}
         )
+
+    async def emptied(self) -> None:
+        """Wait until nothing runs: SGLang ends a stream a moment before it lets the request go."""
+        while (await self.client.post("/flush_cache", headers=self._control)).status_code != 200:  # noqa: ASYNC110  servers tell nobody
+            await asyncio.sleep(0.05)
 
     async def norm(self) -> list[float]:
         found: list[float] = await self.control(

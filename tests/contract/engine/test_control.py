@@ -114,6 +114,7 @@ async def test_a_cache_that_cannot_be_flushed_fails_the_update_and_the_weights_a
         await engine.control("/abort_request", {"rid": rid})
         await engine.control("/continue_generation")
         await rest(events)
+    await engine.emptied()
     await engine.load(
         engine.folders.start, "0"
     )  # SGLang's /model_info has not seen the new weights
