@@ -338,7 +338,7 @@ class Gatherer:
                 self._count_resent(1)
             elif dead := look.dead_judgements(group_id, flight.sent, seen):
                 await self._judge_lost(flight.task, dead)
-                flight.sent.judge_again(look.now, self._lease_s)
+                flight.sent.judge_again(dead, look.now, self._lease_s)
         await asyncio.sleep(0)
 
     async def _judge_lost(self, task: GroupTask, dead: frozenset[str]) -> None:

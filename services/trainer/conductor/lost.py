@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from triforge.messages import GroupTask
 from triforge.queues import Seen, unit_tests_id
@@ -18,24 +19,24 @@ class Sendings:
     Attributes:
         at: the group's own, the last time, by the gatherer's clock.
         resends: of it since somebody was last seen at it.
-        judge_after: the judge's are not sent again before that.
-        judge_resends: of them.
+        judges: of the judge's, those that were sent again: not before when the next time, and how often already. Each waits
+            for itself: leases of one dead worker run out up to a third of a lease apart.
     """
 
     at: float
     resends: int = 0
-    judge_after: float = 0.0
-    judge_resends: int = 0
+    judges: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def again(self, now: float) -> None:
         """The group's errand is sent again."""
         self.at = now
         self.resends += 1
 
-    def judge_again(self, now: float, lease_s: float) -> None:
-        """The judge's are."""
-        self.judge_after = now + lease_s * 2.0**self.judge_resends
-        self.judge_resends = min(self.judge_resends + 1, _DOUBLINGS)
+    def judge_again(self, errands: Iterable[str], now: float, lease_s: float) -> None:
+        """Some of the judge's are."""
+        for name in errands:
+            _, resends = self.judges.get(name, (0.0, 0))
+            self.judges[name] = (now + lease_s * 2.0**resends, min(resends + 1, _DOUBLINGS))
 
 
 def judged_parts(task: GroupTask) -> tuple[str, ...]:
@@ -84,7 +85,6 @@ class Look:
         return age > self.resend_s and (self.waiting == 0 or passed)
 
     def dead_judgements(self, group_id: str, sent: Sendings, seen: Seen) -> frozenset[str]:
-        """The judge's errands that were begun and that nobody holds; none before their wait is over."""
-        if self.now < sent.judge_after:
-            return frozenset()
-        return seen.begun - seen.held - seen.judged - {group_id}
+        """The judge's errands that were begun and that nobody holds; none before its wait is over."""
+        dead = seen.begun - seen.held - seen.judged - {group_id}
+        return frozenset(name for name in dead if self.now >= sent.judges.get(name, (0.0, 0))[0])

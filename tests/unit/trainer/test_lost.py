@@ -68,9 +68,15 @@ def test_a_judgement_that_was_begun_and_is_held_by_nobody_is_dead_however_many_o
     sent = Sendings(0.0)
     assert look(50.0).dead_judgements("g", sent, stands) == {"g-00"}
     for wait in (LEASE_S, 2 * LEASE_S, 4 * LEASE_S):
-        sent.judge_again(50.0, LEASE_S)
+        sent.judge_again({"g-00"}, 50.0, LEASE_S)
         assert not look(49.0 + wait).dead_judgements("g", sent, stands)
         assert look(50.0 + wait).dead_judgements("g", sent, stands)
+
+
+def test_a_judgement_that_dies_a_moment_after_its_sibling_does_not_wait_for_the_siblings_next_time() -> None:  # fmt: skip
+    sent = Sendings(0.0)
+    sent.judge_again({"g-00"}, 50.0, LEASE_S)
+    assert look(51.0).dead_judgements("g", sent, seen(begun="g g-00 g-01", held="g")) == {"g-01"}
 
 
 def test_the_judges_errands_of_a_group_are_its_trajectories_and_its_tests() -> None:
