@@ -14,6 +14,9 @@ _WATCH_S = 90.0  # how long a recovery is watched before it counts as none
 _SOON_S = 20.0  # how long a scenario waits for somebody to hold an errand
 _LONG = {"acts": 5.0, "judges": 25.0}  # seconds an answer takes where tasks are to be long
 _GAP_S = 4.0
+_PASSES = (
+    60  # over a step's rows: a learner of a tiny model would be done before anybody could kill it
+)
 _NAMES = {
     "rollout": ("rollout-worker", "rollout-worker-2"),
     "judge": ("judge-worker", "judge-worker-2"),
@@ -74,14 +77,15 @@ async def long_judging(r: Round) -> None:
 
 async def learners(r: Round) -> None:
     """Each learner dies in a step."""
-    await r.submit()
+    passes = {"epochs": _PASSES}
+    await r.submit(trainer={"policy": passes, "reward": passes})
     roles = ["acts", "judges"]
     r.rng.shuffle(roles)
     for step, role in enumerate(roles):
         await r.until(step=step)
         name = f"learner:{r.run_id}:{role}"
         held = await r.broker.held(lambda n, name=name: n == name, within_s=_WATCH_S)  # type: ignore[misc]
-        await asyncio.sleep(r.rng.uniform(0.0, 0.3))
+        await asyncio.sleep(r.rng.uniform(0.0, 0.5))
         stood, killed = r.row()["step"], time.monotonic()
         await _kill(r, held, (f"learner-{role}",), lambda _: r.row()["step"] > stood)  # noqa: B023 (awaited here)
         await r.until(step=stood + 1, within_s=_WATCH_S)
