@@ -5,15 +5,20 @@ import pytest
 
 from triforge.algorithms.losses import (
     KL_ESTIMATORS,
-    clipped_surrogate,
     kl_k3,
     ratio_metrics,
     weighted_sum,
 )
+from triforge.algorithms.policy_losses import LossRule, log_ratios, policy_loss, same
 
 torch = pytest.importorskip("torch")
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
+
+
+def ppo(logprobs, old, advantages, **clips):
+    rule = LossRule(**clips)
+    return policy_loss(logprobs, log_ratios(logprobs, old, rule, pooled=same), advantages, rule)
 
 
 @pytest.fixture
@@ -28,8 +33,8 @@ def arrays():
 def test_torch_and_numpy_agree_on_every_loss(arrays):
     logprobs, old, advantages, weights = arrays
     tensors = [torch.from_numpy(a) for a in arrays]
-    loss = clipped_surrogate(logprobs, old, advantages, **CLIPS)
-    np.testing.assert_allclose(clipped_surrogate(*tensors[:3], **CLIPS).numpy(), loss, rtol=1e-12)
+    loss = ppo(logprobs, old, advantages, **CLIPS)
+    np.testing.assert_allclose(ppo(*tensors[:3], **CLIPS).numpy(), loss, rtol=1e-12)
     for kl in KL_ESTIMATORS.values():
         np.testing.assert_allclose(
             kl(tensors[0], tensors[1]).numpy(), kl(logprobs, old), rtol=1e-12
@@ -45,7 +50,7 @@ def test_torch_and_numpy_agree_on_every_loss(arrays):
 def test_goldens_on_torch():
     ratios = torch.tensor([1.5, 0.5, 1.5, 0.5, 5.0], dtype=torch.float64)
     advantages = torch.tensor([1.0, 1.0, -1.0, -1.0, -1.0], dtype=torch.float64)
-    loss = clipped_surrogate(torch.log(ratios), torch.zeros_like(ratios), advantages, **CLIPS)
+    loss = ppo(torch.log(ratios), torch.zeros_like(ratios), advantages, **CLIPS)
     assert loss.tolist() == pytest.approx([-1.28, -0.5, 1.5, 0.8, 5.0])
     kl = kl_k3(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -1.0]))
     assert kl.tolist() == pytest.approx([0.106531, 0.718282], abs=1e-6)
@@ -55,7 +60,7 @@ def test_gradients_stay_finite_where_the_policies_are_worlds_apart():
     logprobs = torch.tensor([-2000.0, 0.0, -1.0, -1.0], requires_grad=True)
     old = torch.tensor([0.0, -2000.0, -1.0, float("nan")])
     weights = torch.tensor([0.3, 0.3, 0.4, 0.0])
-    loss = clipped_surrogate(logprobs, old, torch.ones(4), **CLIPS) + 0.01 * kl_k3(logprobs, old)
+    loss = ppo(logprobs, old, torch.ones(4), **CLIPS) + 0.01 * kl_k3(logprobs, old)
     total = weighted_sum(loss, weights)
     total.backward()
     assert torch.isfinite(total)
@@ -66,9 +71,9 @@ def test_gradients_stay_finite_where_the_policies_are_worlds_apart():
 def test_splitting_a_batch_into_rows_does_not_change_its_gradient(arrays):
     _, old, advantages, weights = (torch.from_numpy(a) for a in arrays)
     whole = torch.from_numpy(arrays[0]).requires_grad_()
-    weighted_sum(clipped_surrogate(whole, old, advantages, **CLIPS), weights).backward()
+    weighted_sum(ppo(whole, old, advantages, **CLIPS), weights).backward()
     rows = torch.from_numpy(arrays[0]).requires_grad_()
     for i in range(3):
-        loss = clipped_surrogate(rows[i : i + 1], old[i : i + 1], advantages[i : i + 1], **CLIPS)
+        loss = ppo(rows[i : i + 1], old[i : i + 1], advantages[i : i + 1], **CLIPS)
         weighted_sum(loss, weights[i : i + 1]).backward()
     torch.testing.assert_close(whole.grad, rows.grad)

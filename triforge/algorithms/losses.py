@@ -1,11 +1,12 @@
-"""Losses a token, written against the array API: the same code runs on NumPy, on torch and on strict arrays.
+"""What every loss shares: the KL a token, the sum over tokens, and how far the weights have moved.
 
-All arrays of one call have the same shape, usually `[rows, tokens]`. Functions return one value a token; `weighted_sum`
-turns them into a number with the weights of `aggregation.token_weights`, so that neither micro-batches nor ranks change
-the gradient.
+Written against the array API: the same code runs on NumPy, on torch and on strict arrays. All arrays of one call have the
+same shape, usually `[rows, tokens]`. The losses themselves (`policy_losses`) and the KL return one value a token;
+`weighted_sum` turns them into a number with the weights of `aggregation.token_weights`, so that neither micro-batches nor
+ranks change the gradient.
 
-Sources: PPO (arXiv 1707.06347) with the two-sided clip widths of DAPO (arXiv 2503.14476); the estimators k1, k2, k3 of
-J. Schulman, "Approximating KL divergence" (2020); the limits on log-ratios are those of RLAnything's released code.
+Sources: the estimators k1, k2, k3 of J. Schulman, "Approximating KL divergence" (2020); the limits on log-ratios are those
+of RLAnything's released code.
 """
 
 from __future__ import annotations
@@ -38,40 +39,6 @@ class RatioMetrics:
     approx_kl: float
     mean_ratio: float
     max_ratio: float
-
-
-def clipped_surrogate(
-    logprobs: Array,
-    old_logprobs: Array,
-    advantages: Array,
-    *,
-    clip_low: float,
-    clip_high: float,
-    log_ratio_clamp: float = 10.0,
-) -> Array:
-    """PPO's clipped loss a token, `-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)`.
-
-    Args:
-        logprobs: log-probabilities under the weights being trained (carry the gradient).
-        old_logprobs: under the weights the ratio is anchored to, same shape.
-        advantages: A of each token, same shape.
-        clip_low: how far the ratio may fall below 1 before it is cut off.
-        clip_high: how far it may rise above 1.
-        log_ratio_clamp: limit of the log-ratio before the exponential.
-
-    Returns:
-        The loss (to be minimised) of each token, same shape.
-    """
-    xp = array_namespace(logprobs, old_logprobs, advantages)
-    ratio = xp.exp(xp.clip(logprobs - old_logprobs, -log_ratio_clamp, log_ratio_clamp))
-    return clipped(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
-
-
-def clipped(ratio: Array, advantages: Array, *, clip_low: float, clip_high: float) -> Array:
-    """`-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)` a token."""
-    xp = array_namespace(ratio, advantages)
-    cut = xp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    return -xp.minimum(ratio * advantages, cut * advantages)
 
 
 def kl_k1(logprobs: Array, ref: Array, *, clamp: float | None = 10.0) -> Array:
@@ -128,8 +95,16 @@ def ratio_metrics(
 ) -> RatioMetrics:
     """Measure the step just taken, over the tokens whose weight is above 0.
 
-    Arguments are those of `clipped_surrogate`, with `weights` of the same shape. Without any counting token the shares
-    are 0 and the ratios 1.
+    Without any counting token the shares are 0 and the ratios 1.
+
+    Args:
+        logprobs: log-probabilities under the weights being trained.
+        old_logprobs: under the weights the ratio is anchored to, same shape.
+        advantages: A of each token, same shape.
+        weights: how much each token counts in the loss, same shape.
+        clip_low: how far the ratio may fall below 1 before it is cut off.
+        clip_high: how far it may rise above 1.
+        log_ratio_clamp: limit of the log-ratio before the exponential.
     """
     xp = array_namespace(logprobs, old_logprobs, advantages, weights)
     counts = xp.astype(weights > 0, logprobs.dtype)

@@ -16,8 +16,6 @@ from typing import Any, Literal
 
 from array_api_compat import array_namespace
 
-from triforge.algorithms.losses import clipped
-
 Array = Any
 Loss = Literal["ppo", "gspo", "gspo_token", "cispo", "reinforce", "sapo"]
 Job = Literal["pg", "ce", "distil", "dpo_pair", "critic"]
@@ -35,11 +33,6 @@ class LossRule:
     log_ratio_clamp: float = 10.0
     sapo_temperature: float = 1.0
     sapo_temperature_negative: float = 1.05
-
-    @property
-    def by_response(self) -> bool:
-        """Whether the ratio is one of a whole response."""
-        return self.loss in ("gspo", "gspo_token")
 
 
 def same(values: Array) -> Array:
@@ -84,7 +77,7 @@ def policy_loss(
     *,
     stop: Callable[[Array], Array] = same,
 ) -> Array:
-    """The loss (to be minimised) of each token.
+    """The loss (to be minimised) of each token, by the formulas of `docs/algorithms.md`, "Losses".
 
     Args:
         logprobs: under the weights being trained.
@@ -97,14 +90,13 @@ def policy_loss(
     if rule.loss == "reinforce":
         return -advantages * logprobs
     ratio = xp.exp(log_ratio)
-    if rule.loss == "cispo":
-        return (
-            -stop(xp.clip(ratio, 1.0 - rule.clip_low, 1.0 + rule.clip_high)) * advantages * logprobs
-        )
     if rule.loss == "sapo":
         heat = xp.where(advantages > 0, rule.sapo_temperature, rule.sapo_temperature_negative)
         return -4.0 / heat / (1.0 + xp.exp(-heat * (ratio - 1.0))) * advantages
-    losses = clipped(ratio, advantages, clip_low=rule.clip_low, clip_high=rule.clip_high)
+    cut = xp.clip(ratio, 1.0 - rule.clip_low, 1.0 + rule.clip_high)
+    if rule.loss == "cispo":
+        return -stop(cut) * advantages * logprobs
+    losses = -xp.minimum(ratio * advantages, cut * advantages)
     if rule.dual_clip is None:
         return losses
     return xp.where(advantages < 0, xp.minimum(losses, -rule.dual_clip * advantages), losses)

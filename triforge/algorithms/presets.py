@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
 from triforge.algorithms.aggregation import Aggregation
@@ -248,13 +248,6 @@ class Preset:
         if policy and self.needs_critic:
             found["critic"] = {name: getattr(self, name) for name in _CRITIC_KNOBS}
         return found
-
-    def as_params(self) -> dict[str, Any]:
-        """All knobs as JSON-able values; `resolve(params["name"], params)` gives the preset back."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(self).items()
-        }
 
 
 _LOSS_KNOBS = (

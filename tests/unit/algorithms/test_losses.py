@@ -5,15 +5,20 @@ import numpy as np
 import pytest
 
 from triforge.algorithms.losses import (
-    clipped_surrogate,
     kl_k1,
     kl_k2,
     kl_k3,
     ratio_metrics,
     weighted_sum,
 )
+from triforge.algorithms.policy_losses import LossRule, log_ratios, policy_loss, same
 
 pytestmark = pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
+
+
+def ppo(logprobs, old, advantages, **clips):
+    rule = LossRule(**clips)
+    return policy_loss(logprobs, log_ratios(logprobs, old, rule, pooled=same), advantages, rule)
 
 
 def _list(array):
@@ -23,23 +28,19 @@ def _list(array):
 def test_the_clipped_objective_matches_its_goldens(xp):
     ratios = xp.asarray([1.5, 0.5, 1.5, 0.5, 5.0])
     advantages = xp.asarray([1.0, 1.0, -1.0, -1.0, -1.0])
-    loss = clipped_surrogate(
-        xp.log(ratios), xp.zeros_like(ratios), advantages, clip_low=0.2, clip_high=0.28
-    )
+    loss = ppo(xp.log(ratios), xp.zeros_like(ratios), advantages, clip_low=0.2, clip_high=0.28)
     assert _list(loss) == pytest.approx([-1.28, -0.5, 1.5, 0.8, 5.0])
 
 
 def test_at_equal_weights_the_loss_is_minus_the_advantage(xp):
     logprobs = xp.asarray([-1.0, -7.0])
-    loss = clipped_surrogate(
-        logprobs, logprobs, xp.asarray([2.0, -3.0]), clip_low=0.2, clip_high=0.2
-    )
+    loss = ppo(logprobs, logprobs, xp.asarray([2.0, -3.0]), clip_low=0.2, clip_high=0.2)
     assert _list(loss) == [-2.0, 3.0]
 
 
 def test_extreme_log_ratios_stay_finite(xp):
     logprobs, old = xp.asarray([-2000.0, 0.0]), xp.asarray([0.0, -2000.0])
-    loss = clipped_surrogate(logprobs, old, xp.asarray([-1.0, -1.0]), clip_low=0.2, clip_high=0.2)
+    loss = ppo(logprobs, old, xp.asarray([-1.0, -1.0]), clip_low=0.2, clip_high=0.2)
     assert _list(loss) == pytest.approx([0.8, np.exp(10.0)])
     assert _list(kl_k3(logprobs, old)) == [10.0, 10.0]
     assert np.isfinite(_list(kl_k3(logprobs, old, clamp=None))).all()

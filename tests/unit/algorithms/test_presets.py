@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_the_outcome_only_baseline_is_what_it_was_but_for_a_millionth_in_the_div
 
 
 def test_only_the_mends_differ_between_the_published_rules_and_the_default():
-    ours, theirs = DEFAULT.as_params(), PAPER.as_params()
+    ours, theirs = asdict(DEFAULT), asdict(PAPER)
     assert {k for k in ours if ours[k] != theirs[k]} == {
         "name",
         "std_floor",
@@ -53,7 +53,7 @@ def test_overrides_turn_single_knobs_and_leave_the_rest():
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_a_preset_survives_json(name):
     preset = resolve(name)
-    assert resolve(name, json.loads(json.dumps(preset.as_params()))) == preset
+    assert resolve(name, json.loads(json.dumps(asdict(preset)))) == preset
 
 
 @pytest.mark.parametrize("knob", ["kl_clamp", "policy_band"])

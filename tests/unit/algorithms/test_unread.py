@@ -1,5 +1,7 @@
 """Knobs that nothing would read are refused with the reason; what presets bring along never is."""
 
+from dataclasses import asdict
+
 import pytest
 
 from triforge.algorithms.presets import PRESETS, Preset, resolve
@@ -35,7 +37,7 @@ def test_a_knob_that_nothing_reads_is_refused_with_the_reason(preset, knobs, sen
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_says_all_of_itself_and_its_defaults_again(name):
-    assert resolve(name, PRESETS[name].as_params()) == PRESETS[name]
+    assert resolve(name, asdict(PRESETS[name])) == PRESETS[name]
     assert resolve(name, {"kl_beta": 0.25} | {"kl_estimator": "k2"}).kl_estimator == "k2"
 
 
