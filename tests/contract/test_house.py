@@ -226,6 +226,18 @@ def test_beside_the_rooms_stands_only_what_all_doors_share() -> None:
     assert folders == {*ROOMS, PORCH.name}
 
 
+def test_every_package_of_the_hall_is_under_the_contracts_for_arrows_and_for_the_broker() -> None:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = {c["name"]: c for c in document["tool"]["importlinter"]["contracts"]}
+    hall = {path.stem for path in (ROOT / "triforge").glob("*.py") if path.stem[0] != "_"}
+    hall |= {path.parent.name for path in (ROOT / "triforge").glob("*/__init__.py")}
+    layers = contracts["Inside the hall, arrows point down"]["layers"]
+    placed = [name for layer in layers for name in layer.split(" | ")]
+    assert sorted(placed) == sorted(f"triforge.{name}" for name in hall)
+    without = contracts["Celery and redis are spoken in one package"]["source_modules"]
+    assert sorted(without) == ["services", *sorted(f"triforge.{n}" for n in hall - {"queues"})]
+
+
 def test_the_changelog_names_the_version_of_the_package() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## \[([^\]]+)\]", text, flags=re.MULTILINE)
