@@ -2,7 +2,7 @@
 
 problems      errors as problem documents (RFC 9457)
 limits        a limit on bodies
-server        a limit on headers, before any of our code is asked
+server        limits on headers and on waiting for a request, before any of our code is asked
 guard         who is let in, what they may ask, and the record of it
 entrance      the guard of a room, by the deployment's settings
 description   what the API's description says of errors

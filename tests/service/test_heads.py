@@ -10,34 +10,13 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from services.doors.server import LimitedProtocol, careful
+from tests.service.on_the_wire import Wire
 
 
 class Small(LimitedProtocol):
     """Takes so little that every place of a request can be tried."""
 
     max_head = 80
-
-
-class Wire(asyncio.Transport):
-    """What the protocol writes, and whether it hangs up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.hung_up = False
-
-    def write(self, data: Any) -> None:
-        self.written += bytes(data)
-
-    def close(self) -> None:
-        self.hung_up = True
-
-    def is_closing(self) -> bool:
-        return self.hung_up
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 async def length(scope: Any, receive: Any, send: Any) -> None:
