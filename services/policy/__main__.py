@@ -36,6 +36,7 @@ _Engine = TypeVar("_Engine", bound=SGLangEngine)
 # Longer than any client keeps an idle connection, so that the client is always the one who closes.
 KEEP_ALIVE_S = 75
 SHUTDOWN_S = 3  # after draining: for answers that are on their way
+SPARE_S = 5.0  # connections wait a little longer than the pool, which says what was too slow and which knob says so
 
 
 def build(settings: Settings) -> Gateway:
@@ -78,6 +79,7 @@ def build_pool(settings: Settings) -> Pool:
             api_key=settings.api_key.get_secret_value(),
             admin_api_key=settings.admin_api_key.get_secret_value(),
             max_connections=settings.engine_in_flight,
+            timeout_s=settings.request_s + SPARE_S,
         )
 
     sources = parse_sources(settings.engines)

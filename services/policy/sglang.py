@@ -47,10 +47,7 @@ from triforge.errors import (
 )
 from triforge.watching import tracing
 
-GENERATE_TIMEOUT_S = (
-    600.0  # a long answer on a busy CPU engine; the caller's own deadline is shorter
-)
-CONTROL_TIMEOUT_S = 600.0  # reading a large weight folder
+TIMEOUT_S = 600.0  # a long answer on a busy CPU engine, or reading a large weight folder
 PROBE_TIMEOUT_S = 10.0
 
 
@@ -71,6 +68,7 @@ class SGLangEngine:
         admin_api_key: key of the weight and pause routes; empty uses `api_key`.
         transport: replaces the network in tests.
         max_connections: most requests at a time.
+        timeout_s: longest silence while an answer is awaited, or weights are read.
     """
 
     def __init__(
@@ -81,6 +79,7 @@ class SGLangEngine:
         admin_api_key: str = "",
         transport: httpx.AsyncBaseTransport | None = None,
         max_connections: int = 512,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.url = url.rstrip("/")
         self.answered: int | None = None  # weight version of the last answer
@@ -88,7 +87,7 @@ class SGLangEngine:
         self._post = JsonPost(
             self.url,
             "/generate",
-            timeout_s=GENERATE_TIMEOUT_S,
+            timeout_s=timeout_s,
             transport=transport,
             max_connections=max_connections,
             api_key=api_key,
@@ -96,7 +95,7 @@ class SGLangEngine:
         # Apart from the data connections, so that a pause is never queued behind the requests it should hold.
         self._control = http_client(
             self.url,
-            timeout_s=CONTROL_TIMEOUT_S,
+            timeout_s=max(timeout_s, TIMEOUT_S),
             transport=transport,
             max_connections=8,
             api_key=admin_api_key or api_key,

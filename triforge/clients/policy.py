@@ -24,6 +24,7 @@ PATIENCE_S = 60.0
 # A room that says 429 lives and will come to it: callers slow down and do not fail. Their own deadlines end the wait.
 BUSY_S = 3600.0
 TIMEOUT_S = 600.0
+_SPARE_S = 30.0  # for a room to say that an engine was too slow
 
 
 # A request, its answer, and for whom it is asked: ids, and a span while traces are on.
@@ -113,6 +114,7 @@ class PolicyClient:
             batch=batch,
             linger_s=linger_s,
             always=always,
+            timeout_s=settings.queue_s + settings.request_s + _SPARE_S,
         )
 
     @property

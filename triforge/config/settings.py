@@ -93,7 +93,9 @@ class Settings(Section):
         default=60.0, description="A request that waits longer for an engine is answered 429."
     )
     request_s: Seconds = Field(
-        default=600.0, description="An engine that takes longer for an answer has failed at it."
+        default=600.0,
+        description="An engine that takes longer for an answer has failed at it. Rooms and workers read it: whoever asks "
+        "a room waits for so long and `TRIFORGE_QUEUE_S`.",
     )
     drain_s: Seconds = Field(
         default=10.0, description="How long a policy room that ends lets requests run on."

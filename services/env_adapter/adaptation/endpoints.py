@@ -43,7 +43,8 @@ def endpoint(address: str, settings: Settings, knob: str = "TRIFORGE_REWRITES_UR
     """
     url, model = urldefrag(address)
     if is_openai_url(url):
-        return OpenAIGenerate(url, model, api_key=settings.api_key.get_secret_value())
+        key = settings.api_key.get_secret_value()
+        return OpenAIGenerate(url, model, api_key=key, timeout_s=settings.request_s)
     if settings.own_key and not is_own(url, settings):
         raise ConfigError(
             f"{knob}: given {masked(address)!r}, which without a path stands for a policy room of this deployment and would be "
