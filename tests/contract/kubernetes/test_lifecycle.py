@@ -157,7 +157,19 @@ def test_pods_get_more_time_to_end_than_their_programs_take(variant: tuple[str, 
             continue
         given = template["spec"]["terminationGracePeriodSeconds"]
         (container,) = template["spec"]["containers"]
-        assert given >= needed(document, container) + 10, named(document)
+        held = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        assert given >= needed(document, container) + held + 10, named(document)
+
+
+@every_variant
+def test_a_door_that_is_replaced_while_others_ask_answers_until_nobody_is_sent_to_it(
+    variant: tuple[str, ...],
+) -> None:
+    for document in of_kind(render(variant), "Deployment"):
+        (container,) = document["spec"]["template"]["spec"]["containers"]
+        serves = any(port["name"] == "http" for port in container["ports"])
+        rolls = document["spec"].get("strategy", {}).get("type") != "Recreate"
+        assert ("lifecycle" in container) is (serves and rolls), named(document)
 
 
 OUTSIDE = {"env-adapter": "env_adapter", "trainer": "trainer"}

@@ -37,7 +37,7 @@ PRIORITIES = {"triforge-alone": ALONE | {"valkey", "postgres"}, "triforge-worker
 QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-worker": ADAPT_QUEUE}
 # Variables of others' programs that manifests set.
 FOREIGN = {
-    "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "PGDATA", "HOME", "HF_HUB_OFFLINE", "NCCL_SOCKET_IFNAME",
+    "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "PGDATA", "HOME", "USER", "HF_HUB_OFFLINE", "NCCL_SOCKET_IFNAME",
     "GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "LOCAL_ENGINE_API_KEY", "LOCAL_ENGINE_ADMIN_API_KEY",
     "AWS_REGION",
 }  # fmt: skip
@@ -176,23 +176,15 @@ def test_the_docs_make_the_secrets_that_the_manifests_read_and_no_others() -> No
 
 
 @every_variant
-def test_volumes_and_claims_exist_and_one_node_is_enough_for_one_node(
+def test_a_user_that_an_image_does_not_know_is_given_a_name_and_a_home(
     variant: tuple[str, ...],
 ) -> None:
-    documents = render(variant)
-    claims = {d["metadata"]["name"]: d["spec"] for d in of_kind(documents, "PersistentVolumeClaim")}
-    for document, template in workloads(documents):
-        volumes = {v["name"]: v for v in template["spec"].get("volumes", [])}
-        made = {t["metadata"]["name"] for t in document["spec"].get("volumeClaimTemplates", [])}
-        mounted = {
-            m["name"] for c in template["spec"]["containers"] for m in c.get("volumeMounts", [])
-        }
-        assert mounted == set(volumes) | made, named(document)  # fmt: skip
-        for volume in volumes.values():
-            claim = volume.get("persistentVolumeClaim")
-            assert claim is None or claim["claimName"] in claims, named(document)
-    mode = "ReadWriteMany" if variant[0] == "gpu-cluster" else "ReadWriteOnce"
-    assert {claim["accessModes"][0] for claim in claims.values()} == {mode}
+    for document, pod, container in containers(render(variant)):
+        if container["image"].startswith("lmsysorg/sglang:"):
+            assert pod["securityContext"]["runAsUser"] == 10001
+            given = environment([], container)
+            assert given["HOME"] == "/tmp", named(document)
+            assert given["USER"], named(document)
 
 
 @every_variant
