@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
     import uvicorn
 
+    from services.doors.server import careful
     from services.local_engine.app import create_app
     from services.local_engine.detokenize import TextCodec
     from services.local_engine.drain import DrainingServer
@@ -88,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
         host=options.host,
         port=options.port,
         **server_options(),
+        **careful(),
         timeout_graceful_shutdown=5,
     )
     engine.start()

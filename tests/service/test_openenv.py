@@ -15,6 +15,7 @@ import httpx
 import pytest
 import uvicorn
 
+from services.doors.server import careful
 from services.env_adapter.environments import registry
 from services.env_adapter.environments.openenv.family import FAMILY, action_of
 from services.env_adapter.environments.sokoban.family import SokobanFamily
@@ -36,7 +37,7 @@ def served(count: int = 4) -> Served:
 
 @asynccontextmanager
 async def running(what: Served) -> AsyncIterator[str]:
-    config = uvicorn.Config(create_app(served=what), log_level="warning", ws="wsproto")
+    config = uvicorn.Config(create_app(served=what), log_level="warning", **careful(ws="wsproto"))
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     with socket.create_server(("127.0.0.1", 0)) as bound:

@@ -89,6 +89,7 @@ def serve(
         )
     import uvicorn  # noqa: PLC0415  only who serves needs it
 
+    from services.doors.server import careful  # noqa: PLC0415
     from services.env_adapter.openenv.app import Served, create_app  # noqa: PLC0415
     from services.env_adapter.openenv.session import Tasks  # noqa: PLC0415
 
@@ -113,7 +114,7 @@ def serve(
         idle_s=idle,
     )
     app = create_app(served=served)
-    server = uvicorn.Server(uvicorn.Config(app, **server_options(), ws="wsproto"))
+    server = uvicorn.Server(uvicorn.Config(app, **server_options(), **careful(ws="wsproto")))
     with socket.create_server((host, port)) as bound:
         sys.stdout.write(
             f"{name}: {len(served.tasks)} tasks at http://{host}:{bound.getsockname()[1]}\n"

@@ -78,3 +78,26 @@ def test_a_folder_that_is_no_model_ends_the_program_with_its_reason(tmp_path: Pa
     )  # fmt: skip
     assert done.returncode == 2
     assert "config.json does not exist" in done.stderr
+
+
+DEEP = b"[" * 200_000
+HOSTILE = {
+    "nested too deeply": b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(DEEP), DEEP),
+    "no text": b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n{\"model\":\"\xff}",
+    "endless headers": b"GET /ready HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 200_000,
+    "another protocol": b"GET /generate HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    "a body past its end": b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_whatever_strangers_send_is_refused_and_the_engine_serves_on(
+    address: str, what: str
+) -> None:
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as link:
+        link.sendall(HOSTILE[what])
+        assert link.recv(4096).startswith(b"HTTP/1.1 4")
+    assert httpx.get(f"{address}/ready").status_code == 200
