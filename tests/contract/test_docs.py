@@ -37,6 +37,7 @@ from triforge.messages import (
     PoolChange,
     PoolRequest,
     Rollback,
+    TaskUpload,
     WeightsUpdate,
 )
 from triforge.supervisor.layout import ENGINE_PORTS, REDIS_PORT
@@ -306,6 +307,25 @@ def test_the_pools_and_runs_of_the_readme_are_possible() -> None:
 def test_the_pool_of_the_readme_is_what_the_models_of_the_demo_can_play() -> None:
     pool = next(given.body for given in calls() if given.body and "generate" in given.body)
     assert pool["generate"]["options"] == DemoSettings().generate, "copy them to the README"
+
+
+def test_the_tasks_that_the_readme_writes_out_are_possible_and_in_words_of_the_demo() -> None:
+    block = next(block for kind, block in FENCE.findall(README) if kind == "json")
+    rows = [TaskUpload.model_validate_json(line) for line in block.splitlines()]
+    assert {row.split for row in rows} == {"train", "heldout"}
+    family, known = registry.family("household"), DemoSettings().generate
+    for params in (family.validate(row.params).params for row in rows):
+        assert {name.split()[0] for name in params["receptacles"]} <= set(known["kinds"])
+        assert {name.split()[0] for name in params["objects"]} <= set(known["objects"])
+        assert params["goal"]["type"] in known["goals"]
+        assert params["horizon"] == known["horizon"]
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    pages = {
+        name_of(path) for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/experiments/*.md")]
+    }
+    assert pages - set(re.findall(r"\]\(([^)#\s]+)", README)) == set()
 
 
 def test_every_route_is_named_in_the_readme() -> None:
