@@ -30,10 +30,7 @@ from services.policy.pool import Pool
 from services.policy.proof import choose
 from services.policy.records import adapter_of, beside, described, with_adapter
 from services.policy.tokenizer import Tokenizers
-from services.policy.weight_folder import (
-    Depth,
-    check_folder,
-)
+from services.policy.weight_folder import Depth, check_folder
 from triforge.clients.transport import UnreachableError
 from triforge.errors import (
     ConflictError,
@@ -297,10 +294,13 @@ class Fence:
     # ---- watch ----
 
     async def watch(self) -> None:
-        """Look at the engines again and again; never returns."""
+        """Look at the engines again and again; never returns. A fault that nobody foresaw costs one look."""
         while True:
             self._pool.lost.clear()
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - the border: without looks no engine would ever serve again
+                _log.exception("a look at the engines failed; the next one follows")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._probe_s):
                     await self._pool.lost.wait()
@@ -322,12 +322,8 @@ class Fence:
         live = self._live
         if live is None:
             return
-        waiting = [
-            self._heal(member, info, live)
-            for member, info in zip(members, found, strict=True)
-            if info is not None
-        ]
-        await asyncio.gather(*waiting)
+        asked = zip(members, found, strict=True)
+        await asyncio.gather(*(self._heal(m, info, live) for m, info in asked if info is not None))
 
     async def _heal(self, member: Member, info: Live, live: Live) -> None:
         if info.version == live.below.version and member not in self._broken:

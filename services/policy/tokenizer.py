@@ -72,12 +72,19 @@ class Tokenizers:
 
 
 def _digest(folder: Path) -> str:
-    """Of what the renderer depends on; empty for a folder without a tokenizer."""
+    """Of what the renderer depends on; empty for a folder without a tokenizer.
+
+    Raises:
+        WeightsError: a file is there and cannot be read.
+    """
     if not (folder / _FILES[0]).is_file():
         return ""
-    found = [
-        name + hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for name in _FILES
-        if (folder / name).is_file()
-    ]
+    try:
+        found = [
+            name + hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            for name in _FILES
+            if (folder / name).is_file()
+        ]
+    except OSError as error:  # not ours to read, or pruned meanwhile
+        raise WeightsError(f"{folder}: the tokenizer cannot be read: {error}") from error
     return hashlib.sha256("".join(found).encode()).hexdigest()

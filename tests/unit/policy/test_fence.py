@@ -211,6 +211,18 @@ async def test_a_folder_with_a_broken_tokenizer_is_refused_before_any_engine_loa
     assert room.fakes[0].version == "0"
 
 
+async def test_a_tokenizer_that_cannot_be_read_leaves_the_old_weights_serving(
+    make_room: MakeRoom, newer: Path
+) -> None:
+    room = make_room(FakeEngine())
+    await room.start()
+    (newer / "tokenizer_config.json").unlink(missing_ok=True)
+    (newer / "tokenizer_config.json").symlink_to("/proc/self/mem")  # a file that nobody can read
+    with pytest.raises(WeightsError, match="the tokenizer cannot be read"):
+        await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    assert await versions(room) == {0}
+
+
 async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_room: MakeRoom) -> None:
     room = make_room(FakeEngine(), wait_s=30.0)
     watch = asyncio.create_task(room.fence.watch())

@@ -99,6 +99,20 @@ async def test_engines_of_a_name_join_and_leave_while_the_room_serves(world: Wor
     assert (await world.gateway.generate([GO]))[0].outputs
 
 
+async def test_a_look_that_fails_for_no_foreseen_reason_is_not_the_last_one(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.hosts = ("no address",)  # a name server answers nonsense
+    fence = Fence(world.pool, role="acts", model_path=world.model, probe_s=0.001)
+    watch = asyncio.create_task(fence.watch())
+    await until(lambda: "a look at the engines failed" in caplog.text)
+    world.hosts, world.now = FIVE[:1], RESOLVE_S
+    await until(world.pool.serving)
+    watch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watch
+
+
 async def test_of_five_engines_a_sixth_takes_a_sixth_of_the_groups_and_no_group_moves_elsewhere(
     world: World,
 ) -> None:
