@@ -69,6 +69,8 @@ def rollout_worker() -> int:
         settings, room="env_adapter", process="rollout-worker", queue=ROLLOUT_QUEUE, slots=_GROUPS
     )
     config = load(settings.config) if settings.config else RunConfig()
+    artifacts = ArtifactStore(settings.artifacts_url)
+    artifacts.try_out(folders=False)  # it keeps screenshots, and no weights
     store = PoolStore(open_database(settings.database_url))
     loop = LoopThread()
 
@@ -78,7 +80,7 @@ def rollout_worker() -> int:
             generate=PolicyClient.from_settings(settings, "acts"),
             read_task=store.task,
             family=registry.family,
-            keep=ImageStore(ArtifactStore(settings.artifacts_url)).put,
+            keep=ImageStore(artifacts).put,
             concurrency=config.env_adapter.concurrency,
         )
 

@@ -108,6 +108,7 @@ def main() -> int:
     begin("policy", os.environ.get("TRIFORGE_ROLE") or "acts")
     try:
         settings = Settings.from_env()
+        ArtifactStore(settings.artifacts_url).try_out(writes=False)
         entrance = entrance_of(settings, f"policy {settings.role}")
         gateway = build(settings)
     except TriforgeError as error:

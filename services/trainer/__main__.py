@@ -42,12 +42,13 @@ def api() -> int:
 
     begin("trainer", "api")
     settings = Settings.from_env()
+    artifacts = ArtifactStore(settings.artifacts_url)
+    artifacts.try_out()
     database = open_database(settings.database_url)
     entrance = entrance_of(settings, "trainer", database)
 
     async def serve() -> None:
-        wire = Wire(settings.redis_url, lease_s=settings.lease_s)
-        store, artifacts = RunStore(database), ArtifactStore(settings.artifacts_url)
+        wire, store = Wire(settings.redis_url, lease_s=settings.lease_s), RunStore(database)
         pools = EnvAdapterClient(settings.env_adapter_url, api_key=settings.own_key)
         parts = Parts(
             store=store,
@@ -113,6 +114,7 @@ def learner(arguments: Sequence[str]) -> int:
     begin("trainer", f"learner-{options.role}")
     settings = Settings.from_env()
     store = ArtifactStore(settings.artifacts_url)
+    store.try_out()
 
     def load() -> Answers:
         from services.trainer.learner.answers import Answers

@@ -1,4 +1,4 @@
-"""A process whose database cannot be used ends at its start with a sentence and changes nothing."""
+"""A process whose stores cannot be used ends at its start with a sentence and changes nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.env_adapter.__main__ import main as env_adapter
+from services.policy.__main__ import main as policy
 from services.trainer.__main__ import main as trainer
 from triforge.store.database import open_database
 
@@ -84,6 +85,38 @@ def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
     assert "Traceback" not in said
     assert "secret" not in said
     assert {path: path.read_bytes() for path in before} == before
+
+
+NEED_ARTIFACTS: dict[str, Callable[[], int]] = {
+    "trainer": lambda: trainer(["api"]),
+    "learner": lambda: trainer(["learner", "--role", "acts"]),
+    "rollout-worker": lambda: env_adapter(["rollout-worker"]),
+    "policy": policy,
+}
+
+
+@pytest.mark.parametrize("process", NEED_ARTIFACTS)
+def test_an_artifact_store_that_cannot_be_used_is_named_before_anything_else_is_done(
+    process: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "artifacts").write_text(
+        "a file where a folder should be"
+    )  # root may write anywhere
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TRIFORGE_DATABASE_URL", f"sqlite:///{tmp_path}/triforge.sqlite")
+    monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
+    monkeypatch.setenv("TRIFORGE_ENGINES", "http://127.0.0.1:1")
+    assert NEED_ARTIFACTS[process]() != 0
+    said = capsys.readouterr().err + caplog.text
+    assert f"the artifact store {tmp_path}/artifacts: " in said
+    assert "change TRIFORGE_ARTIFACTS_URL" in said
+    assert "Traceback" not in said
+    assert {path.name for path in tmp_path.iterdir()} == {"artifacts"}
 
 
 def test_an_older_schema_is_brought_up_to_date_and_keeps_what_it_has(tmp_path: Path) -> None:

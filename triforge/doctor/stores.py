@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 
 from triforge.config import Settings
 from triforge.doctor.findings import Finding, bad, ok, warning
@@ -35,17 +34,12 @@ def database(url: str) -> list[Finding]:
 
 
 def artifacts(url: str) -> list[Finding]:
-    """Whether the artifact store takes an object and gives it back; blocking."""
-    name = f"doctor/{uuid.uuid4().hex}"
+    """Whether the artifact store can be written and read; blocking."""
     try:
         store = ArtifactStore(url)
-        store.write(name, b"triforge")
-        same = store.read(name) == b"triforge"
-        store.delete("doctor")
+        store.try_out()
     except TriforgeError as error:
         return [bad("artifacts", error.detail, "make it writable, or set TRIFORGE_ARTIFACTS_URL")]
-    if not same:
-        return [bad("artifacts", f"{store.root} gives back something else", "use another store")]
     return [ok("artifacts", f"{store.root} can be written and read")]
 
 

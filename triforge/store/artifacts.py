@@ -24,6 +24,10 @@ _REASONS = {
     errno.EDQUOT: "the disk quota is used up; free space or point TRIFORGE_ARTIFACTS_URL elsewhere",
     errno.EACCES: "permission denied; give this process write access or change TRIFORGE_ARTIFACTS_URL",
     errno.EPERM: "permission denied; give this process write access or change TRIFORGE_ARTIFACTS_URL",
+    errno.EEXIST: "a file lies where a folder should; move it away or change TRIFORGE_ARTIFACTS_URL",
+    errno.ENOTDIR: "a file lies where a folder should; move it away or change TRIFORGE_ARTIFACTS_URL",
+    errno.EIO: "the disk does not answer; look at it and at its mount, or change TRIFORGE_ARTIFACTS_URL",
+    errno.ESTALE: "the volume that was mounted there is gone; mount it again and restart this process",
     errno.EROFS: "the file system is read-only; point TRIFORGE_ARTIFACTS_URL elsewhere",
 }
 
@@ -156,6 +160,32 @@ class ArtifactStore:
         with contextlib.suppress(FileNotFoundError), self._doing("delete", path):
             self._fs.rm(path, recursive=True)
 
+    def try_out(self, *, writes: bool = True, folders: bool = True) -> None:
+        """Find out now, and not at the first write of a run, whether the store can be used; leaves nothing behind. Blocking.
+
+        A full disk is passed over: who does not start because of it cannot say so either.
+
+        Args:
+            writes: whether this process writes. One that only reads is content with a place where nothing lies yet.
+            folders: whether it needs the folder beside an object store, too.
+
+        Raises:
+            StorageError: no permission, no folder.
+            UnavailableError: an object store does not answer.
+        """
+        places = {self._folder} if folders and self._folder is not None else set()
+        if self.is_local:
+            places.add(Path(self.root))
+        else:
+            with contextlib.suppress(FileNotFoundError), self._doing("read", self.root):
+                self._fs.ls(self.root, refresh=True)
+            if writes:
+                name = f".tried-{uuid.uuid4().hex}"
+                self.write(name, b"")
+                self.delete(name)
+        for place in places:
+            _try_folder(place, writes=writes)
+
     def local_path(self, name: str) -> Path:
         """Where the file or folder lies on this machine's disk (for engines, which load folders by path).
 
@@ -183,3 +213,21 @@ def _write_local(path: Path, data: bytes) -> None:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
+
+
+def _try_folder(folder: Path, *, writes: bool) -> None:
+    place = f"the artifact store {folder}"
+    try:
+        if writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            trial = folder / f".tried-{uuid.uuid4().hex}"
+            trial.touch(exist_ok=False)
+            trial.unlink()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # room can be made while it runs
+            raise storage_error("write to", place, error) from error
+    try:
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            next(entries, None)
+    except OSError as error:
+        raise storage_error("read", place, error) from error

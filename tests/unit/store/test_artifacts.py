@@ -132,3 +132,39 @@ def test_an_object_store_that_does_not_answer_is_unavailable_whatever_its_driver
     for act in (lambda: store.write("a", b""), *(lambda f=f: f("a") for f in (store.read, store.exists, store.delete))):  # fmt: skip
         with pytest.raises(UnavailableError, match=r"does not answer \(_AwayError: no route\)"):
             act()
+
+
+def test_a_store_that_can_be_used_is_tried_out_without_a_trace(tmp_path):
+    folder = tmp_path / "artifacts"
+    ArtifactStore(str(folder)).try_out(writes=False)  # nobody has written yet
+    assert not folder.exists()
+    ArtifactStore(str(folder)).try_out()
+    assert list(folder.iterdir()) == []
+    away = ArtifactStore(f"memory://tried-{tmp_path.name}/deep#{folder}/beside")
+    away.try_out(writes=False)
+    away.try_out()
+    assert list((folder / "beside").iterdir()) == []
+    away.try_out(folders=False)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_store_that_cannot_be_used_is_found_out_without_a_write_of_ours(tmp_path, writes):
+    (tmp_path / "file").write_text("")
+    beside = ArtifactStore(f"memory://beside#{tmp_path}/file")
+    beside.try_out(folders=False)
+    for store in (ArtifactStore(str(tmp_path / "file")), beside):
+        with pytest.raises(StorageError, match=f"the artifact store {tmp_path}/file: "):
+            store.try_out(writes=writes)
+
+
+def test_a_place_that_refuses_says_what_mends_it():
+    with pytest.raises(StorageError, match="give this process write access"):
+        ArtifactStore("/sys").try_out()  # even root may make no file there
+
+
+def test_a_full_disk_keeps_nobody_from_starting(tmp_path, monkeypatch):
+    def touch(path, **_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("triforge.store.artifacts.Path.touch", touch)
+    ArtifactStore(str(tmp_path)).try_out()
