@@ -2,6 +2,7 @@
 
 problems      errors as problem documents (RFC 9457)
 limits        a limit on bodies
+text          bodies are text, every character whole
 server        limits on headers and on waiting for a request, before any of our code is asked
 guard         who is let in, what they may ask, and the record of it
 entrance      the guard of a room, by the deployment's settings

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from fastapi import FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
 from services.doors.description import describe
 from services.doors.limits import MAX_BODY, BodyLimit
 from services.doors.problems import OWN, handle_errors
+from services.doors.text import demand_text
 from triforge import __version__
 from triforge.metrics import identify
 from triforge.watching.asgi import Watched
@@ -32,7 +33,7 @@ def install(
     uploads: Mapping[str, int] | None = None,
     refresh: Ready | None = None,
 ) -> None:
-    """Give an app the error handlers, the limit on bodies and the three routes above.
+    """Give an app the error handlers, the limit on bodies and the three routes above. Comes before all routes of the app.
 
     Args:
         app: the app of a room.
@@ -42,6 +43,14 @@ def install(
         uploads: other limits, by method and path (`POST /v1/pools`), for routes that do not keep the body in memory.
         refresh: measures what is measured only when somebody asks for the metrics; must not raise.
     """
+
+    async def whole(request: Request) -> None:
+        if f"{request.method} {request.scope['path']}" not in (
+            uploads or {}
+        ):  # those read in pieces
+            await demand_text(request)
+
+    app.router.dependencies.append(Depends(whole))
     app.add_middleware(BodyLimit, limit=max_body, uploads=uploads or {})
     app.add_middleware(Watched)  # outermost: what the others log is about the request, too
     describe(app)

@@ -31,6 +31,9 @@ METHODS: Final = ("get", "put", "post", "patch", "delete")
 
 _log = logging.getLogger(__name__)
 _DISK_FULL = 28  # errno.ENOSPC
+_UNREADABLE: Final = (
+    "There was an error parsing the body"  # what the framework says of all but JSON's grammar
+)
 
 
 class ProblemResponse(JSONResponse):
@@ -99,6 +102,10 @@ def _sentence(item: Mapping[str, Any]) -> str:
         reason = str(item.get("ctx", {}).get("error", item["msg"]))
         place = f" at character {item['loc'][-1]}" if item["loc"] else ""
         return f"body: not JSON: {reason}{place}"
+    if field == "body" and isinstance(
+        item.get("input"), bytes
+    ):  # the framework has not looked into it
+        return "body: expected JSON, and the header `Content-Type: application/json` that says so"
     reason = str(item["msg"]).removeprefix("Value error, ")
     given = repr(item.get("input"))
     return f"{field}: {reason} (given {given if len(given) <= 80 else given[:77] + '...'})"
@@ -118,10 +125,23 @@ async def _on_invalid_request(_: Request | None, error: Exception) -> Response:
     return of_error(input_error(error))
 
 
+def _reason(cause: BaseException | None) -> str:
+    """Why a body could not be read."""
+    if isinstance(cause, UnicodeDecodeError):
+        return f"no UTF-8: {cause.reason} at byte {cause.start}; bodies are sent as they are, not compressed"
+    if isinstance(cause, RecursionError):
+        return "nested too deeply"
+    if isinstance(cause, ValueError):
+        return "a number has more digits than are read"
+    return "it did not come whole"
+
+
 async def _on_http_error(request: Request | None, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyTooLargeError):
         return of_error(TooLargeError(error.detail))
+    if error.detail == _UNREADABLE:
+        return of_error(InputError(f"body: not JSON: {_reason(error.__cause__)}"))
     phrase = HTTPStatus(error.status_code).phrase
     kind = phrase.lower().replace(" ", "_").replace("-", "_")
     headers = dict(error.headers or {})

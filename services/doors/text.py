@@ -1,0 +1,57 @@
+"""Bodies hold text. JSON can spell halves of characters, which no database, tokenizer or answer can hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from fastapi import Request
+
+from triforge.errors import InputError
+
+_METHODS: Final = ("POST", "PUT", "PATCH")
+# A surrogate that has no other half beside it, spelled as JSON does, or a backslash and what looks like one behind it.
+_HALVES: Final = (
+    re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"),
+    re.compile(rb"(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"),
+)
+
+
+async def demand_text(request: Request) -> None:
+    """Pass a request whose body is text, if it is JSON; for `Depends`.
+
+    Raises:
+        InputError: the body is no UTF-8, or spells half a character.
+    """
+    if request.method in _METHODS:
+        demand_whole(await request.body())
+
+
+def demand_whole(body: bytes) -> None:
+    """Pass JSON in UTF-8 whose every character is whole. Whether it is JSON is not looked at.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not body.isascii() or b"\0" in body:
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"body: no UTF-8: {error.reason} at byte {error.start}") from None
+        if b"\0" in body:  # UTF-16 and UTF-32 have many
+            raise InputError("body: no JSON in UTF-8: it holds a byte 0")
+    if any(halves.search(body) for halves in _HALVES):
+        _demand_whole_strings(body)
+
+
+def _demand_whole_strings(body: bytes) -> None:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return  # whoever reads it says so
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise InputError(f"body: holds half a character, {half} without its other half, which is no text") from None  # fmt: skip

@@ -1,0 +1,117 @@
+"""A body that is no text, or no JSON that anybody can hold, is refused with a sentence before a route sees it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI, Request
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
+
+from services.doors.furniture import install
+
+UPLOAD = "/upload"
+
+
+class Held(BaseModel):
+    """Anything may stand in it, as in the config of a run."""
+
+    anything: dict[str, Any]
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    install(app, registry=CollectorRegistry(), uploads={f"POST {UPLOAD}": 10**6})
+    router = APIRouter()
+
+    @router.post("/held")
+    async def held(body: Held) -> Held:
+        return body
+
+    @router.patch("/raw")
+    async def raw(request: Request) -> int:
+        return len(await request.body())
+
+    @router.post(UPLOAD)
+    async def upload(request: Request) -> int:
+        return sum([len(chunk) async for chunk in request.stream()])
+
+    app.include_router(router)
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://room") as client:
+        yield client
+
+
+def held(text: bytes) -> bytes:
+    return b'{"anything": {"x": "%b"}}' % text
+
+
+JSON = {"content-type": "application/json"}
+REFUSED = {
+    "half a character": (held(rb"\ud800"), "half a character"),
+    "the other half": (held(rb"a\uDC00b"), "half a character"),
+    "halves that do not belong together": (held(rb"\udc00\ud800"), "half a character"),
+    "half a character as a name": (rb'{"anything": {"\ud800": 1}}', "half a character"),
+    "a whole one and a half": (held(rb"\ud83d\ude00\ud83d"), "half a character"),
+    "half a character in UTF-8": (held(b"\xed\xa0\x80"), "no UTF-8"),
+    "Latin": (held(b"\xe4"), "no UTF-8"),
+    "UTF-16": (held(b"a").decode().encode("utf-16-le"), "no JSON in UTF-8"),
+    "UTF-32": (held(b"a").decode().encode("utf-32"), "UTF-8"),
+    "compressed": (gzip.compress(held(b"a")), "no UTF-8"),
+    "nested too deeply": (b'{"anything":' * 100_000, "nested too deeply"),
+    "a number without end": (b'{"anything": {"x": %b}}' % (b"9" * 5000), "more digits"),
+    "no end": (b'{"anything": {', "not JSON"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_nobody_can_read_or_hold_is_refused_with_the_reason(
+    http: httpx.AsyncClient, what: str
+) -> None:
+    body, sentence = REFUSED[what]
+    reply = await http.post("/held", content=body, headers=JSON)
+    assert reply.status_code == 422
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert sentence in reply.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb"\ud83d\ude00",
+        "\U0001f600 \u00e4".encode(),
+        rb"\\ud800",
+        rb"\\\\ud800",
+        rb"\u0000",
+        rb"\\\ud83d\ude00",
+        rb"C:\\udc00",
+    ],
+)
+async def test_text_is_taken_however_it_is_spelled(http: httpx.AsyncClient, text: bytes) -> None:
+    reply = await http.post("/held", content=held(text), headers=JSON)
+    assert reply.status_code == 200
+    assert reply.json() == json.loads(held(text))
+
+
+async def test_a_route_that_reads_its_body_itself_gets_text_too_and_an_upload_is_its_own_affair(
+    http: httpx.AsyncClient,
+) -> None:
+    assert (await http.patch("/raw", content=held(rb"\ud800"))).status_code == 422
+    assert (await http.patch("/raw", content=held(b"a"))).json() == len(held(b"a"))
+    assert (await http.patch("/raw")).json() == 0
+    assert (await http.post(UPLOAD, content=held(rb"\ud800"))).json() == len(held(rb"\ud800"))
+
+
+async def test_a_body_that_does_not_say_that_it_is_json_is_told_how_to(
+    http: httpx.AsyncClient,
+) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    reply = await http.post("/held", content=held(b"a"), headers=form)
+    assert reply.status_code == 422
+    assert "Content-Type: application/json" in reply.json()["detail"]
