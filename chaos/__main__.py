@@ -1,4 +1,9 @@
-"""`make chaos`: hurt a whole deployment at random moments and look at what is on record. Exit code 1: a promise was broken."""
+"""`make chaos`: hurt a whole deployment at random moments and look at what is on record.
+
+Exit code 0: every round was played and every promise held, or a round says why it cannot be tried on this machine; 1: a
+promise was broken, or the time was over before all rounds; 2: no such scenario; 130: interrupted. Whatever was played by then
+is in the table and in the record.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from chaos.catalogue import SCENARIOS, chosen
+from chaos.catalogue import SCENARIOS, Scenario, chosen
 from chaos.play import Player
-from chaos.record import table, write
+from chaos.record import sums, table, write
 from triforge.errors import TriforgeError
 
 _ROOT = Path(__file__).parents[1]
@@ -25,7 +31,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("scenario", nargs="*", help="only these; all by default")
     parser.add_argument("--seed", type=int, default=None, help="of all moments; drawn by default")
     parser.add_argument("--rounds", type=int, default=None, help="of each scenario, for all alike")
-    parser.add_argument("--quick", action="store_true", help="the selection of `make test`")
+    parser.add_argument(
+        "--quick", action="store_true", help="the selection of `make test`, a round each"
+    )
     parser.add_argument(
         "--minutes", type=float, default=27.0, help="nothing new begins after these"
     )
@@ -57,20 +65,46 @@ def main(arguments: list[str] | None = None) -> int:
     player = Player(
         options.state / "deployment", seed=seed, tell=tell, minutes=options.minutes, limit_s=options.limit
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        del os.environ[name]  # of some other deployment, which is none of ours to hurt
+    status = 0
     try:
-        results = asyncio.run(player.play(scenarios, rounds=options.rounds))
+        rounds = options.rounds or (1 if options.quick else None)
+        asyncio.run(_play(player, scenarios, rounds, tell))
     except TriforgeError as error:
+        status = 1
         console.print(f"chaos: {error.detail}", markup=False, highlight=False)
-        return 1
-    except KeyboardInterrupt:
-        console.print("chaos: interrupted; everything was stopped")
-        return 130
-    write(results, options.state, seed=seed, seconds=time.monotonic() - started)
-    console.print(table(results))
-    broken = sum(result.verdict != "held" for result in results)
-    tell(f"{len(results)} rounds, {broken} not held; seed {seed}; record: {options.state / 'chaos.md'}")  # fmt: skip
-    return 1 if broken else 0
+    except asyncio.CancelledError:
+        status = 130
+        tell("interrupted; everything was stopped")
+    finally:  # what is known is not lost with what went wrong
+        if player.results:
+            write(player.results, options.state, seed=seed, seconds=time.monotonic() - started)
+            console.print(table(player.results))
+    for sentence in sums(player.results):
+        tell(sentence)
+    tell(f"seed {seed}; record: {options.state / 'chaos.md'}")
+    return status or int(any(r.verdict in ("broken", "not played") for r in player.results))
+
+
+async def _play(
+    player: Player, scenarios: list[Scenario], rounds: int | None, tell: Callable[[str], None]
+) -> None:
+    """Play until the end or the first signal; a second one does not disturb the cleaning up."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    told = False
+
+    def interrupt() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            tell("stopping everything that was started; this takes up to half a minute")
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt)
+    await player.play(scenarios, rounds=rounds)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Scenario:
 
     name: str
     play: Callable[[Round], Awaitable[None]]
-    rounds: int = 2
+    rounds: int = 1
     quick: bool = False
 
     @property
@@ -39,32 +39,33 @@ class Scenario:
 
 SCENARIOS = (
     Scenario(name="undisturbed", play=undisturbed, quick=True),
-    Scenario(name="rollout-workers", play=deaths.rollout_workers, quick=True),
-    Scenario(name="judge-workers", play=deaths.judge_workers),
-    Scenario(name="adapt-workers", play=deaths.adapt_workers),
+    Scenario(name="rollout-workers", play=deaths.rollout_workers, rounds=2, quick=True),
+    Scenario(name="judge-workers", play=deaths.judge_workers, rounds=2),
+    Scenario(name="adapt-workers", play=deaths.adapt_workers, rounds=2),
     Scenario(name="long-episodes", play=deaths.long_episodes),
     Scenario(name="long-judging", play=deaths.long_judging),
-    Scenario(name="learners", play=deaths.learners),
-    Scenario(name="trainer", play=deaths.trainer),
+    Scenario(name="learners", play=deaths.learners, rounds=2),
+    Scenario(name="trainer", play=deaths.trainer, rounds=2),
     Scenario(name="engines", play=deaths.engines),
     Scenario(name="doors", play=deaths.doors),
-    Scenario(name="everything", play=deaths.everything),
-    Scenario(name="storm", play=deaths.storm),
-    Scenario(name="broker-restarts", play=troubles.broker_restarts, quick=True),
-    Scenario(name="broker-hangs", play=troubles.broker_hangs, rounds=1),
-    Scenario(name="database-held", play=troubles.database_held, rounds=1),
+    Scenario(name="everything", play=deaths.everything, rounds=2),
+    Scenario(name="supervisor", play=deaths.supervisor),
+    Scenario(name="storm", play=deaths.storm, rounds=2),
+    Scenario(name="broker-restarts", play=troubles.broker_restarts, rounds=2, quick=True),
+    Scenario(name="broker-hangs", play=troubles.broker_hangs),
+    Scenario(name="database-held", play=troubles.database_held),
     Scenario(name="full-disk", play=troubles.full_disk),
-    Scenario(name="full-state", play=troubles.full_state, rounds=1),
+    Scenario(name="full-state", play=troubles.full_state),
     Scenario(name="bad-messages", play=troubles.bad_messages, quick=True),
-    Scenario(name="overwritten-messages", play=troubles.overwritten_messages, rounds=1),
-    Scenario(name="slow-engine", play=troubles.slow_engine, rounds=1),
+    Scenario(name="overwritten-messages", play=troubles.overwritten_messages),
+    Scenario(name="slow-engine", play=troubles.slow_engine),
     Scenario(name="silent-engine", play=troubles.silent_engine),
-    Scenario(name="wrong-clocks", play=troubles.wrong_clocks, rounds=1),
+    Scenario(name="wrong-clocks", play=troubles.wrong_clocks),
     Scenario(name="zombie-workers", play=troubles.zombie_workers),
-    Scenario(name="zombie-learner", play=troubles.zombie_learner, rounds=1),
+    Scenario(name="zombie-learner", play=troubles.zombie_learner),
     Scenario(name="two-conductors", play=troubles.two_conductors, quick=True),
     Scenario(name="zombie-conductor", play=troubles.zombie_conductor),
-    Scenario(name="twice-and-late", play=troubles.delivered_twice_and_late, quick=True),
+    Scenario(name="twice-and-late", play=troubles.delivered_twice_and_late, rounds=2, quick=True),
 )
 
 

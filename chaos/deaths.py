@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from chaos.broker import is_group, is_outcome, is_trajectory
+from chaos.broker import Broker, is_group, is_outcome, is_trajectory
+from chaos.evidence import Store
+from chaos.owner import Owner, until_gone
 from chaos.rounds import Round
 from chaos.waiting import until, until_serves
 
@@ -14,9 +16,9 @@ _WATCH_S = 90.0  # how long a recovery is watched before it counts as none
 _SOON_S = 20.0  # how long a scenario waits for somebody to hold an errand
 _LONG = {"acts": 5.0, "judges": 25.0}  # seconds an answer takes where tasks are to be long
 _GAP_S = 4.0
-_PASSES = (
-    60  # over a step's rows: a learner of a tiny model would be done before anybody could kill it
-)
+_REWRITE_S = 2.0  # an answer of the rewriting engine, where an adapt worker is to be met at work
+_GONE_S = 30.0  # how long processes may outlive who has started them
+PASSES = 20  # over a step's rows: a learner of a tiny model would be done before it can be hurt
 _NAMES = {
     "rollout": ("rollout-worker", "rollout-worker-2"),
     "judge": ("judge-worker", "judge-worker-2"),
@@ -45,6 +47,7 @@ async def judge_workers(r: Round) -> None:
 
 async def adapt_workers(r: Round) -> None:
     """Both adapt workers die while they rewrite a task."""
+    r.stack.proxies["rewrites"].delay_s = _REWRITE_S
     await r.submit()
     await r.until(step=1)
     await _kill_holders(r, "adapt", both=True)
@@ -77,7 +80,7 @@ async def long_judging(r: Round) -> None:
 
 async def learners(r: Round) -> None:
     """Each learner dies in a step."""
-    passes = {"epochs": _PASSES}
+    passes = {"epochs": PASSES}
     await r.submit(trainer={"policy": passes, "reward": passes})
     roles = ["acts", "judges"]
     r.rng.shuffle(roles)
@@ -133,6 +136,30 @@ async def everything(r: Round) -> None:
     await r.end()
 
 
+async def supervisor(r: Round) -> None:
+    """`triforge up` itself dies: all that it had started ends with it, it is started again at once, and the run goes on."""
+    owner = Owner(r.stack.config, r.stack.folder / f"owner-{r.number}")
+    r.place = owner
+    brokers: list[Broker] = []
+    try:
+        await owner.start()
+        brokers.append(Broker(owner.settings.redis_url))
+        r.broker, r.store = brokers[-1], Store(owner.state / "triforge.sqlite")
+        await r.submit(run={"steps": 4})
+        await r.moment(step=r.rng.randrange(2))
+        left = owner.kill()
+        again, stayed = await asyncio.gather(owner.start(), until_gone(left, within_s=_GONE_S))
+        brokers.append(Broker(owner.settings.redis_url))
+        r.broker = brokers[-1]
+        r.demand(not stayed, f"after {_GONE_S:.0f} s still there: {', '.join(stayed)}")
+        r.moments.append(f"{len(left)} processes left alone; all serve again after {again:.1f} s")
+        await r.end()
+    finally:
+        await owner.stop()
+        for broker in brokers:
+            broker.close()
+
+
 async def storm(r: Round) -> None:
     """Eight deaths of processes drawn at random, a few seconds apart."""
     await r.submit(run={"steps": 4})
@@ -163,6 +190,8 @@ async def _kill(
     r.stack.kill(*names)
     taken = await r.broker.until_taken_over(held, done, within_s=_WATCH_S)
     r.moments.append(f"{' and '.join(names)} killed, {len(taken)} of {len(held)} errands orphaned")
+    if not taken:
+        r.missed.append(f"{' and '.join(names)} held nothing, or had done it")
     r.recovered(taken)
 
 

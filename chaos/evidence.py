@@ -25,12 +25,23 @@ _COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """One weight version on the disk: what the manifest says, and what is there."""
+    """One weight version on the disk: what the manifest says, and what is there.
+
+    Attributes:
+        role: the model's.
+        version: of the model.
+        digest: of the manifest.
+        wrong: what is not as the manifest says.
+        step: that it was trained in.
+        updates: of the optimiser from the run's beginning to this version, as its checkpoint counts them.
+    """
 
     role: str
     version: int
     digest: str
     wrong: tuple[str, ...]
+    step: int = -1
+    updates: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +127,7 @@ def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Eviden
             "SELECT slot, state AS standing FROM proposals WHERE pool_id = ?", [run["pool_id"]]
         ),
         records=[record for step in steps for record in _records(step)],
-        folders=_folders(artifacts / "weights" / run_id),
+        folders=_folders(artifacts, run_id),
         batches=sorted(p.name for p in batches.glob("*")) if batches.is_dir() else [],
         keys=broker.keys(run_id),
         errands=len(broker.errands(run_id)),
@@ -139,16 +150,16 @@ def _records(step: Row) -> list[Row]:
     return [{**row, "file_step": step["step"]} for row in rows]
 
 
-def _folders(root: Path) -> list[Folder]:
+def _folders(artifacts: Path, run_id: str) -> list[Folder]:
     return [
-        _folder(path)
-        for role in sorted(root.glob("*"))
+        _folder(path, artifacts / "checkpoints" / run_id / role.name / path.name)
+        for role in sorted((artifacts / "weights" / run_id).glob("*"))
         for path in sorted(role.glob("v*"))
         if path.is_dir()
     ]
 
 
-def _folder(path: Path) -> Folder:
+def _folder(path: Path, checkpoint: Path) -> Folder:
     version = int(path.name.removeprefix("v"))
     manifest = path / "manifest.json"
     if not manifest.is_file():
@@ -165,8 +176,17 @@ def _folder(path: Path) -> Folder:
     if document.get("version") != version:
         wrong.append(f"the manifest says version {document.get('version')}")
     return Folder(
-        role=path.parent.name, version=version, digest=_sha256(manifest), wrong=tuple(wrong)
-    )
+        role=path.parent.name, version=version, digest=_sha256(manifest), wrong=tuple(wrong),
+        step=int(document.get("step", -1)), updates=_updates(checkpoint / "state.json"),
+    )  # fmt: skip
+
+
+def _updates(state: Path) -> int:
+    """Updates of the optimiser that a checkpoint counts, those included that were skipped; -1 if there is none."""
+    if not state.is_file():
+        return -1
+    counters = json.loads(state.read_text())["counters"]
+    return int(counters["updates"]) + int(counters["skipped"])
 
 
 def _sha256(path: Path) -> str:

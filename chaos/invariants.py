@@ -32,11 +32,14 @@ def finished(found: Evidence) -> list[str]:
 
 
 def accounted(found: Evidence) -> list[str]:
-    """Every planned group is in the record of its step: all rollouts, or counted as failures without a step."""
+    """Every planned group is in the record of its step: all rollouts, or counted as failures without a step. No failure is counted besides."""
     wrong = []
     played: dict[str, set[str]] = defaultdict(set)
+    unmeasured: dict[int, set[str]] = defaultdict(set)
     for row in found.records:
         played[row["group_id"]].add(row["trajectory_id"])
+        if row["outcome"] is None:
+            unmeasured[row["file_step"]].add(row["trajectory_id"])
     rollouts = int(found.run["config"]["env_adapter"]["rollouts"])
     plans = {plan["step"]: plan["groups"] for plan in found.plans}
     planned: set[str] = set()
@@ -47,9 +50,11 @@ def accounted(found: Evidence) -> list[str]:
         planned |= set(names)
         lacking = sum(rollouts - len(played[name]) for name in names)
         failures = int(step["metrics"].get("infrastructure_failures", 0))
-        if not names or not 0 <= lacking <= failures:
+        without = len(unmeasured[step["step"]])
+        if not names or lacking < 0 or lacking + without != failures:
             wrong.append(
-                f"step {step['step']}: of {len(names)} groups {lacking} rollouts are in no record, {failures} failures"
+                f"step {step['step']}: of {len(names)} groups {lacking} rollouts are in no record and {without} have no outcome, "
+                f"counted are {failures} failures"
             )
     strangers = set(played) - planned
     return wrong + [f"in the record and in no plan: {name}" for name in sorted(strangers)]
@@ -103,16 +108,43 @@ def alike(found: Evidence) -> list[str]:
 
 
 def once(found: Evidence) -> list[str]:
-    """No step of a rollout is in the record twice, and a group is in the record of one step only."""
+    """No step of a rollout is in the record twice, none has more votes than were asked for, and a group is in the record of one step only."""
+    votes = int(found.run["config"]["reward"]["votes"])
     rows = Counter((row["trajectory_id"], row["step_index"]) for row in found.records)
     places: dict[str, set[int]] = defaultdict(set)
     for row in found.records:
         places[row["group_id"]].add(row["file_step"])
-    return [f"{key} is {count} times in the record" for key, count in rows.items() if count > 1] + [
+    wrong = [f"{key} is {count} times in the record" for key, count in rows.items() if count > 1]
+    wrong += [
+        f"{row['trajectory_id']}, step {row['step_index']}: {len(row['votes'])} votes, asked for were {votes}"
+        for row in found.records
+        if len(row["votes"]) > votes
+    ]
+    return wrong + [
         f"{group} is in the records of the steps {sorted(steps)}"
         for group, steps in places.items()
         if len(steps) > 1
     ]
+
+
+def learnt(found: Evidence) -> list[str]:
+    """Each version is of the step that took it, and its checkpoint counts the updates of all batches up to it, each batch once."""
+    wrong = []
+    for role, side in (("acts", "policy"), ("judges", "reward")):
+        section = found.run["config"]["trainer"][side]
+        updates, due = 0, {}
+        for before, step in pairwise(found.steps):
+            rows = int(step["metrics"].get(f"rows/{side}", 0))
+            updates += section["epochs"] * min(section["updates_per_step"], rows)
+            if step[f"{side}_version"] > before[f"{side}_version"]:
+                due[step[f"{side}_version"]] = (step["step"], updates)
+        wrong += [
+            f"{role} {f.version}: trained in step {f.step} and {f.updates} updates, on record are step {due[f.version][0]} "
+            f"and {due[f.version][1]}"
+            for f in found.folders
+            if f.role == role and (f.step, f.updates) != due.get(f.version, (f.step, f.updates))
+        ]
+    return wrong
 
 
 def unmixed(found: Evidence) -> list[str]:
@@ -242,6 +274,7 @@ ALWAYS: dict[str, Check] = {
     "kept": kept,
     "alike": alike,
     "once": once,
+    "learnt": learnt,
     "unmixed": unmixed,
     "explained": explained,
     "monotone": monotone,

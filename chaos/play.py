@@ -17,7 +17,7 @@ from typing import Any
 from chaos.broker import Broker
 from chaos.catalogue import Scenario
 from chaos.evidence import Store
-from chaos.rounds import ENDED, Round
+from chaos.rounds import ENDED, Round, Untried
 from chaos.stack import Stack
 from chaos.waiting import until, until_serves
 from triforge.clients.trainer import TrainerClient
@@ -38,12 +38,15 @@ class Result:
     found: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     played: bool = True
+    untried: str = ""
 
     @property
     def verdict(self) -> str:
         """In a word."""
         if not self.played:
             return "not played"
+        if self.untried:
+            return "not tried"
         return "broken" if self.wrong else "held"
 
 
@@ -56,6 +59,9 @@ class Player:
         tell: gets a sentence for a person at each turn.
         minutes: after these nothing new is begun.
         limit_s: a worker's errands must be worked on again within that.
+
+    Attributes:
+        results: of all rounds so far.
     """
 
     def __init__(
@@ -69,29 +75,30 @@ class Player:
     ) -> None:
         self._folder, self._seed, self._tell = folder, seed, tell
         self._limit_s = limit_s
+        self._minutes = minutes
         self._over = time.monotonic() + 60 * minutes
+        self.results: list[Result] = []
         self._stack = Stack(folder, tell)
         self._step_s = 0.0
         self._played = 0
 
     async def play(self, scenarios: list[Scenario], *, rounds: int | None = None) -> list[Result]:
         """All rounds: the first of each scenario, then the second of each, and so on."""
-        results: list[Result] = []
         try:
             await self._stack.start()
             for number in range(max(rounds or s.rounds for s in scenarios)):
                 for scenario in scenarios:
                     if number < (rounds or scenario.rounds):
-                        results.append(await self._round(scenario, number))
+                        self.results.append(await self._round(scenario, number))
         finally:
             await self._stack.stop()
-        return results
+        return self.results
 
     async def _round(self, scenario: Scenario, number: int) -> Result:
         seed = random.Random(f"{self._seed}/{scenario.name}/{number}").randrange(1 << 30)  # noqa: S311 (no secret)
         result = Result(scenario.name, number, seed)
         if time.monotonic() > self._over:
-            result.played, result.wrong = False, ["the time was over before"]
+            result.played, result.wrong = False, [f"the {self._minutes:g} minutes were over before"]
             return result
         self._played += 1
         broker = Broker(self._stack.settings.redis_url)
@@ -104,6 +111,8 @@ class Player:
         try:
             async with asyncio.timeout(_ROUND_S):
                 await scenario.play(made)
+        except Untried as error:
+            result.untried = str(error)
         except TimeoutError:
             made.wrong.append(f"the round was not over after {_ROUND_S:.0f} s")
         except Exception as error:  # noqa: BLE001 (the border: one broken round must not end the others)
@@ -124,8 +133,11 @@ class Player:
         slowest = max(result.found.get("recovery_s") or [0.0])
         self._tell(
             f"{result.scenario} {result.number + 1} (seed {result.seed}): {result.verdict} after {result.seconds:.0f} s; "
-            f"{'; '.join(result.found['moments']) or 'undisturbed'}; slowest recovery {slowest:.1f} s"
+            f"{result.untried or '; '.join(result.found['moments']) or 'no moment to tell of'}"
+            f"{f'; slowest recovery {slowest:.1f} s' if slowest else ''}"
         )
+        for sentence in result.found["missed"]:
+            self._tell(f"    hit nothing: {sentence}")
         for sentence in result.wrong:
             self._tell(f"    {sentence}")
 
@@ -139,7 +151,8 @@ class Player:
             stack.thaw(name)
         for disk in (stack.disk, stack.state_disk):
             disk.free()
-        await asyncio.to_thread(_prune, stack.disk.folder, made.run_id)
+        if made.run_id and made.place is None:
+            await asyncio.to_thread(_prune, stack.disk.folder, made.run_id)
         try:
             async with asyncio.timeout(_CALM_S):
                 await self._until_calm(made)
@@ -158,7 +171,7 @@ class Player:
             url = stack.process(name).spec.ready_url
             if url:
                 await until_serves(url, within_s=_CALM_S)
-        if made.run_id and made.row()["status"] not in ENDED:
+        if made.run_id and made.place is None and made.row()["status"] not in ENDED:
             trainer = TrainerClient(stack.settings.trainer_url)
             try:
                 await trainer.stop(made.run_id)

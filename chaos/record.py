@@ -19,10 +19,13 @@ _HEAD = ("scenario", "rounds", "seeds", "recovery s (each)", "dropped, and why",
 
 
 def table(results: Sequence[Result]) -> Table:
-    """A row a scenario."""
-    made = Table(*_HEAD)
+    """A row a scenario; narrow enough for a terminal."""
+    made = Table()
+    shown = [place for place, name in enumerate(_HEAD) if name != "seeds"]
+    for place in shown:
+        made.add_column(_HEAD[place], no_wrap=place == 0)
     for row in _rows(results):
-        made.add_row(*row)
+        made.add_row(*(row[place] for place in shown))
     return made
 
 
@@ -37,7 +40,7 @@ def write(results: Sequence[Result], folder: Path, *, seed: int, seconds: float)
     rounds = [
         {
             "scenario": r.scenario, "round": r.number + 1, "seed": r.seed, "seconds": round(r.seconds, 1),
-            "result": r.verdict, "wrong": r.wrong, **r.found,
+            "result": r.verdict, "untried": r.untried, "wrong": r.wrong, **r.found,
         }
         for r in results
     ]  # fmt: skip
@@ -45,9 +48,32 @@ def write(results: Sequence[Result], folder: Path, *, seed: int, seconds: float)
     (folder / "chaos.md").write_text(_markdown(results, about, seconds))
 
 
+def sums(results: Sequence[Result]) -> list[str]:
+    """What came of it all, a sentence each: how many held, which did not, which were not played, and why."""
+    by: dict[str, list[Result]] = {}
+    for result in results:
+        by.setdefault(result.verdict, []).append(result)
+    said = [f"{len(by.get('held', ()))} of {len(results)} rounds held every promise"]
+    if "broken" in by:
+        said.append(
+            f"broken: {_names(by['broken'])}; what each broke is said above and in the record"
+        )
+    if late := by.get("not played"):
+        said.append(
+            f"not played: {_names(late)}, for {late[0].wrong[0]}; a quieter machine or a larger --minutes plays them"
+        )
+    return said + [f"not tried: {_names([r])}, for {r.untried}" for r in by.get("not tried", ())]
+
+
+def _names(results: Sequence[Result]) -> str:
+    return ", ".join(f"{result.scenario} {result.number + 1}" for result in results)
+
+
 def _markdown(results: Sequence[Result], about: dict[str, object], seconds: float) -> str:
+    played = sum(result.played and not result.untried for result in results)
     lines = [
-        f"{about['at']}, {about['machine']}, seed {about['seed']}: {len(results)} rounds in {seconds / 60:.0f} minutes.",
+        f"{about['at']}, {about['machine']}, seed {about['seed']}: {played} of {len(results)} rounds in {seconds / 60:.0f} minutes. "
+        f"{'; '.join(sums(results))}.",
         "",
         "| " + " | ".join(("scenario", "what happens", *_HEAD[1:])) + " |",
         "|---" * (len(_HEAD) + 1) + "|",
@@ -61,13 +87,15 @@ def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name in dict.fromkeys(result.scenario for result in results):
         mine = [result for result in results if result.scenario == name]
-        played = [result for result in mine if result.played]
+        played = [result for result in mine if result.played and not result.untried]
         recoveries = [s for result in played for s in result.found.get("recovery_s", ())]
         lost: dict[str, int] = {}
         for result in played:
             for reason, count in result.found.get("dropped", {}).items():
                 lost[reason] = lost.get(reason, 0) + count
-        verdicts = dict.fromkeys(result.verdict for result in mine)
+        verdicts = list(dict.fromkeys(result.verdict for result in mine))
+        missed = sum(len(result.found.get("missed", ())) for result in played)
+        verdicts += [f"{missed} of the blows hit nothing"] * bool(missed)
         rows.append(
             (
                 name,

@@ -6,7 +6,8 @@ import asyncio
 import random
 import sqlite3
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from chaos.broker import Broker
 from chaos.evidence import Evidence, Store, gather
@@ -15,6 +16,7 @@ from chaos.stack import Stack
 from chaos.waiting import until
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings
 from triforge.messages import GenerateSpec, PoolRequest
 
 ENDED = ("finished", "failed", "stopped")
@@ -23,13 +25,27 @@ _STEP_S = 4.0  # what a step takes here, until one was measured
 _TASKS = 12
 
 
+class Untried(Exception):  # noqa: N818 (no failure: what a scenario needs is not to be had on this machine)
+    """Nothing was hurt; the text says why."""
+
+
+class Place(Protocol):
+    """A deployment, as far as a run needs to know it."""
+
+    settings: Settings
+
+    @property
+    def artifacts(self) -> Path:
+        """Where it keeps them."""
+
+
 @dataclass
 class Round:
     """One run of a scenario, and what was seen of it.
 
     Attributes:
         stack: the deployment.
-        broker: its Valkey.
+        broker: Valkey of the place where the run is.
         store: its database.
         rng: all that is drawn for this round.
         number: of the round, for names.
@@ -39,6 +55,8 @@ class Round:
         moments: what happened when, for people.
         recoveries: seconds until what had died was replaced.
         wrong: broken promises.
+        missed: blows that hit nothing, and are no proof of anything.
+        place: where the run is, if not on the stack.
     """
 
     stack: Stack
@@ -52,11 +70,18 @@ class Round:
     moments: list[str] = field(default_factory=list)
     recoveries: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
     evidence: Evidence | None = None
+    place: Place | None = None
+
+    @property
+    def at(self) -> Place:
+        """Where the run is."""
+        return self.place or self.stack
 
     async def submit(self, **sections: dict[str, Any]) -> None:
         """A pool of its own and a run on it; `sections` lie over the deployment's document."""
-        settings = self.stack.settings
+        settings = self.at.settings
         pools, trainer = (
             EnvAdapterClient(settings.env_adapter_url),
             TrainerClient(settings.trainer_url),
@@ -76,7 +101,7 @@ class Round:
 
     async def resume(self) -> None:
         """Take a run that has failed up again, as an operator would."""
-        trainer = TrainerClient(self.stack.settings.trainer_url)
+        trainer = TrainerClient(self.at.settings.trainer_url)
         try:
             await trainer.resume(self.run_id)
         finally:
@@ -127,7 +152,7 @@ class Round:
         await self.until(within_s=within_s)
         await self._counted()
         self.evidence = await asyncio.to_thread(
-            gather, self.store, self.stack.disk.folder, self.broker, self.run_id
+            gather, self.store, self.at.artifacts, self.broker, self.run_id
         )
         self.check(undisturbed=undisturbed)
 
@@ -158,6 +183,7 @@ class Round:
             "moments": self.moments,
             "recovery_s": [round(s, 2) for s in self.recoveries],
             "wrong": self.wrong,
+            "missed": self.missed,
             "dropped": dropped(found) if found else {},
             "shape": shape(found) if found and found.steps else {},
             "payloads left to expire": len(payloads(found)) if found else 0,

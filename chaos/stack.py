@@ -62,6 +62,16 @@ class Stack:
         """The deployment's state folder."""
         return self.folder / "state"
 
+    @property
+    def config(self) -> Path:
+        """The document that its runs start from."""
+        return self.folder / "run.toml"
+
+    @property
+    def artifacts(self) -> Path:
+        """Where it keeps them."""
+        return self.disk.folder
+
     async def start(self) -> None:
         """Start everything and wait until it serves.
 
@@ -97,9 +107,10 @@ class Stack:
         return model
 
     def _write_config(self, model: Path) -> Path:
-        config = self.folder / "run.toml"
-        config.write_text(tiny_run(model, steps=3, eval_tasks=2, updates=4, step_deadline_s=240))
-        return config
+        self.config.write_text(
+            tiny_run(model, steps=3, eval_tasks=2, updates=4, step_deadline_s=240)
+        )
+        return self.config
 
     async def _behind_proxies(self, layout: Layout) -> Layout:
         specs = []
@@ -119,15 +130,18 @@ class Stack:
         """Stop everything that was started; nothing is left running."""
         for pid in list(self._frozen):
             self._signal(pid, signal.SIGCONT)
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
-        if self._supervisor is not None:
-            await self._supervisor.stop()
-        for proxy in self.proxies.values():
-            await proxy.stop()
-        self._keep()
-        self._unmount()
+        try:
+            if self._watching is not None:
+                self._watching.cancel()
+                await asyncio.wait({self._watching})
+            if self._supervisor is not None:
+                await self._supervisor.stop()
+            for proxy in self.proxies.values():
+                await proxy.stop()
+        finally:
+            with contextlib.suppress(OSError):  # it is only for people to look at
+                self._keep()
+            self._unmount()
 
     def _keep(self) -> None:
         """Leave what people look at afterwards where it outlasts the disk: the logs and the database."""

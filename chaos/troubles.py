@@ -11,14 +11,17 @@ from contextlib import closing
 from pathlib import Path
 
 from chaos.broker import envelope, is_group, is_trajectory
+from chaos.deaths import PASSES
 from chaos.evidence import gather
 from chaos.invariants import payloads
-from chaos.rounds import Round
-from chaos.waiting import until
+from chaos.rounds import Round, Untried
+from chaos.volume import SmallDisk
+from chaos.waiting import until, until_serves
 from triforge.queues import ADAPT_TASK, JUDGE_TASK, QUEUES, ROLLOUT_TASK
 from triforge.supervisor.process import Process
 
 _WATCH_S = 90.0
+_LATE = 3  # errands of the past that come at a time
 _DRIFT = Path(__file__).with_name("drift")
 _TWO_HOURS = 7200.0
 WORKERS = ("rollout-worker", "rollout-worker-2", "judge-worker", "judge-worker-2", "adapt-worker", "adapt-worker-2")  # fmt: skip
@@ -30,7 +33,10 @@ async def broker_restarts(r: Round) -> None:
     await r.submit()
     for step in (0, 1):
         await r.moment(step=step)
+        before = r.stack.restarts("valkey")
         r.stack.kill("valkey")
+        back = await until(lambda n=before: r.stack.restarts("valkey") > n, within_s=_WATCH_S)  # type: ignore[misc]
+        r.demand(back, "Valkey was not started again")
     await r.end()
 
 
@@ -63,19 +69,14 @@ def _hold(path: Path, seconds: float) -> None:
 
 async def full_disk(r: Round) -> None:
     """The artifact store's disk is filled to the last byte; later there is room again and the run is resumed."""
-    if not r.stack.disk.bounded:
-        r.moments.append("nothing is filled: this process may mount no disk of its own")
-    await r.submit(run={"steps": 6})
-    await r.moment(step=1)
-    taken = await asyncio.to_thread(r.stack.disk.fill)
-    status = await r.until(within_s=40.0 if taken else 1.0)
+    taken = await _fill(r, r.stack.disk)
+    status = await r.until(within_s=40.0)
     said = str(r.row()["reason"])
-    if taken:
-        r.demand(status == "failed", f"with a full disk the run is {status}")
-        r.demand(
-            "disk is full" in said or "No space" in said,
-            f"the reason does not say what is wrong: {said!r}",
-        )
+    r.demand(status == "failed", f"with a full disk the run is {status}")
+    r.demand(
+        "disk is full" in said or "No space" in said,
+        f"the reason does not say what is wrong: {said!r}",
+    )
     r.stack.disk.free()
     r.moments.append(f"{taken >> 20} MiB filled; the run was {status}: {said[-90:]}")
     if status == "failed":
@@ -83,13 +84,18 @@ async def full_disk(r: Round) -> None:
     await r.end()
 
 
-async def full_state(r: Round) -> None:
-    """The disk of the database, of Valkey's file and of the logs is filled; later there is room again."""
-    if not r.stack.state_disk.bounded:
-        r.moments.append("nothing is filled: this process may mount no disk of its own")
+async def _fill(r: Round, disk: SmallDisk) -> int:
+    """Begin a run and fill a disk somewhere in it; how many bytes that took."""
+    if not disk.bounded:
+        raise Untried("this process may mount no disk of its own, and fills no other")
     await r.submit(run={"steps": 6})
     await r.moment(step=1)
-    taken = await asyncio.to_thread(r.stack.state_disk.fill)
+    return await asyncio.to_thread(disk.fill)
+
+
+async def full_state(r: Round) -> None:
+    """The disk of the database, of Valkey's file and of the logs is filled; later there is room again."""
+    taken = await _fill(r, r.stack.state_disk)
     seconds = r.rng.uniform(8.0, 20.0)
     await asyncio.sleep(seconds)
     r.stack.state_disk.free()
@@ -155,6 +161,8 @@ async def overwritten_messages(r: Round) -> None:
     for name in WORKERS:
         r.stack.thaw(name)
     r.moments.append(f"{spoilt} errands cut in half")
+    if not spoilt:
+        r.missed.append("no errand waited in a queue")
     await r.end()
 
 
@@ -186,14 +194,19 @@ async def silent_engine(r: Round) -> None:
 
 
 async def wrong_clocks(r: Round) -> None:
-    """One worker of each kind lives two hours ahead or behind, while the others die: leases must not care."""
+    """The trainer, a learner and one worker of each kind live two hours ahead or behind, and the others die: leases must not care."""
     ahead = {"PYTHONPATH": str(_DRIFT), "CHAOS_CLOCK_SHIFT_S": str(_TWO_HOURS)}
     behind = ahead | {"CHAOS_CLOCK_SHIFT_S": str(-_TWO_HOURS)}
-    for name, drift in (
-        ("rollout-worker-2", ahead), ("judge-worker-2", behind), ("adapt-worker-2", r.rng.choice((ahead, behind))),
-    ):  # fmt: skip
+    learner = r.rng.choice(("learner-acts", "learner-judges"))
+    drifts = {
+        "rollout-worker-2": ahead, "judge-worker-2": behind, "adapt-worker-2": r.rng.choice((ahead, behind)),
+        learner: r.rng.choice((ahead, behind)), "trainer": r.rng.choice((ahead, behind)),
+    }  # fmt: skip
+    for name, drift in drifts.items():
         await r.stack.exchange(name, drift)
+    r.moments.append("; ".join(f"{n} {'ahead' if d is ahead else 'behind'}" for n, d in drifts.items()))  # fmt: skip
     try:
+        await until_serves(r.stack.process("trainer").spec.ready_url, within_s=_WATCH_S)
         await r.submit()
         await r.moment(step=0)
         held = await r.broker.held(lambda n: r.run_id in n and is_group(n), within_s=20)
@@ -203,7 +216,7 @@ async def wrong_clocks(r: Round) -> None:
         resent = sum(s["metrics"].get("resent", 0.0) for s in (r.evidence.steps if r.evidence else ()))  # fmt: skip
         r.moments.append(f"{resent:.0f} errands were sent again")
     finally:
-        for name in ("rollout-worker-2", "judge-worker-2", "adapt-worker-2"):
+        for name in drifts:
             await r.stack.exchange(name, {"CHAOS_CLOCK_SHIFT_S": "0"})
 
 
@@ -242,13 +255,21 @@ async def _freeze_until_taken_over(
 
 async def zombie_learner(r: Round) -> None:
     """A learner stands still in a step for longer than its lease, and goes on."""
-    await r.submit()
+    passes = {"epochs": PASSES}
+    await r.submit(trainer={"policy": passes, "reward": passes})
     role = r.rng.choice(("acts", "judges"))
     name = f"learner:{r.run_id}:{role}"
-    await r.broker.held(lambda n: n == name, within_s=_WATCH_S)
+    held = await r.broker.held(lambda n: n == name, within_s=_WATCH_S)
     r.stack.freeze(f"learner-{role}")
-    await asyncio.sleep(r.rng.uniform(11.0, 14.0))
+    if name not in r.broker.leases():
+        r.missed.append(f"the learner of {role} had done its step")
+    seconds = r.rng.uniform(11.0, 14.0)
+    await asyncio.sleep(seconds)
+    r.demand(name not in r.broker.leases(), f"the lease {name} outlives its holder")
     r.stack.thaw(f"learner-{role}")
+    r.moments.append(
+        f"the learner of {role} stood still for {seconds:.0f} s, {len(held)} lease was lost"
+    )
     await r.end()
 
 
@@ -291,19 +312,22 @@ async def _until_another(r: Round, name: str, held: dict[str, str], second: Proc
 
 
 async def delivered_twice_and_late(r: Round) -> None:
-    """Errands are delivered a second time while they are worked on, and all of them again after the run's end."""
+    """Errands are delivered a second time while they are worked on, others when they are done, and all after the run's end."""
     await r.submit()
     seen: dict[str, tuple[str, str]] = {}
-    doubled = 0
+    doubled = late = 0
     while await r.until(within_s=0.3) not in ("finished", "failed", "stopped"):
         errands = r.broker.errands(r.run_id)
         fresh = [errand for errand in errands if errand[1] not in seen]
+        done = [errand for errand in seen.values() if errand not in errands]
         if r.rng.random() < 0.5:
             doubled += r.broker.again(fresh)
+        if done and r.rng.random() < 0.3:
+            late += r.broker.again(r.rng.sample(done, min(_LATE, len(done))))
         seen |= {errand[1]: errand for errand in errands}
     await r.end()
     before = r.evidence
-    late = r.broker.again(seen.values())
+    late += r.broker.again(seen.values())
     await r.broker.until_empty(within_s=60)
     await until(lambda: not any(r.run_id in name for name in r.broker.leases()), within_s=60)
     r.moments.append(f"{doubled} errands twice, {late} late")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -63,8 +62,3 @@ class SmallDisk:
     def free(self) -> None:
         """Give the room back."""
         self._ballast.unlink(missing_ok=True)
-
-    def free_bytes(self) -> int:
-        """Bytes that are free."""
-        found = os.statvfs(self.folder)
-        return found.f_bavail * found.f_frsize

@@ -13,6 +13,7 @@ from chaos.invariants import ALWAYS, dropped, emptied, shape
 
 RUN = "run-1"
 GROUPS = 2
+METRICS = {"steps/trained": 4.0, "infrastructure_failures": 0.0, "rows/policy": 4.0, "rows/reward": 2.0}  # fmt: skip
 
 
 def record(group: str, index: int, step: int, **changes: Any) -> dict[str, Any]:
@@ -29,12 +30,15 @@ def good() -> Evidence:
     return Evidence(
         run={
             "id": RUN, "status": "finished", "step": 2, "reason": "",
-            "config": {"run": {"steps": 2, "groups_per_step": GROUPS}, "env_adapter": {"rollouts": 2}},
+            "config": {
+                "run": {"steps": 2, "groups_per_step": GROUPS}, "env_adapter": {"rollouts": 2}, "reward": {"votes": 1},
+                "trainer": {side: {"epochs": 3, "updates_per_step": 2} for side in ("policy", "reward")},
+            },
         },
         steps=[
             {
                 "step": s, "policy_version": s + 1, "reward_version": s + 1, "artifacts": {}, "at": float(s),
-                "metrics": {"steps/trained": 4.0, "infrastructure_failures": 0.0} if s else {},
+                "metrics": METRICS if s else {},
             }
             for s in range(3)
         ],
@@ -54,7 +58,7 @@ def good() -> Evidence:
         proposals=[{"slot": "a", "standing": "accepted"}],
         records=records,
         folders=[
-            Folder(role=role, version=v, digest=f"digest-{role}-{v}", wrong=())
+            Folder(role=role, version=v, digest=f"digest-{role}-{v}", wrong=(), step=v - 1, updates=6 * (v - 1))
             for role in ("acts", "judges") for v in (2, 3)
         ],
         batches=[],
@@ -88,16 +92,20 @@ FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
     ),
     "a rollout is lacking": (
         lambda e: step(
-            replace(e, records=e.records[1:]), 1, metrics={"steps/trained": 3.0}
+            replace(e, records=e.records[1:]), 1, metrics=METRICS | {"steps/trained": 3.0}
         ),
         {"accounted"},
     ),
+    "a failure that no rollout had": (
+        lambda e: step(e, 1, metrics=METRICS | {"infrastructure_failures": 1.0}), {"accounted"},
+    ),
+    "a failure that nobody counted": (lambda e: change(e, 0, outcome=None), {"accounted"}),
     "a group of another plan": (
         lambda e: replace(e, plans=[{**e.plans[0], "groups": [{}]}, e.plans[1]]),
         {"accounted", "alike"},
     ),
     "fewer groups than asked for": (
-        lambda e: replace(e, run=e.run | {"config": {**e.run["config"], "run": {"steps": 2, "groups_per_step": 3}}}),
+        lambda e: replace(e, run=e.run | {"config": e.run["config"] | {"run": {"steps": 2, "groups_per_step": 3}}}),
         {"alike"},
     ),
     "a step too far": (
@@ -112,9 +120,21 @@ FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
     "trained twice": (
         lambda e: step(
             replace(e, records=[*e.records, {**e.records[0], "file_step": 2, "policy_versions": [2], "votes": []}]),
-            2, metrics={"steps/trained": 5.0},
+            2, metrics=METRICS | {"steps/trained": 5.0},
         ),
         {"once"},
+    ),
+    "voted twice": (
+        lambda e: change(e, 0, votes=[{"reason": "", "versions": [1]}] * 2), {"once"},
+    ),
+    "a batch trained twice": (
+        lambda e: replace(e, folders=[*e.folders[:-1], replace(e.folders[-1], updates=18)]), {"learnt"},
+    ),
+    "a version of another step": (
+        lambda e: replace(e, folders=[replace(e.folders[0], step=2), *e.folders[1:]]), {"learnt"},
+    ),
+    "a version without its checkpoint": (
+        lambda e: replace(e, folders=[replace(e.folders[0], updates=-1), *e.folders[1:]]), {"learnt"},
     ),
     "older weights": (lambda e: change(e, 5, policy_versions=[1, 2]), {"unmixed"}),
     "older votes": (lambda e: change(e, 5, votes=[{"reason": "", "versions": [1]}]), {"unmixed"}),
@@ -159,7 +179,7 @@ def test_a_fault_is_seen_by_the_promise_that_it_breaks(fault: str) -> None:
 
 def test_a_rollout_without_a_step_is_accounted_for_by_the_count_of_failures() -> None:
     found = replace(good(), records=good().records[1:])
-    metrics = {"steps/trained": 3.0, "infrastructure_failures": 1.0}
+    metrics = METRICS | {"steps/trained": 3.0, "infrastructure_failures": 1.0}
     found = step(found, 1, metrics=metrics)
     assert broken(found) == set()
     assert dropped(found) == {"infrastructure failures": 1}

@@ -1,0 +1,38 @@
+"""What chaos says at its end: nothing that was not played, or not tried, passes for held."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from chaos.play import Result
+from chaos.record import sums, table, write
+
+HELD = Result("storm", 0, 1, found={"recovery_s": [3.0], "missed": ["nobody was there"]})
+BROKEN = Result("storm", 1, 2, wrong=["once: twice"])
+LATE = Result("doors", 0, 3, wrong=["the 27 minutes were over before"], played=False)
+UNTRIED = Result("full-disk", 0, 4, untried="no disk of its own")
+
+
+def test_the_last_lines_name_every_round_that_did_not_hold_and_why() -> None:
+    said = sums([HELD, BROKEN, LATE, UNTRIED])
+    assert said[0] == "1 of 4 rounds held every promise"
+    assert said[1].startswith("broken: storm 2;")
+    assert said[2].startswith("not played: doors 1, for the 27 minutes were over before;")
+    assert said[3:] == ["not tried: full-disk 1, for no disk of its own"]
+    assert sums([HELD]) == ["1 of 1 rounds held every promise"]
+
+
+def test_the_table_says_what_was_broken_not_tried_or_hit_nothing() -> None:
+    results = table([HELD, BROKEN, LATE, UNTRIED]).columns[-1]
+    assert list(results.cells) == [
+        "held, broken, 1 of the blows hit nothing", "not played", "not tried",
+    ]  # fmt: skip
+
+
+def test_the_record_for_programs_has_the_reason_of_each_round(tmp_path: Path) -> None:
+    write([HELD, BROKEN, LATE, UNTRIED], tmp_path, seed=5, seconds=60.0)
+    rounds = json.loads((tmp_path / "chaos.json").read_text())["rounds"]
+    assert [r["result"] for r in rounds] == ["held", "broken", "not played", "not tried"]
+    assert [r["untried"] for r in rounds] == ["", "", "", "no disk of its own"]
+    assert "2 of 4 rounds in 1 minutes" in (tmp_path / "chaos.md").read_text()
