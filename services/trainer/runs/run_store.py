@@ -127,7 +127,7 @@ class RunStore:
     def take(self, run_id: str) -> RunState:
         """Begin a queued run; one that was asked to stop in the meantime keeps its status. It is this conductor's now."""
         with self._db.write() as session:
-            row = _row(session, run_id)
+            row = _hold(session, run_id)
             if row.status == "queued":
                 row.status, row.updated_at = "running", time.time()
             if self._holder and row.status not in ENDED:
@@ -137,12 +137,12 @@ class RunStore:
     def say(self, run_id: str, reason: str) -> None:
         """Tell people what a run waits for; the next finished step takes it back."""
         with self._db.write() as session:
-            self._guard(_row(session, run_id)).reason = reason
+            self._guard(_hold(session, run_id)).reason = reason
 
     def set_status(self, run_id: str, status: Status, reason: str = "") -> None:
         """Move the run to a status."""
         with self._db.write() as session:
-            row = self._guard(_row(session, run_id))
+            row = self._guard(_hold(session, run_id))
             row.status, row.reason, row.updated_at = status, reason, time.time()
 
     def request_stop(self, run_id: str) -> RunState:
@@ -152,7 +152,7 @@ class RunStore:
             ConflictError: the run has ended already.
         """
         with self._db.write() as session:
-            row = _row(session, run_id)
+            row = _hold(session, run_id)
             if row.status in ENDED:
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a queued or running run can be stopped"
@@ -169,7 +169,7 @@ class RunStore:
             QuotaError: the tenant may have no further unfinished run.
         """
         with self._db.write() as session:
-            row = _row(session, run_id)
+            row = _hold(session, run_id)
             if row.status not in ("stopped", "failed"):
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
@@ -181,7 +181,7 @@ class RunStore:
     def begin(self, run_id: str, *, state: dict[str, Any], policy: int, reward: int) -> None:
         """Record the versions the run stands at without a step: its base, or new numbers for the same weights."""
         with self._db.write() as session:
-            row = self._guard(_row(session, run_id))
+            row = self._guard(_hold(session, run_id))
             row.state = _noted(row, state)
             row.policy_version, row.reward_version = policy, reward
 
@@ -194,7 +194,7 @@ class RunStore:
     def note(self, run_id: str, name: str, value: Any) -> None:
         """Write one of the conductor's notes; the others stay."""
         with self._db.write() as session:
-            row = self._guard(_row(session, run_id))
+            row = self._guard(_hold(session, run_id))
             row.state = {**row.state, name: value}
 
     def add_weights(
@@ -210,7 +210,7 @@ class RunStore:
         """Record where a version of the run lies, and which it repeats. Recording it twice is the same as once."""
         known = {} if origin is None else {"origin": origin}
         with self._db.write() as session:
-            self._guard(_row(session, run_id))
+            self._guard(_hold(session, run_id))
             session.merge(
                 WeightsRow(
                     run_id=run_id, role=role, version=version, uri=uri, digest=digest, at=time.time(),
@@ -258,12 +258,7 @@ class RunStore:
             ConflictError: it is queued, running or stopping.
         """
         with self._db.read() as session:
-            row = _row(session, run_id)
-            if row.status not in ENDED:
-                raise ConflictError(
-                    f"run {run_id} is {row.status}; stop it first: only a run that nobody works on can be rolled back"
-                )
-            return _state(row)
+            return _state(_rested(_row(session, run_id)))
 
     def roll_back(
         self, run_id: str, role: TrainedRole, *, origin: int, new: int, uri: str, digest: str,
@@ -274,9 +269,8 @@ class RunStore:
         Raises:
             ConflictError: the run is no longer at rest.
         """
-        self.resting(run_id)
         with self._db.write() as session:
-            row = _row(session, run_id)
+            row = _rested(_hold(session, run_id))
             session.merge(
                 WeightsRow(
                     run_id=run_id, role=role, version=new, uri=uri, digest=digest, at=time.time(), origin=origin,
@@ -290,7 +284,7 @@ class RunStore:
     def undo_rollback(self, run: RunState, role: TrainedRole, new: int, base: int) -> None:
         """Let a run stand where it stood before `roll_back` to `new`; `base` is the role's base from before."""
         with self._db.write() as session:
-            row = _row(session, run.id)
+            row = _hold(session, run.id)
             found = session.get(WeightsRow, (run.id, role, new))
             if found is not None:
                 session.delete(found)
@@ -312,7 +306,7 @@ class RunStore:
         `state` replaces the conductor's notes in the same transaction.
         """
         with self._db.write() as session:
-            row = self._guard(_row(session, step.run_id))
+            row = self._guard(_hold(session, step.run_id))
             if session.get(StepRow, (step.run_id, step.step)) is not None:
                 return False
             row.step, row.updated_at, row.reason = step.step, step.at, ""
@@ -349,8 +343,13 @@ class RunStore:
             ]  # fmt: skip
 
 
-def _row(session: Session, run_id: str) -> RunRow:
-    row = session.get(RunRow, run_id)
+def _hold(session: Session, run_id: str) -> RunRow:
+    """The run, held until the end of the transaction: whoever moves it takes turns. SQLite's writers do so anyway."""
+    return _row(session, run_id, hold=True)
+
+
+def _row(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
+    row = session.get(RunRow, run_id, with_for_update=hold or None)
     if row is None or not caller().sees(row.tenant):
         raise NotFoundError(f"run {run_id!r} does not exist; GET /v1/runs lists all")
     return row
@@ -377,15 +376,19 @@ def _repeated(
 
 def _noted(row: RunRow, state: dict[str, Any]) -> dict[str, Any]:
     """Other notes of a run, by the same conductor."""
-    mine = {name: row.state[name] for name in (_CONDUCTOR,) if name in row.state}
-    return {**state, **mine}
+    return state | {name: value for name, value in row.state.items() if name == _CONDUCTOR}
+
+
+def _rested(row: RunRow) -> RunRow:
+    if row.status not in ENDED:
+        raise ConflictError(
+            f"run {row.id} is {row.status}; stop it first: only a run that nobody works on can be rolled back"
+        )
+    return row
 
 
 def _stand(row: RunRow, role: TrainedRole, version: int) -> None:
-    if role == "acts":
-        row.policy_version = version
-    else:
-        row.reward_version = version
+    setattr(row, "policy_version" if role == "acts" else "reward_version", version)
 
 
 def _state(row: RunRow) -> RunState:

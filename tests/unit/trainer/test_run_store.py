@@ -1,0 +1,67 @@
+"""The run tables, where several may want to move a run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.orm import ORMExecuteState, Session
+
+from services.trainer.runs.run_store import RunStore
+from triforge.errors import ConflictError
+from triforge.messages import RunStep
+from triforge.store.database import open_database
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+    yield RunStore(database)
+    database.close()
+
+
+MOVES: dict[str, Callable[[RunStore, str], object]] = {
+    "take": lambda store, run: store.take(run),
+    "say": lambda store, run: store.say(run, "waiting"),
+    "set_status": lambda store, run: store.set_status(run, "finished"),
+    "request_stop": lambda store, run: store.request_stop(run),
+    "begin": lambda store, run: store.begin(run, state={}, policy=1, reward=1),
+    "note": lambda store, run: store.note(run, "window", {}),
+    "add_weights": lambda store, run: store.add_weights(run, "acts", 1, "/w", ""),
+    "commit_step": lambda store, run: store.commit_step(RunStep(
+        run_id=run, step=0, at=0.0, policy_version=1, reward_version=1, metrics={}, artifacts={}
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_whoever_moves_a_run_holds_its_row(store: RunStore, move: str) -> None:
+    run = store.create(name="r", pool_id="pool-1", config={})
+    asked: list[str] = []
+
+    def note(state: ORMExecuteState) -> None:
+        statement: Any = state.statement
+        asked.append(str(statement.compile(dialect=postgresql.dialect())))  # type: ignore[no-untyped-call]
+
+    event.listen(Session, "do_orm_execute", note)
+    try:
+        MOVES[move](store, run.id)
+    finally:
+        event.remove(Session, "do_orm_execute", note)
+    of_run = [said for said in asked if "FROM runs" in said]
+    assert of_run
+    assert all("FOR UPDATE" in said for said in of_run)
+
+
+def test_a_run_that_was_resumed_meanwhile_is_not_rolled_back(store: RunStore) -> None:
+    run = store.create(name="r", pool_id="pool-1", config={})
+    store.add_weights(run.id, "acts", 1, "/w", "")
+    with pytest.raises(ConflictError, match="is queued; stop it first"):
+        store.roll_back(
+            run.id, "acts", origin=1, new=2, uri="/w", digest="", initial=False
+        )  # fmt: skip
+    assert store.newest_weights(run.id, "acts") == 1
