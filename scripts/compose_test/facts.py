@@ -154,7 +154,8 @@ def folder(path: Path) -> dict[str, Any]:
     manifest = path / "manifest.json"
     if not manifest.is_file():
         return {**about, "digest": "", "wrong": ["no manifest"]}
-    listed: dict[str, Any] = json.loads(manifest.read_text())["files"]
+    document: dict[str, Any] = json.loads(manifest.read_text())
+    listed: dict[str, Any] = document["files"]
     there = {found.name for found in path.iterdir()} - {manifest.name}
     wrong = [f"{name} is listed or there, not both" for name in sorted(there ^ set(listed))]
     wrong += [
@@ -162,7 +163,18 @@ def folder(path: Path) -> dict[str, Any]:
         for name in sorted(there & set(listed))
         if sha256(path / name) != listed[name]["sha256"]
     ]
-    return {**about, "digest": sha256(manifest), "wrong": wrong}
+    counted = {"step": int(document.get("step", -1)), "updates": updates(path)}
+    return {**about, **counted, "digest": sha256(manifest), "wrong": wrong}
+
+
+def updates(path: Path) -> int:
+    """Of the optimiser up to a version, as its checkpoint counts them, skipped ones included; -1 if there is none."""
+    root, (run, role, version) = path.parents[3], path.parts[-3:]
+    state = root / "checkpoints" / run / role / version / "state.json"
+    if not state.is_file():
+        return -1
+    counters = json.loads(state.read_text())["counters"]
+    return int(counters["updates"]) + int(counters["skipped"])
 
 
 def sha256(path: Path) -> str:

@@ -18,13 +18,15 @@ from triforge.store.ledgers import SCHEMA, write_ledger
 from triforge.store.tables import Base, PlanRow, PoolRow, RunRow, StepRow, TaskRow, WeightsRow
 
 RUN = "r"
+UPDATES = 6  # of a step
 
 
 def record(step: int, rollout: int) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(SCHEMA.names)
     return empty | {
         "run_id": RUN, "step": step, "group_id": f"{RUN}-{step:05d}-train-0000", "trajectory_id": f"{step}/{rollout}",
-        "step_index": 0, "policy_versions": [step, step], "measured": 0, "reason": "", "votes": [{"versions": [step], "reason": ""}],
+        "step_index": 0, "policy_versions": [step, step], "outcome": 1, "measured": 0, "reason": "",
+        "votes": [{"versions": [step], "reason": ""}],
     }  # fmt: skip
 
 
@@ -40,7 +42,12 @@ def store(tmp_path: Path) -> Path:
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(role)
         entry = {"sha256": hashlib.sha256(role.encode()).hexdigest()}
-        (folder / "manifest.json").write_text(json.dumps({"files": {"config.json": entry}}))
+        manifest = {"files": {"config.json": entry}, "step": 2}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        checkpoint = tmp_path / "checkpoints" / RUN / role / "v000003"
+        checkpoint.mkdir(parents=True)
+        counters = {"updates": UPDATES * 2 - 1, "skipped": 1}
+        (checkpoint / "state.json").write_text(json.dumps({"counters": counters}))
     return tmp_path
 
 
@@ -49,7 +56,11 @@ def facts(store: Path) -> dict[str, Any]:
     engine = create_engine("sqlite://")
     Base.metadata.create_all(engine)
     with Session(engine) as session:
-        config = {"run": {"steps": 2, "groups_per_step": 1}, "env_adapter": {"rollouts": 2}}
+        learner = {"epochs": 3, "updates_per_step": 4}
+        config = {
+            "run": {"steps": 2, "groups_per_step": 1}, "env_adapter": {"rollouts": 2}, "reward": {"votes": 1},
+            "trainer": {"policy": learner, "reward": learner},
+        }  # fmt: skip
         run = RunRow(
             id=RUN, name=RUN, pool_id="p", status="finished", step=2, policy_version=3, reward_version=3,
             config=config, state={}, reason="", created_at=0.0, updated_at=0.0,
@@ -60,7 +71,7 @@ def facts(store: Path) -> dict[str, Any]:
         )
         session.add(TaskRow(id="t", pool_id="p", slot="t", version=1, split="train", state="active", position=0, instruction="", params={}, created_at=0.0))  # fmt: skip
         for step in (0, 1, 2):
-            metrics = {"steps/trained": 2.0} if step else {}
+            metrics = {"steps/trained": 2.0, "rows/policy": 2.0, "rows/reward": 2.0} if step else {}
             session.add(StepRow(run_id=RUN, step=step, policy_version=step + 1, reward_version=step + 1, metrics=metrics, artifacts={}, at=0.0))  # fmt: skip
             for role in ("acts", "judges"):
                 manifest = store / "weights" / RUN / role / f"v{step + 1:06d}" / "manifest.json"
@@ -99,6 +110,12 @@ def test_a_lost_rollout_and_a_mixed_version_are_found(store: Path) -> None:
     mixed = record(2, 0) | {"policy_versions": [1, 2]}
     write_ledger(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", [mixed])
     assert {"accounted", "unmixed"} <= set(wrong(facts(store)))
+
+
+def test_a_batch_that_was_trained_twice_is_found(store: Path) -> None:
+    found = facts(store)
+    found["runs"][0]["folders"][0]["updates"] += UPDATES
+    assert set(wrong(found)) == {"learnt"}
 
 
 def test_weights_that_are_not_what_their_manifest_says_are_found(store: Path) -> None:
