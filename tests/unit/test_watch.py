@@ -33,3 +33,13 @@ def test_the_caption_counts_the_groups_of_the_step_until_it_is_finished() -> Non
 
 def test_groups_make_no_lines_in_a_log() -> None:
     assert View(RUN).line(event("group", 3, purpose="train", done=7, total=16)) == ""
+
+
+def test_an_unchanged_task_that_controls_the_test_is_not_shown_as_a_rewrite() -> None:
+    view, texts = View(RUN), {"instruction_before": "put a mug", "instruction_after": "put a mug"}
+    control = event("proposal", 1, null_control=True, **texts)
+    view.take(control)
+    assert view.line(control) == "proposal: 'put a mug' as it is, a control"
+    assert str(view.table().caption).endswith(view.line(control))
+    changed = event("accepted", 1, null_control=False, **texts | {"instruction_after": "put two"})
+    assert view.line(changed) == "accepted: 'put a mug' -> 'put two'"

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from triforge.access.callers import DEFAULT
 from triforge.access.gate import KNOWN_S
 from triforge.access.keys import Key, KeyStore
 from triforge.access.tenants import BOUNDS, TenantStore
 from triforge.cli.addresses import STATE, settings
-from triforge.cli.terminal import StateOption, console
+from triforge.cli.terminal import StateOption, console, grid
 from triforge.store.database import Database, open_database
 from triforge.supervisor.supervise import ADDRESSES
 
@@ -74,7 +73,7 @@ def key_list(
     state: StateOption = STATE,
 ) -> None:
     """All keys; their secrets are not kept."""
-    table = Table("id", "name", "tenant", "scope", "state", "made", "last used")
+    table = grid("id", "name", "tenant", "scope", "state", "made", "last used")
     with _database(state) as database:
         for key in KeyStore(database).all(tenant=tenant or None):
             table.add_row(
@@ -122,7 +121,7 @@ def tenant_set(
 @tenant_app.command("list")
 def tenant_list(state: StateOption = STATE) -> None:
     """All tenants and what they may take."""
-    table = Table("tenant", *BOUNDS)
+    table = grid("tenant", *BOUNDS)
     with _database(state) as database:
         for tenant in TenantStore(database).tenants():
             bounds = (getattr(tenant, bound) for bound in BOUNDS)

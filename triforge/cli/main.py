@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import httpx
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from triforge.cli.addresses import STATE, settings
 from triforge.cli.backup import backup, restore
@@ -23,7 +22,7 @@ from triforge.cli.evaluate import evaluate
 from triforge.cli.findings import show
 from triforge.cli.keys import key_app, tenant_app
 from triforge.cli.pools import pool_app, proposal_app, task_app
-from triforge.cli.terminal import StateOption, console, finish
+from triforge.cli.terminal import StateOption, console, finish, grid
 from triforge.cli.watch import watch as watch_run
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, assignment, load, merge, read_document
@@ -124,7 +123,7 @@ async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
 
 
 def _print_addresses(addresses: Settings, state: Path) -> None:
-    table = Table("door", "address")
+    table = grid("door", "address", whole=2)
     for name, value in addresses:
         if value and name.endswith("_url") and name not in ("database_url", "artifacts_url"):
             table.add_row(name.removesuffix("_url"), str(value))
@@ -144,7 +143,7 @@ def status(state: StateOption = STATE) -> None:
 
 
 async def _status(addresses: Settings) -> bool:
-    table, all_ready = Table("room", "address", "state"), True
+    table, all_ready = grid("room", "address", "state", whole=2), True
     async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
         for name in (
             "acts_url",
@@ -277,7 +276,7 @@ def run_weights(run_id: RunArgument, state: StateOption = STATE) -> None:
     """The weight versions of a run."""
 
     async def work(client: TrainerClient) -> None:
-        table = Table("role", "version", "repeats", "on disk", "folder")
+        table = grid("role", "version", "repeats", "on disk", "folder")
         for row in await client.weights(run_id):
             repeats = "" if row.origin is None else str(row.origin)
             table.add_row(row.role, str(row.version), repeats, "yes" if row.kept else "no", row.uri)
@@ -312,11 +311,7 @@ def run_list(state: StateOption = STATE) -> None:
 
 
 async def _print_runs(client: TrainerClient, newest: int | None = None) -> None:
-    table = Table("run", "name", "status", "step", "reason")
-    for column in table.columns:
-        column.overflow = "fold"  # an id or a reason that is cut off is of no use
-    for column in table.columns[:4]:
-        column.no_wrap = True
+    table = grid("run", "name", "status", "step", "reason", whole=4)
     for run in await client.runs(newest):
         table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
     console.print(table)

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 _T = TypeVar("_T")
 
@@ -22,3 +23,16 @@ StateOption = Annotated[
 def finish(work: Coroutine[object, object, _T]) -> _T:
     """Do the work of a command."""
     return asyncio.run(work)
+
+
+def grid(*headings: str, whole: int = 1) -> Table:
+    """A table that cuts nothing off: an id or a reason of which a part is missing is of no use.
+
+    Args:
+        headings: of its columns.
+        whole: so many columns from the left are never broken into lines either; the others are where they have to be.
+    """
+    table = Table(*headings)
+    for number, column in enumerate(table.columns):
+        column.overflow, column.no_wrap = "fold", number < whole
+    return table

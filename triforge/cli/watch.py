@@ -50,12 +50,7 @@ class View:
             self._now = f"step {event.step}{what}: {data.get('done')} of {data.get('total')} groups"
         elif event.kind in self._rewrites:
             self._rewrites[event.kind] += 1
-            before, after = (
-                event.data.get("instruction_before"),
-                event.data.get("instruction_after"),
-            )
-            if before and after:
-                self._last = f"{event.kind}: {before!r} -> {after!r}"
+            self._last = _rewrite(event)
         elif event.kind == "run":
             self.status = str(event.data.get("status", self.status))
             self.reason = str(event.data.get("reason", ""))
@@ -91,7 +86,7 @@ class View:
             )
             return f"step {event.step}: {shown}"
         if event.kind in self._rewrites:
-            return f"{event.kind}: {event.data.get('instruction_before')!r} -> {event.data.get('instruction_after')!r}"
+            return _rewrite(event)
         if event.kind == "run":
             return f"run {self.status} {self.reason}".rstrip()
         return ""
@@ -112,6 +107,13 @@ async def watch(console: Console, run: RunState, events: AsyncIterator[tuple[str
             view.take(event)
             live.update(view.table())
     return view
+
+
+def _rewrite(event: Event) -> str:
+    before, after = event.data.get("instruction_before"), event.data.get("instruction_after")
+    if event.data.get("null_control"):
+        return f"{event.kind}: {before!r} as it is, a control"
+    return f"{event.kind}: {before!r} -> {after!r}"
 
 
 def _cell(value: Any) -> str:
