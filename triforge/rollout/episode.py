@@ -1,9 +1,9 @@
 """One episode, and the K episodes of a group.
 
 Tokens in, tokens out: what the policy sampled is kept as the engine's own ids and is echoed as the prefix of the next
-turn; only the new observation is rendered. Its screenshots are kept by content hash and referred to. A trajectory is one `Segment` as long as each prompt begins with everything
-held so far. A renderer that edits the history (drops old reasoning, cuts a window) answers with another prompt, and a
-new segment begins there.
+turn; only the new observation is rendered. Its screenshots are kept by content hash and referred to. A trajectory is
+one `Segment` as long as each prompt begins with everything held so far. A renderer that edits the history (drops old
+reasoning, cuts a window) answers with another prompt, and a new segment begins there.
 
 How an episode ends:
 

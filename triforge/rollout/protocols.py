@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from triforge.messages import (
-    ChatMessage,
     CheckResult,
     Direction,
     GenerateReply,
@@ -81,7 +80,8 @@ class StepResult:
     """What one response led to.
 
     `action` is what was understood from the response, `action_valid` whether it was admissible. `success` matters only
-    when `done`; so does `share`, the part of its hidden tests that was passed, where the environment counts them. `label` is the environment's own view of the step (+1 useful, -1 not), for measuring judges only.
+    when `done`; so does `share`, the part of its hidden tests that was passed, where the environment counts them.
+    `label` is the environment's own view of the step (+1 useful, -1 not), for measuring judges only.
     """
 
     observation: Observation
@@ -205,7 +205,6 @@ class ProgramFamily(Protocol):
 
 
 __all__ = [
-    "ChatMessage",
     "Environment",
     "EnvironmentFamily",
     "Generate",

@@ -6,7 +6,8 @@
     nothing else                 no /etc, no /home, no /sys, no shell, no network, no other process
 
 The program is process 1 of its namespaces: there is no other process of its user whose memory it could open, and the
-kernel ends all that it has started when it ends. All namespaces are new, all rights are gone, and the environment holds what stands in `ENVIRONMENT`.
+kernel ends all that it has started when it ends. All namespaces are new, all rights are gone, and the environment holds
+what stands in `ENVIRONMENT`.
 """
 
 from __future__ import annotations

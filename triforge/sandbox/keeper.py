@@ -1,11 +1,11 @@
 """The keeper: a small process beside a service that starts sandboxed programs, bounds them and buries them.
 
-It is started by `Sandbox` in an interpreter of its own and imports nothing but the standard library and this package: a worker with
-threads, an event loop and a broker's connections is a bad parent for processes that must be forked, limited, killed and
-reaped. The keeper has one thread. It is the subreaper of everything it starts, so that the init process of a dead
-namespace is reaped by it and not left to whatever runs as PID 1; a run is answered only after every process of it is
-gone, and only then its user id is used again. When its service goes away, by whatever death, it kills what runs and
-ends; when the keeper itself is killed, the kernel kills its sandboxes (bubblewrap's --die-with-parent).
+It is started by `Sandbox` in an interpreter of its own and imports nothing but the standard library and this package: a
+worker with threads, an event loop and a broker's connections is a bad parent for processes that must be forked,
+limited, killed and reaped. The keeper has one thread. It is the subreaper of everything it starts, so that the init
+process of a dead namespace is reaped by it and not left to whatever runs as PID 1; a run is answered only after every
+process of it is gone, and only then its user id is used again. When its service goes away, by whatever death, it kills
+what runs and ends; when the keeper itself is killed, the kernel kills its sandboxes (bubblewrap's --die-with-parent).
 
 Frames on the socket (its descriptor is the first argument): four bytes of length, then JSON. First the setup; then
 requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"}, {"id", "busy",

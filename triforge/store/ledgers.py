@@ -81,12 +81,12 @@ SCHEMA = pa.schema(_COLUMNS)
 """Columns of the record.
 
  `context_ids` are the tokens between the previous response and this one, so the whole segment is
-the concatenation of context and response over its steps. `weight` is the sum over the step's tokens of their weight in the
-loss; it is 0 and `reason` says why where the step was not trained on. Of images there are the hashes under which they lie in
-the artifact store: before the action, after it, and in the judge's prompt, whose ids have the images' tokens.
-`share` is that of the hidden tests which the trajectory passed, 1 or 0 where nobody counted. Where the judge wrote tests for a group, the group's first row
-has them in `tests`, their prompt in `judge_prompt_ids` and in `programs` the trajectories whose programs ran, in the order of
-`accepts`; `input` is null where the answer could not be read."""
+the concatenation of context and response over its steps. `weight` is the sum over the step's tokens of their weight in
+the loss; it is 0 and `reason` says why where the step was not trained on. Of images there are the hashes under which
+they lie in the artifact store: before the action, after it, and in the judge's prompt, whose ids have the images'
+tokens. `share` is that of the hidden tests which the trajectory passed, 1 or 0 where nobody counted. Where the judge
+wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in `programs`
+the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read."""
 
 
 def write_ledger(store: ArtifactStore, name: str, records: Sequence[dict[str, Any]]) -> str:

@@ -1,7 +1,8 @@
 """A fake engine that speaks the part of SGLang's HTTP API that we use.
 
-It is a plain ASGI callable: give it to `httpx.ASGITransport`, or to any ASGI server. It has no model. Its answers are a function of the prompt, one token at a time, so that a pause or a change of weights
-happens in the middle of an answer as it does in a real engine. Shapes follow the recordings in the contract tests.
+It is a plain ASGI callable: give it to `httpx.ASGITransport`, or to any ASGI server. It has no model. Its answers are a
+function of the prompt, one token at a time, so that a pause or a change of weights happens in the middle of an answer
+as it does in a real engine. Shapes follow the recordings in the contract tests.
 """
 
 from __future__ import annotations

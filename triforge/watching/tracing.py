@@ -11,8 +11,9 @@
           ...
 
 The group's errand, the conductor's step and errands of adaptation are traces of their own; a trajectory links to its
-group's errand. What learners do about a step lies in the step's trace, below its `train`. Requests of several trajectories that travel in one batch have a `generate batch` with a trace of its own:
-it links to the `generate` of each, and each of these to it.
+group's errand. What learners do about a step lies in the step's trace, below its `train`. Requests of several
+trajectories that travel in one batch have a `generate batch` with a trace of its own: it links to the `generate` of
+each, and each of these to it.
 
 Off until `start` has found an address. While it is off, `is_on()` is a comparison, and callers on the way of every token ask
 it before they do anything else. `recorder.py`, which alone imports OpenTelemetry, is imported by `start`
