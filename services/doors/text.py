@@ -1,15 +1,21 @@
-"""Bodies hold text. JSON can spell halves of characters, which no database, tokenizer or answer can hold."""
+"""What of JSON can be kept and shown again: text of whole characters, not nested deeper than every reader goes.
+
+JSON can spell halves of characters, which no database, tokenizer or answer holds, and readers of JSON stop at 200 levels
+or so, each at its own.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from fastapi import Request
 
 from triforge.errors import InputError
 
+DEEPEST: Final = 64  # levels of what is kept; messages and answers put a few around it
 _METHODS: Final = ("POST", "PUT", "PATCH")
 # A surrogate that has no other half beside it, spelled as JSON does, or a backslash and what looks like one behind it.
 _HALVES: Final = (
@@ -50,8 +56,38 @@ def _demand_whole_strings(body: bytes) -> None:
         found = json.loads(body)
     except (ValueError, RecursionError):
         return  # whoever reads it says so
+    _demand_whole_value(found, "body")
+
+
+def demand_keepable(value: Any, where: str) -> None:
+    """Pass a value of JSON that can be kept.
+
+    Args:
+        value: as it was parsed.
+        where: it stood, for people.
+
+    Raises:
+        InputError: it is nested too deeply, or a text of it holds half a character.
+    """
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        if not level:
+            break
+        level = [inner for outer in level for inner in _inside(outer)]
+    else:
+        raise InputError(f"{where}: nested deeper than {DEEPEST} levels")
+    _demand_whole_value(value, where)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _demand_whole_value(value: Any, where: str) -> None:
     try:
-        json.dumps(found, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        raise InputError(f"body: holds half a character, {half} without its other half, which is no text") from None  # fmt: skip
+        raise InputError(f"{where}: holds half a character, {half} without its other half, which is no text") from None  # fmt: skip

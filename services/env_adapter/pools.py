@@ -21,6 +21,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from services.doors.text import demand_keepable
 from services.env_adapter import audit
 from services.env_adapter.rows import pool_states
 from services.env_adapter.uploads import Row, Unreadable
@@ -185,6 +186,7 @@ def request_of(document: Mapping[str, Any]) -> PoolRequest:
     Raises:
         InputError: names each field that is malformed.
     """
+    demand_keepable(dict(document), "body")
     try:
         return PoolRequest.model_validate(document)
     except ValidationError as error:
@@ -247,6 +249,7 @@ def _check_row(family: EnvironmentFamily, row: Any) -> tuple[Split, TaskDraft]:
         raise InputError(f"params: given {_short(params)}, expected an object")
     if split not in ("train", "heldout"):
         raise InputError(f"split: given {_short(split)}, allowed 'train' or 'heldout'")
+    demand_keepable(params, "params")
     return split, family.validate(params)
 
 

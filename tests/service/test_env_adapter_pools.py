@@ -143,6 +143,41 @@ async def test_lines_that_are_no_json_are_named_with_the_other_bad_ones(
     ]  # fmt: skip
 
 
+def served(**reset: Any) -> dict[str, Any]:
+    """Parameters that hold what their uploader likes."""
+    return {"url": "http://192.0.2.1:80", "instruction": "play", "reset": reset}
+
+
+@pytest.mark.parametrize("jsonl", [True, False])
+async def test_what_could_not_be_shown_again_is_refused_row_by_row(
+    http: httpx.AsyncClient, jsonl: bool
+) -> None:
+    deep = json.loads('{"a":' * 70 + "1" + "}" * 70)
+    rows = [served(a="\\ud800"), served(a="\ud800"), served(**{"\udfff": 1}), served(a=deep)]
+    if jsonl:
+        lines = "\n".join(json.dumps({"params": row}) for row in rows)
+        query = {"name": "bad", "environment": "openenv"}
+        kind = {"content-type": "application/x-ndjson"}
+        reply = await http.post("/v1/pools", content=lines, params=query, headers=kind)
+    else:
+        tasks = [{"params": row} for row in rows]
+        body = json.dumps({"name": "bad", "environment": "openenv", "tasks": tasks})
+        reply = await http.post("/v1/pools", content=body)
+    assert reply.status_code == 422
+    first, second, third = reply.json()["problems"]
+    assert "half a character" in first
+    assert "half a character" in second
+    assert "deeper than 64 levels" in third
+    assert (await http.get("/v1/pools")).json()["pools"] == []
+
+
+async def test_options_that_could_not_be_shown_again_are_refused(http: httpx.AsyncClient) -> None:
+    body = json.dumps({"name": "bad", "environment": "household", "options": {"a": ["\ud800"]}})
+    reply = await http.post("/v1/pools", content=body)
+    assert reply.status_code == 422
+    assert "half a character" in reply.json()["detail"]
+
+
 async def test_a_long_list_of_bad_rows_ends_with_a_count(http: httpx.AsyncClient) -> None:
     body = {"name": "bad", "environment": "household", "tasks": [{"params": {}}] * 130}
     reply = await http.post("/v1/pools", json=body)

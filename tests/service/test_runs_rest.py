@@ -15,7 +15,7 @@ from sqlalchemy.exc import StatementError
 
 from services.trainer.app import create_app
 from services.trainer.runs.run_store import RunStore
-from services.trainer.runs.runs import Runs
+from services.trainer.runs.runs import MAX_CONFIG, Runs
 from tests.service.fake_ring import CONFIG, Ring, ring_of
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
@@ -184,6 +184,38 @@ async def test_an_impossible_run_is_refused_and_not_stored(
     assert words in found["detail"]
     assert any(words in sentence for sentence in found["problems"])
     assert await door.client.runs() == []
+
+
+def options(value: Any) -> dict[str, Any]:
+    return {"env_adapter": {"options": {"wording": value}}}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"config": options("\ud800")}, "half a character"),
+        ({"name": "\udfff"}, "unable to parse raw data as a unicode string"),
+        ({"config": options(json.loads('{"a":' * 70 + "1" + "}" * 70))}, "deeper than 64 levels"),
+        ({"config": options("x" * MAX_CONFIG)}, "characters of JSON, at most"),
+        ({"config": {"models": {"acts": {"path": "/models/\x00"}}}}, "a character 0"),
+        ({"name": "n" * 201}, "at most 200 characters"),
+        ({"config": {"run": {"name": "n" * 201}}}, "at most 200 characters"),
+    ],
+)
+async def test_what_could_not_be_shown_again_is_not_stored_and_the_list_of_runs_stays_readable(
+    door: Door, body: dict[str, Any], words: str
+) -> None:
+    given = json.dumps({"pool": "kitchen", **body})
+    reply = await door.http.post("/v1/runs", content=given, headers={"content-type": "application/json"})  # fmt: skip
+    assert reply.status_code == 422
+    assert words in reply.json()["detail"]
+    assert await door.client.runs() == []
+
+
+async def test_text_in_a_config_may_look_like_what_is_refused(door: Door) -> None:
+    reply = await door.http.post("/v1/runs", json={"pool": "kitchen", "config": options("\\u0000 \\ud800")})  # fmt: skip
+    assert reply.status_code == 201
+    assert (await door.client.runs())[0].config["env_adapter"]["options"] == {"wording": "\\u0000 \\ud800"}  # fmt: skip
 
 
 async def test_a_run_on_an_unknown_pool_is_refused(door: Door) -> None:

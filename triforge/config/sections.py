@@ -20,7 +20,7 @@ from triforge.messages import ControllerName, Params, Sampling
 class RunSection(Section):
     """What is run and for how long."""
 
-    name: str = Field(default="run", description="Name shown to people.")
+    name: str = Field(default="run", max_length=200, description="Name shown to people.")
     seed: int = Field(
         default=1, ge=0, le=2**32 - 1, description="Seed of everything that is drawn."
     )

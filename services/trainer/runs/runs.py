@@ -3,34 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import Field
 
+from services.doors.text import demand_keepable
 from services.trainer.runs.publish import WeightsDoor
 from services.trainer.runs.reporting import demand_packages
 from services.trainer.runs.rollback import Rollbacks
 from services.trainer.runs.run_store import ENDED, RunStore
 from triforge.access.callers import caller
 from triforge.config import Settings, merge, parse, read_document
-from triforge.errors import ConfigError, ConflictError
+from triforge.errors import ConfigError, ConflictError, InputError
 from triforge.messages import Event, Message, PoolState, RunPage, RunState, RunStep, TrainedRole
 from triforge.queues import EVENTS_STREAM, Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers
 from triforge.store.step_tables import steps_jsonl, steps_parquet
 
+MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
 
 class RunRequest(Message):
     """Body of `POST /v1/runs`. `config` is laid over the deployment's own document."""
 
     pool: Annotated[str, Field(min_length=1, description="Id or name of the task pool.")]
-    name: str = ""
+    name: Annotated[str, Field(max_length=200)] = ""
     config: dict[str, Any] = Field(default_factory=dict)
+
+
+def _demand_kept(config: dict[str, Any]) -> None:
+    """Pass a config that every reader of the run's row can take, page by page and in every answer."""
+    demand_keepable(config, "config")
+    text = json.dumps(config)
+    if len(text) > MAX_CONFIG:
+        raise InputError(f"config: given {len(text)} characters of JSON, at most {MAX_CONFIG}")
+    if _NUL.search(text):
+        raise InputError(
+            "config: holds a character 0, which no path, no name and no database takes"
+        )
 
 
 class PoolDoor(Protocol):
@@ -87,9 +105,11 @@ class Runs:
 
         Raises:
             ConfigError: the config is impossible.
+            InputError: it cannot be kept.
             NotFoundError: there is no such pool for the caller.
             QuotaError: the tenant may have no further unfinished run.
         """
+        _demand_kept(request.config)
         base = read_document(self._settings.config) if self._settings.config else {}
         named = {"run": {"name": request.name}} if request.name else {}
         parse(merge(merge(base, request.config), named))  # before anybody is asked for the pool
