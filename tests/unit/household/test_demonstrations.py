@@ -9,7 +9,6 @@ import pytest
 from services.env_adapter.environments.household.demonstrations import (
     Demonstration,
     demonstrations,
-    judge_examples,
 )
 from services.env_adapter.environments.household.family import FAMILY
 from services.env_adapter.environments.household.wording import vocabulary
@@ -108,19 +107,3 @@ def test_random_presses_include_inadmissible_commands() -> None:
     for demonstration in only:
         observations = [m["content"] for m in demonstration.messages if m["role"] == "user"]
         assert set(observations[1:]) == {"fail"}
-
-
-def test_judge_examples_cut_the_chat_at_the_step_and_flip_at_their_rate() -> None:
-    games = shown(random_rate=0.3)
-    honest = list(judge_examples(games, seed=0))
-    assert len(honest) == sum(len(d.labels) for d in games)
-    assert all(example.label == example.truth for example in honest)
-    for step, example in enumerate(honest[: len(games[0].labels)]):
-        assert example.step == step
-        assert example.messages == games[0].messages[: 2 * step + 1]
-        assert example.response == games[0].messages[2 * step + 1]["content"]
-        assert example.next_observation == games[0].messages[2 * step + 2]["content"]
-        assert example.truth == games[0].labels[step]
-    flipped = list(judge_examples(games, seed=0, flip_rate=0.2))
-    share = sum(example.label != example.truth for example in flipped) / len(flipped)
-    assert 0.15 < share < 0.25

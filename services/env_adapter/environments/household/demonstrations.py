@@ -1,4 +1,4 @@
-"""Supervised warm starts: careless demonstrations for the policy, labelled steps for the judge.
+"""Supervised warm starts: careless demonstrations, whose labelled steps serve the judge.
 
 The demonstrator is careless in a systematic way: in some episodes it forgets to clean, heat or cool and carries the
 object to the goal as it is; at some steps it gives a random command. Every text is exactly what the environment says.
@@ -50,22 +50,6 @@ class Demonstration:
     forgetful: bool
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeExample:
-    """One step to judge: the chat up to and including the observation before it, the response, what followed.
-
-    `label` is what the judge is to learn (flipped where `label != truth`), `truth` the environment's label.
-    """
-
-    instruction: str
-    messages: tuple[dict[str, str], ...]
-    response: str
-    next_observation: str
-    label: Label
-    truth: Label
-    step: int
-
-
 def demonstrations(
     tasks: Iterable[Task | Params],
     *,
@@ -98,28 +82,6 @@ def demonstrations(
         params = task.params if isinstance(task, Task) else task
         rng = Random(f"demonstration {seed} {index}")  # noqa: S311
         yield _demonstrate(params, play, rng, (random_rate, forget_rate, inadmissible_share))
-
-
-def judge_examples(
-    shown: Iterable[Demonstration], *, seed: int, flip_rate: float = 0.0
-) -> Iterator[JudgeExample]:
-    """Every step of every demonstration, its label flipped with probability `flip_rate`."""
-    rng = Random(f"judge {seed}")  # noqa: S311
-    for demonstration in shown:
-        chat = demonstration.messages
-        first = 1 if chat[0]["role"] == "system" else 0
-        for step, truth in enumerate(demonstration.labels):
-            at = first + 2 * step + 1
-            flipped: Label = -1 if truth == 1 else 1
-            yield JudgeExample(
-                instruction=demonstration.instruction,
-                messages=chat[:at],
-                response=chat[at]["content"],
-                next_observation=chat[at + 1]["content"],
-                label=flipped if rng.random() < flip_rate else truth,
-                truth=truth,
-                step=step,
-            )
 
 
 def _demonstrate(
