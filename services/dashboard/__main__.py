@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Serve the pages."""
+    _parser().parse_args(arguments)
     import uvicorn
 
     from services.dashboard.app import create_app
@@ -41,5 +44,13 @@ def main() -> int:
     return 0
 
 
+def _parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog="python -m services.dashboard",
+        description="Serve the pages that people look at, until SIGTERM.",
+        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/configuration.md.",
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

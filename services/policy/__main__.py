@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -103,8 +104,9 @@ def build_pool(settings: Settings) -> Pool:
     )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Serve until told to stop."""
+    _parser().parse_args(arguments)
     begin("policy", os.environ.get("TRIFORGE_ROLE") or "acts")
     try:
         settings = Settings.from_env()
@@ -141,5 +143,13 @@ def main() -> int:
     return 0
 
 
+def _parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog="python -m services.policy",
+        description="Serve one model role over REST, in front of its engines, until SIGTERM.",
+        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/configuration.md.",
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

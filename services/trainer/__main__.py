@@ -143,6 +143,10 @@ def learner(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _api_options() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog="python -m services.trainer api", description=api.__doc__)
+
+
 def _learner_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m services.trainer learner", description=learner.__doc__
@@ -168,6 +172,7 @@ def main(arguments: Sequence[str]) -> int:
     given = [*rest, *arguments[1:]]
     try:
         if known.command == "api":
+            _api_options().parse_args(given)
             return api()
         if known.command == "learner":
             return learner(given)
