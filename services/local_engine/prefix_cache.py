@@ -7,6 +7,8 @@ it is worthless once the weights change, so it is then emptied.
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 import torch
 from torch import Tensor
 
@@ -162,6 +164,7 @@ class PrefixCaches:
         self.budget = budget
         self._plain = PrefixCache(budget)
         self._adapted: dict[Adapter, PrefixCache] = {}
+        self._gone: WeakSet[Adapter] = WeakSet()  # unloaded; requests may still use them
 
     @property
     def tokens(self) -> int:
@@ -169,9 +172,11 @@ class PrefixCaches:
         return self._plain.tokens + sum(c.tokens for c in self._adapted.values())
 
     def of(self, adapter: Adapter | None) -> PrefixCache:
-        """The cache of an adapter, or of none."""
+        """The cache of an adapter, or of none; one that keeps nothing of an adapter that was unloaded."""
         if adapter is None:
             return self._plain
+        if adapter in self._gone:
+            return PrefixCache(0)
         return self._adapted.setdefault(adapter, PrefixCache(self.budget))
 
     def clear(self) -> None:
@@ -180,5 +185,6 @@ class PrefixCaches:
         self._adapted.clear()
 
     def forget(self, adapter: Adapter) -> None:
-        """Forget what an adapter left."""
+        """Forget what an adapter left, and what requests that still use it would leave."""
+        self._gone.add(adapter)
         self._adapted.pop(adapter, None)
