@@ -8,6 +8,8 @@ import time
 import redis
 
 from tests.service.test_rollout_worker import group
+from triforge.config import Settings
+from triforge.doctor.stores import broker
 from triforge.queues import ROLLOUT_QUEUE, Wire
 from triforge.queues.names import SENT_AT
 
@@ -24,6 +26,15 @@ async def test_the_age_of_a_queue_is_that_of_its_oldest_errand(wire: Wire, redis
         message["headers"][SENT_AT] -= 3600
         client.lset(ROLLOUT_QUEUE, -1, json.dumps(message))
     assert 3600 <= await wire.oldest_s(ROLLOUT_QUEUE) < 3600 + 600
+    found = [f for f in await broker(Settings(redis_url=redis_url)) if f.state != "ok"]
+    assert [(f.check, f.state) for f in found] == [("queue rollout", "warning")]
+    assert found[0].said.startswith("2 errands wait, the oldest for 6")
+    assert "start rollout workers" in found[0].mend
+
+
+async def test_errands_that_have_just_come_are_no_fault(wire: Wire, redis_url: str) -> None:
+    await wire.send_rollout(group())
+    assert {f.state for f in await broker(Settings(redis_url=redis_url))} == {"ok"}
 
 
 async def test_what_others_put_into_a_queue_has_no_age(wire: Wire, redis_url: str) -> None:

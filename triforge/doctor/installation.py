@@ -30,7 +30,7 @@ async def examine(
         config: before a start, the document; None looks at a deployment that runs.
         document: where `config` was read from.
     """
-    found = [*disks(_folders(settings, state)), *sandbox()]
+    found = [*disks(_folders(settings, state, starts=config is not None)), *sandbox()]
     if config is not None and document is not None:
         layout, planned = _plan(config, settings, document, state)
         serves = layout is None or any(spec.name.startswith("engine-") for spec in layout.specs)
@@ -51,14 +51,17 @@ def _plan(
         layout = plan_layout(config, settings, config_path=document, state=state)
     except TriforgeError as error:
         return None, [
-            bad("start", error.detail, "mend this, or start with --auto-ports if a port is taken")
+            bad("start", error.detail, "change what it names; then ask again, there may be more")
         ]
     names = ", ".join(spec.name for spec in layout.specs)
     return layout, [ok("start", f"would start {names}; their ports are free")]
 
 
-def _folders(settings: Settings, state: Path) -> list[Path]:
-    named = [state]
+def _folders(settings: Settings, state: Path, *, starts: bool) -> list[Path]:
+    """Where files will lie: what the environment does not name, a start puts below `state`."""
+    named, given = [state], settings.model_fields_set
+    if starts and not {"artifacts_url", "database_url"} & given:
+        return named
     address, _, beside = settings.artifacts_url.partition("#")
     if "://" not in address:
         named.append(Path(settings.artifacts_url))

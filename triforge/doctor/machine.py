@@ -95,13 +95,14 @@ def disks(folders: Iterable[Path]) -> list[Finding]:
     for folder in folders:
         there = _existing(folder)
         usage = shutil.disk_usage(there)
-        found[(usage.total, there.stat().st_dev)] = disk(there, usage.free, usage.total)
+        found.setdefault((usage.total, there.stat().st_dev), disk(there, usage.free, usage.total))
     return list(found.values())
 
 
 def disk(folder: Path, free: int, total: int) -> Finding:
     """Whether `free` of `total` bytes are enough."""
-    said = f"{free / 2**30:.1f} of {total / 2**30:.0f} GiB free at {folder}"
+    unit, name = (2**30, "GiB") if total >= 10 * 2**30 else (2**20, "MiB")
+    said = f"{free / unit:.1f} of {total / unit:.0f} {name} free at {folder}"
     mend = "free some, or set TRIFORGE_ARTIFACTS_URL elsewhere; run.keep_checkpoints bounds what a run keeps"
     if free < min(_FULL * total, _FULL_BYTES):
         return bad("disk", said, mend)

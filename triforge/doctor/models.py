@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from triforge.config import RunConfig
@@ -34,14 +35,20 @@ def weights(what: str, folder: Path) -> Finding:
         f"point {what} at a whole model folder in the form of Hugging Face, readable by this user"
     )
     try:
+        with os.scandir(folder):  # it is there, and may be looked into
+            pass
         missing = [name for name in ("config.json", *_RENDERS) if not (folder / name).is_file()]
         if missing:
             return bad(f"weights of {what}", f"{folder}: lacks {', '.join(missing)}", mend)
         json.loads((folder / "config.json").read_bytes())
         tensors = read_folder(folder)
     except (OSError, ValueError, TriforgeError) as error:
-        said = error.detail if isinstance(error, TriforgeError) else str(error)
-        return bad(f"weights of {what}", f"{folder}: {said}", mend)
+        said = error.detail if isinstance(error, TriforgeError) else f"{folder}: {_why(error)}"
+        return bad(f"weights of {what}", said, mend)
     if not tensors:
         return bad(f"weights of {what}", f"{folder}: holds no safetensors file", mend)
     return ok(f"weights of {what}", f"{folder}: {len(tensors)} tensors")
+
+
+def _why(error: OSError | ValueError) -> str:
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)

@@ -55,12 +55,14 @@ def _bearer(key: str) -> dict[str, str]:
 async def _room(client: httpx.AsyncClient, name: str, settings: Settings) -> list[Finding]:
     base = str(getattr(settings, f"{name}_url")).partition("#")[0].rstrip("/")
     knob = f"TRIFORGE_{name.upper()}_URL"
+    asked = time.time()
     try:
         alive = await client.get(f"{base}/healthz")
+        told = time.time()  # whether it is ready may take it seconds to say
         ready = await client.get(f"{base}/readyz")
     except httpx.HTTPError as error:
         said = f"{base}: no answer ({type(error).__name__})"
-        return [bad(f"room {name}", said, f"start it, or set {knob}")]
+        return [bad(f"room {name}", said, _mend_silence(error, knob))]
     version = _object(alive).get("version")
     if alive.status_code == 404 or version is None:
         if name == "rewrites":  # any server that speaks OpenAI's dialect may stand there
@@ -78,11 +80,19 @@ async def _room(client: httpx.AsyncClient, name: str, settings: Settings) -> lis
         found.append(bad("version", said, "install the same version everywhere"))
     if "date" in alive.headers:
         theirs = parsedate_to_datetime(alive.headers["date"]).timestamp()
-        seen = clock(f"room {name}", theirs - time.time(), blur_s=_DATE_S)
+        seen = clock(
+            f"room {name}", theirs - (asked + told) / 2, blur_s=_DATE_S + (told - asked) / 2
+        )
         found += [seen] if seen.state != "ok" else []
     if name in ("acts", "judges") and ready.status_code == 200:
         found += await _served(client, name, base, settings.key.get_secret_value())
     return found
+
+
+def _mend_silence(error: httpx.HTTPError, knob: str) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return f"it hangs, or a firewall swallows what is sent: look at its log and restart it, or set {knob}"
+    return f"start it, or set {knob}"
 
 
 async def _served(client: httpx.AsyncClient, name: str, base: str, key: str) -> list[Finding]:
@@ -97,7 +107,10 @@ async def _served(client: httpx.AsyncClient, name: str, base: str, key: str) -> 
     seen = weights(f"room {name}", Path(folder))
     if seen.state == "ok" or (Path(folder) / "adapter_config.json").is_file():
         return []
-    mend = "mount the folder of the weights in the policy room, in its engines and in the learners, at the same place"
+    mend = (
+        "mount the folder of the weights in the policy room, in its engines, in the learners and here, at the same place; "
+        "if it is damaged, bring it back from the backup or take the model back with `triforge run rollback`"
+    )
     return [warning(seen.check, seen.said, mend)]
 
 
@@ -119,7 +132,7 @@ async def _engine(client: httpx.AsyncClient, url: str, settings: Settings) -> Fi
         reply = await client.get(f"{url}/model_info", headers=_bearer(key))
     except httpx.HTTPError as error:
         said = f"no answer ({type(error).__name__})"
-        return bad(check, said, "start it, or name the engines that run in TRIFORGE_ENGINES")
+        return bad(check, said, _mend_silence(error, "TRIFORGE_ENGINES to those that run"))
     if reply.status_code in (401, 403):
         return bad(check, "refuses the key", "set TRIFORGE_API_KEY to the engine's --api-key")
     if reply.status_code != 200:

@@ -6,17 +6,17 @@ import time
 
 from triforge.config import Settings
 from triforge.doctor.findings import Finding, bad, ok, warning
-from triforge.errors import TriforgeError
-from triforge.queues import Wire
+from triforge.errors import TriforgeError, UnavailableError
+from triforge.queues import QUEUES, Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database
 
+_LONG_S = 300.0
 _SKEW_S, _FAR_S = 5.0, 60.0  # leases last about ten seconds, records are ordered by the clock
 
 
 def database(url: str) -> list[Finding]:
     """Whether the database answers and has this version's schema; blocking, changes nothing."""
-    mend = "start it, or set TRIFORGE_DATABASE_URL"
     try:
         store = Database(url)
         try:
@@ -24,6 +24,9 @@ def database(url: str) -> list[Finding]:
         finally:
             store.close()
     except TriforgeError as error:
+        mend = "set TRIFORGE_DATABASE_URL to one that this version can use"
+        if isinstance(error, UnavailableError):
+            mend = "start it, or set TRIFORGE_DATABASE_URL"
         return [bad("database", error.detail, mend)]
     if revision is None:
         return [ok("database", "is empty; the first room that starts fills it")]
@@ -49,13 +52,27 @@ async def broker(settings: Settings) -> list[Finding]:
     try:
         before = time.time()
         theirs = await wire.clock()
-        skew = theirs - (before + time.time()) / 2
+        after = time.time()
+        waiting = [found for queue in QUEUES for found in await _queue(wire, queue)]
     except TriforgeError as error:
         mend = "start Valkey or Redis, or set TRIFORGE_REDIS_URL (redis://:password@host:port/0)"
         return [bad("redis", error.detail, mend)]
     finally:
         await wire.close()
-    return [ok("redis", "answers"), clock("redis", skew)]
+    seen = clock("redis", theirs - (before + after) / 2, blur_s=(after - before) / 2)
+    return [ok("redis", "answers"), seen, *waiting]
+
+
+async def _queue(wire: Wire, queue: str) -> list[Finding]:
+    """An errand that waits for long; a queue that gets on is not worth a line."""
+    oldest_s = await wire.oldest_s(queue)
+    if oldest_s < _LONG_S:
+        return []
+    said = f"{await wire.depth(queue)} errands wait, the oldest for {oldest_s / 60:.0f} minutes"
+    mend = (
+        f"start {queue} workers, or more of them; the log of one that runs says what it waits for"
+    )
+    return [warning(f"queue {queue}", said, mend)]
 
 
 def clock(whose: str, skew_s: float, *, blur_s: float = 0.0) -> Finding:

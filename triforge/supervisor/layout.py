@@ -208,13 +208,18 @@ def _model_processes(
 
 
 def _local_engine(role: Role, path: str, port: int, env: Mapping[str, str]) -> ProcessSpec:
+    known = (
+        "API_KEY",
+        "ADMIN_API_KEY",
+    )  # the room in front shows them, so the engine asks for them
+    keys = {f"LOCAL_ENGINE_{k}": env[f"TRIFORGE_{k}"] for k in known if f"TRIFORGE_{k}" in env}
     return ProcessSpec(
         name=f"engine-{role}",
         command=_python(
             "services.local_engine", "--model-path", path, "--port", str(port), "--served-model-name", role,
             "--weight-version", "0", "--log-level", "warning",
         ),
-        env=env,
+        env={**env, **keys},
         ready_url=f"http://127.0.0.1:{port}/ready",
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from tests.unit.cli.conftest import Rooms, Triforge
 from triforge import __version__
 from triforge.config import RunConfig, Settings, parse
+from triforge.doctor import examine
 from triforge.doctor.findings import Finding
 from triforge.doctor.machine import disk, extras, packages, sandbox
 from triforge.doctor.models import weights
@@ -114,7 +115,19 @@ def test_a_disk_that_is_nearly_full(tmp_path: Path, free: float, state: str) -> 
 
 
 def test_a_small_disk_is_judged_by_its_share(tmp_path: Path) -> None:
-    assert disk(tmp_path, GIB // 2, 2 * GIB).state == "ok"
+    found = disk(tmp_path, GIB // 2, 2 * GIB)
+    assert (found.state, found.said) == ("ok", f"512.0 of 2048 MiB free at {tmp_path}")
+
+
+async def test_before_a_start_the_disk_of_the_state_is_looked_at_and_not_that_of_defaults(
+    tmp_path: Path,
+) -> None:
+    found = await examine(
+        Settings(), state=tmp_path / "state", config=RunConfig(), document=tmp_path / "run.toml"
+    )
+    disks = [finding.said for finding in found if finding.check == "disk"]
+    assert len(disks) == 1
+    assert disks[0].endswith(f"free at {tmp_path}")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +141,21 @@ async def test_a_room_whose_clock_is_wrong(rooms: Rooms) -> None:
     alive(rooms)
     rooms.date = formatdate(1_000_000_000, usegmt=True)
     assert ("clock", "bad") in faults(await ask(at(rooms.url)))
+
+
+async def test_a_room_that_takes_long_to_say_whether_it_is_ready_keeps_our_time(
+    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive(rooms)
+
+    def now() -> float:
+        """Ten seconds pass with each question whether the room is ready."""
+        return 1_000_000_000.0 + 10 * sum(what == "GET /readyz" for what, _ in rooms.asked)
+
+    rooms.date = formatdate(now(), usegmt=True)
+    monkeypatch.setattr("triforge.doctor.rooms.ROOMS", ("reward",))
+    monkeypatch.setattr("triforge.doctor.rooms.time.time", now)
+    assert faults(await ask(at(rooms.url))) == []
 
 
 def test_a_missing_extra() -> None:
@@ -176,6 +204,7 @@ def test_weights_that_cannot_be_read(tmp_path: Path, damage: str) -> None:
     found = weights("models.acts.path", folder)
     assert (found.state, found.check) == ("bad", "weights of models.acts.path")
     assert "models.acts.path" in found.mend
+    assert found.said.count(str(folder)) == 1
 
 
 async def test_weights_that_serve_but_cannot_be_read_here(rooms: Rooms, tmp_path: Path) -> None:

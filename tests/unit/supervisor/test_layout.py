@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from triforge.config import Settings, parse
 from triforge.errors import ConfigError
 from triforge.supervisor.layout import Layout, plan_layout
 
 
-def planned(tmp_path: Path, environ: dict[str, str], **sections: Any) -> Layout:
+def planned(
+    tmp_path: Path, environ: dict[str, str], settings: Settings | None = None, **sections: Any
+) -> Layout:
     """The layout of a config whose acting and judging models are one folder."""
     folder = tmp_path / "model"
     folder.mkdir()
@@ -20,7 +23,7 @@ def planned(tmp_path: Path, environ: dict[str, str], **sections: Any) -> Layout:
     model = {"path": str(folder)}
     config = parse({"models": {"acts": model, "judges": model}, **sections})
     return plan_layout(
-        config, Settings(), config_path=tmp_path / "run.toml", state=tmp_path / "state",
+        config, settings or Settings(), config_path=tmp_path / "run.toml", state=tmp_path / "state",
         auto_ports=True, environ=environ,
     )  # fmt: skip
 
@@ -42,3 +45,17 @@ def test_no_rewriting_model_is_started_when_it_is_elsewhere_or_not_wanted(
     assert "policy-judges" in names
     assert "policy-rewrites" not in names
     assert ("adapt-worker" in names) == (controller == "llm_rewrite")
+
+
+def test_engines_ask_for_the_keys_that_their_rooms_show(tmp_path: Path) -> None:
+    settings = Settings(api_key=SecretStr("user"), admin_api_key=SecretStr("admin"))
+    layout = planned(tmp_path, {}, settings, adaptation={"controller": "none"})
+    (engine,) = [spec for spec in layout.specs if spec.name == "engine-acts"]
+    assert engine.env["LOCAL_ENGINE_API_KEY"] == "user"
+    assert engine.env["LOCAL_ENGINE_ADMIN_API_KEY"] == "admin"
+
+
+def test_engines_of_a_deployment_without_keys_ask_for_none(tmp_path: Path) -> None:
+    layout = planned(tmp_path, {}, adaptation={"controller": "none"})
+    (engine,) = [spec for spec in layout.specs if spec.name == "engine-acts"]
+    assert not [name for name in engine.env if name.startswith("LOCAL_ENGINE_")]
