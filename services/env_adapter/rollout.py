@@ -160,11 +160,16 @@ class RolloutWorker:
     async def _ended(self, group: GroupTask, trajectory: Trajectory) -> Trajectory:
         """Store a trajectory and have it judged at once; returns the stored one if another worker was first."""
         _count(trajectory)
-        if not await self._insist(lambda: self._wire.put_trajectory(trajectory)):
-            first = await self._insist(lambda: self._wire.trajectory(trajectory.id))
-            trajectory = first or trajectory
-        await self._send_judge(group, trajectory)
-        return trajectory
+        if _is_judged(group, trajectory):
+            task = judge_task(group, trajectory.index)
+            new = await self._insist(lambda: self._wire.hand_on(trajectory, task))
+        else:
+            new = await self._insist(lambda: self._wire.put_trajectory(trajectory))
+        if new:
+            return trajectory
+        first = await self._insist(lambda: self._wire.trajectory(trajectory.id)) or trajectory
+        await self._send_judge(group, first)
+        return first
 
     async def _send_missing(self, played: TrajectoryGroup) -> None:
         await self._send_tests(played)
@@ -194,7 +199,7 @@ class RolloutWorker:
         await self._insist(lambda: self._wire.send_unit_tests(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
-        if group.votes == 0 or group.reward_kind != "votes" or not trajectory.measured:
+        if not _is_judged(group, trajectory):
             return
         task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):
@@ -202,6 +207,10 @@ class RolloutWorker:
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         return await patiently(call, patience_s=self._patience_s)
+
+
+def _is_judged(group: GroupTask, trajectory: Trajectory) -> bool:
+    return group.votes > 0 and group.reward_kind == "votes" and trajectory.measured
 
 
 def _count(trajectory: Trajectory) -> None:

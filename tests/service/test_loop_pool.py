@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -150,3 +151,16 @@ async def test_a_worker_that_is_told_to_stop_ends_what_it_has_begun(
         await until(begun.is_set)
         threading.Timer(0.2, serving.loop.loop.call_soon_threadsafe, [free.set]).start()
     assert ended == [group()]
+
+
+def test_threads_of_a_worker_take_turns_more_often_than_those_of_others(redis_url: str) -> None:
+    async def play(_: GroupTask) -> None:
+        return
+
+    usual = 0.005  # Python's own
+    sys.setswitchinterval(usual)
+    try:
+        with Serving(redis_url, play):
+            assert sys.getswitchinterval() < usual / 10
+    finally:
+        sys.setswitchinterval(usual)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.service.test_queues import put
 from tests.unit.trainer.played import group_task, judged
-from triforge.errors import StorageError
+from triforge.errors import StorageError, UnavailableError
 from triforge.messages import JudgeTask, Sampling
-from triforge.queues import JUDGED_STREAM, Wire
+from triforge.queues import JUDGE_QUEUE, JUDGED_STREAM, Wire
+from triforge.queues.connection import PAYLOAD_TTL_S
 from triforge.queues.scripts import ACQUIRE, TAKE
 
 
@@ -100,3 +103,29 @@ async def test_what_many_ask_at_once_travels_together_and_a_refusal_is_one_s_own
     assert isinstance(found[1], StorageError)
     assert "WRONGTYPE" in found[1].detail
     assert reads <= 3, "two trips at most, and our own question"
+
+
+async def test_a_trajectory_is_handed_on_with_its_errand_or_not_at_all(
+    wire: Wire, raw: Any
+) -> None:
+    group = judged(group_task(), [1, -1], [[[1, 1]], [[-1, 1]]])
+    first, other = group.played.trajectories
+    assert await wire.hand_on(first, judge_task())
+    assert await wire.trajectory("g-00") == first
+    assert await wire.depth(JUDGE_QUEUE) == 1
+    late = other.model_copy(update={"id": "g-00"})
+    assert not await wire.hand_on(late, judge_task())
+    assert await wire.trajectory("g-00") == first
+    assert await wire.depth(JUDGE_QUEUE) == 1
+    assert 0 < await raw.ttl("tf:trajectory:g-00") <= PAYLOAD_TTL_S
+
+
+async def test_an_errand_that_cannot_be_sent_now_may_be_sent_later(wire: Wire, raw: Any) -> None:
+    group = judged(group_task(), [1, -1], [[[1, 1]], [[-1, 1]]])
+    await raw.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(UnavailableError, match="does not take errands"):
+            await wire.hand_on(group.played.trajectories[0], judge_task())
+    finally:
+        await raw.config_set("maxmemory", 0)
+    assert await wire.hand_on(group.played.trajectories[0], judge_task())

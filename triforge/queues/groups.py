@@ -44,7 +44,7 @@ class Groups(Connection):
 
     async def trajectories(self, trajectory_ids: Sequence[str]) -> list[Trajectory | None]:
         """Finished trajectories, None for those that are not there."""
-        texts = await self._call(self._redis.mget([f"tf:trajectory:{t}" for t in trajectory_ids]))
+        texts = await self._ask("MGET", *(f"tf:trajectory:{t}" for t in trajectory_ids))
         return [None if text is None else Trajectory.model_validate_json(text) for text in texts]
 
     async def put_group(self, group: TrajectoryGroup) -> bool:
@@ -80,7 +80,7 @@ class Groups(Connection):
 
     async def voted(self, group_id: str) -> set[str]:
         """Ids of the group's trajectories that have votes, and `unit_tests_id` if it has tests."""
-        return set(await self._call(self._redis.hkeys(f"tf:votes:{group_id}")))
+        return set(await self._ask("HKEYS", f"tf:votes:{group_id}"))
 
     async def judged_group(self, group_id: str) -> JudgedGroup | None:
         """The group with its votes or tests if all that were asked for are there, else None."""

@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -24,6 +25,9 @@ from celery.concurrency.base import BasePool, apply_target
 _log = logging.getLogger(__name__)
 
 _THREADS: Final = 4  # for what has failed
+# Celery's thread takes messages with short trips to the server, and after each it needs the interpreter, which the loop's
+# thread holds for as long as it has work. Python has it wait for 5 ms at a time before it asks for its turn.
+_TURN_S: Final = 0.0002
 
 _FAILURE: ContextVar[Exception | None] = ContextVar("triforge_failure", default=None)
 
@@ -79,6 +83,10 @@ class LoopPool(BasePool):
         self._running: set[asyncio.Task[None]] = set()
         self._open = 0  # errands whose end Celery has not heard of
         self._changed = threading.Condition()
+
+    def on_start(self) -> None:
+        """Celery's thread and the loop's take turns more often than Python would have it."""
+        sys.setswitchinterval(_TURN_S)
 
     def on_apply(
         self,

@@ -44,6 +44,13 @@ return {'open', redis.call('get', KEYS[6])}
 
 How an errand begins: whether anybody still waits for it, its lease, and what is stored of it."""
 
+HAND_ON: Final = """
+if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'EX', ARGV[3]) then return 0 end
+redis.call('lpush', KEYS[2], ARGV[2])
+return 1
+"""
+"""KEYS trajectory, queue; ARGV its payload, the errand to judge it, seconds. 0: there was one already, and nothing is sent."""
+
 PUT_GROUP: Final = """
 if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'EX', ARGV[3]) then return 0 end
 redis.call('set', KEYS[2], ARGV[2], 'EX', ARGV[3])

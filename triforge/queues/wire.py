@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -35,7 +35,7 @@ from triforge.queues.names import (
     UNIT_TEST_TASK,
 )
 from triforge.queues.outcomes import Outcomes
-from triforge.queues.scripts import ACQUIRE, TAKE
+from triforge.queues.scripts import ACQUIRE, HAND_ON, TAKE
 from triforge.queues.sight import Sight
 from triforge.queues.streams import Streams
 from triforge.watching import tracing
@@ -78,11 +78,8 @@ class Wire(Groups, Streams, Sight):
     # ---- errands ----
 
     async def _send(self, task: str, message: Message) -> None:
-        queue, headers = QUEUE_OF[task], {SENT_AT: time.time(), **tracing.headers()}
-        try:
-            await self._ask("LPUSH", queue, errand(task, queue, message.model_dump_json(), headers))
-        except StorageError as error:  # full, or read only: that may pass
-            raise UnavailableError(f"the queue does not take errands ({error.detail})") from error
+        with _full_for_now():
+            await self._ask("LPUSH", QUEUE_OF[task], _errand(task, message))
 
     async def send_rollout(self, task: GroupTask) -> None:
         """Send a group to the rollout workers."""
@@ -91,6 +88,16 @@ class Wire(Groups, Streams, Sight):
     async def send_judge(self, task: JudgeTask) -> None:
         """Send a trajectory to the judge workers."""
         await self._send(JUDGE_TASK, task)
+
+    async def hand_on(self, trajectory: Trajectory, task: JudgeTask) -> bool:
+        """Store a finished trajectory and send it to the judge workers, both in one step.
+
+        False when one was stored already, which stays; nothing is sent then.
+        """
+        keys = (f"tf:trajectory:{trajectory.id}", QUEUE_OF[JUDGE_TASK])
+        arguments = (trajectory.model_dump_json(), _errand(JUDGE_TASK, task), PAYLOAD_TTL_S)
+        with _full_for_now():
+            return bool(await self._script(HAND_ON, keys, *arguments))
 
     async def send_unit_tests(self, task: UnitTestTask) -> None:
         """Send a played group to the judge workers for tests."""
@@ -222,6 +229,20 @@ class Wire(Groups, Streams, Sight):
     async def is_ended(self, run_id: str) -> bool:
         """Whether nobody waits for this run's errands any more."""
         return bool(await self._call(self._redis.exists(f"tf:ended:{run_id}")))
+
+
+def _errand(task: str, message: Message) -> str:
+    headers = {SENT_AT: time.time(), **tracing.headers()}
+    return errand(task, QUEUE_OF[task], message.model_dump_json(), headers)
+
+
+@contextlib.contextmanager
+def _full_for_now() -> Iterator[None]:
+    """A server that is full or read only may not be so for long."""
+    try:
+        yield
+    except StorageError as error:
+        raise UnavailableError(f"the queue does not take errands ({error.detail})") from error
 
 
 async def end_task(task: asyncio.Task[None]) -> None:

@@ -1,0 +1,35 @@
+"""Commands that travel together against a real Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis.asyncio as aioredis
+
+from triforge.queues import Wire
+from triforge.queues.convoy import packed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("GET", "key"),
+        ("SET", "key", "\u00fc \u4e2d \r\n $3", "EX", 604_800),
+        ("EVAL", "return 1", 1, "key", b"\x00\xff", -1, ""),
+    ],
+)
+def test_a_command_is_written_as_the_client_writes_it(command: tuple[Any, ...]) -> None:
+    assert packed(command) == b"".join(aioredis.Connection().pack_command(*command))
+
+
+async def test_a_command_that_cannot_be_written_fails_whoever_asked_and_nobody_else(
+    wire: Wire,
+) -> None:
+    good, bad = await asyncio.gather(
+        wire._ask("SET", "key", "value"), wire._ask("SET", "key", "\ud800"), return_exceptions=True
+    )
+    assert good is True
+    assert isinstance(bad, UnicodeEncodeError)
+    assert await wire._ask("GET", "key") == "value"
