@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 _IDLE_S = 0.5  # how often an idle conductor looks for a run
 _CHECK_S = 0.25  # how often a step that waits looks whether it was asked to stop
+# What the log says of a step; `GET /v1/runs/{id}/steps` says everything.
+_TOLD = ("success", "eval/greedy", "judge/outcome", "infrastructure_failures", "retries", "resent")
 _RETRY_S = 2.0  # pause after a service was unavailable; the run goes on when it is back
 
 
@@ -115,6 +117,7 @@ class Conductor:
             if self._said is None or self._said[0] != run.id:
                 await parts.emit("run", run.id, status=run.status, step=run.step)
                 self._said = (run.id, "")
+                log.info("the run goes on after step %d of %d", max(run.step, 0), run.steps)
             config = parse(run.config)
             await self._tell_of(run, config)
             PROGRESS.set_to_current_time()
@@ -146,6 +149,7 @@ class Conductor:
             await self._parts.wire.end_run(run.id)
         await asyncio.to_thread(self._parts.store.set_status, run.id, status, reason)
         ENDED_RUNS.labels(status).inc()
+        log.info("the run is %s%s", status, f": {reason}" if reason else "")
 
     async def _tell_of(self, run: RunState, config: RunConfig) -> None:
         """Have the run's dashboards; those of a run that waits for a service stay open."""
@@ -223,6 +227,9 @@ class Conductor:
         await asyncio.to_thread(self._parts.store.commit_step, record, notes)
         STEPS.show(record, run.pool_id)
         PROGRESS.set_to_current_time()
+        with about(step=step, **names_of(versions)):
+            told = [f"{name} {measures[name]:.4g}" for name in _TOLD if name in measures]
+            log.info("step %d is committed: %s", step, ", ".join(told))
         await self._told[1].update()
         await self._parts.emit("step", run.id, step=step, metrics=measures, versions=dict(versions))
 
