@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from triforge.errors import InputError, QuotaError
 from triforge.store.database import Database
-from triforge.store.tables import PoolRow, RunRow, TaskRow, TenantRow
+from triforge.store.tables import AuditRow, PoolRow, RunRow, TaskRow, TenantRow
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _UNFINISHED: Final = ("queued", "running", "stopping")
@@ -81,8 +81,13 @@ class TenantStore:
                 _tenant(row) for row in session.scalars(select(TenantRow).order_by(TenantRow.name))
             ]
 
-    def set(self, tenant: str, **bounds: int | None) -> Tenant:
+    def set(self, tenant: str, *, by: str = "", **bounds: int | None) -> Tenant:
         """Make a tenant if there is none, and set some of its bounds; -1 takes a bound away.
+
+        Args:
+            tenant: its name.
+            by: who does it, for the record.
+            bounds: those of `BOUNDS` that change; None leaves one as it is.
 
         Raises:
             InputError: the name or a bound is impossible.
@@ -92,10 +97,19 @@ class TenantStore:
             if value is not None and not -1 <= value < 2**31:
                 raise InputError(f"{name}: given {value}, expected 0 or more, or -1 for no bound")
         with self._database.write() as session:
-            row = hold_tenant(session, tenant, now=self._clock())
-            for name, value in bounds.items():
-                if value is not None:
-                    setattr(row, name, None if value < 0 else value)
+            now = self._clock()
+            row = hold_tenant(session, tenant, now=now)
+            wanted = {name: value for name, value in bounds.items() if value is not None}
+            before = {name: getattr(row, name) for name in wanted}
+            for name, value in wanted.items():
+                setattr(row, name, None if value < 0 else value)
+            after = {name: getattr(row, name) for name in wanted}
+            session.add(
+                AuditRow(
+                    at=now, by=by, action="tenant.set", subject=tenant, pool_id=None, reason="",
+                    detail={"before": before, "after": after}, tenant=tenant, room="triforge tenant",
+                )
+            )  # fmt: skip
             return _tenant(row)
 
 

@@ -30,7 +30,12 @@ def restore(folder: FolderArgument, state: StateOption = STATE) -> None:
     """Put a backup back where it was taken; the deployment must not run, and nothing may stand there."""
     found = _places(state)
     about = put_back(
-        folder, found.database_url, found.artifacts_url, lock=state / LOCK, in_flight=state / BROKER
+        folder,
+        found.database_url,
+        found.artifacts_url,
+        lock=state / LOCK,
+        in_flight=state / BROKER,
+        by=os.environ.get("USER", ""),
     )
     console.print(f"restored {folder}: {_told(about)}", highlight=False, soft_wrap=True)
 

@@ -110,6 +110,7 @@ def tenant_set(
     with _database(state) as database:
         TenantStore(database).set(
             name,
+            by=_by(),
             max_pools=max_pools,
             max_tasks=max_tasks,
             max_runs=max_runs,

@@ -75,7 +75,13 @@ def back_up(database_url: str, artifacts_url: str, target: Path) -> dict[str, An
 
 
 def restore(
-    source: Path, database_url: str, artifacts_url: str, *, lock: Path, in_flight: Path
+    source: Path,
+    database_url: str,
+    artifacts_url: str,
+    *,
+    lock: Path,
+    in_flight: Path,
+    by: str = "",
 ) -> dict[str, Any]:
     """Put a backup back where it was taken; nothing may stand there. Returns what its `backup.json` says.
 
@@ -85,6 +91,7 @@ def restore(
         artifacts_url: where the artifacts were.
         lock: file that a deployment holds locked while it runs there.
         in_flight: folder in which the deployment's own Valkey keeps what is in flight.
+        by: who does it, for the record.
 
     Raises:
         InputError: the folder is no backup, or something stands where it would go.
@@ -123,10 +130,29 @@ def restore(
             _forget_unnamed(source / DATABASE, root)
             aside = database.with_name(f".{database.name}.part")
             shutil.copyfile(source / DATABASE, aside)
+            _note_restore(aside, source, by)
             aside.rename(database)  # last: a deployment that finds it finds the files as well
         except OSError as error:
             raise storage_error("restore", str(source), error) from error
     return about
+
+
+def _note_restore(database: Path, source: Path, by: str) -> None:
+    """Put it on record that everything was put back; whatever was on record since the backup is not there any more."""
+    row = {
+        "at": time.time(), "by": by, "action": "restore", "subject": str(source)[:300], "reason": "", "detail": "{}",
+        "tenant": "operator", "room": "triforge restore",
+    }  # fmt: skip
+    with closing(sqlite3.connect(database)) as link, link:
+        there = {
+            column[1] for column in link.execute("PRAGMA table_info(audit)")
+        }  # an old schema has fewer
+        named = [name for name in row if name in there]
+        marks = ", ".join("?" * len(named))
+        link.execute(
+            f"INSERT INTO audit ({', '.join(named)}) VALUES ({marks})",  # noqa: S608 (names of our own)
+            [row[name] for name in named],
+        )
 
 
 def _places(database_url: str, artifacts_url: str) -> tuple[Path, Path]:

@@ -41,8 +41,10 @@ def test_a_key_says_its_id_and_no_two_are_alike(database: Database) -> None:
 def test_no_secret_lies_in_the_database(database: Database) -> None:
     _, whole = KeyStore(database).create("k", scope="read", tenant="default")
     with database.read() as session:
-        rows = session.execute(text("SELECT * FROM api_keys")).all()
-        rows += session.execute(text("SELECT * FROM audit")).all()
+        rows = [
+            *session.execute(text("SELECT * FROM api_keys")),
+            *session.execute(text("SELECT * FROM audit")),
+        ]
     assert whole.split("_", 2)[2] not in str(rows)
 
 
@@ -143,6 +145,21 @@ def test_a_bound_is_set_and_taken_away_and_the_others_stay(database: Database) -
     assert (found["blue"].max_runs, found["blue"].max_tasks) == (None, None)
     with pytest.raises(InputError, match="max_runs"):
         store.set("blue", max_runs=-2)
+
+
+def test_a_bound_that_is_changed_stands_on_record_with_what_it_was(database: Database) -> None:
+    store = TenantStore(database)
+    store.set("blue", by="dana", max_pools=3)
+    store.set("blue", by="dana", max_pools=-1, max_runs=2)
+    with database.read() as session:
+        rows = session.scalars(select(AuditRow).order_by(AuditRow.id)).all()
+    assert {(row.action, row.subject, row.by, row.tenant) for row in rows} == {
+        ("tenant.set", "blue", "dana", "blue")
+    }
+    assert [row.detail for row in rows] == [
+        {"before": {"max_pools": None}, "after": {"max_pools": 3}},
+        {"before": {"max_pools": 3, "max_runs": None}, "after": {"max_pools": None, "max_runs": 2}},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from triforge.errors import ConfigError, InputError, StorageError
 from triforge.store import backup
 from triforge.store.backup import back_up
 from triforge.store.database import open_database
 from triforge.store.manifests import write_manifest
-from triforge.store.tables import RunRow, WeightsRow
+from triforge.store.tables import AuditRow, RunRow, WeightsRow
 
 
 class Deployment:
@@ -70,6 +71,7 @@ class Deployment:
             artifacts or str(self.artifacts),
             lock=self.state / "up.lock",
             in_flight=self.state / "valkey",
+            by="dana",
         )
 
     def lose(self) -> None:
@@ -98,6 +100,16 @@ def test_what_was_lost_comes_back_as_it_was(deployment: Deployment, tmp_path: Pa
         run = session.get(RunRow, "r1")
         assert run is not None
         assert (run.step, run.policy_version) == (2, 3)
+
+
+def test_a_restore_stands_on_record(deployment: Deployment, tmp_path: Path) -> None:
+    deployment.back_up(tmp_path / "copy")
+    deployment.lose()
+    deployment.restore(tmp_path / "copy")
+    with open_database(deployment.url).read() as session:
+        (row,) = session.scalars(select(AuditRow).where(AuditRow.action == "restore"))
+    assert (row.by, row.subject, row.tenant) == ("dana", str(tmp_path / "copy"), "operator")
+    assert row.room == "triforge restore"
 
 
 def test_rows_that_are_written_while_it_is_copied_are_in_or_not(
