@@ -12,10 +12,25 @@ import torch
 from services.trainer.models.batches import Sequences
 from services.trainer.models.model import ScoringModel
 from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.models.tiny_vision import build_tiny_vision_model
+from tests.unit.trainer import sights
 from triforge.messages import TrainBatch, TrainRow
+from triforge.store.artifacts import ArtifactStore
 
 WORDS = ["go", "take", "put", "fridge", "shelf", "apple", "egg", "ok", "fail"]
 VERSION = 3  # weight version that the rows were sampled with
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    """An artifact store of the test's own."""
+    return ArtifactStore(str(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def seeing_folder(tmp_path: Path) -> Path:
+    """A tiny model that sees."""
+    return build_tiny_vision_model(tmp_path / "model", sights.WORDS, seed=2)
 
 
 @pytest.fixture(scope="session")

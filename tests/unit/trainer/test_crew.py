@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -56,11 +54,6 @@ SHOT = PlacedImage(
     start=0,
     end=1,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
-    return ArtifactStore(str(tmp_path))
 
 
 def row(*images: PlacedImage) -> TrainRow:

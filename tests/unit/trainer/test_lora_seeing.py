@@ -15,9 +15,8 @@ from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Learner
 from services.trainer.models.lora import AdaptedModel, LoraShape, merge
 from services.trainer.models.model import ScoringModel
-from services.trainer.models.tiny_vision import build_tiny_vision_model
 from services.trainer.objectives.step_data import StepData
-from tests.unit.trainer.test_seeing import PAD, WORDS, row
+from tests.unit.trainer.sights import PAD, row
 from triforge.messages import ImageRef, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
@@ -25,16 +24,6 @@ from triforge.testing.pictures import png
 
 SHAPE = LoraShape(rank=2, alpha=4)
 LEARNER = {"lora_rank": 2, "lora_alpha": 4, "learning_rate": 1e-2, "updates_per_step": 1}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
-    return ArtifactStore(str(tmp_path / "artifacts"))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return build_tiny_vision_model(tmp_path / "model", WORDS, seed=2)
 
 
 @pytest.fixture
@@ -49,10 +38,10 @@ def rows(store: ArtifactStore) -> list[TrainRow]:
     return found
 
 
-def batch(folder: Path, step: int = 1, **settings: Any) -> TrainBatch:
+def batch(seeing_folder: Path, step: int = 1, **settings: Any) -> TrainBatch:
     return TrainBatch(
         batch_id=str(step), run_id="run", role="acts", step=step, version=step - 1, uri="", num_rows=2,
-        num_tokens=0, settings={"model_path": str(folder), "learner": LEARNER, "loss": "reinforce",
+        num_tokens=0, settings={"model_path": str(seeing_folder), "learner": LEARNER, "loss": "reinforce",
                                 "off_policy": "decoupled", "off_policy_veto": None, **settings},
     )  # fmt: skip
 
@@ -64,17 +53,17 @@ def scores(model: ScoringModel, rows: list[TrainRow]) -> torch.Tensor:
 
 
 def test_an_adapter_learns_what_to_say_of_which_image_and_what_sees_is_left_alone(
-    folder: Path, store: ArtifactStore, rows: list[TrainRow]
+    seeing_folder: Path, store: ArtifactStore, rows: list[TrainRow]
 ) -> None:
-    learner = Learner.fresh(folder, shape=SHAPE, images=ImageStore(store))
+    learner = Learner.fresh(seeing_folder, shape=SHAPE, images=ImageStore(store))
     assert isinstance(learner.model, AdaptedModel)
     assert all(".language_model." in name for name in learner.model.parameters())
-    plain = ScoringModel.load(folder, images=ImageStore(store))
+    plain = ScoringModel.load(seeing_folder, images=ImageStore(store))
     before = scores(learner.model, rows)
     assert torch.equal(before, scores(plain, rows)), (
         "an adapter that was not trained changes nothing"
     )
-    metrics = [learner.train(batch(folder, n), rows).metrics for n in range(1, 7)]
+    metrics = [learner.train(batch(seeing_folder, n), rows).metrics for n in range(1, 7)]
     assert metrics[0]["kl_k1"] == 0.0, "the anchor sees the same images"
     assert metrics[-1]["kl_k3"] > 0.0
     gained = (scores(learner.model, rows) - before).view(2, 2).sum(1)
@@ -84,18 +73,18 @@ def test_an_adapter_learns_what_to_say_of_which_image_and_what_sees_is_left_alon
 
 
 def test_a_version_is_loaded_probed_and_merged_as_any_adapter(
-    folder: Path, store: ArtifactStore, rows: list[TrainRow], tmp_path: Path
+    seeing_folder: Path, store: ArtifactStore, rows: list[TrainRow], tmp_path: Path
 ) -> None:
-    learner = Learner.fresh(folder, shape=SHAPE, images=ImageStore(store))
-    told = batch(folder)
+    learner = Learner.fresh(seeing_folder, shape=SHAPE, images=ImageStore(store))
+    told = batch(seeing_folder)
     shelf = Shelf(store, "run", "acts")
     version = Path(shelf.publish(learner, told, learner.train(told, rows), keep=2).uri)
     probe = json.loads((version / "probe.json").read_text())
     assert PAD not in probe["ids"], "an engine is asked without pixels"
     assert len(probe["logprobs"]) == len(probe["ids"]) - 1 > 0
-    check_fits(check_adapter(version, digest="", depth="contents"), read_weights(folder))
+    check_fits(check_adapter(version, digest="", depth="contents"), read_weights(seeing_folder))
     wanted = scores(learner.model, rows)
-    again = shelf.load(1, folder, shape=SHAPE)
+    again = shelf.load(1, seeing_folder, shape=SHAPE)
     assert torch.equal(scores(again.model, rows), wanted)
     whole = merge(version, tmp_path / "merged")
     merged = ScoringModel.load(whole, images=ImageStore(store))

@@ -11,55 +11,24 @@ import torch
 from services.trainer.learner.learner import Learner
 from services.trainer.models.model import ScoringModel
 from services.trainer.models.tiny import build_tiny_model
-from services.trainer.models.tiny_vision import build_tiny_vision_model
 from services.trainer.objectives.step_data import StepData
+from tests.unit.trainer.sights import GO, WORDS, row
 from triforge.errors import NotFoundError, TrainerError
-from triforge.messages import ImageRef, PlacedImage, TrainBatch, TrainRow
+from triforge.messages import ImageRef, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore, image_name
 from triforge.testing.pictures import png
 
-USER, ASSISTANT, BEGIN, STOP, PAD, GO = 4, 5, 6, 7, 8, 10
-WORDS = ("go", "see", "cup")
-
 
 @pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
-    return ArtifactStore(str(tmp_path / "artifacts"))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return build_tiny_vision_model(tmp_path / "model", WORDS, seed=2)
-
-
-@pytest.fixture
-def model(folder: Path, store: ArtifactStore) -> ScoringModel:
-    return ScoringModel.load(folder, images=ImageStore(store))
+def model(seeing_folder: Path, store: ArtifactStore) -> ScoringModel:
+    return ScoringModel.load(seeing_folder, images=ImageStore(store))
 
 
 @pytest.fixture
 def shots(store: ArtifactStore) -> list[ImageRef]:
     images = ImageStore(store)
     return [images.keep(png(60, 90, colour=(n, 0, 0))) for n in (1, 99)]
-
-
-def row(images: list[ImageRef], said: int, *, after: tuple[ImageRef, ...] = ()) -> TrainRow:
-    """A prompt with images, `said` words that are trained on, and images that nothing scored comes after."""
-    ids, places = [USER], []
-    for number, image in enumerate([*images, *after]):
-        if number == len(images):
-            ids += [ASSISTANT, *[GO] * said]
-        places.append(PlacedImage(image=image, start=len(ids) + 1, end=len(ids) + 7))
-        ids += [BEGIN, *[PAD] * 6, STOP]
-    ids += [] if after else [ASSISTANT, *[GO] * said]
-    start = ids.index(ASSISTANT) + 1
-    scored = [start <= n < start + said for n in range(len(ids))]
-    return TrainRow(
-        key="k", ids=tuple(ids), logprobs=(0.0,) * len(ids), advantages=(0.0,) * len(ids),
-        weights=tuple(map(float, scored)), versions=(0,) * len(ids), task_id="t",
-        images=tuple(places),
-    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -110,9 +79,9 @@ def test_a_model_of_text_refuses_rows_with_images(tmp_path: Path, shots: list[Im
 
 
 def test_a_model_without_an_image_store_says_so_and_scores_rows_of_text(
-    folder: Path, model: ScoringModel, shots: list[ImageRef]
+    seeing_folder: Path, model: ScoringModel, shots: list[ImageRef]
 ) -> None:
-    apart = ScoringModel.load(folder)
+    apart = ScoringModel.load(seeing_folder)
     assert scores(apart, row([], 2)) == scores(model, row([], 2))
     with pytest.raises(TrainerError, match="loaded without an image store"):
         scores(apart, row(shots[:1], 2))
@@ -120,7 +89,7 @@ def test_a_model_without_an_image_store_says_so_and_scores_rows_of_text(
 
 
 def test_a_critic_over_a_model_that_sees_is_trained_on_what_it_sees(
-    folder: Path, store: ArtifactStore, shots: list[ImageRef]
+    seeing_folder: Path, store: ArtifactStore, shots: list[ImageRef]
 ) -> None:
     """The rows differ in nothing but the image."""
     rows = []
@@ -131,13 +100,13 @@ def test_a_critic_over_a_model_that_sees_is_trained_on_what_it_sees(
         update = {"key": f"{number}/0", "rewards": tuple(brought), "ends": (len(one.ids) - 1,)}
         rows.append(one.model_copy(update=update))
     images = ImageStore(store)
-    learner = Learner.fresh(folder, images=images)
+    learner = Learner.fresh(seeing_folder, images=images)
     said = []
     for step in range(1, 7):
         batch = TrainBatch(
             batch_id=str(step), run_id="run", role="acts", step=step, version=0, uri="", num_rows=2, num_tokens=0,
             settings={
-                "model_path": str(folder), "kl_beta": 0.0, "critic": {"estimator": "gae"}, "job": "critic",
+                "model_path": str(seeing_folder), "kl_beta": 0.0, "critic": {"estimator": "gae"}, "job": "critic",
                 "critic_learner": {"learning_rate": 0.002}, "learner": {"updates_per_step": 1},
             },
         )  # fmt: skip
@@ -145,7 +114,7 @@ def test_a_critic_over_a_model_that_sees_is_trained_on_what_it_sees(
     assert said[0] == pytest.approx(0.25, abs=1e-3)  # values of 0 where half of the tokens bring 1
     assert said[-1] < said[0] - 0.005
     assert learner.critic is not None
-    again = Learner.fresh(folder, images=images)
+    again = Learner.fresh(seeing_folder, images=images)
     again.restore({}, {"updates": 0, "skipped": 0, "bad_in_a_row": 0}, learner.critic.state())
     assert again.critic is not None
     sequences = StepData.from_rows(rows, max_tokens=99, vocabulary=99, version=0).sequences
