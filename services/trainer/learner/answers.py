@@ -6,6 +6,9 @@
 | is published                           | announce again                         |
 | was pruned, newer ones are published   | nothing: the run has moved on          |
 
+It is looked at before the training and once more before the publishing, which one process does at a time: two learners of one
+model are no harm, be it that one stands by for the other's death, or that one comes back from where nobody heard of it.
+
 A failure is announced as well (`WeightsReady.error`), so that the conductor stops the run with the reason. So is a batch
 that three processes have begun and none has come back from.
 """
@@ -112,19 +115,19 @@ class Answers:
         self, batch: TrainBatch, should_stop: Callable[[], bool]
     ) -> WeightsReady | None:
         shelf = Shelf(self._store, batch.run_id, batch.role)
-        target = batch.version + 1
-        published = shelf.ready(target)
-        if published is not None:
-            log.info("batch %s: version %d is published already", batch.batch_id, target)
-            return published
-        newest = shelf.newest()
-        if newest is not None and newest > target:
-            return None
+        done, ready = _is_done(shelf, batch)
+        if done:
+            return ready
         self._begin(batch)
         settings = TrainSettings.of(batch)
         with tracing.span("train", rows=batch.num_rows, tokens=batch.num_tokens):
             learner, report = self._train(shelf, batch, should_stop)
-        with tracing.span("publish"):
+        with tracing.span("publish"), shelf.alone(should_stop):
+            done, ready = _is_done(shelf, batch)
+            if (
+                done
+            ):  # this process stood still for longer than its lease, and another one took the step
+                return ready
             ready = shelf.publish(learner, batch, report, keep=settings.keep)
         self._crew.keep(batch, learner)
         metrics.trained(batch.role, report)
@@ -151,6 +154,17 @@ class Answers:
                 f"{section}.token_budget or {section}.max_tokens"
             )
         self._attempts.begin(batch)
+
+
+def _is_done(shelf: Shelf, batch: TrainBatch) -> tuple[bool, WeightsReady | None]:
+    """Whether nothing is to be trained, and what is to be announced then."""
+    target = batch.version + 1
+    ready = shelf.ready(target)
+    if ready is not None:
+        log.info("batch %s: version %d is published already", batch.batch_id, target)
+        return True, ready
+    newest = shelf.newest()
+    return newest is not None and newest > target, None
 
 
 def _short(metrics: dict[str, float]) -> str:
