@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.trainer.runs.run_store import RunStore, Status
+from services.trainer.runs.run_store import RunStore
 from triforge.messages import (
     GroupTask,
     JudgedGroup,
     RunState,
+    RunStatus,
     RunStep,
     TaskOutcome,
     TrainBatch,
@@ -87,7 +88,7 @@ class FragileStore(RunStore):
         self._troubles.meet("committed")
         return written
 
-    def set_status(self, run_id: str, status: Status, reason: str = "") -> None:
+    def set_status(self, run_id: str, status: RunStatus, reason: str = "") -> None:
         self._troubles.meet(f"set {status}")
         super().set_status(run_id, status, reason)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.runs.run_store import RunStore, Superseded
+from services.trainer.runs.run_rows import Superseded
+from services.trainer.runs.run_store import RunStore
 from tests.service.fake_ring import FakePlans, Ring, ring_of
 from triforge.messages import PlannedGroup, RunState, RunStep
 from triforge.queues import Wire, end_task

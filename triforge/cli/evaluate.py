@@ -16,7 +16,7 @@ from triforge.cli.watch import watch
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, assignment, merge, read_document
 from triforge.errors import ConflictError, InputError, NotFoundError
-from triforge.messages import RunStep
+from triforge.messages import ENDED, RunStep
 
 MODES = ("sampled", "greedy")
 
@@ -88,7 +88,7 @@ async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
         NotFoundError: there is no such version, or its folder is gone.
     """
     status = (await client.run(run)).status
-    if status not in ("finished", "failed", "stopped"):
+    if status not in ENDED:
         raise ConflictError(
             f"run {run} is {status} and deletes old versions as it goes; wait for its end, stop it, or copy the folder "
             "(`triforge run weights`) and name the copy: --set models.acts.path=COPY"

@@ -82,7 +82,7 @@ from triforge.messages.pools import (
     TaskPage,
     TaskUpload,
 )
-from triforge.messages.runs import Event, RunPage, RunState, RunStep
+from triforge.messages.runs import ENDED, Event, RunPage, RunState, RunStatus, RunStep
 from triforge.messages.tasks import GroupTask, PlannedGroup, Task
 from triforge.messages.training import (
     BroadcastOffer,
@@ -117,6 +117,7 @@ from triforge.messages.trajectories import (
 )
 
 __all__ = [
+    "ENDED",
     "AdaptSettings",
     "Approval",
     "AuditEntry",
@@ -174,6 +175,7 @@ __all__ = [
     "RunPage",
     "RunRollback",
     "RunState",
+    "RunStatus",
     "RunStep",
     "Sampling",
     "Segment",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from triforge.messages.base import Message
+
+RunStatus = Literal["queued", "running", "stopping", "stopped", "finished", "failed"]
+ENDED: Final[tuple[RunStatus, ...]] = ("stopped", "finished", "failed")
+"""Nobody works on such a run; what it has is all there, and it can be evaluated, rolled back or resumed if not finished."""
 
 
 class Event(Message):
@@ -25,7 +29,7 @@ class RunState(Message):
     id: str
     name: str
     pool_id: str
-    status: Literal["queued", "running", "stopping", "stopped", "finished", "failed"]
+    status: RunStatus
     step: int
     steps: int
     policy_version: int

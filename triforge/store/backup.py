@@ -23,6 +23,7 @@ from typing import Any
 
 from triforge import __version__
 from triforge.errors import ConfigError, InputError, StorageError, WeightsError
+from triforge.messages import ENDED
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.database import Database
 from triforge.store.manifests import load_manifest
@@ -35,7 +36,6 @@ _NEWEST = (
     "SELECT run_id, role, MAX(version), uri, digest, status FROM weights JOIN runs ON runs.id = run_id "
     "WHERE digest != '' GROUP BY run_id, role"
 )
-_ENDED = ("finished", "failed", "stopped")
 
 
 def back_up(database_url: str, artifacts_url: str, target: Path) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _check_weights(copy: Path, root: Path) -> int:
         rows = database.execute(_NEWEST).fetchall()
     checked = 0
     for run, role, version, uri, digest, status in rows:
-        if not Path(uri).is_relative_to(root) or (status in _ENDED and not Path(uri).exists()):
+        if not Path(uri).is_relative_to(root) or (status in ENDED and not Path(uri).exists()):
             continue
         folder = copy / ARTIFACTS / Path(uri).relative_to(root)
         try:

@@ -37,11 +37,11 @@ from services.trainer.runs.metrics import ENDED as ENDED_RUNS
 from services.trainer.runs.metrics import PROGRESS, STEPS
 from services.trainer.runs.publish import Publisher
 from services.trainer.runs.reporting import Reporting
-from services.trainer.runs.run_store import ENDED, Status, Superseded
+from services.trainer.runs.run_rows import Superseded
 from services.trainer.runs.versions import RunWeights
 from triforge.config import RunConfig, parse
 from triforge.errors import TriforgeError, UnavailableError
-from triforge.messages import RunState, RunStep, TrainedRole
+from triforge.messages import ENDED, RunState, RunStatus, RunStep, TrainedRole
 from triforge.watching import about, tracing
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Conductor:
         state = await asyncio.to_thread(parts.store.get, run.id)
         await parts.emit("run", run.id, status=state.status, step=state.step, reason=state.reason)
 
-    async def _set(self, run: RunState, status: Status, reason: str = "") -> None:
+    async def _set(self, run: RunState, status: RunStatus, reason: str = "") -> None:
         """End the run; its errands that are still in the queues are dropped by the workers."""
         await asyncio.to_thread(self._parts.store.status, run.id)  # is it still ours to end?
         with contextlib.suppress(TriforgeError):  # they only cost time

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, get_args
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
-from services.trainer.runs.run_store import STATUSES
 from triforge.errors import TriforgeError
+from triforge.messages import RunStatus
 from triforge.queues import QUEUES
 from triforge.store.artifacts import ArtifactStore
 
@@ -95,7 +95,7 @@ class DeploymentGauges:
                 counts = await asyncio.to_thread(self._store.count_by_status)
         except (TriforgeError, TimeoutError):
             return
-        for status in STATUSES:
+        for status in get_args(RunStatus):
             self._runs.labels(status).set(counts.get(status, 0))
 
     def _look_at_disk(self) -> None:

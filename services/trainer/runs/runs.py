@@ -17,11 +17,20 @@ from services.doors.text import demand_keepable
 from services.trainer.runs.publish import WeightsDoor
 from services.trainer.runs.reporting import demand_packages
 from services.trainer.runs.rollback import Rollbacks
-from services.trainer.runs.run_store import ENDED, RunStore
+from services.trainer.runs.run_store import RunStore
 from triforge.access.callers import caller
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConfigError, ConflictError, InputError
-from triforge.messages import Event, Message, PoolState, RunPage, RunState, RunStep, TrainedRole
+from triforge.messages import (
+    ENDED,
+    Event,
+    Message,
+    PoolState,
+    RunPage,
+    RunState,
+    RunStep,
+    TrainedRole,
+)
 from triforge.queues import EVENTS_STREAM, Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers
