@@ -25,7 +25,9 @@ spec:
 
 def resource(rules: str) -> str:
     """The resource of a file of rules, line by line, without its comments."""
-    lines = [line for line in rules.splitlines() if not line.lstrip().startswith("#")]
+    lines = [
+        line.partition(" # ")[0] for line in rules.splitlines() if not line.lstrip().startswith("#")
+    ]
     return _HEAD + "".join(f"  {line}".rstrip() + "\n" for line in lines)
 
 

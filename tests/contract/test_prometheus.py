@@ -161,6 +161,27 @@ def test_the_board_asks_only_for_what_is_exported_or_recorded() -> None:
         assert set(re.findall(r"\$\w+", expression)) <= variables, expression
 
 
+def test_every_metric_is_on_the_board_itself_or_in_a_figure_on_it() -> None:
+    figures = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
+    shown = {name for expression in EXPRESSIONS for name in names_in(expression)}
+    shown |= {name for figure in shown & set(figures) for name in names_in(figures[figure])}
+    bare = {name.removesuffix(suffix) for name in shown for suffix in ("_bucket", "_count", "_sum")}
+    assert documented_names() - shown - bare == set()
+
+
+def test_prometheus_names_our_jobs_alike_wherever_it_is_and_the_alert_asks_for_no_others() -> None:
+    compose = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    monitors = ROOT / "k8s" / "components" / "monitoring" / "monitors.yaml"
+    specs = [d["spec"] for d in yaml.safe_load_all(monitors.read_text())]
+    ends = [e for s in specs for e in s.get("endpoints", s.get("podMetricsEndpoints"))]
+    labels = [r for e in ends for r in e["relabelings"] if r.get("targetLabel") == "job"]
+    jobs = {config["job_name"] for config in compose}
+    assert jobs == {label["replacement"] for label in labels}
+    (asked,) = re.findall(r'up\{job=~"([^"]+)"\}', ALERTS["RoomDown"]["expr"])
+    assert all(re.fullmatch(asked, job) for job in jobs)
+    assert not re.fullmatch(asked, "node-exporter")
+
+
 def test_the_measures_on_the_board_are_those_of_a_step() -> None:
     code = "".join(path.read_text() for path in ROOT.glob("services/trainer/**/*.py"))
     measures = {name for e in EXPRESSIONS for name in re.findall(r'measure="([^"]+)"', e)}

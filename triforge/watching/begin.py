@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from triforge import __version__
 from triforge.watching import logs, masking, tracing
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ def begin(
         _log.warning(
             "TRIFORGE_LOG_LEVEL: given %r, expected one of %s; info is taken", wanted, expected
         )
+    _log.info("triforge %s starts", __version__)
     tracing.start(room, name, given)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from triforge.messages import GroupTask, Sampling
+from triforge import __version__
 from triforge.watching import about, hide, ids_of, known, masked
 from triforge.watching.ids import baggage, came_with, common, only
 from triforge.watching.logs import JsonLines, TextLines
@@ -206,7 +207,8 @@ def lines(**environ: str) -> list[str]:
 
 
 def test_every_line_of_a_process_is_json_where_the_environment_says_so() -> None:
-    found = [json.loads(line) for line in lines(TRIFORGE_LOG="json", RANK="1")]
+    begins, *found = [json.loads(line) for line in lines(TRIFORGE_LOG="json", RANK="1")]
+    assert begins["message"] == f"triforge {__version__} starts"
     assert [line["message"] for line in found][:1] == ["hello"]
     assert [line["logger"] for line in found] == ["triforge", "py.warnings", "triforge"]
     assert {line["process"] for line in found} == {"api-1"}
@@ -224,4 +226,4 @@ def test_an_impossible_form_is_said_and_text_is_taken() -> None:
     found = lines(TRIFORGE_LOG="xml", TRIFORGE_LOG_LEVEL="loud")
     assert "given 'xml', expected text or json" in found[0]
     assert "given 'loud', expected one of debug, info" in found[1]
-    assert "hello [run=r]" in found[2]
+    assert "hello [run=r]" in found[3]
