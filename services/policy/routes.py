@@ -20,6 +20,7 @@ from services.policy.native_door import (
     unless_gone,
 )
 from services.policy.openai import ChatRequest, completion, model_list
+from triforge.access.callers import caller
 from triforge.messages import WeightsRollback, WeightsState, WeightsUpdate
 
 _JSON = "application/json"
@@ -89,13 +90,14 @@ def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str
         """The one model of this room."""
         _authorise(request, api_key)
         state = gateway.fence.state()
-        return JSONResponse(model_list(role=role, version=state.version, uri=state.uri))
+        return JSONResponse(model_list(role=role, version=state.version, uri=_shown(state.uri)))
 
     @router.get("/v1/weights")
     async def weights(request: Request) -> WeightsState:
         """The weight version that serves."""
         _authorise(request, api_key)
-        return gateway.fence.state()
+        state = gateway.fence.state()
+        return state.model_copy(update={"uri": _shown(state.uri)})
 
     @router.post("/v1/weights")
     async def update_weights(request: Request, body: WeightsUpdate) -> WeightsState:
@@ -110,6 +112,11 @@ def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str
         return await gateway.fence.rollback(body.version)
 
     return router
+
+
+def _shown(uri: str) -> str:
+    """Where the weights lie, for who sees all tenants: the path names the run that trained them, which may be another's."""
+    return uri if caller().everything else ""
 
 
 def _authorise(request: Request, key: str) -> None:

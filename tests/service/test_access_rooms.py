@@ -152,7 +152,8 @@ class Fence:
     version = 3
 
     def state(self) -> Any:
-        return WeightsState(role="acts", version=3, uri="", engines=1, ready=1)
+        uri = "/artifacts/weights/run-of-somebody/acts/v000003"
+        return WeightsState(role="acts", version=3, uri=uri, engines=1, ready=1)
 
 
 class Gateway:
@@ -199,6 +200,19 @@ async def test_every_route_of_a_policy_room_asks_for_its_scope_and_weights_for_a
         assert (reply.status_code in (401, 403)) is not allowed, (tenant, scope, reply.text)
         if method == "GET" and allowed:
             assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("path", ["/v1/weights", "/v1/models"])
+async def test_whose_run_trained_the_weights_is_shown_to_operators_and_services_only(
+    policy: httpx.AsyncClient, locks: Locks, path: str
+) -> None:
+    for tenant, scope in (("operator", "read"), ("operator", "admin"), ("", "service")):
+        shown = await policy.get(path, headers=locks.headers(scope, tenant))
+        assert "run-of-somebody" in shown.text
+    for scope in ORDER[1:]:
+        shown = await policy.get(path, headers=locks.headers(scope, "blue"))
+        assert shown.status_code == 200
+        assert "run-of-somebody" not in shown.text
 
 
 async def test_the_engines_key_opens_no_policy_room(policy: httpx.AsyncClient) -> None:
