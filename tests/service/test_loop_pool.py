@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.service.test_rollout_worker import group
 from triforge.errands import register
 from triforge.errors import UnavailableError
 from triforge.messages import GroupTask
-from triforge.queues import ROLLOUT_QUEUE, ROLLOUT_TASK, LoopThread, Wire, celery_app
+from triforge.queues import ROLLOUT_QUEUE, ROLLOUT_TASK, InLoop, LoopThread, Wire, celery_app
 from triforge.queues.frames import errand
 from triforge.queues.loop_pool import LoopPool
 
@@ -164,3 +165,38 @@ def test_threads_of_a_worker_take_turns_more_often_than_those_of_others(redis_ur
             assert sys.getswitchinterval() < usual / 10
     finally:
         sys.setswitchinterval(usual)
+
+
+class Clocked(asyncio.SelectorEventLoop):
+    """A loop whose clock stands still unless a test moves it."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_celery_hears_together_of_errands_that_end_one_shortly_after_the_other() -> None:
+    loop, heard, ended = Clocked(), [], []
+
+    async def begin(payload: str, _: Any) -> None:
+        await asyncio.sleep(0)
+        ended.append(payload)
+
+    way = SimpleNamespace(in_loop=InLoop(loop, begin))
+    pool = LoopPool(limit=2, app=SimpleNamespace(tasks={"task": way}))
+    for number in range(3):
+        arguments = ("task", "id", {"args": [str(number)]})
+        pool.on_apply(print, arguments, callback=heard.append)
+
+    async def turns() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(turns())
+    assert (sorted(ended), heard) == (["0", "1", "2"], [])
+    loop.now += 1
+    loop.run_until_complete(turns())
+    assert [(failed, value) for failed, value, _ in heard] == [(0, None)] * 3
+    pool.on_stop()  # does not wait: nothing is open
+    loop.close()

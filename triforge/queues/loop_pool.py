@@ -28,6 +28,8 @@ _THREADS: Final = 4  # for what has failed
 # Celery's thread takes messages with short trips to the server, and after each it needs the interpreter, which the loop's
 # thread holds for as long as it has work. Python has it wait for 5 ms at a time before it asks for its turn.
 _TURN_S: Final = 0.0002
+# Celery hears together of errands that end within so long: each telling wakes its thread, which acknowledges what it was told.
+_GATHER_S: Final = 0.01
 
 _FAILURE: ContextVar[Exception | None] = ContextVar("triforge_failure", default=None)
 
@@ -79,6 +81,7 @@ class LoopPool(BasePool):
         super().__init__(*arguments, **options)
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS)
         self._arrived: deque[_Errand] = deque()
+        self._ended: list[tuple[_Errand, float]] = []  # with how long they took
         self._slots = asyncio.Semaphore(self.limit or 1)
         self._running: set[asyncio.Task[None]] = set()
         self._open = 0  # errands whose end Celery has not heard of
@@ -124,8 +127,9 @@ class LoopPool(BasePool):
         except Exception as error:  # noqa: BLE001 (Celery deals with it)
             self._failed(errand, error)
         else:
-            self._tell(errand.callback, (0, None, time.monotonic() - errand.began))
-            self._closed()
+            if not self._ended:
+                errand.way.loop.call_later(_GATHER_S, self._tell)
+            self._ended.append((errand, time.monotonic() - errand.began))
 
     def _failed(self, errand: _Errand, error: Exception) -> None:
         self._threads.submit(
@@ -148,11 +152,14 @@ class LoopPool(BasePool):
             _FAILURE.reset(token)
             self._closed()
 
-    def _tell(self, callback: Callable[..., Any], end: tuple[int, None, float]) -> None:
-        try:
-            callback(end)
-        except Exception:  # noqa: BLE001 (the errand is done; if Celery does not know, it comes back and finds that)
-            _log.exception("Celery did not take note of an errand's end")
+    def _tell(self) -> None:
+        ended, self._ended = self._ended, []
+        for errand, seconds in ended:
+            try:
+                errand.callback((0, None, seconds))
+            except Exception:  # noqa: BLE001 (it is done; if Celery does not know, it comes back and finds that)
+                _log.exception("Celery did not take note of an errand's end")
+            self._closed()
 
     def _closed(self) -> None:
         with self._changed:
