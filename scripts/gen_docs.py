@@ -344,7 +344,7 @@ def configuration_page() -> str:
     lines = [
         "# Configuration",
         "",
-        "<!-- Written by scripts/gen_docs.py; change triforge/config.py and run `make docs`. -->",
+        "<!-- Written by scripts/gen_docs.py; change triforge/config/ and run `make docs`. -->",
         "",
         "A run is described by one document of frozen sections. Unknown fields and impossible values are refused with a",
         "sentence that names the field, what was given and what is allowed. The document of a run is laid together from,",
