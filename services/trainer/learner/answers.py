@@ -29,7 +29,7 @@ from services.trainer.learner.learner import Interrupted, Learner
 from services.trainer.learner.loop import GivenUp
 from services.trainer.objectives.train_settings import TrainSettings
 from services.trainer.weights.sharding import Ranks
-from triforge.errors import TrainerError, TriforgeError
+from triforge.errors import TrainerError, TriforgeError, UnavailableError
 from triforge.messages import ErrorInfo, StepReport, TrainBatch, TrainedRole, WeightsReady
 from triforge.store.artifacts import ArtifactStore
 from triforge.watching import tracing
@@ -74,12 +74,15 @@ class Answers:
 
         Raises:
             GivenUp: told to stop; nothing of the step is kept.
+            UnavailableError: the artifact store is away; nothing of the step is kept, and it may be taken again.
         """
         try:
             ready = self._train_once(batch, should_stop)
-        except Interrupted as error:
+        except (Interrupted, UnavailableError) as error:
             self._crew.drop()
             self._attempts.clear()
+            if isinstance(error, UnavailableError):
+                raise
             raise GivenUp from error
         except TriforgeError as error:
             log.exception("batch %s", batch.batch_id)
@@ -123,10 +126,9 @@ class Answers:
         with tracing.span("train", rows=batch.num_rows, tokens=batch.num_tokens):
             learner, report = self._train(shelf, batch, should_stop)
         with tracing.span("publish"), shelf.alone(should_stop):
+            # Another process took the step if this one stood still for longer than its lease.
             done, ready = _is_done(shelf, batch)
-            if (
-                done
-            ):  # this process stood still for longer than its lease, and another one took the step
+            if done:
                 return ready
             ready = shelf.publish(learner, batch, report, keep=settings.keep)
         self._crew.keep(batch, learner)
