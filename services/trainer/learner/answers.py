@@ -10,7 +10,8 @@ It is looked at before the training and once more before the publishing, which o
 model are no harm, be it that one stands by for the other's death, or that one comes back from where nobody heard of it.
 
 A failure is announced as well (`WeightsReady.error`), so that the conductor stops the run with the reason. So is a batch
-that three processes have begun and none has come back from.
+that three processes have begun and none has come back from. An artifact store that does not answer is no failure: the
+step is taken again when it does, as long as the conductor waits for it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,13 @@ from services.trainer.models.lora import LoraShape
 from services.trainer.models.seeing import uneven
 from services.trainer.objectives.train_settings import TrainSettings
 from services.trainer.weights.sharding import Ranks
-from triforge.errors import NotFoundError, StorageError, TrainerError, TriforgeError
+from triforge.errors import (
+    NotFoundError,
+    StorageError,
+    TrainerError,
+    TriforgeError,
+    UnavailableError,
+)
 from triforge.messages import StepReport, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows
@@ -113,12 +119,14 @@ class Crew:
         except TriforgeError as error:
             problem = error
         failed = self.ranks.any(problem is not None)
+        final = self.ranks.any(not (problem is None or isinstance(problem, UnavailableError)))
         if problem is not None:
             raise problem
         if found is None or failed:
-            raise TrainerError(
-                f"batch {batch.batch_id}: another rank could not begin; its log says why. Do all ranks see the same artifacts?"
-            )
+            sentence = f"batch {batch.batch_id}: another rank could not begin; its log says why"
+            if not final:  # it was away from the store, and may be there the next time
+                raise UnavailableError(sentence)
+            raise TrainerError(f"{sentence}. Do all ranks see the same artifacts?")
         if not self._alike(self.ranks.shards):
             raise TrainerError(
                 f"batch {batch.batch_id}: some ranks have the memory to hold the whole model and others do not, expected "
@@ -146,7 +154,7 @@ class Crew:
         """Train. Pixels are read by the rank that needs them, so what the store lacks may fail on one rank alone."""
         try:
             return learner.train(batch, rows, should_stop=should_stop)
-        except (NotFoundError, StorageError) as error:
+        except (NotFoundError, StorageError, UnavailableError) as error:
             if self.ranks.world == 1:
                 raise
             raise RuntimeError(

@@ -1,0 +1,80 @@
+"""An artifact store that is away for a moment costs a learner that moment, and its run nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.trainer.learner.answers import Answers
+from services.trainer.learner.attempts import Attempts
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.crew import Crew
+from services.trainer.weights.sharding import Ranks
+from tests.unit.trainer.conftest import VERSION, MakeBatch
+from triforge.errors import TrainerError, UnavailableError
+from triforge.messages import TrainBatch, TrainRow
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.rows import write_rows
+
+
+class Far(ArtifactStore):
+    """An object store: `away` says for how many reads of rows it does not answer."""
+
+    away = 0
+
+    def read(self, name: str) -> bytes:
+        if name.endswith(".parquet") and self.away:
+            self.away -= 1
+            raise UnavailableError("the object store does not answer")
+        return super().read(name)
+
+
+class Pair(Ranks):
+    """The first of two ranks; the other one does not begin, for a reason that passes or for one that lasts."""
+
+    def __init__(self, *, lasts: bool) -> None:
+        super().__init__(torch.device("cpu"))
+        self.world, self._asked, self._lasts = 2, 0, lasts
+
+    def any(self, flag: bool) -> bool:
+        self._asked += 1  # first whether anybody could not begin, then whether for good
+        return flag or self._asked == 1 or self._lasts
+
+    def tell(self, word: str | None = None) -> str:
+        return word or ""
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Far:
+    return Far(str(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def batch(far: Far, make_batch: MakeBatch, rows: list[TrainRow]) -> TrainBatch:
+    uri = write_rows(far, "runs/run/batches/1.parquet", rows)
+    return make_batch().model_copy(update={"uri": uri})
+
+
+def test_a_step_whose_rows_cannot_be_read_now_is_taken_again_and_fails_no_run(
+    far: Far, batch: TrainBatch
+) -> None:
+    learner = Answers(far, "acts")
+    far.away = 2
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            learner.answer(batch)
+    assert Attempts(far, "acts").count(batch) == 0, "nobody was killed by it"
+    ready = learner.answer(batch)
+    assert ready is not None
+    assert (ready.error, ready.version) == (None, VERSION + 1)
+
+
+@pytest.mark.parametrize(("lasts", "raised"), [(False, UnavailableError), (True, TrainerError)])
+def test_ranks_take_a_step_again_that_one_of_them_could_not_begin_now(
+    far: Far, batch: TrainBatch, lasts: bool, raised: type[Exception]
+) -> None:
+    crew = Crew(far, Pair(lasts=lasts))
+    with pytest.raises(raised, match="another rank could not begin"):
+        crew.train(Shelf(far, "run", "acts"), batch, lambda: False)
