@@ -130,10 +130,6 @@ class Groups(Connection):
                 return await self._finish(group_id)
         return bool(said == "announced")
 
-    async def is_announced(self, group_id: str) -> bool:
-        """Whether the group was announced as complete."""
-        return bool(await self._ask("EXISTS", f"tf:announced:{group_id}"))
-
     async def is_played(self, group_id: str) -> bool:
         """Whether the group's trajectories are all there (votes may be missing)."""
         return bool(await self._ask("EXISTS", f"tf:group:{group_id}"))
@@ -151,10 +147,6 @@ class Groups(Connection):
         """Forget a group whose step is committed, for good: an errand that is delivered late is dropped."""
         await self._ask("SET", f"tf:settled:{group_id}", "1", "EX", PAYLOAD_TTL_S)
         await self.forget_group(group_id, trajectory_ids)
-
-    async def is_settled(self, group_id: str) -> bool:
-        """Whether the group's step is committed."""
-        return bool(await self._ask("EXISTS", f"tf:settled:{group_id}"))
 
 
 def unit_tests_id(group_id: str) -> str:

@@ -212,10 +212,6 @@ class Wire(Groups, Streams, Sight):
         """Whether some worker holds any of the errands now."""
         return bool(await self._ask("EXISTS", *(f"tf:lease:{e}" for e in errand_ids)))
 
-    async def was_started(self, errand_id: str) -> bool:
-        """Whether some worker ever held the errand."""
-        return bool(await self._call(self._redis.exists(f"tf:started:{errand_id}")))
-
     # ---- runs ----
 
     async def end_run(self, run_id: str) -> None:
