@@ -138,6 +138,19 @@ def test_quantities_are_quantities_and_requests_are_within_limits(variant: tuple
         assert quantity(claim["spec"]["resources"]["requests"]["storage"]) > 2**30
 
 
+def test_the_overlay_for_cpus_has_its_place_on_a_small_node() -> None:
+    cores = memory = 0.0
+    for document, _, container in containers(render(("cpu",))):
+        requests = container["resources"]["requests"]
+        pods = document["spec"].get("replicas", 1)
+        cores += pods * quantity(requests["cpu"])
+        memory += pods * quantity(requests["memory"])
+    assert cores < 1.8  # of two, which others need a part of
+    assert memory < 7 * 2**30
+    page = (CRDS.parents[3] / "docs" / "kubernetes.md").read_text()
+    assert f"{cores:.1f} cores and {memory / 2**30:.1f} GiB" in page
+
+
 def test_every_component_is_tried_and_explained() -> None:
     tried = {name for variant in VARIANTS for name in variant[1:]}
     assert tried == set(COMPONENTS)
