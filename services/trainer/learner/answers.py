@@ -140,7 +140,18 @@ class Answers:
     def _train(
         self, shelf: Shelf, batch: TrainBatch, should_stop: Callable[[], bool]
     ) -> tuple[Learner, StepReport]:
-        return self._crew.train(shelf, batch, should_stop)
+        try:
+            return self._crew.train(shelf, batch, should_stop)
+        except (
+            torch.OutOfMemoryError
+        ) as error:  # of a GPU; what wants too much of the machine's is killed
+            if self._crew.ranks.world > 1:
+                raise
+            said = str(error).partition("\n")[0]
+            raise TrainerError(
+                f"the GPU has too little memory for this batch ({batch.num_rows} rows, {batch.num_tokens} tokens): "
+                f"{_knobs(batch)}, or set activation_checkpointing there ({said})"
+            ) from error
 
     def _begin(self, batch: TrainBatch) -> None:
         """Note the attempt.
@@ -150,11 +161,9 @@ class Answers:
         """
         ended = self._attempts.count(batch)
         if ended >= MOST:
-            section = "trainer.policy" if batch.role == "acts" else "trainer.reward"
             raise TrainerError(
                 f"the learner ended {ended} times while training this batch ({batch.num_rows} rows, {batch.num_tokens} "
-                f"tokens); its log says more. Without a word there it was most likely for want of memory: lower "
-                f"{section}.token_budget or {section}.max_tokens"
+                f"tokens); its log says more. Without a word there it was most likely for want of memory: {_knobs(batch)}"
             )
         self._attempts.begin(batch)
 
@@ -168,6 +177,12 @@ def _is_done(shelf: Shelf, batch: TrainBatch) -> tuple[bool, WeightsReady | None
         return True, ready
     newest = shelf.newest()
     return newest is not None and newest > target, None
+
+
+def _knobs(batch: TrainBatch) -> str:
+    """What makes a batch need less memory."""
+    section = "trainer.policy" if batch.role == "acts" else "trainer.reward"
+    return f"lower {section}.token_budget or {section}.max_tokens"
 
 
 def _short(metrics: dict[str, float]) -> str:

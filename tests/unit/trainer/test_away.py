@@ -1,8 +1,9 @@
-"""An artifact store that is away for a moment costs a learner that moment, and its run nothing."""
+"""What may happen to a learner in a step: a store that is away costs it a moment, too small a GPU the run."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +70,21 @@ def test_a_step_whose_rows_cannot_be_read_now_is_taken_again_and_fails_no_run(
     ready = learner.answer(batch)
     assert ready is not None
     assert (ready.error, ready.version) == (None, VERSION + 1)
+
+
+def test_a_gpu_that_is_too_small_fails_the_run_with_the_knobs_that_help(
+    far: Far, batch: TrainBatch
+) -> None:
+    class Small(Crew):
+        def train(self, *_: object) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore of it")
+
+    learner: Any = Answers(far, "acts")
+    learner._crew = Small(far, learner.ranks)
+    ready = learner.answer(batch)
+    assert ready.error.kind == TrainerError.kind
+    assert "lower trainer.policy.token_budget or trainer.policy.max_tokens" in ready.error.detail
+    assert ready.error.detail.endswith("(CUDA out of memory. Tried to allocate 2 GiB.)")
 
 
 @pytest.mark.parametrize(("lasts", "raised"), [(False, UnavailableError), (True, TrainerError)])
