@@ -20,7 +20,7 @@ from array_api_compat import array_namespace
 Array = Any
 
 # exp(+-20) is finite in every float type a learner uses; a larger difference says nothing more.
-_SAFE_LOG = 20.0
+SAFE_LOG = 20.0
 _STEERED = 0.2  # the error that a step counts at most
 
 
@@ -59,7 +59,7 @@ def kl_k3(logprobs: Array, ref: Array, *, clamp: float | None = 10.0) -> Array:
     kept finite.
     """
     xp = array_namespace(logprobs, ref)
-    difference = xp.clip(logprobs - ref, -_SAFE_LOG, _SAFE_LOG)
+    difference = xp.clip(logprobs - ref, -SAFE_LOG, SAFE_LOG)
     return _limited(xp.exp(-difference) - 1.0 + difference, clamp)
 
 

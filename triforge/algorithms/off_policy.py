@@ -22,13 +22,11 @@ from typing import Any, Literal
 
 from array_api_compat import array_namespace
 
-from triforge.algorithms.losses import kl_k1, kl_k2, kl_k3
+from triforge.algorithms.losses import SAFE_LOG, kl_k1, kl_k2, kl_k3
 
 Array = Any
 Mode = Literal["none", "bypass", "decoupled", "tis", "mis"]
 Level = Literal["token", "sequence", "geometric"]
-
-_SAFE_LOG = 20.0  # exp(+-20) is finite in every float type a learner uses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +100,7 @@ def importance_weights(
     """
     xp = array_namespace(prox, behave, mask)
     zero = xp.zeros_like(prox)
-    difference = xp.clip(xp.where(mask, prox - behave, zero), -_SAFE_LOG, _SAFE_LOG)
+    difference = xp.clip(xp.where(mask, prox - behave, zero), -SAFE_LOG, SAFE_LOG)
     counts = xp.astype(mask, prox.dtype)
     total = max(1.0, float(xp.sum(counts)))
     raw = _ratios(difference, counts, correction.level)
@@ -150,7 +148,7 @@ def _ratios(difference: Array, counts: Array, level: Level) -> Array:
     together = xp.sum(difference, axis=-1, keepdims=True)
     if level == "geometric":
         together = together / xp.clip(xp.sum(counts, axis=-1, keepdims=True), 1.0, None)
-    ratio = xp.exp(xp.clip(together, -_SAFE_LOG, _SAFE_LOG))
+    ratio = xp.exp(xp.clip(together, -SAFE_LOG, SAFE_LOG))
     return ratio + xp.zeros_like(difference)
 
 

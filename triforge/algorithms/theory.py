@@ -22,10 +22,10 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triforge.algorithms.intervals import Z95
 from triforge.errors import InputError
 
 FEWEST = 4  # groups that hold an outcome, below which there is no interval
-_Z = 1.959963984540054  # two-sided 95 % of the normal distribution
 Sums = NDArray[np.float64]  # [11] as `_sums` orders them, or [groups, 11]
 
 
@@ -308,7 +308,7 @@ def _half_width(rows: Sums, statistic: Callable[[Sums], float], groups: int) -> 
 
 def _t_quantile(freedom: int) -> float:
     """97.5 % quantile of Student's t by its expansion about the normal one; within 1 % from 3 degrees on."""
-    z, n = _Z, float(freedom)
+    z, n = Z95, float(freedom)
     return (
         z
         + (z**3 + z) / (4 * n)

@@ -27,6 +27,7 @@ from triforge.cli.watch import watch as watch_run
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, assignment, load, merge, read_document
 from triforge.doctor import examine
+from triforge.doctor.rooms import ROOMS
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
@@ -145,23 +146,15 @@ def status(state: StateOption = STATE) -> None:
 async def _status(addresses: Settings) -> bool:
     table, all_ready = grid("room", "address", "state", whole=2), True
     async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
-        for name in (
-            "acts_url",
-            "judges_url",
-            "rewrites_url",
-            "reward_url",
-            "env_adapter_url",
-            "trainer_url",
-            "dashboard_url",
-        ):
-            url = str(getattr(addresses, name))
+        for name in ROOMS:
+            url = str(getattr(addresses, f"{name}_url"))
             try:
                 reply = await client.get(f"{url}/readyz")
                 state = "ready" if reply.status_code == 200 else f"not ready: {_detail(reply)}"
             except httpx.HTTPError as error:
                 state = f"no answer ({type(error).__name__})"
-            all_ready &= state == "ready" or name == "rewrites_url"
-            table.add_row(name.removesuffix("_url"), url, state)
+            all_ready &= state == "ready" or name == "rewrites"
+            table.add_row(name, url, state)
     console.print(table)
     return all_ready
 
