@@ -1,7 +1,8 @@
 """`make chaos`: hurt a whole deployment at random moments and look at what is on record.
 
-Exit code 0: every round was played and every promise held, or a round says why it cannot be tried on this machine; 1: a
-promise was broken, or the time was over before all rounds; 2: no such scenario; 130: interrupted. Whatever was played by then
+Exit code 0: every scenario was played and every promise held, but for those that say why they cannot be tried on this machine;
+second rounds, at other moments, are played as far as the time reaches. 1: a promise was broken, or the time was over before
+each scenario was played as often as asked for; 2: no such scenario; 130: interrupted. Whatever was played by then
 is in the table and in the record.
 """
 

@@ -22,7 +22,7 @@ class Scenario:
     Attributes:
         name: on the command line and in the table.
         play: plays one round; its first line of documentation is the table's sentence.
-        rounds: how often, each time at other moments.
+        rounds: how often if there is time, each time at other moments.
         quick: whether it is in the selection that `make test` plays.
     """
 
@@ -45,6 +45,7 @@ SCENARIOS = (
     Scenario(name="long-episodes", play=deaths.long_episodes),
     Scenario(name="long-judging", play=deaths.long_judging),
     Scenario(name="learners", play=deaths.learners, rounds=2),
+    Scenario(name="standby-learners", play=deaths.standby_learners),
     Scenario(name="trainer", play=deaths.trainer, rounds=2),
     Scenario(name="engines", play=deaths.engines),
     Scenario(name="doors", play=deaths.doors),

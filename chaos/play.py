@@ -25,11 +25,24 @@ from triforge.errors import TriforgeError
 
 _ROUND_S = 420.0  # no round may take longer
 _CALM_S = 90.0
+_SAID = 10  # broken promises of a round that are told at once
 
 
 @dataclass
 class Result:
-    """What came of one round."""
+    """What came of one round.
+
+    Attributes:
+        scenario: its name.
+        number: of the round, from 0.
+        seed: of its moments.
+        seconds: that it took.
+        found: what was seen, for the record.
+        wrong: broken promises.
+        played: whether its time had come before all time was over.
+        spare: nobody asked for it: the scenario is played again at other moments if there is time.
+        untried: why it cannot be played on this machine.
+    """
 
     scenario: str
     number: int
@@ -38,13 +51,14 @@ class Result:
     found: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     played: bool = True
+    spare: bool = False
     untried: str = ""
 
     @property
     def verdict(self) -> str:
         """In a word."""
         if not self.played:
-            return "not played"
+            return "left out" if self.spare else "not played"
         if self.untried:
             return "not tried"
         return "broken" if self.wrong else "held"
@@ -89,14 +103,15 @@ class Player:
             for number in range(max(rounds or s.rounds for s in scenarios)):
                 for scenario in scenarios:
                     if number < (rounds or scenario.rounds):
-                        self.results.append(await self._round(scenario, number))
+                        spare = number > 0 and rounds is None
+                        self.results.append(await self._round(scenario, number, spare=spare))
         finally:
             await self._stack.stop()
         return self.results
 
-    async def _round(self, scenario: Scenario, number: int) -> Result:
+    async def _round(self, scenario: Scenario, number: int, *, spare: bool) -> Result:
         seed = random.Random(f"{self._seed}/{scenario.name}/{number}").randrange(1 << 30)  # noqa: S311 (no secret)
-        result = Result(scenario.name, number, seed)
+        result = Result(scenario.name, number, seed, spare=spare)
         if time.monotonic() > self._over:
             result.played, result.wrong = False, [f"the {self._minutes:g} minutes were over before"]
             return result
@@ -138,8 +153,10 @@ class Player:
         )
         for sentence in result.found["missed"]:
             self._tell(f"    hit nothing: {sentence}")
-        for sentence in result.wrong:
+        for sentence in result.wrong[:_SAID]:
             self._tell(f"    {sentence}")
+        if len(result.wrong) > _SAID:
+            self._tell(f"    and {len(result.wrong) - _SAID} more; all are in chaos.json")
 
     async def _calm(self, made: Round) -> None:
         """Take everything back, end the run, wait until all rooms serve; start afresh if that does not help."""

@@ -62,6 +62,10 @@ def sums(results: Sequence[Result]) -> list[str]:
         said.append(
             f"not played: {_names(late)}, for {late[0].wrong[0]}; a quieter machine or a larger --minutes plays them"
         )
+    if spare := by.get("left out"):
+        said.append(
+            f"left out, for {spare[0].wrong[0]}: second rounds of {', '.join(r.scenario for r in spare)}"
+        )
     return said + [f"not tried: {_names([r])}, for {r.untried}" for r in by.get("not tried", ())]
 
 

@@ -133,8 +133,9 @@ class Round:
         part = self.rng.random()
         await self.until(step=after)
         await asyncio.sleep(part * self.step_s)
-        over = " (the run was over)" if self.row()["status"] in ENDED else ""
-        self.moments.append(f"{part:.2f} into step {after + 1}{over}")
+        self.moments.append(f"{part:.2f} into step {after + 1}")
+        if self.row()["status"] in ENDED:
+            self.missed.append(f"the run was over {part:.2f} into step {after + 1}")
 
     def demand(self, holds: bool, otherwise: str) -> None:
         """Put a broken promise on record."""

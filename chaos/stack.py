@@ -204,16 +204,14 @@ class Stack:
         self.kill(name)
         await until(lambda: process.restarts > before and process.pid is not None, within_s=60)
 
-    async def second_trainer(self) -> Process:
-        """One more conductor on the same stores: started, and to be stopped by the caller.
+    def second(self, name: str) -> Process:
+        """One more of a kind on the same stores: started, watched by nobody, and to be stopped by the caller.
 
-        Its door has a port of its own; nothing else is different.
+        A second trainer's door has a port of its own; nothing else is different.
         """
-        spec = self.process("trainer").spec
-        url = f"http://127.0.0.1:{free_port()}"
-        twin = ProcessSpec(
-            name="trainer-2", command=spec.command, env={**spec.env, "TRIFORGE_TRAINER_URL": url},
-        )  # fmt: skip
-        process = Process(twin, self.state / "logs" / "trainer-2.log")
+        spec = self.process(name).spec
+        door = {"TRIFORGE_TRAINER_URL": f"http://127.0.0.1:{free_port()}"} if name == "trainer" else {}  # fmt: skip
+        twin = ProcessSpec(name=f"{name}-2", command=spec.command, env={**spec.env, **door})
+        process = Process(twin, self.state / "logs" / f"{name}-2.log")
         process.start()
         return process

@@ -277,7 +277,7 @@ async def two_conductors(r: Round) -> None:
     """A second trainer is started on the same stores while the first one conducts; then the first one dies."""
     await r.submit(run={"steps": 6})
     await r.until(step=0)
-    second = await r.stack.second_trainer()
+    second = r.stack.second("trainer")
     try:
         await r.moment(step=2)
         r.stack.kill("trainer")
@@ -290,7 +290,7 @@ async def zombie_conductor(r: Round) -> None:
     """The conductor stands still for longer than its lease, a second one takes the run, and the first one comes back."""
     await r.submit(run={"steps": 4})
     await r.moment(step=0)
-    second = await r.stack.second_trainer()
+    second = r.stack.second("trainer")
     try:
         name = f"conductor:{r.run_id}"
         held = await r.broker.held(lambda n: n == name, within_s=20)
