@@ -24,39 +24,19 @@ from typing import Any
 
 import uvloop
 
-from bench.control_plane_noop import ceiling
+from bench.control_plane_noop import ROLLOUTS
 from bench.control_plane_ring import flatness, rollouts_only, run, upload
+from bench.control_plane_share import show_share, through_the_ring
 from bench.control_plane_stack import Stack, ring
 from bench.control_plane_verifiers import installed, measure
 
 PARTS = ("ring", "pool", "many", "verifiers")
-WANTED_SHARE, WANTED_RATIO = 0.6, 3.0
-ROLLOUTS = 8
+WANTED_RATIO = 3.0
 
 
 def machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
-
-
-async def through_the_ring(stack: Stack, folder: Path, small: bool) -> dict[str, Any]:
-    """The queue alone, the ring, the queue alone again; then the ring with longer episodes."""
-    await upload(stack, "short", 512)
-    groups, steps = (64, 2) if small else (128, 8)
-    await run(stack, "short", groups=16, steps=1, rollouts=ROLLOUTS, turns=1, votes=1)  # warm
-    many = 64 if small else 512
-    alone = [await asyncio.to_thread(ceiling, folder / "before", many, ROLLOUTS)]
-    short = await run(
-        stack, "short", groups=groups, steps=steps, rollouts=ROLLOUTS, turns=1, votes=1
-    )
-    alone += [await asyncio.to_thread(ceiling, folder / "after", many, ROLLOUTS)]
-    lean = await asyncio.to_thread(ceiling, folder / "loop", many, ROLLOUTS, "loop")
-    longer = await run(stack, "short", groups=groups, steps=2, rollouts=ROLLOUTS, turns=6, votes=3)
-    most = sum(a["trajectories_s"] for a in alone) / len(alone)
-    return {
-        "queue_alone": alone, "queue_alone_in_loops": lean, "short": short, "longer": longer, "ceiling_s": most,
-        "share": short["trajectories_s"] / most, "share_in_loops": short["trajectories_s"] / lean["trajectories_s"],
-    }  # fmt: skip
 
 
 async def many_groups(stack: Stack, small: bool) -> dict[str, Any]:
@@ -106,7 +86,7 @@ async def everything(parts: list[str], small: bool) -> dict[str, Any]:
 def show(found: dict[str, Any]) -> None:
     print(f"machine: {found['machine']}")
     if "ring" in found:
-        _show_ring(found["ring"])
+        show_share(found["ring"])
     if "pool" in found:
         p = found["pool"]
         print(
@@ -125,35 +105,6 @@ def show(found: dict[str, Any]) -> None:
         )
     if "verifiers" in found:
         _show_verifiers(found["verifiers"])
-
-
-def _show_ring(r: dict[str, Any]) -> None:
-    first, lean = r["queue_alone"][0], r["queue_alone_in_loops"]
-    print(
-        f"\nthe queue alone, with Celery's own client and threads: {r['ceiling_s']:.0f} trajectories/s "
-        f"({first['errands_per_trajectory']:.3f} errands each; "
-        f"{' and '.join(format(a['errands_s'], '.0f') for a in r['queue_alone'])} errands/s; "
-        f"{' and '.join(format(a['cpu_ms_per_trajectory'], '.2f') for a in r['queue_alone'])} CPU ms a trajectory); "
-        f"with the ring's client and loops: {lean['trajectories_s']:.0f} ({lean['cpu_ms_per_trajectory']:.2f} CPU ms)"
-    )
-    print("| run | trajectories/s | share of the queue alone | cores | CPU ms a trajectory | a turn | errands sent again |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|")
-    for name in ("short", "longer"):
-        m = r[name]
-        print(
-            f"| {m['turns']} turns, {m['votes']} votes a turn | {m['trajectories_s']:.0f} "
-            f"| {m['trajectories_s'] / r['ceiling_s']:.0%} | {m['cores']:.2f} | {m['cpu_ms_all']:.2f} "
-            f"| {m['cpu_ms_all'] / m['turns']:.2f} | {m['resent']:.0f} |"
-        )
-    print("\n| CPU ms a trajectory | " + " | ".join(f"{r[n]['turns']} turns" for n in ("short", "longer")) + " |")  # fmt: skip
-    print("|---|---|---|")
-    for name in r["short"]["cpu_ms"]:
-        print(f"| {name} | {r['short']['cpu_ms'][name]:.3f} | {r['longer']['cpu_ms'][name]:.3f} |")
-    reached = "reached" if r["share"] >= WANTED_SHARE else "not reached"
-    print(
-        f"share of the queue alone: {r['share']:.0%}, {WANTED_SHARE:.0%} are {reached}; "
-        f"with the ring's client and loops: {r['share_in_loops']:.0%}"
-    )
 
 
 def _show_verifiers(v: dict[str, Any]) -> None:

@@ -17,7 +17,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from triforge.supervisor.broker import server_command
 Send = Callable[[Sequence[GroupTask]], None]
 
 COUNTER = "noop"
+ROLLOUTS = 8  # trajectories of a group, as in the ring
 QUEUES = {"rollout": ROLLOUT_QUEUE, "judge": JUDGE_QUEUE}
 AT_A_TIME = {"rollout": 32, "judge": 64}  # errands, as the workers of the ring
 _LOOK_S, _LONGEST_S = 0.01, 120.0
@@ -140,63 +142,75 @@ WORKERS = {"celery": celery_worker, "loop": loop_worker}
 _SENDERS = {"celery": _celery_sender, "loop": _wire_sender}
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A queue of its own with two workers that do nothing. They wait, at no cost to speak of, while nothing is sent.
+
+    Attributes:
+        pids: the server, the workers and whoever sends.
+        send: puts errands of groups into it.
+        client: counts what has come through.
+    """
+
+    pids: Mapping[str, int]
+    send: Send
+    client: Any
+
+    def through(self, groups: int, rollouts: int, name: str = "train") -> dict[str, Any]:
+        """Trajectories and errands a second of so many groups that are sent at once."""
+        before = {process: cpu_s(pid) for process, pid in self.pids.items()}
+        seconds = self._seconds(name, groups, rollouts)
+        used = {process: cpu_s(pid) - before[process] for process, pid in self.pids.items()}
+        trajectories = groups * rollouts
+        return {
+            "trajectories_s": trajectories / seconds,
+            "errands_s": (groups + trajectories) / seconds,
+            "errands_per_trajectory": (groups + trajectories) / trajectories,
+            "seconds": seconds,
+            "cpu_ms": {process: one / trajectories * 1e3 for process, one in used.items()},
+            "cpu_ms_all": sum(used.values()) / trajectories * 1e3,
+            "cores": sum(used.values()) / seconds,
+        }
+
+    def _seconds(self, name: str, groups: int, rollouts: int) -> float:
+        """Send groups, and wait until all of their trajectories are counted."""
+        wanted = int(self.client.get(COUNTER) or 0) + groups * rollouts
+        started = time.perf_counter()
+        names = (f"run-0123456789-00001-{name}-{number:04d}" for number in range(groups))
+        self.send([group_task(name, rollouts) for name in names])
+        while int(self.client.get(COUNTER) or 0) < wanted:
+            if time.perf_counter() > started + _LONGEST_S:
+                raise SystemExit(f"the queue alone did not get through in {_LONGEST_S:.0f} s")
+            time.sleep(_LOOK_S)
+        return time.perf_counter() - started
+
+
 @contextlib.contextmanager
-def _queue(folder: Path, way: str) -> Iterator[tuple[str, list[int]]]:
-    """The address of a broker with two workers that do nothing, and all process ids."""
+def queue_alone(folder: Path, way: str) -> Iterator[Alone]:
+    """Start a queue and its workers, in one of the ways of `WORKERS`; both workers have taken errands when it is there."""
     folder.mkdir(parents=True)
     port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
     module = [sys.executable, "-m", "bench.control_plane_noop"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    client = redis.Redis.from_url(url, retry_on_error=[redis.ConnectionError], retry=_patience())
+    commands = {f"{name}-worker": [*module, way, name, url] for name in QUEUES}
+    started: dict[str, subprocess.Popen[bytes]] = {}
     with (folder / "log").open("wb") as log:
-        started = [subprocess.Popen(server_command(port, folder), stdout=log, stderr=log)]
         try:
-            started += [
-                subprocess.Popen([*module, way, name, url], stdout=log, stderr=log, env=env)
-                for name in QUEUES
-            ]
-            yield url, [os.getpid(), *(child.pid for child in started)]
-        finally:
-            for child in reversed(started):
-                child.terminate()
-                child.wait(30)
-
-
-def ceiling(folder: Path, groups: int, rollouts: int, way: str = "celery") -> dict[str, float]:
-    """Trajectories and errands a second through a queue whose errands do nothing, in one of `WORKERS`."""
-    with _queue(folder, way) as (url, pids), _SENDERS[way](url) as send:
-        client = redis.Redis.from_url(
-            url, retry_on_error=[redis.ConnectionError], retry=_patience()
-        )
-        try:
-            # The first ones wait until both workers are there and have their connections.
-            _through(send, client, "warm", 8, rollouts)
-            before = sum(map(cpu_s, pids))
-            seconds = _through(send, client, "train", groups, rollouts)
-            used = sum(map(cpu_s, pids)) - before
+            for name, command in {"queue": server_command(port, folder), **commands}.items():
+                started[name] = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+            with _SENDERS[way](url) as send:
+                pids = {name: child.pid for name, child in started.items()}
+                alone = Alone({**pids, "bench": os.getpid()}, send, client)
+                # The first ones wait until both workers are there and have their connections.
+                alone.through(8, ROLLOUTS, "warm")
+                yield alone
         finally:
             client.close()
-    trajectories = groups * rollouts
-    return {
-        "trajectories_s": trajectories / seconds,
-        "errands_s": (groups + trajectories) / seconds,
-        "errands_per_trajectory": (groups + trajectories) / trajectories,
-        "seconds": seconds,
-        "cpu_ms_per_trajectory": used / trajectories * 1e3,
-    }
-
-
-def _through(send: Send, client: Any, name: str, groups: int, rollouts: int) -> float:
-    """Send groups, and wait until all of their trajectories are counted; returns seconds."""
-    wanted = int(client.get(COUNTER) or 0) + groups * rollouts
-    started = time.perf_counter()
-    names = (f"run-0123456789-00001-{name}-{number:04d}" for number in range(groups))
-    send([group_task(name, rollouts) for name in names])
-    while int(client.get(COUNTER) or 0) < wanted:
-        if time.perf_counter() > started + _LONGEST_S:
-            raise SystemExit(f"the queue alone did not get through in {_LONGEST_S:.0f} s")
-        time.sleep(_LOOK_S)
-    return time.perf_counter() - started
+            for child in reversed(started.values()):
+                child.terminate()
+                child.wait(30)
 
 
 def _patience() -> redis.retry.Retry:

@@ -29,7 +29,10 @@ async def run(
     turns: int,
     votes: int,
 ) -> dict[str, Any]:
-    """One run over `steps` rounds of `groups` groups, one round ahead; every trajectory is judged, credited and recorded."""
+    """One run over `steps` rounds of `groups` groups, one round ahead; every trajectory is judged, credited and recorded.
+
+    It is timed from the record of its beginning (its versions serve, nothing is sent yet) to that of its last step.
+    """
     client = TrainerClient(stack.settings.trainer_url)
     config = {
         "run": {"steps": steps, "groups_per_step": groups, "eval_every": 0, "staleness_bound": 1},
@@ -44,7 +47,6 @@ async def run(
     meter = Meter(stack.pids)
     try:
         async with meter.running():
-            started = time.time()
             made = await client.submit(pool, name="bench", config=config)
             state = await _ended(client, made)
         recorded = await client.steps(made.id)
@@ -52,14 +54,16 @@ async def run(
         await client.close()
     if state.status != "finished":
         raise SystemExit(f"the run {state.status}: {state.reason}")
-    metrics = [step.metrics for step in recorded if step.step > 0]
+    begun, *trained = recorded
+    assert begun.step == 0
+    metrics = [step.metrics for step in trained]
     counted = sum(m["groups"] for m in metrics) * rollouts
     if counted != trajectories:
         raise SystemExit(f"{counted:.0f} of {trajectories} trajectories are on record")
     return {
-        "groups": groups * steps, "rollouts": rollouts, "turns": turns, "votes": votes,
+        "groups": groups * steps, "steps": steps, "rollouts": rollouts, "turns": turns, "votes": votes,
         "trajectories": trajectories,
-        "trajectories_s": trajectories / (recorded[-1].at - started),
+        "trajectories_s": trajectories / (trained[-1].at - begun.at),
         "resent": sum(m.get("resent", 0.0) for m in metrics),
         "trained_rows": sum(m.get("rows/policy", 0.0) for m in metrics),
         **meter.report(trajectories),
