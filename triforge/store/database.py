@@ -22,13 +22,21 @@ from sqlalchemy.exc import (
     DatabaseError,
     DataError,
     InterfaceError,
+    InternalError,
     NoSuchModuleError,
     OperationalError,
+    ProgrammingError,
 )
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from triforge.errors import ConfigError, InputError, StorageError, UnavailableError
+from triforge.errors import (
+    ConfigError,
+    InputError,
+    StorageError,
+    TriforgeError,
+    UnavailableError,
+)
 
 _BUSY_TIMEOUT_S = 30  # a writer waits so long for another writer before it gives up
 _CONNECT_TIMEOUT_S = 5
@@ -247,22 +255,48 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
+_MISSING = re.compile(
+    r"no such (table|column): |(relation|column) \"?[\w.]+\"? (of relation \S+ )?does not exist"
+)
 _DAMAGED = ("disk is full", "No space left", "readonly", "disk I/O", "not a database", "malformed")
 
 
 def _translate(context: ExceptionContext) -> None:
     error = context.sqlalchemy_exception
-    said = str(context.original_exception).strip()
+    meant = meaning_of(error, str(context.original_exception))
+    if meant is not None:
+        raise meant from error
+
+
+def meaning_of(error: Exception | None, said: str) -> TriforgeError | None:
+    """Our error for a driver's, with what to look at; None of one that is for the caller to judge.
+
+    Args:
+        error: as SQLAlchemy sorts it.
+        said: by the driver; PostgreSQL's place in the statement is left out.
+    """
+    said = " ".join(said.partition("\nLINE ")[0].split())
     if isinstance(error, DatabaseError) and any(sign in said for sign in _DAMAGED):
-        raise StorageError(
+        return StorageError(
             f"the database cannot be read or written: {said}; look at the disk and the file"
-        ) from error
+        )
+    if isinstance(error, DataError):  # a NUL, a text too long: what SQLite takes PostgreSQL may not
+        return InputError(f"the database cannot hold what was given: {said}")
+    if _MISSING.search(said):
+        return UnavailableError(
+            f"the database has another schema than this version reads ({said}); env_adapter and the trainer bring it up to date "
+            "when they start"
+        )
     if isinstance(
-        error, DataError
-    ):  # a NUL in a text, a text too long: what SQLite takes PostgreSQL may not
-        raise InputError(f"the database cannot hold what was given: {said}") from error
+        error, (ProgrammingError, InternalError)
+    ):  # no right to a table, a read-only standby
+        return StorageError(
+            f"the database refuses what it was asked for: {said}; look at TRIFORGE_DATABASE_URL and the rights of its user"
+        )
     if isinstance(error, (OperationalError, InterfaceError)):
-        raise UnavailableError(f"the database does not answer ({said}); is it running?") from error
+        mend = "look at TRIFORGE_DATABASE_URL" if "FATAL" in said else "is it running?"
+        return UnavailableError(f"the database does not answer ({said}); {mend}")
+    return None
 
 
 def _demand_references(connection: Connection) -> None:

@@ -9,9 +9,10 @@ import pytest
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
-from triforge.errors import ConfigError, StorageError, UnavailableError
-from triforge.store.database import REVISIONS, Database, open_database
+from triforge.errors import ConfigError, StorageError, TriforgeError, UnavailableError
+from triforge.store.database import REVISIONS, Database, meaning_of, open_database
 from triforge.store.migrations.running import alembic_config
 from triforge.store.tables import Base, PoolRow
 
@@ -157,3 +158,30 @@ def test_a_database_that_is_locked_for_too_long_is_unavailable(tmp_path: Path) -
         session.get(PoolRow, "none")
     other.close()
     database.close()
+
+
+def test_tables_that_are_not_there_are_a_schema_that_is_not_up_to_date(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/empty.sqlite")
+    with pytest.raises(UnavailableError, match="another schema"), database.read() as session:
+        session.get(PoolRow, "none")
+    database.close()
+
+
+SAID: dict[str, tuple[type[DBAPIError], str, type[TriforgeError], str]] = {
+    "no right": (ProgrammingError, "permission denied for schema public\nLINE 2: CREATE", StorageError, "rights of its user"),
+    "a standby": (InternalError, "cannot execute INSERT in a read-only transaction", StorageError, "rights of its user"),
+    "old schema": (ProgrammingError, 'relation "api_keys" does not exist\nLINE 2: FROM', UnavailableError, "another schema"),
+    "older still": (ProgrammingError, "column runs.tenant does not exist", UnavailableError, "another schema"),
+    "no database": (OperationalError, 'FATAL:  database "x" does not exist', UnavailableError, "TRIFORGE_DATABASE_URL"),
+    "nobody there": (OperationalError, "Connection refused\n\tIs it there?", UnavailableError, "is it running"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_what_postgresql_says_becomes_a_sentence_that_names_the_mend(what: str) -> None:
+    kind, said, becomes, mend = SAID[what]
+    meant = meaning_of(kind("SELECT 1", {}, Exception(said)), said)
+    assert type(meant) is becomes
+    assert mend in meant.detail
+    assert "\n" not in meant.detail
+    assert "LINE 2" not in meant.detail
