@@ -24,7 +24,7 @@ Document = dict[str, Any]
 VARIANTS: list[tuple[str, ...]] = [
     *((overlay,) for overlay in OVERLAYS),
     ("cpu", "code"),
-    ("cpu", "ingress", "keda", "monitoring"),
+    ("cpu", "ingress", "keda", "monitoring", "toolbox"),
     ("gpu-single-node", "autoscaling", "external-redis", "s3"),
     ("gpu-cluster", "external-postgres", "gateway", "keda-external-redis", "monitoring", "multi-node-engine"),
 ]  # fmt: skip

@@ -36,6 +36,8 @@ CALLS = {
     ("judge-worker", "policy-judges", 8011),
     ("reward", "policy-judges", 8011),
     ("adapt-worker", "policy-rewrites", 8021),
+    *(("toolbox", room, port) for room, port in (*ROOMS.items(), ("dashboard", 8005), ("postgres", POSTGRES), ("valkey", REDIS))),
+    *(("toolbox", f"engine-{role}", 9001) for role in ("acts", "judges", "rewrites")),
     *((f"policy-{role}", f"engine-{role}", 9001) for role in ("acts", "judges", "rewrites")),
 }  # fmt: skip
 DOORS = {("env-adapter", 8003), ("trainer", 8004)}
@@ -182,9 +184,12 @@ def test_only_what_was_asked_for_goes_out(variant: tuple[str, ...]) -> None:
     ):
         if component in variant:
             assert server not in cluster.pods
-            expected |= {(who, port) for who, called, _ in CALLS if called == server}
+            callers = {who for who, called, _ in CALLS if called == server}
+            expected |= {(who, port) for who in callers & set(cluster.pods)}
     if variant[0] == "cpu":
         expected.add(("models", 443))  # the demo's rewriter, from the package index
+    if "toolbox" in variant:  # stores may lie elsewhere; it is asked what keeps others from them
+        expected |= {("toolbox", port) for port in (POSTGRES, REDIS, 443)}
     if "s3" in variant:
         expected |= {(who, 443) for who in KEEPERS}
     assert outside == expected
