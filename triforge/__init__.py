@@ -1,7 +1,7 @@
 """triforge: the policy acts, the reward model judges, the tasks adapt; all three improve in a closed loop.
 
-This package is the hall: messages, errors, config, algorithms, rollout, rendering, clients, queues, store, testing
-and the command line. Every room in `services/` enters the hall; the hall enters none.
+This package is the hall: every room in `services/` enters it, it enters none. `docs/architecture.md`, "Map of the hall",
+says of each part what it is, who uses it, and where its contract stands.
 """
 
 __version__ = "0.1.0"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+MAP = re.compile(r"^ *[a-z_]+ {2,}\S", re.MULTILINE)  # a list of modules in a docstring
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
 
 
@@ -34,3 +38,23 @@ def test_modules_that_the_maps_name_are_there() -> None:
         for name in re.findall(r"`(\w+)`", row):
             folder = ROOT / "services" / room
             assert any(folder.rglob(name)) or any(folder.rglob(f"{name}.py")), (room, name)
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        p.parent
+        for p in ROOT.glob("triforge/*/__init__.py")
+        if MAP.search(ast.get_docstring(ast.parse(p.read_text())) or "")
+    ],
+    ids=lambda package: package.name,
+)
+def test_a_package_that_lists_its_modules_lists_all_of_them(package: Path) -> None:
+    said = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    listed = set(re.findall(r"^ *(\w+) {2,}\S", said, re.MULTILINE)) | set(
+        re.findall(r"`(\w+)`", said)
+    )
+    modules = {p.stem for p in package.glob("*.py")} | {
+        p.parent.name for p in package.glob("*/__init__.py")
+    }
+    assert {name for name in modules if not name.startswith("_")} - listed == set()

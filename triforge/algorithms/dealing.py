@@ -1,4 +1,4 @@
-"""Which rows share a forward pass, and which rank computes it.
+"""Which packed rows share a forward pass, and which rank computes it.
 
     rows in tree order     a a a a | b b | c c c c c | d d      a letter: rows that begin alike
     passes                 [a a a a] [b b] [c c c] [c c] [d d]

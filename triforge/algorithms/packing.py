@@ -1,4 +1,4 @@
-"""Which rows share a forward pass, which rows share an optimiser update.
+"""Rows into padded rectangles, for models that cannot be packed, and into the updates of a step.
 
 Every row appears exactly once; nothing is dropped because it did not fit or came last.
 """

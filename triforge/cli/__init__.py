@@ -1,11 +1,13 @@
-"""The command line: `triforge up | status | doctor | pool | task | proposal | run | env`.
+"""The command line. Every command is shown in the README; `triforge COMMAND --help` says its options.
 
-main          the commands of deployments and runs
-pools         the commands of pools, tasks and rewrites
-environments  environments by themselves
-pool_file     a pool from a file
-terminal      what all commands share
-watch         the live view of a run
+main          up, status, doctor and the commands of runs
+pools         pool, task, proposal; `pool_file` a pool from a file
+evaluate      eval; `watch` the live view of a run
+keys          key, tenant
+backup        backup, restore
+environments  env
+findings      how the doctor's findings are shown
+addresses     where the doors are; `terminal` what all commands share
 """
 
 from triforge.cli.main import main

@@ -12,6 +12,7 @@ Each message names its producer and consumer. Messages are frozen and refuse unk
     runs          runs and events, as people see them
     pools         pools of tasks, as people see them
     changes       what people change by hand, and the record of it
+    base          what all share: the base type, closed vocabularies, failure as data
 """
 
 from triforge.messages.adaptation import (

@@ -10,7 +10,8 @@
     limits    `Limits` in, `RunResult` out
     jail      how bubblewrap is called: what a program sees, and nothing else
     filters   the system calls that it may not make
-    keeper    the process beside the service that starts, bounds and reaps (runs, kernel: its parts)
+    keeper    the process beside the service that starts, bounds and reaps; `runs` and `kernel` are its parts
+    cases     programs against tests: input in, output compared
 
 What must stay secret from a program (hidden tests, expected output) is never given to it: it gets its source and its
 standard input. What comes back is text; the caller compares it. A sandbox that cannot start is a `SandboxError`, an

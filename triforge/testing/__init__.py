@@ -1,4 +1,12 @@
-"""Shipped fakes and conformance suites: what authors of adapters and our own tests use in place of the real thing."""
+"""Shipped fakes and conformance suites: what authors of adapters and our own tests use in place of the real thing.
+
+check_environment    the contract of environment families, walked; `require` its results
+fakes                a sampler, a judge, an environment family
+fake_engine          SGLang's HTTP API without a model (`fake_weights`, `fake_adapters`: its parts); `fake_router` its router
+engine_exchanges     one conversation with an engine, good and bad; `engine_recordings` how it is kept and compared
+fake_control_server  a machine of OSWorld
+model_folders        tokenizers; `tiny_run` what random models of whole words can play; `pictures` image files
+"""
 
 from triforge.testing.check_environment import check_environment, require
 from triforge.testing.fake_engine import FakeEngine
