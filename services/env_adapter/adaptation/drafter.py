@@ -78,20 +78,19 @@ class Drafter:
                 proposal,
                 TaskDraft(params=parent.params, instruction=parent.instruction, kind=parent.kind),
             )
-        menu, offered, left = await asyncio.to_thread(
-            self._offer, proposal, opening, outcome.settings.max_drift
-        )
-        if not offered:
-            return Drafted(proposal.model_copy(update={"reason": left}), None)
-        deadline = outcome.settings.deadline_s
+        found: Drafted | str
         try:
-            async with asyncio.timeout(deadline):
-                return await self._ask(proposal, outcome, opening, menu, offered)
-        except TimeoutError:
-            reason = f"no candidate within {deadline:.0f} s (adaptation.deadline_s)"
-        except (PolicyError, UnavailableError, InputError) as error:
-            reason = f"the rewriter's model gave no answer: {error.detail}"
-        return Drafted(proposal.model_copy(update={"reason": reason}), None)
+            menu, offered, found = await asyncio.to_thread(
+                self._offer, proposal, opening, outcome.settings.max_drift
+            )
+            if offered:
+                found = await self._answered(proposal, outcome, opening, menu, offered)
+        except Exception as error:  # noqa: BLE001 (a family may raise anything, and would the next time, too)
+            _log.exception("%s: drafting for %s", proposal.id, parent.id)
+            found = f"drafting raised {type(error).__name__}: {error}"
+        if isinstance(found, Drafted):
+            return found
+        return Drafted(proposal.model_copy(update={"reason": found}), None)
 
     def _offer(
         self, proposal: Proposal, opening: Opening, max_drift: float
@@ -120,6 +119,24 @@ class Drafter:
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
         left = f"nothing {proposal.direction} is left to offer for this slot"
         return menu, offered, f"{left}: {why}" if why else left
+
+    async def _answered(
+        self,
+        proposal: Proposal,
+        outcome: TaskOutcome,
+        opening: Opening,
+        menu: RewriteMenu,
+        offered: Choices,
+    ) -> Drafted | str:
+        """What the models make of it in time, or why they make nothing."""
+        deadline = outcome.settings.deadline_s
+        try:
+            async with asyncio.timeout(deadline):
+                return await self._ask(proposal, outcome, opening, menu, offered)
+        except TimeoutError:
+            return f"no candidate within {deadline:.0f} s (adaptation.deadline_s)"
+        except (PolicyError, UnavailableError, InputError) as error:
+            return f"the rewriter's model gave no answer: {error.detail}"
 
     async def _ask(
         self,
