@@ -23,7 +23,7 @@ Document = dict[str, Any]
 # What is rendered and checked: each overlay, each component on one, and what people will combine.
 VARIANTS: list[tuple[str, ...]] = [
     *((overlay,) for overlay in OVERLAYS),
-    ("cpu", "code"),
+    ("cpu", "code", "traces"),
     ("cpu", "ingress", "keda", "monitoring", "toolbox"),
     ("gpu-single-node", "autoscaling", "external-redis", "s3"),
     ("gpu-cluster", "external-postgres", "gateway", "keda-external-redis", "monitoring", "multi-node-engine"),

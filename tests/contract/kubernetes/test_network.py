@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -11,6 +12,8 @@ from tests.contract.kubernetes.rendering import (
     VARIANTS,
     Document,
     chosen,
+    containers,
+    environment,
     named,
     of_kind,
     render,
@@ -204,3 +207,23 @@ def test_only_what_was_asked_for_goes_out(variant: tuple[str, ...]) -> None:
 KEEPERS = {
     "rollout-worker", "trainer", *LEARNERS, *POLICIES,
 }  # fmt: skip
+
+
+def test_whoever_records_spans_reaches_the_collector() -> None:
+    documents = render(("cpu", "code", "traces"))
+    cluster = Cluster(documents)
+    (config,) = of_kind(documents, "ConfigMap")
+    address = urlsplit(config["data"]["TRIFORGE_OTLP_ENDPOINT"])
+    namespace = str(address.hostname).split(".")[1]
+    labels = {"kubernetes.io/metadata.name": namespace}
+    for document, _, container in containers(documents):
+        name = document["metadata"]["name"]
+        found = [
+            port["port"]
+            for rule in cluster.rules(name, "egress") or []
+            for peer in rule["to"]
+            if peer.get("namespaceSelector", {}).get("matchLabels") == labels
+            for port in rule["ports"]
+        ]
+        told = "TRIFORGE_OTLP_ENDPOINT" in environment(documents, container)
+        assert found == ([address.port] if told else []), name
