@@ -23,6 +23,7 @@ import redis.asyncio as aioredis
 from services.trainer.conductor.conductor import Conductor
 from services.trainer.conductor.parts import Parts
 from tests.service.fragile import FragileArtifacts, FragileStore, FragileWire, Troubles
+from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import judged
 from triforge.config import Settings, parse
 from triforge.errors import ConflictError
@@ -250,7 +251,7 @@ class FakeWorkers:
         """Vote where no votes are."""
         for votes in group.votes if group.played.group.votes else ():
             assert votes is not None
-            await self._wire.put_votes(votes)
+            await leave_votes(self._wire, votes)
 
 
 def _message(text: str, kind: Any) -> Any:

@@ -9,6 +9,7 @@ import pytest
 
 from services.trainer.conductor.gather import Gatherer
 from services.trainer.conductor.parts import StopRequested
+from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import group_task, judged
 from triforge.errors import TrainerError
 from triforge.messages import GroupTask, JudgedGroup, JudgeTask, Sampling
@@ -101,7 +102,7 @@ async def put(wire: Wire, group: JudgedGroup, *, votes: bool = True) -> None:
     await wire.put_group(group.played)
     for given in group.votes if votes else ():
         assert given is not None
-        await wire.put_votes(given)
+        await leave_votes(wire, given)
 
 
 async def done(work: asyncio.Task[list[JudgedGroup]]) -> list[JudgedGroup]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.service.left_behind import leave_votes
 from tests.service.test_queues import put
 from tests.unit.trainer.played import group_task, judged
 from triforge.errors import StorageError, UnavailableError
@@ -50,7 +51,7 @@ async def test_an_errand_is_taken_up_with_all_that_is_known_of_it(wire: Wire, ra
     async with wire.take_group(group.played.group) as found:
         assert (found.state, found.payload) == ("open", group.played)
     assert group.votes[0] is not None
-    await wire.put_votes(group.votes[0])
+    await leave_votes(wire, group.votes[0])
     async with wire.take_trajectory(task) as taken:
         assert (taken.state, taken.ours) == ("judged", True)
     await wire.settle_group("g", ("g-00", "g-01"))

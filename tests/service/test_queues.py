@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.service.conftest import LEASE_S
+from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory, votes_on
 from triforge.errors import StorageError, UnavailableError
 from triforge.messages import (
@@ -43,7 +44,7 @@ async def put(wire: Wire, group: JudgedGroup) -> None:
     await wire.put_group(group.played)
     for votes in group.votes:
         if votes is not None:
-            await wire.put_votes(votes)
+            await leave_votes(wire, votes)
 
 
 # ---- leases ----
@@ -121,7 +122,7 @@ async def test_the_first_writer_of_a_trajectory_a_group_and_votes_wins(
     assert not await other.put_trajectory(second.played.trajectories[0])
     assert not await other.put_group(second.played)
     assert second.votes[0] is not None
-    assert not await other.put_votes(second.votes[0])
+    assert not await leave_votes(other, second.votes[0])
     assert await other.trajectory("g-00") == first.played.trajectories[0]
     assert await other.judged_group("g") == first
 
@@ -147,11 +148,11 @@ async def test_a_group_is_announced_only_when_nothing_of_it_is_missing(
     await wire.put_group(group.played)
     assert group.votes[0] is not None
     assert group.votes[1] is not None
-    await wire.put_votes(group.votes[0])
+    await leave_votes(wire, group.votes[0])
     assert not await wire.announce_if_complete("g")
     assert await wire.judged_group("g") is None
     assert await raw.xlen(JUDGED_STREAM) == 0
-    await wire.put_votes(group.votes[1])
+    await leave_votes(wire, group.votes[1])
     assert await wire.announce_if_complete("g")
     assert await wire.judged_group("g") == group
 
@@ -173,7 +174,7 @@ async def test_a_judge_that_could_not_answer_completes_the_group(wire: Wire) -> 
     await wire.put_group(group.played)
     error = ErrorInfo(kind="reward", detail="nonsense")
     none = TrajectoryVotes(trajectory_id="g-00", group_id="g", steps=(), error=error)
-    await wire.put_votes(none)
+    await leave_votes(wire, none)
     assert await wire.announce_if_complete("g")
     found = await wire.judged_group("g")
     assert found is not None
@@ -317,7 +318,7 @@ async def test_a_command_that_redis_refuses_is_a_storage_error_with_its_words(
     group = group_task()
     played = trajectory(group, 0, outcome=1, lengths=[1])
     with pytest.raises(StorageError, match="WRONGTYPE"):
-        await wire.put_votes(votes_on(played, [[1]]))
+        await leave_votes(wire, votes_on(played, [[1]]))
 
 
 async def test_one_failed_call_finds_all_idle_connections_that_a_restart_has_closed(

@@ -14,6 +14,7 @@ import redis
 from prometheus_client import REGISTRY
 
 from services.reward.worker import JudgeWorker
+from tests.service.left_behind import leave_votes
 from triforge.errors import ConfigError, PolicyError, TriforgeError, UnavailableError
 from triforge.messages import (
     GenerateOutput,
@@ -196,8 +197,8 @@ async def test_a_worker_that_died_between_voting_and_announcing_loses_nothing(
     played: Wire,
 ) -> None:
     for index in (0, 1):
-        await played.put_votes(
-            TrajectoryVotes(trajectory_id=f"g-{index:02d}", group_id="g", steps=())
+        await leave_votes(
+            played, TrajectoryVotes(trajectory_id=f"g-{index:02d}", group_id="g", steps=())
         )
     room = Room()
     await worker(played, room).judge(errand(1))
@@ -212,7 +213,7 @@ async def test_votes_that_another_worker_stored_first_are_the_ones_that_count(
     room.hold = asyncio.Event()
     judging = asyncio.create_task(worker(played, room).judge(errand(0)))
     first = TrajectoryVotes(trajectory_id="g-00", group_id="g", steps=(), seconds=77.0)
-    await played.put_votes(first)
+    await leave_votes(played, first)
     room.hold.set()
     await judging
     await worker(played, Room()).judge(errand(1))

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from services.env_adapter.rollout import RolloutWorker
+from tests.service.left_behind import leave_votes
 from triforge.errors import EnvError, NotFoundError, UnavailableError
 from triforge.messages import (
     GenerateOutput,
@@ -276,7 +277,7 @@ async def test_a_second_delivery_sends_the_missing_judge_errands_again(
     family = Family()
     player = worker(wire, family)
     await player.play(group())
-    await wire.put_votes(TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
+    await leave_votes(wire, TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
     with redis.Redis.from_url(redis_url) as client:
         client.delete(JUDGE_QUEUE, "tf:trajectory:g-00")  # what a crash of the queue may lose
     await player.play(group())

@@ -59,17 +59,10 @@ class Groups(Connection):
         """A played group, or None."""
         return await self._get(f"tf:group:{group_id}", TrajectoryGroup)
 
-    async def put_votes(self, votes: TrajectoryVotes) -> bool:
-        """Store a trajectory's votes; False when it had some already."""
-        return await self._judge_once(votes.group_id, votes.trajectory_id, votes)
-
     async def put_tests(self, tests: GroupTests) -> bool:
         """Store the tests of a group; False when it had some already."""
-        return await self._judge_once(tests.group_id, unit_tests_id(tests.group_id), tests)
-
-    async def _judge_once(self, group_id: str, name: str, message: Message) -> bool:
-        key = f"tf:votes:{group_id}"
-        new = await self._call(self._redis.hsetnx(key, name, message.model_dump_json()))
+        key, name = f"tf:votes:{tests.group_id}", unit_tests_id(tests.group_id)
+        new = await self._call(self._redis.hsetnx(key, name, tests.model_dump_json()))
         await self._call(self._redis.expire(key, PAYLOAD_TTL_S))
         return bool(new)
 
