@@ -321,6 +321,15 @@ def test_the_tasks_that_the_readme_writes_out_are_possible_and_in_words_of_the_d
         assert params["horizon"] == known["horizon"]
 
 
+def test_the_ring_is_drawn_alike_wherever_it_is_drawn() -> None:
+    architecture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    first, second = (
+        next(block for _, block in FENCE.findall(page) if "queue rollout" in block)
+        for page in (README, architecture)
+    )
+    assert first == second
+
+
 def test_the_readme_leads_to_every_page() -> None:
     pages = {
         name_of(path) for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/experiments/*.md")]
