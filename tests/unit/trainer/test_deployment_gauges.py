@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,36 @@ async def test_what_is_away_keeps_its_last_numbers_and_hides_nothing_else(tmp_pa
     assert registry.get_sample_value("triforge_trainer_broker_up") == 0
     assert registry.get_sample_value("triforge_trainer_queue_depth", {"queue": "rollout"}) == 7
     assert registry.get_sample_value("triforge_trainer_runs", {"status": "failed"}) == 2
+
+
+async def test_looks_that_hang_take_a_thread_each_and_hold_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, asked = threading.Event(), list[str]()
+
+    def mount(_: Path) -> tuple[int, int, int]:
+        asked.append("disk")
+        silent.wait(60)
+        raise OSError("stale file handle")
+
+    class Hanging(Runs):
+        def count_by_status(self) -> dict[str, int]:
+            asked.append("runs")
+            silent.wait(60)
+            return super().count_by_status()
+
+    monkeypatch.setattr("shutil.disk_usage", mount)
+    registry, runs = CollectorRegistry(), Hanging()
+    store = ArtifactStore(str(tmp_path))
+    gauges = DeploymentGauges(Queues(), runs, store, registry, patience_s=0.05)
+    for _ in range(5):  # Prometheus asks again and again
+        await gauges.refresh()
+    assert sorted(asked) == ["disk", "runs"]
+    assert registry.get_sample_value("triforge_trainer_queue_depth", {"queue": "rollout"}) == 7
+    silent.set()
+    async with asyncio.timeout(30.0):
+        while registry.get_sample_value("triforge_trainer_runs", {"status": "failed"}) != 2:
+            await gauges.refresh()
 
 
 def test_a_store_that_is_no_folder_shows_no_room() -> None:
