@@ -122,7 +122,7 @@ async def play_episode(
     """Play one episode, again from the start after an infrastructure failure, at most `group.retries` times.
 
     A retry keeps its seeds: it is the same episode once more, not a new draw. An error that says it is not retryable
-    (malformed task parameters) is final at once.
+    (malformed task parameters) is final at once. Arguments as in `play_group`; `index` is k, the rollout's number.
     """
     retries = 0
     while True:
@@ -159,6 +159,7 @@ async def run_episode(
     The deadline holds while anything awaits. An environment that blocks in synchronous code must come wrapped in
     `IsolatedEnvironment` for the deadline to hold. Turn t of rollout k samples with the seed derived from
     (group.seed, k, t); all K environments are reset with the same seed, so that what is compared is the policy.
+    Arguments as in `play_group`; `index` is k.
     """
     episode = _Episode(task, group, index, keep)
     try:
