@@ -9,6 +9,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge, start_http_ser
 
 from triforge import __version__
 from triforge.config import Settings
+from triforge.errors import ConfigError
 
 
 def _build(registry: CollectorRegistry) -> Gauge:
@@ -45,6 +46,9 @@ def serve_metrics(
         process: what it does there.
         queue: that it works on; empty if none.
         slots: errands of that queue that it takes at a time.
+
+    Raises:
+        ConfigError: the port is taken.
     """
     if room:
         identify(room, process)
@@ -52,5 +56,11 @@ def serve_metrics(
         _SLOTS.labels(queue).set(slots)
     if not settings.metrics_port:
         return None
-    server, _ = start_http_server(settings.metrics_port, addr=settings.host)
+    try:
+        server, _ = start_http_server(settings.metrics_port, addr=settings.host)
+    except OSError as error:
+        raise ConfigError(
+            f"TRIFORGE_METRICS_PORT: given {settings.metrics_port}, where metrics cannot be served ({error.strerror}); "
+            "expected a port of its own for each process"
+        ) from error
     return server

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import httpx
+import pytest
 
 from triforge.config import Settings
+from triforge.errors import ConfigError
 from triforge.metrics import serve_metrics
 from triforge.supervisor.layout import free_port
 
@@ -24,3 +28,14 @@ def test_a_worker_with_a_port_serves_its_metrics_and_says_that_it_is_alive() -> 
 
 def test_a_worker_without_a_port_serves_none() -> None:
     assert serve_metrics(Settings()) is None
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"TRIFORGE_METRICS_PORT: given {port}, where .* in use"
+        ):
+            serve_metrics(Settings(metrics_port=port))

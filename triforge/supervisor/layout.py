@@ -7,7 +7,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from triforge.supervisor.process import ProcessSpec
 
 ENGINE_PORTS: Mapping[Role, int] = {"acts": 9001, "judges": 9011, "rewrites": 9021}
 REDIS_PORT = 6379
+_LAST_PORT = 65535
 BROKER = "valkey"  # folder below the state folder in which the deployment's own Valkey keeps what is in flight
 _DOORS = (
     "acts_url", "judges_url", "rewrites_url", "reward_url", "env_adapter_url", "trainer_url", "dashboard_url",
@@ -155,7 +156,8 @@ def plan_layout(
     env = settings.environment() | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     for role in ("acts", "judges", "rewrites"):
         specs += _model_processes(role, config, settings, env, ports)
-    return Layout(settings=settings, specs=(*specs, *_rooms(config, settings, env)))
+    rooms = _with_metrics(_rooms(config, settings, env), settings.metrics_port, ports)
+    return Layout(settings=settings, specs=(*specs, *rooms))
 
 
 def _check_rewriter(config: RunConfig, given: Mapping[str, str]) -> None:
@@ -276,3 +278,22 @@ def _rooms(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> lis
         for role in ("acts", "judges")
     ]
     return rooms
+
+
+def _with_metrics(specs: list[ProcessSpec], first: int, ports: Ports) -> list[ProcessSpec]:
+    """What has no door shows its metrics at a port of its own: the one that was asked for, and those after it."""
+    if not first:
+        return specs
+    own = {spec.name: first + n for n, spec in enumerate(s for s in specs if not s.ready_url)}
+    if max(own.values()) > _LAST_PORT:
+        raise ConfigError(
+            f"TRIFORGE_METRICS_PORT: given {first}, expected at most {_LAST_PORT + 1 - len(own)}: {len(own)} processes have one each"
+        )
+    for name, port in own.items():
+        ports.claim(port, f"TRIFORGE_METRICS_PORT for {name}")
+    return [
+        replace(spec, env={**spec.env, "TRIFORGE_METRICS_PORT": str(own[spec.name])})
+        if spec.name in own
+        else spec
+        for spec in specs
+    ]

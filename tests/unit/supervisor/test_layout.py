@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic import SecretStr
 
 from triforge.config import Settings, parse
 from triforge.errors import ConfigError
-from triforge.supervisor.layout import Layout, plan_layout
+from triforge.supervisor.layout import Layout, check_port, plan_layout
 
 
 def planned(
@@ -59,3 +60,28 @@ def test_engines_of_a_deployment_without_keys_ask_for_none(tmp_path: Path) -> No
     layout = planned(tmp_path, {}, adaptation={"controller": "none"})
     (engine,) = [spec for spec in layout.specs if spec.name == "engine-acts"]
     assert not [name for name in engine.env if name.startswith("LOCAL_ENGINE_")]
+
+
+def four_in_a_row() -> int:
+    """The first of four ports that nobody listens at, below those that the kernel gives out."""
+    for first in range(20_000, 32_000, 4):
+        with contextlib.suppress(ConfigError):
+            for port in range(first, first + 4):
+                check_port(port, "")
+            return first
+    pytest.fail("no four ports in a row are free")
+
+
+def test_each_process_without_a_door_shows_its_metrics_at_a_port_of_its_own(tmp_path: Path) -> None:
+    first = four_in_a_row()
+    layout = planned(tmp_path, {}, Settings(metrics_port=first), adaptation={"controller": "none"})
+    given = {spec.name: int(spec.env["TRIFORGE_METRICS_PORT"]) for spec in layout.specs if spec.env}
+    own = ["rollout-worker", "judge-worker", "learner-acts", "learner-judges"]
+    assert [given[name] for name in own] == [first + n for n in range(4)]
+
+
+def test_ports_for_metrics_that_there_are_not_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"TRIFORGE_METRICS_PORT: given 65535, expected at most 65532"
+    ):
+        planned(tmp_path, {}, Settings(metrics_port=65535), adaptation={"controller": "none"})
