@@ -388,5 +388,6 @@ class Learner:
 
 
 def _seed(*parts: object) -> int:
+    """Of the order of an epoch's rows. Not `derive_seed`, because the results on record were trained in this order."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
