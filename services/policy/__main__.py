@@ -28,6 +28,7 @@ from services.policy.server import DrainingServer
 from services.policy.sglang import SGLangEngine
 from triforge.config import Settings
 from triforge.errors import TriforgeError
+from triforge.event_loop import collect_seldom
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.watching import begin, server_options
@@ -138,6 +139,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
+    collect_seldom()
     gc.freeze()  # what is loaded now stays; looking through it again and again would hold up requests
     DrainingServer(config, gateway, drain_s=settings.drain_s).run()
     return 0
