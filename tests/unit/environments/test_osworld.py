@@ -212,8 +212,8 @@ async def test_two_episodes_take_turns_on_one_machine(machine: FakeControlServer
     second = FAMILY.make(options(machine))
     await first.reset(stored(TASK), seed=0)
     waiting = asyncio.create_task(second.reset(stored(TASK), seed=0))
-    await asyncio.sleep(0)
-    assert not waiting.done()
+    early, _ = await asyncio.wait({waiting}, timeout=0.5)  # many times what a reset takes
+    assert not early
     await first.close()
     await waiting
     await second.close()
