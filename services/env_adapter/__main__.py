@@ -64,6 +64,7 @@ def rollout_worker() -> int:
     from triforge.store.images import ImageStore
 
     settings = Settings.from_env()
+    settings.demand_secret()
     reach.here()  # a fault in it is said now
     serve_metrics(
         settings, room="env_adapter", process="rollout-worker", queue=ROLLOUT_QUEUE, slots=_GROUPS
@@ -103,6 +104,7 @@ def adapt_worker() -> int:
     from triforge.store.database import open_database
 
     settings = Settings.from_env()
+    settings.demand_secret()
     serve_metrics(
         settings, room="env_adapter", process="adapt-worker", queue=ADAPT_QUEUE, slots=_OUTCOMES
     )

@@ -79,6 +79,7 @@ def judge_worker(concurrency: int) -> int:
     from triforge.sandbox.client import shared
 
     settings = Settings.from_env()
+    settings.demand_secret()
     if _config(settings).reward.kind == "unit_tests":
         shared().check()  # better no worker than one that can run no program
     serve_metrics(

@@ -11,6 +11,7 @@ import pytest
 
 from services.env_adapter.__main__ import main as env_adapter
 from services.policy.__main__ import main as policy
+from services.reward.__main__ import main as reward
 from services.trainer.__main__ import main as trainer
 from triforge.store.database import open_database
 
@@ -117,6 +118,37 @@ def test_an_artifact_store_that_cannot_be_used_is_named_before_anything_else_is_
     assert "change TRIFORGE_ARTIFACTS_URL" in said
     assert "Traceback" not in said
     assert {path.name for path in tmp_path.iterdir()} == {"artifacts"}
+
+
+NEED_SECRET: dict[str, Callable[[], int]] = {
+    **DOORS,
+    "policy": policy,
+    "reward": lambda: reward(["api"]),
+    "judge-worker": lambda: reward(["judge-worker"]),
+}
+
+
+@pytest.mark.parametrize("process", NEED_SECRET)
+@pytest.mark.parametrize(("secret", "given"), [("", "nothing"), ("short", "5 characters")])
+def test_a_process_that_other_rooms_would_not_let_in_does_not_start(
+    process: str,
+    secret: str,
+    given: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("TRIFORGE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TRIFORGE_AUTH", "keys")
+    monkeypatch.setenv("TRIFORGE_SERVICE_SECRET", secret)
+    monkeypatch.setenv("TRIFORGE_DATABASE_URL", f"sqlite:///{tmp_path}/triforge.sqlite")
+    monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
+    assert NEED_SECRET[process]() != 0
+    said = capsys.readouterr().err + caplog.text
+    assert f"TRIFORGE_SERVICE_SECRET: given {given}, expected at least 24 characters" in said
+    assert "Traceback" not in said
 
 
 def test_an_older_schema_is_brought_up_to_date_and_keeps_what_it_has(tmp_path: Path) -> None:

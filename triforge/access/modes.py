@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from typing import Final
 
 from triforge.access.gate import Gate, KeyBook, Limiter
 from triforge.access.keys import KeyStore
@@ -12,7 +11,6 @@ from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.store.database import Database
 
-_SHORTEST: Final = 24  # characters of the services' secret
 _log = logging.getLogger(__name__)
 
 
@@ -23,13 +21,7 @@ def demand_safe(settings: Settings) -> None:
         ConfigError: other machines could ask and TRIFORGE_AUTH does not say that they may, or the secret is missing.
     """
     if settings.keyed:
-        secret = settings.service_secret.get_secret_value()
-        if len(secret) < _SHORTEST:
-            given = f"{len(secret)} characters" if secret else "nothing"
-            raise ConfigError(
-                f"TRIFORGE_SERVICE_SECRET: given {given}, expected at least {_SHORTEST} characters, the same in every "
-                "room and worker, because TRIFORGE_AUTH is 'keys'; scripts/write_env.sh writes one"
-            )
+        settings.demand_secret()
         return
     if is_loopback(settings.host):
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 
@@ -12,6 +12,8 @@ from triforge.config.base import Positive, Seconds, Section, Url
 from triforge.config.document import sentence
 from triforge.errors import ConfigError
 from triforge.watching.masking import masked
+
+_SHORTEST: Final = 24  # characters of the services' secret
 
 
 class Settings(Section):
@@ -202,6 +204,20 @@ class Settings(Section):
     def own_key(self) -> str:
         """What this deployment's services show each other; empty where no keys are asked for."""
         return self.service_secret.get_secret_value() if self.keyed else ""
+
+    def demand_secret(self) -> None:
+        """Pass settings with which a program is let in by the deployment's own rooms.
+
+        Raises:
+            ConfigError: keys are asked for, and the services' secret is missing or short.
+        """
+        secret = self.own_key
+        if self.keyed and len(secret) < _SHORTEST:
+            given = f"{len(secret)} characters" if secret else "nothing"
+            raise ConfigError(
+                f"TRIFORGE_SERVICE_SECRET: given {given}, expected at least {_SHORTEST} characters, the same in every "
+                "room and worker, because TRIFORGE_AUTH is 'keys'; scripts/write_env.sh writes one"
+            )
 
     def __repr_args__(self) -> Any:
         """What people see of the settings: passwords in addresses are masked."""
