@@ -25,6 +25,9 @@ class _Store:
     def proposal_counts(self) -> list[tuple[str, str, int]]:
         return [("pool", "pending", 1)]
 
+    def count_by_status(self) -> dict[str, int]:
+        return {"running": 1}
+
 
 def _import_all() -> None:
     """Import every module that counts something."""
