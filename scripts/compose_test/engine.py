@@ -15,6 +15,7 @@ from scripts.compose_test.calling import Tell, attempt, call
 from triforge.errors import UnavailableError
 
 _START_S = 60.0
+_WHOLE = "whole"  # in the folder of an engine that was stopped in order
 _PLUGIN = (
     "docker compose (version 2): the package docker-compose of Debian 13 or newer, docker-compose-plugin of Docker's own "
     "packages, or the plugin's file in ~/.docker/cli-plugins"
@@ -84,6 +85,10 @@ def _demand_plugin() -> None:
 @contextlib.contextmanager
 def _own_engine(folder: Path, address: str, tell: Tell) -> Iterator[None]:
     """`dockerd` in the folder. Its limits of open files are those that a container may have itself."""
+    whole = folder / _WHOLE
+    if not whole.exists():  # of a test that was killed, perhaps while it deleted this
+        remove(folder)
+    whole.unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "dockerd.log"
     command = ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec"), "-p", str(folder / "pid")]  # fmt: skip
@@ -99,11 +104,22 @@ def _own_engine(folder: Path, address: str, tell: Tell) -> Iterator[None]:
     finally:
         engine.send_signal(signal.SIGTERM)
         try:
-            engine.wait(60)
+            if engine.wait(60) == 0:
+                whole.touch()
         except subprocess.TimeoutExpired:
             engine.kill()
             engine.wait()
         tell("the Docker engine was stopped")
+
+
+def remove(folder: Path) -> None:
+    """Delete what an engine of our own has kept, and what it has left mounted there."""
+    (folder / _WHOLE).unlink(missing_ok=True)
+    mounted = [Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for place in reversed(mounted):
+        if place.is_relative_to(folder):
+            attempt(["umount", "--lazy", str(place)])
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _await(engine: subprocess.Popen[bytes], docker: Docker, log: Path) -> None:

@@ -24,7 +24,7 @@ STAND_INS = ROOT / "tests" / "compose" / "images"
 WHEELS = ROOT / "deploy" / "wheels"
 _DEBIAN = "triforge-test/debian:bookworm"
 _PACKAGES = "bubblewrap,ca-certificates,postgresql,prometheus,python3,python3-venv,redis-server"
-_TORCH_FREE = ("postgres",)
+_TORCH_FREE = ("postgres", "otel")
 _WITH_TORCH = ("trainer", "local-engine", "lora", "vision", "smollm2")
 _PULL_S, _MAKE_S, _BUILD_S = 300.0, 1800.0, 3600.0
 
@@ -32,7 +32,10 @@ _PULL_S, _MAKE_S, _BUILD_S = 300.0, 1800.0, 3600.0
 def base_images() -> dict[str, str]:
     """Public names that the stack begins with, and the stand-in's file for each."""
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    named = {name: str(services[name]["image"]) for name in ("valkey", "postgres", "prometheus")}
+    named = {
+        name: str(services[name]["image"])
+        for name in ("valkey", "postgres", "prometheus", "grafana")
+    }
     python = re.search(r"^ARG PYTHON_IMAGE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.M)
     assert python is not None
     return {python[1]: "python"} | {image: name for name, image in named.items()}

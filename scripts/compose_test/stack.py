@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -47,7 +48,7 @@ class Stack:
         self._docker, self.folder, self._tell = docker, folder, tell
         self._key = ""
         self._tag = os.environ.get("TRIFORGE_TAG", "test")
-        self.ports = {door: _free_port() for door in ("pools", "runs", "dashboard")}
+        self.ports = {door: _free_port() for door in ("pools", "runs", "dashboard", "grafana")}
         docker.environment |= _fresh_secrets(folder / "secrets.env") | {
             "COMPOSE_PROJECT_NAME": PROJECT,
             "TRIFORGE_TAG": self._tag,
@@ -55,6 +56,7 @@ class Stack:
             "TRIFORGE_ENV_ADAPTER_PORT": str(self.ports["pools"]),
             "TRIFORGE_TRAINER_PORT": str(self.ports["runs"]),
             "TRIFORGE_DASHBOARD_PORT": str(self.ports["dashboard"]),
+            "GRAFANA_PORT": str(self.ports["grafana"]),
         }
 
     def compose(self, *words: str, stdin: str = "", timeout_s: float = 120.0) -> str:
@@ -75,10 +77,14 @@ class Stack:
         """Variables for the compose files, from now on."""
         self._docker.environment |= variables
 
-    def build(self, pip_args: str) -> float:
-        """Build every image; returns the seconds."""
+    def secret(self, name: str) -> str:
+        """One that `make env` has made."""
+        return self._docker.environment[name]
+
+    def build(self, pip_args: str, packages: str) -> float:
+        """Build every image, with further packages in each; returns the seconds."""
         began = time.monotonic()
-        self.set(PIP_ARGS=pip_args)
+        self.set(PIP_ARGS=pip_args, EXTRA_PACKAGES=packages)
         for (
             service
         ) in _BUILT:  # in turn: at once, each would make the layers that they share for itself
@@ -185,6 +191,25 @@ class Stack:
         """`docker compose restart`: SIGTERM, and up again."""
         self.compose("restart", "-t", "10", service)
 
+    # ---- a container beside the stack ----
+
+    def run_beside(self, name: str, image: str, *command: str) -> None:
+        """Start a container of one of the stack's images on its network, under a name of its own."""
+        self.remove_beside(name)
+        self._docker(
+            "run", "-d", "--no-healthcheck", "--name", _container(name), "--network", _NETWORK, "--network-alias", name,
+            f"triforge/{image}:{self._tag}", *command,
+        )  # fmt: skip
+
+    def exec_beside(self, name: str, *command: str) -> str:
+        """Run a program in it; returns what it printed."""
+        return self._docker("exec", _container(name), *command)
+
+    def remove_beside(self, name: str) -> None:
+        """End and remove it, if it is there."""
+        with contextlib.suppress(UnavailableError):
+            self._docker("rm", "-f", _container(name))
+
     # ---- what was kept ----
 
     def facts(self) -> dict[str, Any]:
@@ -214,9 +239,9 @@ class Stack:
         (self.folder / "readme.log").write_text(said)
         return said.split()[-1], round(time.monotonic() - began, 1)
 
-    def get(self, door: str, path: str) -> Any:
-        """GET of a published door, `pools` or `runs`."""
-        return json.loads(self._ask(door, path, None))
+    def get(self, door: str, path: str, *, authorization: str = "") -> Any:
+        """GET of a published door, `pools`, `runs` or, with an authorization of its own, `grafana`."""
+        return json.loads(self._ask(door, path, None, authorization=authorization))
 
     def save(self, door: str, path: str, target: Path) -> None:
         """GET of a published door into a file."""
@@ -226,11 +251,13 @@ class Stack:
         """POST of JSON to a published door; the same `key` makes nothing twice."""
         return json.loads(self._ask(door, path, json.dumps(body).encode(), key))
 
-    def _ask(self, door: str, path: str, body: bytes | None, key: str = "") -> bytes:
+    def _ask(
+        self, door: str, path: str, body: bytes | None, key: str = "", *, authorization: str = ""
+    ) -> bytes:
         url = f"http://127.0.0.1:{self.ports[door]}{path}"
         request = urllib.request.Request(url, data=body)
         request.add_header("Content-Type", "application/json")
-        request.add_header("Authorization", f"Bearer {self._key}")
+        request.add_header("Authorization", authorization or f"Bearer {self._key}")
         if key:
             request.add_header("Idempotency-Key", key)
         try:

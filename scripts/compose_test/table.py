@@ -9,7 +9,7 @@ from typing import Any
 
 from scripts.compose_test.faults import Outcome
 
-PARTS = ("built", "up", "peace", "checks", "restored", "programs")  # of a whole test
+PARTS = ("built", "up", "peace", "checks", "restored", "watched", "programs")  # of a whole test
 
 
 def machine() -> str:
@@ -39,7 +39,10 @@ def failures(story: Mapping[str, Any]) -> list[str]:
     peace = story.get("peace", {}).get("status", "finished")
     unfinished = [] if peace == "finished" else [f"the run in peace: {peace}"]
     changed = story.get("restored", {}).get("changed", [])
-    return [*missing, *unfinished, *late, *checks, *changed, *story.get("programs", {}).get("wrong", [])]  # fmt: skip
+    wrong = [
+        said for part in ("watched", "programs") for said in story.get(part, {}).get("wrong", [])
+    ]
+    return [*missing, *unfinished, *late, *checks, *changed, *wrong]
 
 
 def report(story: Mapping[str, Any]) -> str:
@@ -54,6 +57,11 @@ def report(story: Mapping[str, Any]) -> str:
             f"{found['restore_s']:.0f} s; the run went on at step {found['step_after']} and is {found['status']} at step {found['step']}."
         )
         parts.append(check_table(found["checks"]))
+    if "watched" in story:
+        found = story["watched"]
+        parts.append(
+            f"Watched: {found['figures']}, {found['traces']}: {found['wrong'] or 'as expected'}."
+        )
     if "programs" in story:
         found = story["programs"]
         parts.append(f"Programs: healthy after {found['up_s']:.0f} s, two steps in {found['run_s']:.0f} s: {found['wrong'] or 'as expected'}.")  # fmt: skip
