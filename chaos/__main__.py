@@ -72,9 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         rounds = options.rounds or (1 if options.quick else None)
         asyncio.run(_play(player, scenarios, rounds, tell))
-    except TriforgeError as error:
+    except (TriforgeError, OSError) as error:
         status = 1
-        console.print(f"chaos: {error.detail}", markup=False, highlight=False)
+        said = error.detail if isinstance(error, TriforgeError) else str(error)
+        console.print(f"chaos: {said}", markup=False, highlight=False)
     except asyncio.CancelledError:
         status = 130
         tell("interrupted; everything was stopped")
@@ -82,9 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
         if player.results:
             write(player.results, options.state, seed=seed, seconds=time.monotonic() - started)
             console.print(table(player.results))
-    for sentence in sums(player.results):
-        tell(sentence)
-    tell(f"seed {seed}; record: {options.state / 'chaos.md'}")
+            for sentence in (*sums(player.results), f"seed {seed}; record: {options.state / 'chaos.md'}"):  # fmt: skip
+                tell(sentence)
     return status or int(any(r.verdict in ("broken", "not played") for r in player.results))
 
 

@@ -172,7 +172,7 @@ async def doors(r: Round) -> None:
     """The doors of all rooms but the trainer's die, in any order."""
     names = [f"policy-{role}" for role in ("acts", "judges", "rewrites")]
     names += ["env_adapter", "reward", "dashboard"]
-    await r.submit(run={"steps": len(names) + 3})  # it goes on while a door is away
+    await r.submit(run={"steps": len(names) + 6})  # it goes on while a door is away
     r.rng.shuffle(names)
     for step, name in enumerate(names):
         await r.moment(step=step)

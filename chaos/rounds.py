@@ -127,9 +127,9 @@ class Round:
         return str(self.row()["status"])
 
     async def moment(self, *, step: int | None = None) -> None:
-        """Wait for a random moment of the run: somewhere in a step that begins after one of its first steps."""
+        """Wait for a random moment of the run: somewhere in a step, by default in any but the last one."""
         last = int(self.row()["config"]["run"]["steps"])
-        after = self.rng.randrange(last) if step is None else step
+        after = self.rng.randrange(max(1, last - 1)) if step is None else step
         part = self.rng.random()
         await self.until(step=after)
         await asyncio.sleep(part * self.step_s)
