@@ -63,7 +63,7 @@ class AuditEntry(Message):
 
 
 class RecordEntry(Message):
-    """One row of the whole record. Produced by: every room, `triforge key`, `tenant` and `restore`. Consumed by: people.
+    """One row of the whole record. Produced by: every room, the commands for keys and tenants, `triforge restore`. Consumed by: people.
 
     A request for a change has the `room` that was asked, the `address` that asked, the route as `action`, its path as
     `subject` and the `status` that it was answered with; it is there whatever came of it. Other rows are the changes
