@@ -178,7 +178,7 @@ class ArtifactStore:
             places.add(Path(self.root))
         else:
             with contextlib.suppress(FileNotFoundError), self._doing("read", self.root):
-                self._fs.ls(self.root, refresh=True)
+                self._fs.ls(self.root)
             if writes:
                 name = f".tried-{uuid.uuid4().hex}"
                 self.write(name, b"")
