@@ -8,7 +8,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import redis
@@ -82,6 +82,10 @@ class Broker:
     def put(self, queue: str, raw: str | bytes) -> None:
         """Put bytes into a queue where the next worker takes them."""
         self._redis.rpush(queue, raw)
+
+    def tell(self, stream: str, fields: Mapping[str, str | bytes]) -> None:
+        """Put an entry on a stream, where everybody reads it."""
+        self._redis.xadd(stream, fields)
 
     def spoil(self, queue: str, change: Callable[[str], str | bytes]) -> int:
         """Change every message of a queue in its place; returns how many."""

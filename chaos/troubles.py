@@ -17,7 +17,15 @@ from chaos.invariants import payloads
 from chaos.rounds import Round, Untried
 from chaos.volume import SmallDisk
 from chaos.waiting import until, until_serves
-from triforge.queues import ADAPT_TASK, JUDGE_TASK, QUEUES, ROLLOUT_TASK
+from triforge.queues import (
+    ADAPT_TASK,
+    EVENTS_STREAM,
+    JUDGE_TASK,
+    JUDGED_STREAM,
+    QUEUES,
+    ROLLOUT_TASK,
+    WEIGHTS_STREAM,
+)
 from triforge.supervisor.process import Process
 
 _WATCH_S = 90.0
@@ -25,6 +33,8 @@ _LATE = 3  # errands of the past that come at a time
 _DRIFT = Path(__file__).with_name("drift")
 _TWO_HOURS = 7200.0
 WORKERS = ("rollout-worker", "rollout-worker-2", "judge-worker", "judge-worker-2", "adapt-worker", "adapt-worker-2")  # fmt: skip
+_READERS = (*WORKERS, "trainer", "learner-acts", "learner-judges", "dashboard")
+_STREAMS = (JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM, "tf:batches:acts", "tf:batches:judges")
 _TASKS = dict(zip(QUEUES, (ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK), strict=True))
 
 
@@ -110,21 +120,30 @@ async def full_state(r: Round) -> None:
 
 
 async def bad_messages(r: Round) -> None:
-    """Garbage, unknown tasks and messages of other versions lie in every queue; the workers must not even stumble."""
+    """Garbage, unknown tasks and messages of other versions lie in every queue and stream; whoever reads them must not even stumble."""
     await r.submit()
     await r.moment()
-    before = r.stack.restarts(*WORKERS)
+    before = r.stack.restarts(*_READERS)
     count = 0
     for queue in QUEUES:
         for raw in _garbage(queue, r):
             r.broker.put(queue, raw)
             count += 1
+    for stream in _STREAMS:
+        for entry in (
+            {"json": "{"},
+            {"json": r.rng.randbytes(64)},
+            {"json": "{}"},
+            {"nothing": ""},
+        ):
+            r.broker.tell(stream, entry)
+            count += 1
     empty = await r.broker.until_empty(within_s=60)
     r.demand(empty, f"the queues do not run empty: {r.broker.waiting()}")
     r.moments.append(f"{count} bad messages")
     await r.end()
-    fell = r.stack.restarts(*WORKERS) - before
-    r.demand(fell == 0, f"{fell} workers fell over bad messages")
+    fell = r.stack.restarts(*_READERS) - before
+    r.demand(fell == 0, f"{fell} processes fell over bad messages")
 
 
 def _garbage(queue: str, r: Round) -> list[str | bytes]:

@@ -30,6 +30,7 @@ from triforge.queues import (
     JUDGED_STREAM,
     ROLLOUT_QUEUE,
     ROLLOUT_TASK,
+    WEIGHTS_STREAM,
     Wire,
     celery_app,
     end_task,
@@ -215,6 +216,25 @@ async def test_events_of_one_run_are_found_behind_thousands_of_others(wire: Wire
     assert [(event.kind, event.step) for _, event in found] == [("step", 3)]
     assert await wire.read_events(found[0][0], block_s=0.01, run_id="mine") == []
     assert len(await wire.read_events("0", block_s=0.01)) == 1000
+
+
+async def test_garbage_in_a_stream_is_passed_over_and_what_comes_after_it_is_read(
+    wire: Wire, raw: Any
+) -> None:
+    garbage: list[dict[str, Any]] = [{"json": "{"}, {"json": b"\xff\xfe"}, {"json": "{}"}, {"x": b"\xff"}]  # fmt: skip
+    for stream in (JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM, "tf:batches:acts"):
+        for fields in garbage:
+            await raw.xadd(stream, fields)
+    await wire.emit("step", run_id="mine", step=3)
+    ready = WeightsReady(run_id="mine", role="acts", step=1, version=2, uri="/w", digest="d")
+    await wire.announce_weights(ready)
+    lost = [None] * len(garbage)
+    assert [found for _, found in await wire.read_weights("0", block_s=0.01)] == [*lost, ready]
+    assert [found for _, found in await wire.read_batches("acts", "0", block_s=0.01)] == lost
+    assert [name for _, name in await wire.read_judged("0", block_s=0.01)] == [""] * len(garbage)
+    for run in ("mine", ""):
+        (event,) = [found for _, found in await wire.read_events("0", block_s=0.01, run_id=run)]
+        assert event.step == 3
 
 
 async def test_each_learner_reads_the_batches_of_its_role_in_order(wire: Wire) -> None:

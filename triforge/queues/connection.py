@@ -23,8 +23,9 @@ class Connection:
 
     def __init__(self, redis_url: str) -> None:
         self._redis: Any = aioredis.from_url(
-            redis_url, decode_responses=True, socket_connect_timeout=5, health_check_interval=30
-        )
+            redis_url, decode_responses=True, encoding_errors="replace",  # garbage is to be read, and passed over
+            socket_connect_timeout=5, health_check_interval=30,
+        )  # fmt: skip
         self._convoy = Convoy(self._redis, self._call)
 
     async def _ask(self, *command: Any) -> Any:

@@ -60,7 +60,7 @@ class Streams(Connection):
     async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
         """(entry id, group id) of groups announced after `after`; waits up to `block_s`."""
         entries = await self._read(JUDGED_STREAM, after, block_s)
-        return [(entry, fields["group_id"]) for entry, fields in entries]
+        return [(entry, fields.get("group_id", "")) for entry, fields in entries]
 
     async def announce_batch(self, batch: TrainBatch) -> None:
         """Hand a batch to the learner of its role."""
@@ -83,12 +83,10 @@ class Streams(Connection):
 
     async def read_weights(
         self, after: str, *, block_s: float = 1.0
-    ) -> list[tuple[str, WeightsReady]]:
-        """Weight versions announced after `after`; waits up to `block_s`."""
+    ) -> list[tuple[str, WeightsReady | None]]:
+        """Weight versions announced after `after`, None for an entry that announces none; waits up to `block_s`."""
         entries = await self._read(WEIGHTS_STREAM, after, block_s)
-        return [
-            (entry, WeightsReady.model_validate_json(fields["json"])) for entry, fields in entries
-        ]
+        return [(entry, _readable(WeightsReady, fields)) for entry, fields in entries]
 
     async def emit(
         self, kind: str, *, run_id: str = "", step: int | None = None, **data: Any
@@ -102,15 +100,17 @@ class Streams(Connection):
     ) -> list[tuple[str, Event]]:
         """(entry id, event) after `after`, of one run or of all; waits up to `block_s`.
 
-        Events of other runs are dropped. An empty answer means that the whole stream up to now holds none, but does not
+        Events of other runs, and entries that are no events, are dropped. An empty answer means that the whole stream up to now holds none, but does not
         move the reader: to skip what was looked through, use the id of `last_id` from before the call.
         """
         while True:
             entries = await self._read(EVENTS_STREAM, after, block_s, count=_PAGE)
-            events = [
-                (entry, Event.model_validate_json(fields["json"])) for entry, fields in entries
+            events = [(entry, _readable(Event, fields)) for entry, fields in entries]
+            found = [
+                (entry, event)
+                for entry, event in events
+                if event is not None and run_id in ("", event.run_id)
             ]
-            found = [pair for pair in events if not run_id or pair[1].run_id == run_id]
             if found or len(entries) < _PAGE:
                 return found
             after = entries[-1][0]

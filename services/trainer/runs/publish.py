@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from triforge.messages import (
     WeightsUpdate,
 )
 from triforge.queues import WEIGHTS_STREAM, Wire
+
+log = logging.getLogger(__name__)
 
 _BLOCK_S = 0.5
 
@@ -99,6 +102,9 @@ class Publisher:
                 )
             for entry, ready in await self._wire.read_weights(cursor, block_s=_BLOCK_S):
                 cursor = entry
+                if ready is None:
+                    log.error("entry %s announces no weights: skipped", entry)
+                    continue
                 asked = waiting.get(ready.role)
                 if asked is None or not _answers(ready, asked):
                     continue

@@ -33,7 +33,7 @@ OFFER = Handover(url="http://learner:4000")
 
 
 class Stream:
-    """The stream of weights, with one announcement on it."""
+    """The stream of weights, with garbage and one announcement on it."""
 
     async def last_id(self, _: str) -> str:
         return "0"
@@ -41,11 +41,13 @@ class Stream:
     async def announce_batch(self, _: TrainBatch) -> None:
         return
 
-    async def read_weights(self, _: str, *, block_s: float) -> list[tuple[str, WeightsReady]]:
+    async def read_weights(
+        self, _: str, *, block_s: float
+    ) -> list[tuple[str, WeightsReady | None]]:
         ready = WeightsReady(
             run_id="run", role="acts", step=1, version=4, uri="/w/v000004", digest="d", handover=OFFER
         )  # fmt: skip
-        return [("1", ready)]
+        return [("0", None), ("1", ready)]
 
 
 async def check() -> None:
