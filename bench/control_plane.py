@@ -19,6 +19,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +68,23 @@ async def against_verifiers(stack: Stack, folder: Path, small: bool) -> dict[str
     }  # fmt: skip
 
 
-async def everything(parts: list[str], small: bool) -> dict[str, Any]:
+async def everything(
+    parts: list[str], small: bool, keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """All parts in turn; `keep` is given what there is after each."""
     found: dict[str, Any] = {"machine": machine()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with ring(folder) as stack:
             if "pool" in parts:
                 found["pool"] = await upload(stack, "large", 5_000 if small else 100_000)
+                keep(found)
             if "many" in parts:  # before longer episodes have made the conductor larger
                 found["many"] = await many_groups(stack, small)
+                keep(found)
             if "ring" in parts:
                 found["ring"] = await through_the_ring(stack, folder, small)
+                keep(found)
             if "verifiers" in parts:
                 found["verifiers"] = await against_verifiers(stack, folder, small)
     return found
@@ -133,11 +140,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path("var/bench/control_plane.json"))
     options = parser.parse_args()
     started = time.monotonic()
-    found = uvloop.run(everything(options.only, options.small))
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(found: dict[str, Any]) -> None:
+        options.json.write_text(json.dumps(found, indent=1))
+
+    found = uvloop.run(everything(options.only, options.small, keep))
     show(found)
     print(f"all of it took {time.monotonic() - started:.0f} s")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=1))
+    keep(found)
     return int(fell_short(found) and not options.small)
 
 

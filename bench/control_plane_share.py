@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 async def through_the_ring(stack: Stack, folder: Path, small: bool) -> dict[str, Any]:
     """Rounds of the ring between rounds of the queue alone; then the ring with longer episodes."""
     await upload(stack, "short", 512)
-    groups, steps, many = (64, 2, 64) if small else (128, 8, 384)
+    groups, steps, many = (64, 2, 64) if small else (128, 6, 320)
     await run(stack, "short", groups=16, steps=1, rollouts=ROLLOUTS, turns=1, votes=1)  # warm
     ring: list[dict[str, Any]] = []
     alone: dict[str, list[dict[str, Any]]] = {way: [] for way in WORKERS}
@@ -51,8 +52,10 @@ async def through_the_ring(stack: Stack, folder: Path, small: bool) -> dict[str,
                 ring.append(
                     await run(stack, "short", groups=groups, steps=steps, rollouts=ROLLOUTS, turns=1, votes=1)
                 )  # fmt: skip
+                _tell(f"round {number}", ring[-1])
             for way, queue in queues.items():
                 alone[way].append(await asyncio.to_thread(_alone, queue, many, stack.pids))
+                _tell(f"the queue alone, {_NAMES[way]}", alone[way][-1])
     longer = await run(stack, "short", groups=groups, steps=2, rollouts=ROLLOUTS, turns=6, votes=3)
     found = {way: shares(_rates(ring), _rates(rounds)) for way, rounds in alone.items()}
     middle = {way: summary(values) for way, values in found.items()}
@@ -68,6 +71,15 @@ def _alone(queue: Alone, groups: int, others: Mapping[str, int]) -> dict[str, An
     before = sum(map(cpu_s, waiting))
     found = queue.through(groups, ROLLOUTS)
     return found | {"others_cores": (sum(map(cpu_s, waiting)) - before) / found["seconds"]}
+
+
+def _tell(name: str, found: Mapping[str, Any]) -> None:
+    """A line for whoever waits."""
+    print(
+        f"{name}: {found['trajectories_s']:.0f} trajectories/s, {found['cpu_ms_all']:.2f} CPU ms, {found['cores']:.2f} cores",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _rates(rounds: Sequence[Mapping[str, Any]]) -> list[float]:
