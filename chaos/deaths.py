@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -144,8 +145,10 @@ async def _stand_in(r: Round, role: str, twin: Process, *, step: int, dies: bool
 
 
 def _signal(process: Process, number: int) -> None:
-    if process.pid is not None:
-        os.kill(process.pid, number)
+    pid = process.pid
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 async def trainer(r: Round) -> None:
