@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,7 +31,6 @@ OWN: Final = ("/healthz", "/readyz", "/metrics")  # routes of every room, in no 
 METHODS: Final = ("get", "put", "post", "patch", "delete")
 
 _log = logging.getLogger(__name__)
-_DISK_FULL = 28  # errno.ENOSPC
 _UNREADABLE: Final = (
     "There was an error parsing the body"  # what the framework says of all but JSON's grammar
 )
@@ -161,7 +161,9 @@ def _methods_at(request: Request) -> list[str]:
 
 async def _on_os_error(_: Request | None, error: Exception) -> Response:
     assert isinstance(error, OSError)
-    if error.errno == _DISK_FULL:
+    if error.errno == errno.ENAMETOOLONG:
+        return of_error(InputError("a path is longer than this machine takes"))
+    if error.errno == errno.ENOSPC:
         return of_error(
             StorageError("the disk is full; free space or move TRIFORGE_ARTIFACTS_URL elsewhere")
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -37,6 +38,10 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
     @router.patch("/raw")
     async def raw(request: Request) -> int:
         return len(await request.body())
+
+    @router.post("/folder")
+    async def folder(body: Held) -> bool:
+        return Path(body.anything["x"]).is_file()
 
     @router.post(UPLOAD)
     async def upload(request: Request) -> int:
@@ -97,6 +102,13 @@ async def test_text_is_taken_however_it_is_spelled(http: httpx.AsyncClient, text
     reply = await http.post("/held", content=held(text), headers=JSON)
     assert reply.status_code == 200
     assert reply.json() == json.loads(held(text))
+
+
+async def test_a_path_that_no_machine_takes_is_refused(http: httpx.AsyncClient) -> None:
+    assert (await http.post("/folder", content=held(b"/etc"), headers=JSON)).json() is False
+    reply = await http.post("/folder", content=held(b"/" + b"a" * 300), headers=JSON)
+    assert reply.status_code == 422
+    assert "path is longer" in reply.json()["detail"]
 
 
 async def test_a_route_that_reads_its_body_itself_gets_text_too_and_an_upload_is_its_own_affair(
