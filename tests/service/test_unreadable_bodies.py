@@ -40,7 +40,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
         return len(await request.body())
 
     @router.post("/folder")
-    async def folder(body: Held) -> bool:
+    def folder(body: Held) -> bool:
         return Path(body.anything["x"]).is_file()
 
     @router.post(UPLOAD)
