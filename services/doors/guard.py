@@ -198,21 +198,6 @@ def guard(app: FastAPI, rules: Mapping[str, Rule], entrance: Entrance) -> Rules:
     return found
 
 
-def routes_of(app: FastAPI) -> set[str]:
-    """The routes of an app, as in `Rules`, without those that every room has."""
-    found = {
-        f"{method.upper()} {path}"
-        for path, item in app.openapi()["paths"].items()
-        for method in item
-    }
-    for route in app.routes:
-        path = getattr(route, "path", None)
-        if path is not None and path not in _OPEN:
-            found |= {f"{m} {path}" for m in getattr(route, "methods", None) or () if m != "HEAD"}
-    app.openapi_schema = None  # whoever asks later sees the routes that are added later
-    return found
-
-
 def _describe(app: FastAPI, rules: Mapping[str, Rule]) -> None:
     """Say in the app's description which key a route asks for, and that it may be refused."""
     plain = app.openapi

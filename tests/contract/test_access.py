@@ -14,7 +14,7 @@ import services.env_adapter.access
 import services.policy.access
 import services.reward.access
 import services.trainer.access
-from services.doors.guard import Rules, routes_of
+from services.doors.guard import _OPEN, Rules
 from services.policy.native_door import PATH
 from services.policy.routes import routes as policy_routes
 from services.reward.routes import add_routes as add_reward_routes
@@ -46,6 +46,20 @@ def app_of(room: str, folder: Path) -> FastAPI:
 
 def cast_any(given: object) -> Any:
     return given
+
+
+def routes_of(app: FastAPI) -> set[str]:
+    """The routes of an app, as in `Rules`, described or not, without those that every room has."""
+    found = {
+        f"{method.upper()} {path}"
+        for path, item in app.openapi()["paths"].items()
+        for method in item
+    }
+    for route in app.routes:
+        path = getattr(route, "path", None)
+        if path is not None and path not in _OPEN:
+            found |= {f"{m} {path}" for m in getattr(route, "methods", None) or () if m != "HEAD"}
+    return found
 
 
 @pytest.mark.parametrize("room", RULES)
