@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 wire = pytest.importorskip(
-    "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
+    "scripts.compose_test.collector",
     reason="OpenTelemetry is not installed; pip install 'triforge[otel]'",
+    exc_type=ImportError,
 )
 
 
@@ -40,9 +41,9 @@ def collector() -> Iterator[tuple[str, list[Seen]]]:
 
     class Door(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            assert self.path == "/v1/traces"
+            assert self.path == wire.ROUTE
             body = self.rfile.read(int(self.headers["content-length"]))
-            seen.extend(spans_of(wire.ExportTraceServiceRequest.FromString(body)))
+            seen.extend(map(seen_as, wire.spans_of(body)))
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -61,17 +62,6 @@ def collector() -> Iterator[tuple[str, list[Seen]]]:
         thread.join()
 
 
-def spans_of(request: Any) -> Iterator[Seen]:
-    for part in request.resource_spans:
-        resource = {item.key: item.value.string_value for item in part.resource.attributes}
-        for scope in part.scope_spans:
-            for span in scope.spans:
-                yield Seen(
-                    service=resource["service.name"],
-                    name=span.name,
-                    trace=span.trace_id.hex(),
-                    id=span.span_id.hex(),
-                    parent=span.parent_span_id.hex(),
-                    links=tuple(link.span_id.hex() for link in span.links),
-                    attributes=tuple((a.key, a.value.string_value) for a in span.attributes),
-                )
+def seen_as(span: dict[str, Any]) -> Seen:
+    listed = {"links": tuple(span["links"]), "attributes": tuple(span["attributes"].items())}
+    return Seen(**{**span, **listed})
