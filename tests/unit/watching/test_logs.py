@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from triforge.messages import GroupTask, Sampling
 from triforge import __version__
+from triforge.messages import GroupTask, Sampling
 from triforge.watching import about, hide, ids_of, known, masked
 from triforge.watching.ids import baggage, came_with, common, only
 from triforge.watching.logs import JsonLines, TextLines
