@@ -67,7 +67,10 @@ class Exchange:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         try:
             return json.loads(body) if body else {}
-        except (ValueError, RecursionError) as error:  # the second of a body that is nested too deeply
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # the second of a body that is nested too deeply
             raise InputError(f"the body is not valid JSON: {error}") from error
 
     async def object(self) -> dict[str, Any]:
