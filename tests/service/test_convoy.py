@@ -24,6 +24,12 @@ def test_a_command_is_written_as_the_client_writes_it(command: tuple[Any, ...]) 
     assert packed(command) == b"".join(aioredis.Connection().pack_command(*command))
 
 
+@pytest.mark.parametrize("argument", [None, 1.5, ["a"]])
+def test_what_is_neither_text_nor_whole_number_is_no_part_of_a_command(argument: Any) -> None:
+    with pytest.raises(TypeError):
+        packed(("SET", "key", argument))
+
+
 async def test_a_command_that_cannot_be_written_fails_whoever_asked_and_nobody_else(
     wire: Wire,
 ) -> None:

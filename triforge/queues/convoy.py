@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -109,7 +110,10 @@ def packed(command: Sequence[str | bytes | int]) -> bytes:
     """A command as the server reads it. The client's own way takes several times as long, and every errand sends a script."""
     parts = [b"*%d\r\n" % len(command)]
     for argument in command:
-        text = argument if isinstance(argument, bytes) else str(argument).encode()
+        if isinstance(argument, str):
+            text = argument.encode()
+        else:
+            text = argument if isinstance(argument, bytes) else b"%d" % operator.index(argument)
         parts.append(b"$%d\r\n%b\r\n" % (len(text), text))
     return b"".join(parts)
 
