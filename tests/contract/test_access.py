@@ -87,6 +87,16 @@ def test_what_changes_anything_needs_more_than_to_read(room: str) -> None:
         assert not (rule.changes and route.startswith("GET ")), route
 
 
+def test_every_request_but_those_that_ask_a_model_is_put_on_record() -> None:
+    unnoted = {
+        route
+        for rules in RULES.values()
+        for route, rule in rules.items()
+        if not route.startswith("GET ") and not rule.changes
+    }
+    assert unnoted == {"POST /v1/generate", "POST /v1/chat/completions", "POST /v1/judge"}
+
+
 def test_the_native_door_asks_for_what_the_table_says() -> None:
     route, rule = Rules(RULES["policy"]).of("POST", PATH)
     assert (route, rule) == (f"POST {PATH}", services.policy.access.SAMPLING)
