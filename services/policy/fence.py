@@ -190,6 +190,9 @@ class Fence:
         wanted = await asyncio.to_thread(self._check, update, before)
         tokenizer = await asyncio.to_thread(self._tokenizers.of, Path(update.uri))
         members = list(self._pool.members)
+        answers = await asyncio.gather(*(member.answers() for member in members))
+        # Nobody is to wait for who is fenced off and silent: the watch brings it there.
+        members = [m for m, answer in zip(members, answers, strict=True) if answer] or members
         results = await self._bring_all(members, wanted, before, update.handover)
         failures = [result.failure for result in results]
         if members and all(failures):

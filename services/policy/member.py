@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from services.policy.breaker import Breaker
 from triforge.clients.transport import UnreachableError
-from triforge.errors import PolicyError, UnavailableError
+from triforge.errors import PolicyError, TriforgeError, UnavailableError
 
 if TYPE_CHECKING:
     from services.policy.sglang import SGLangEngine
 
 _T = TypeVar("_T")
+_AT_ONCE_S = 2.0  # for an engine that does not serve to say what it holds
 LONGEST_BUSY_S = 30.0  # an engine that says 429 is asked again after this long at the latest
 
 
@@ -162,6 +163,17 @@ class Member:
         if timed:
             self.seconds.add(self.clock() - started)
         return found
+
+    async def answers(self) -> bool:
+        """Whether it serves, or says at once what it holds."""
+        if self.serving:
+            return True
+        try:
+            async with asyncio.timeout(_AT_ONCE_S):
+                await self.engine.info(paused=True)
+        except (TriforgeError, TimeoutError):
+            return False
+        return True
 
     def _hold_against(self, error: BaseException) -> None:
         if isinstance(error, PolicyError | UnreachableError):

@@ -48,6 +48,9 @@ from triforge.errors import (
 from triforge.watching import tracing
 
 TIMEOUT_S = 600.0  # a long answer on a busy CPU engine, or reading a large weight folder
+PAUSE_TIMEOUT_S = (
+    60.0  # the end of a decoding step; an engine that takes longer hangs, and others wait for it
+)
 PROBE_TIMEOUT_S = 10.0
 
 
@@ -245,7 +248,7 @@ class SGLangEngine:
             UnavailableError: the engine is gone.
         """
         with self._named():
-            await post_json(self._control, "/continue_generation", {})
+            await post_json(self._control, "/continue_generation", {}, timeout_s=PAUSE_TIMEOUT_S)
 
     async def control(self, path: str, body: dict[str, Any]) -> Any:
         """POST to one of the routes that pause, load and inform; returns the parsed answer.
@@ -296,7 +299,9 @@ class SGLangEngine:
     async def paused(self, mode: str) -> AsyncIterator[None]:
         """Hold (`retract`, `in_place`) or end (`abort`) the running requests; they go on at the end."""
         begun = time.monotonic()
-        await self.control("/pause_generation", {"mode": mode})
+        with self._named():
+            body = {"mode": mode}
+            await post_json(self._control, "/pause_generation", body, timeout_s=PAUSE_TIMEOUT_S)
         try:
             yield
         finally:

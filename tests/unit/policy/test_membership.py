@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -156,6 +157,23 @@ async def test_an_engine_that_falls_silent_loses_its_requests_to_the_others(worl
     assert (await asked)[0].outputs
     assert member.in_flight == 0
     assert member.failures["unavailable"] == 1
+
+
+async def test_an_update_waits_for_no_engine_that_was_found_silent(
+    world: World, model: Path, tmp_path: Path
+) -> None:
+    await world.look(*FIVE[:3])
+    silent, asked = world.pool.members[0], world.fake(FIVE[0])
+    asked.silent = True
+    world.pool.fence_off(silent, "answers no probe")
+    newer = shutil.copytree(model, tmp_path / "newer")
+    async with asyncio.timeout(30.0):
+        state = await world.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    assert (state.version, state.ready) == (5, 2)
+    asked.silent = False
+    await world.look()
+    assert world.fence.state().ready == 3, "it was brought there as soon as it answered again"
+    assert asked.version == "5"
 
 
 async def test_the_only_engine_keeps_its_requests_however_long_it_is_silent(world: World) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from services.env_adapter.adaptation.endpoints import endpoint
 from services.policy.__main__ import build_pool
+from services.policy.sglang import PAUSE_TIMEOUT_S, SGLangEngine
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 
@@ -33,3 +35,21 @@ async def test_whoever_asks_a_room_waits_longer_than_the_room_does(knob: float) 
     other: Any = endpoint("https://h/v1", settings)
     assert other._http.timeout.read == knob
     await other.close()
+
+
+async def test_an_engine_that_hangs_is_not_waited_for_as_long_as_for_a_folder() -> None:
+    waits: dict[str, float] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waits[request.url.path] = request.extensions["timeout"]["read"]
+        return httpx.Response(200, json={"success": True})
+
+    engine = SGLangEngine("http://e", transport=httpx.MockTransport(answer), timeout_s=1800.0)
+    async with engine.paused("retract"):
+        await engine.command("/update_weights_from_disk", {}, "a folder")
+    assert waits == {
+        "/pause_generation": PAUSE_TIMEOUT_S,
+        "/update_weights_from_disk": 1800.0,
+        "/continue_generation": PAUSE_TIMEOUT_S,
+    }
+    await engine.close()
