@@ -17,11 +17,12 @@ from typing import Any
 from chaos.broker import Broker
 from chaos.catalogue import Scenario
 from chaos.evidence import Store
-from chaos.rounds import ENDED, Round, Untried
+from chaos.rounds import Round, Untried
 from chaos.stack import Stack
 from chaos.waiting import until, until_serves
 from triforge.clients.trainer import TrainerClient
 from triforge.errors import TriforgeError
+from triforge.messages import ENDED
 
 _ROUND_S = 420.0  # no round may take longer
 _CALM_S = 90.0

@@ -17,9 +17,8 @@ from chaos.waiting import until
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
-from triforge.messages import GenerateSpec, PoolRequest
+from triforge.messages import ENDED, GenerateSpec, PoolRequest
 
-ENDED = ("finished", "failed", "stopped")
 _COUNTED_WITHIN_S = 60.0  # adaptation counts after the run has ended, too
 _STEP_S = 4.0  # what a step takes here, until one was measured
 _TASKS = 12

@@ -17,6 +17,7 @@ from chaos.invariants import payloads
 from chaos.rounds import Round, Untried
 from chaos.volume import SmallDisk
 from chaos.waiting import until, until_serves
+from triforge.messages import ENDED
 from triforge.queues import (
     ADAPT_TASK,
     EVENTS_STREAM,
@@ -335,7 +336,7 @@ async def delivered_twice_and_late(r: Round) -> None:
     await r.submit()
     seen: dict[str, tuple[str, str]] = {}
     doubled = late = 0
-    while await r.until(within_s=0.3) not in ("finished", "failed", "stopped"):
+    while await r.until(within_s=0.3) not in ENDED:
         errands = r.broker.errands(r.run_id)
         fresh = [errand for errand in errands if errand[1] not in seen]
         done = [errand for errand in seen.values() if errand not in errands]

@@ -12,9 +12,9 @@ from typing import Any
 from scripts.compose_test.record import Record
 from scripts.compose_test.stack import Stack, patiently
 from triforge.errors import UnavailableError
+from triforge.messages import ENDED
 
 CUT_OFF_S, AWAY_S = 20.0, 10.0
-_OVER = ("finished", "failed", "stopped")
 _POLL_S = 0.5
 _AHEAD = 6  # steps that a run must have left when a fault strikes: it must not end meanwhile
 
@@ -223,7 +223,7 @@ class Course:
         deadline = time.monotonic() + within_s
         while True:
             run = self._ask()
-            if run["status"] in _OVER or time.monotonic() > deadline:
+            if run["status"] in ENDED or time.monotonic() > deadline:
                 return run
             time.sleep(_POLL_S)
 
@@ -242,7 +242,7 @@ class Course:
         """Wait until the run is at a step of its own and not near its end; a new one if the last has ended."""
         while True:
             run = self._ask() if self._run else None
-            if run is None or run["status"] in _OVER:
+            if run is None or run["status"] in ENDED:
                 self.begin()
             elif run["status"] == "running" and 1 <= run["step"] <= run["steps"] - _AHEAD:
                 return
@@ -259,7 +259,7 @@ class Course:
             run = self._stack.get("runs", f"/v1/runs/{self._run}")
         except UnavailableError:
             return -1
-        return int(run["steps"]) + 1 if run["status"] in _OVER else int(run["step"])
+        return int(run["steps"]) + 1 if run["status"] in ENDED else int(run["step"])
 
     def _well(self, before: dict[str, str]) -> bool:
         try:
