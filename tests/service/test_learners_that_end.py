@@ -22,6 +22,7 @@ from services.trainer.learner.learner import Learner
 from services.trainer.learner.loop import GivenUp, LearnerLoop
 from tests.service.learners import BASE, a_batch, answers, learning
 from triforge.config import Settings
+from triforge.errors import StorageError, UnavailableError
 from triforge.messages import StepReport, WeightsReady
 from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
@@ -190,6 +191,35 @@ def test_a_learner_waits_for_another_one_that_publishes_and_goes_when_it_is_told
     ready = Answers(store, "acts").answer(batch)
     assert ready is not None
     assert ready.error is None
+
+
+@pytest.mark.parametrize("stood_still", ["before it wrote", "while it wrote"])
+def test_a_learner_that_stood_still_while_it_published_is_passed_by_and_spoils_nothing(
+    store: ArtifactStore, model: Path, stood_still: str
+):
+    batch = a_batch(store, model)
+    shelf = Shelf(store, "run", "acts")
+    root = store.local_path("weights").parent
+    learner, report = Answers(store, "acts")._train(shelf, batch, lambda: False)
+    learner.counters.updates += 100  # as if its numbers were others
+    found: list[tuple[WeightsReady | None, dict[str, bytes]]] = []
+
+    def everything() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in root.glob("*/run/**/*") if path.is_file()}
+
+    def come_back() -> None:
+        found.append((Answers(store, "acts", grace_s=0.0).answer(batch), everything()))
+        if stood_still == "while it wrote":
+            raise StorageError("what it wrote was swept away")
+        shelf.publish(learner, batch, report, keep=2)
+
+    with pytest.raises(UnavailableError, match="stood still"), shelf.alone():
+        come_back()
+    ((ready, published),) = found
+    assert ready is not None
+    assert ready.error is None
+    assert everything() == published
+    assert Answers(store, "acts").answer(batch) == ready
 
 
 async def test_sigterm_ends_the_process_cleanly(

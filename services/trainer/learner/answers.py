@@ -27,6 +27,7 @@ from services.trainer.learner.attempts import MOST, Attempts
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.crew import Crew
 from services.trainer.learner.learner import Interrupted, Learner
+from services.trainer.learner.lone_writer import GRACE_S
 from services.trainer.learner.loop import GivenUp
 from services.trainer.objectives.train_settings import TrainSettings
 from services.trainer.weights.sharding import Ranks
@@ -45,11 +46,19 @@ class Answers:
         store: rows, weights and checkpoints.
         role: the model this process trains.
         ranks: the processes that train together, of which this is one; it alone, on the CPU, by default.
+        grace_s: seconds for which another process may hold up the publishing of a step whose lease this one has.
     """
 
-    def __init__(self, store: ArtifactStore, role: TrainedRole, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self,
+        store: ArtifactStore,
+        role: TrainedRole,
+        ranks: Ranks | None = None,
+        *,
+        grace_s: float = GRACE_S,
+    ) -> None:
         self.ranks = ranks or Ranks(torch.device("cpu"))
-        self._store = store
+        self._store, self._grace_s = store, grace_s
         self._crew = Crew(store, self.ranks, self.ranks.device)
         self._attempts = Attempts(store, role)
 
@@ -75,7 +84,7 @@ class Answers:
 
         Raises:
             GivenUp: told to stop; nothing of the step is kept.
-            UnavailableError: the artifact store is away; nothing of the step is kept, and it may be taken again.
+            UnavailableError: the artifact store is away, or another process has passed this one by; nothing of the step is kept, and it may be taken again.
         """
         try:
             ready = self._train_once(batch, should_stop)
@@ -126,7 +135,7 @@ class Answers:
         settings = TrainSettings.of(batch)
         with tracing.span("train", rows=batch.num_rows, tokens=batch.num_tokens):
             learner, report = self._train(shelf, batch, should_stop)
-        with tracing.span("publish"), shelf.alone(should_stop):
+        with tracing.span("publish"), shelf.alone(should_stop, self._grace_s):
             # Another process took the step if this one stood still for longer than its lease.
             done, ready = _is_done(shelf, batch)
             if done:

@@ -13,23 +13,22 @@ and the manifest of the version that comes of it says what was passed over and w
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from services.trainer.learner.learner import Learner
+from services.trainer.learner.lone_writer import GRACE_S, LoneWriter
 from services.trainer.models.lora import AdaptedModel, LoraShape, load_version, publish_adapter
 from services.trainer.objectives.critic import CriticState
 from services.trainer.weights.folders import atomic_folder, prune, sweep, version_name, versions
-from services.trainer.weights.sharding import Interrupted, Ranks
+from services.trainer.weights.sharding import Ranks
 from services.trainer.weights.tensors import load_tensors, publish_model, save_tensors
 from triforge.errors import WeightsError
 from triforge.messages import StepReport, TrainBatch, TrainedRole, WeightsReady
@@ -41,8 +40,6 @@ log = logging.getLogger(__name__)
 
 _OPTIMIZER, _STATE = "optimizer.safetensors", "state.json"
 _CRITIC, _CRITIC_OPTIMIZER = "critic.safetensors", "critic_optimizer.safetensors"
-_LOCK = ".lock"  # held while a version is published; beside the versions' folders
-_PAUSE_S = 0.1
 
 
 class Shelf:
@@ -63,6 +60,7 @@ class Shelf:
         self.checkpoints = store.local_path(f"checkpoints/{run_id}/{role}")
         self.passed_over: list[str] = []
         self._images = ImageStore(store)
+        self._writer = LoneWriter(self.checkpoints)
 
     def newest(self) -> int | None:
         """The newest published version, or None."""
@@ -102,25 +100,11 @@ class Shelf:
             )
         return about
 
-    @contextlib.contextmanager
-    def alone(self, should_stop: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Be the only process that publishes versions of this model; waits for another one that does.
-
-        Raises:
-            Interrupted: `should_stop` said so.
-            StorageError: disk full or no permission.
-        """
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            lock = (self.checkpoints / _LOCK).open("w")
-        except OSError as error:
-            raise storage_error("write", str(self.checkpoints / _LOCK), error) from error
-        with lock:
-            while not _is_locked(lock):
-                if should_stop():
-                    raise Interrupted
-                time.sleep(_PAUSE_S)
-            yield
+    def alone(
+        self, should_stop: Callable[[], bool] = lambda: False, grace_s: float = GRACE_S
+    ) -> AbstractContextManager[None]:
+        """Be the only process that publishes versions of this model; see `LoneWriter.held`."""
+        return self._writer.held(should_stop, grace_s)
 
     def publish(
         self, learner: Learner, batch: TrainBatch, report: StepReport, *, keep: int
@@ -129,6 +113,7 @@ class Shelf:
 
         Raises:
             StorageError: disk full or no permission; no half version is left.
+            UnavailableError: another process has passed this one by; see `alone`.
             WeightsError: the version is published already.
         """
         version = batch.version + 1
@@ -161,6 +146,7 @@ class Shelf:
                 save_tensors(critic.moments, aside / _CRITIC_OPTIMIZER)
             (aside / _STATE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
             checkpoint = write_manifest(aside, about)
+            self._writer.check()
         told = {**about, "checkpoint": checkpoint, "metrics": report.metrics}
         if self.passed_over:
             told["passed_over"] = self.passed_over
@@ -283,17 +269,6 @@ class Shelf:
     def _pass_over(self, version: int, why: str) -> None:
         log.error("version %d is not trained on: %s", version, why)
         self.passed_over.append(why)
-
-
-def _is_locked(lock: IO[str]) -> bool:
-    """Whether the lock is ours now. A volume that knows no locks keeps nobody out."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        log.warning("%s cannot be locked: %s", lock.name, error)
-    return True
 
 
 def _critic_of(folder: Path, state: dict[str, Any]) -> CriticState | None:
