@@ -30,6 +30,7 @@ _THREADS: Final = 4  # for what has failed
 _TURN_S: Final = 0.0002
 # Celery hears together of errands that end within so long: each telling wakes its thread, which acknowledges what it was told.
 _GATHER_S: Final = 0.01
+_LOOK_S: Final = 1.0  # how often a pool that is to stop looks for its parent
 
 _FAILURE: ContextVar[Exception | None] = ContextVar("triforge_failure", default=None)
 
@@ -86,6 +87,7 @@ class LoopPool(BasePool):
         self._running: set[asyncio.Task[None]] = set()
         self._open = 0  # errands whose end Celery has not heard of
         self._changed = threading.Condition()
+        self._parent = os.getppid()
 
     def on_start(self) -> None:
         """Celery's thread and the loop's take turns more often than Python would have it."""
@@ -167,8 +169,19 @@ class LoopPool(BasePool):
             self._changed.notify_all()
 
     def on_stop(self) -> None:
-        """Wait until all errands have ended, as a pool of threads does."""
+        """Wait until all errands have ended, as a pool of threads does.
+
+        How long they may take is up to whoever ends the process. An orphan has nobody who would, and what its errands wait for
+        may have died with its parent: it waits for the soft shutdown's time. What is left then comes back to other workers.
+        """
+        begun = time.monotonic()
         with self._changed:
-            self._changed.wait_for(lambda: self._open == 0)
-        self._threads.shutdown()
+            while not self._changed.wait_for(lambda: self._open == 0, _LOOK_S):
+                if os.getppid() == self._parent:
+                    continue
+                if time.monotonic() - begun > self.app.conf.worker_soft_shutdown_timeout:
+                    _log.warning("ends with %d errands: its parent is gone", self._open)
+                    break
+            left = self._open
+        self._threads.shutdown(wait=not left, cancel_futures=bool(left))
         super().on_stop()
