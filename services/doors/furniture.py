@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from starlette.requests import HTTPConnection
 
 from services.doors.description import describe
 from services.doors.limits import MAX_BODY, BodyLimit
@@ -43,15 +44,15 @@ def install(
         uploads: other limits, by method and path (`POST /v1/pools`), for routes that do not keep the body in memory.
         refresh: measures what is measured only when somebody asks for the metrics; must not raise.
     """
+    in_pieces = uploads or {}  # nobody has their bodies whole
 
-    async def whole(request: Request) -> None:
-        if f"{request.method} {request.scope['path']}" not in (
-            uploads or {}
-        ):  # those read in pieces
-            await demand_text(request)
+    async def whole(asked: HTTPConnection) -> None:
+        """Of a request; a socket has no body."""
+        if isinstance(asked, Request) and f"{asked.method} {asked.scope['path']}" not in in_pieces:
+            await demand_text(asked)
 
     app.router.dependencies.append(Depends(whole))
-    app.add_middleware(BodyLimit, limit=max_body, uploads=uploads or {})
+    app.add_middleware(BodyLimit, limit=max_body, uploads=in_pieces)
     app.add_middleware(Watched)  # outermost: what the others log is about the request, too
     describe(app)
     handle_errors(app)
