@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,20 @@ _TIMEOUT_S = 5.0
 _DATE_S = 1.0  # a Date header names whole seconds
 
 
-async def rooms(settings: Settings) -> list[Finding]:
-    """Every room: whether it answers, is ready, is of this version, keeps our time and serves readable weights."""
+async def rooms(
+    settings: Settings, *, names: Sequence[str] = ROOMS, now: Callable[[], float] = time.time
+) -> list[Finding]:
+    """Every room: whether it answers, is ready, is of this version, keeps our time and serves readable weights.
+
+    Args:
+        settings: where they are.
+        names: which of them.
+        now: our time, seconds since 1970.
+    """
     found: list[Finding] = []
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
-        for name in ROOMS:
-            found += await _room(client, name, settings)
+        for name in names:
+            found += await _room(client, name, settings, now)
         found += await _key(client, settings)
     return found
 
@@ -52,13 +61,15 @@ def _bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-async def _room(client: httpx.AsyncClient, name: str, settings: Settings) -> list[Finding]:
+async def _room(
+    client: httpx.AsyncClient, name: str, settings: Settings, now: Callable[[], float]
+) -> list[Finding]:
     base = str(getattr(settings, f"{name}_url")).partition("#")[0].rstrip("/")
     knob = f"TRIFORGE_{name.upper()}_URL"
-    asked = time.time()
+    asked = now()
     try:
         alive = await client.get(f"{base}/healthz")
-        told = time.time()  # whether it is ready may take it seconds to say
+        told = now()  # whether it is ready may take it seconds to say
         ready = await client.get(f"{base}/readyz")
     except httpx.HTTPError as error:
         said = f"{base}: no answer ({type(error).__name__})"

@@ -144,7 +144,7 @@ async def test_a_room_whose_clock_is_wrong(rooms: Rooms) -> None:
 
 
 async def test_a_room_that_takes_long_to_say_whether_it_is_ready_keeps_our_time(
-    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+    rooms: Rooms,
 ) -> None:
     alive(rooms)
 
@@ -153,9 +153,7 @@ async def test_a_room_that_takes_long_to_say_whether_it_is_ready_keeps_our_time(
         return 1_000_000_000.0 + 10 * sum(what == "GET /readyz" for what, _ in rooms.asked)
 
     rooms.date = formatdate(now(), usegmt=True)
-    monkeypatch.setattr("triforge.doctor.rooms.ROOMS", ("reward",))
-    monkeypatch.setattr("triforge.doctor.rooms.time.time", now)
-    assert faults(await ask(at(rooms.url))) == []
+    assert faults(await ask(at(rooms.url), names=("reward",), now=now)) == []
 
 
 def test_a_missing_extra() -> None:

@@ -1,4 +1,5 @@
 import errno
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -166,5 +167,5 @@ def test_a_full_disk_keeps_nobody_from_starting(tmp_path, monkeypatch):
     def touch(path, **_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("triforge.store.artifacts.Path.touch", touch)
+    monkeypatch.setattr(Path, "touch", touch)
     ArtifactStore(str(tmp_path)).try_out()
