@@ -145,17 +145,19 @@ def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
     assert Attempts(store, "acts").count(batch) == 0
 
 
+def everything(store: ArtifactStore) -> dict[str, bytes]:
+    """What lies in the folders of weights and checkpoints, by path."""
+    folders = [store.local_path("weights"), store.local_path("checkpoints")]
+    found = [path for folder in folders for path in folder.glob("run/**/*") if path.is_file()]
+    return {str(path): path.read_bytes() for path in found}
+
+
 @pytest.mark.parametrize("later", [0, 3], ids=["at once", "much later"])
 def test_a_learner_that_comes_back_when_another_one_took_its_step_spoils_nothing(
     store: ArtifactStore, model: Path, later: int
 ):
     batches = [a_batch(store, model, step, keep=2) for step in range(1, 2 + later)]
-    root = store.local_path("weights").parent
     found: list[WeightsReady | None] = []
-
-    def everything() -> dict[str, bytes]:
-        kept = [*root.glob("weights/**/*"), *root.glob("checkpoints/**/*")]
-        return {str(path): path.read_bytes() for path in kept if path.is_file()}
 
     class Frozen(Answers):
         def _train(self, *given: Any) -> tuple[Learner, StepReport]:
@@ -163,13 +165,13 @@ def test_a_learner_that_comes_back_when_another_one_took_its_step_spoils_nothing
             learner.counters.updates += 100  # as if its numbers were others
             other = Answers(store, "acts")
             found.extend(other.answer(batch) for batch in batches)
-            self.before = everything()
+            self.before = everything(store)
             return learner, report
 
     frozen = Frozen(store, "acts")
     said = frozen.answer(batches[0])
     assert said == (None if later else found[0])
-    assert everything() == frozen.before
+    assert everything(store) == frozen.before
 
 
 def test_a_learner_waits_for_another_one_that_publishes_and_goes_when_it_is_told(
@@ -199,16 +201,12 @@ def test_a_learner_that_stood_still_while_it_published_is_passed_by_and_spoils_n
 ):
     batch = a_batch(store, model)
     shelf = Shelf(store, "run", "acts")
-    root = store.local_path("weights").parent
     learner, report = Answers(store, "acts")._train(shelf, batch, lambda: False)
     learner.counters.updates += 100  # as if its numbers were others
     found: list[tuple[WeightsReady | None, dict[str, bytes]]] = []
 
-    def everything() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in root.glob("*/run/**/*") if path.is_file()}
-
     def come_back() -> None:
-        found.append((Answers(store, "acts", grace_s=0.0).answer(batch), everything()))
+        found.append((Answers(store, "acts", grace_s=0.0).answer(batch), everything(store)))
         if stood_still == "while it wrote":
             raise StorageError("what it wrote was swept away")
         shelf.publish(learner, batch, report, keep=2)
@@ -218,7 +216,7 @@ def test_a_learner_that_stood_still_while_it_published_is_passed_by_and_spoils_n
     ((ready, published),) = found
     assert ready is not None
     assert ready.error is None
-    assert everything() == published
+    assert everything(store) == published
     assert Answers(store, "acts").answer(batch) == ready
 
 
