@@ -1,6 +1,6 @@
-# One file, one target a room. `docker build --target policy -t triforge/policy .`
+# One file, one target a service. `docker build --target policy -t triforge/policy .`
 #
-# Two families of images: the rooms (no torch) and what carries torch (learner, local-engine, models). Dependencies are
+# Two families of images: the services (no torch) and what carries torch (learner, local-engine, models). Dependencies are
 # installed before the code is copied, so a change of code rebuilds seconds. Nothing here needs BuildKit, and a builder
 # that goes through all stages in order meets torch last.
 #
@@ -60,7 +60,7 @@ RUN python -m venv /opt/triforge \
  && compile-packages
 
 # ---------------------------------------------------------------- code
-FROM base AS room
+FROM base AS service
 COPY --from=core-dependencies /opt/triforge /opt/triforge
 COPY LICENSE README.md ./
 COPY triforge triforge
@@ -72,9 +72,9 @@ ARG REVISION=unknown
 LABEL org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
 
-# The rooms in which programs of a model run; what the container must allow for it: docs/operations.md. The version of
+# The services in which programs of a model run; what the container must allow for it: docs/operations.md. The version of
 # bubblewrap is the base image's.
-FROM room AS sandbox-room
+FROM service AS sandbox-service
 USER 0:0
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -82,37 +82,37 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 USER 10001:10001
 
-# ---------------------------------------------------------------- one target a room
-# The policy room of one model role (TRIFORGE_ROLE); its port is that of TRIFORGE_<ROLE>_URL, and so must be its health check's.
-FROM room AS policy
+# ---------------------------------------------------------------- one target a service
+# The policy service of one model role (TRIFORGE_ROLE); its port is that of TRIFORGE_<ROLE>_URL, and so must be its health check's.
+FROM service AS policy
 EXPOSE 8001 8011 8021
 HEALTHCHECK --interval=15s --timeout=10s --start-period=60s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8001/readyz"]
 CMD ["python", "-m", "services.policy"]
 
 # REST of task pools; the workers are the same image with `rollout-worker` or `adapt-worker` instead of `api`.
-FROM sandbox-room AS env-adapter
+FROM sandbox-service AS env-adapter
 EXPOSE 8003
 HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8003/readyz"]
 CMD ["python", "-m", "services.env_adapter", "api"]
 
 # POST /v1/judge; the workers are the same image with `judge-worker` instead of `api`.
-FROM sandbox-room AS reward
+FROM sandbox-service AS reward
 EXPOSE 8002
 HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8002/readyz"]
 CMD ["python", "-m", "services.reward", "api"]
 
-# REST of runs, and the conductor. Exactly one of it.
-FROM room AS trainer
+# REST of runs, and the orchestrator. Exactly one of it.
+FROM service AS trainer
 EXPOSE 8004
 HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8004/readyz"]
 CMD ["python", "-m", "services.trainer", "api"]
 
-# The pages that people look at; asks the other doors and changes nothing.
-FROM room AS dashboard
+# The pages that people look at; asks the other APIs and changes nothing.
+FROM service AS dashboard
 EXPOSE 8005
 HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:8005/healthz"]
@@ -127,7 +127,7 @@ RUN pip install --no-compile ${PIP_ARGS} --find-links /wheels --extra-index-url 
  && pip install --no-compile ${PIP_ARGS} --find-links /wheels -c constraints.txt -r torch.txt \
  && compile-packages
 
-FROM base AS torch-room
+FROM base AS torch-service
 COPY --from=torch-dependencies /opt/triforge /opt/triforge
 COPY LICENSE README.md ./
 COPY triforge triforge
@@ -141,21 +141,21 @@ ARG REVISION=unknown
 LABEL org.opencontainers.image.revision="${REVISION}"
 USER 10001:10001
 
-# Trains one role; add `--role acts` or `--role judges`. TRIFORGE_METRICS_PORT=9100 lets the health check in.
-FROM torch-room AS learner
+# Trains one role; add `--role policy` or `--role reward`. TRIFORGE_METRICS_PORT=9100 lets the health check in.
+FROM torch-service AS learner
 HEALTHCHECK --interval=15s --timeout=10s --start-period=60s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:9100/healthz"]
 ENTRYPOINT ["python", "-m", "services.trainer", "learner"]
 
 # SGLang's API on a CPU; add `--model-path FOLDER`. On GPUs the engine is SGLang's own image.
-FROM torch-room AS local-engine
+FROM torch-service AS local-engine
 EXPOSE 9001
 HEALTHCHECK --interval=15s --timeout=10s --start-period=120s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:9001/ready"]
 ENTRYPOINT ["python", "-m", "services.local_engine", "--host", "0.0.0.0", "--port", "9001"]
 
 # Makes the demo's models once, and the document that names them.
-FROM torch-room AS models
+FROM torch-service AS models
 HEALTHCHECK NONE
 ENV XDG_CACHE_HOME=/models/cache
 CMD ["python", "-m", "demo.prepare", "--state", "/models/demo"]

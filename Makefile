@@ -54,7 +54,7 @@ env: ## write .env with fresh secrets for docker compose (keeps one that exists)
 compose-test: setup ## the stack in real containers, killed, cut off and restarted part by part (needs Docker, or root and dockerd)
 	@$(BIN)/python -m scripts.compose_test
 
-soak: setup ## 4,096 rollouts at once through one policy room; about half a minute on two quiet cores
+soak: setup ## 4,096 rollouts at once through one policy service; about half a minute on two quiet cores
 	@$(BIN)/python -m bench.serving --soak
 
 docs: setup ## write the generated pages, docs/messages.md and docs/configuration.md
@@ -71,7 +71,7 @@ lint: setup ## ruff and the plain-file checks
 type: setup ## mypy --strict
 	$(BIN)/mypy
 
-arch: setup ## import contracts between the rooms and inside the hall
+arch: setup ## import contracts between the services and inside the library
 	$(BIN)/lint-imports
 
 lock: setup ## write constraints.txt from what is installed in .venv

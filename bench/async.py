@@ -1,6 +1,6 @@
 """What playing ahead of training brings: judged groups an hour at staleness bounds 0, 1 and 2.
 
-The conductor, its window, its ledger and its database are the real ones. Workers, engines and learners are stand-ins that
+The orchestrator, its window, its ledger and its database are the real ones. Workers, engines and learners are stand-ins that
 take the time they would take, on a clock that jumps from one event to the next. Episodes last lognormal times, half of
 them less than 2 s and one in a hundred more than 30 s; training takes a quarter of the synchronous step. All bounds play
 episodes of the same lengths.
@@ -29,12 +29,18 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from services.trainer.orchestrator.orchestrator import Orchestrator
+from services.trainer.orchestrator.parts import Parts
+
 from bench.virtual_time import run
-from services.trainer.conductor.conductor import Conductor
-from services.trainer.conductor.parts import Parts
 from services.trainer.runs.run_store import RunStore
+from triforge.broker import Broker
+from triforge.broker.sight import Seen
 from triforge.config import Settings, parse
-from triforge.messages import (
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import open_database
+from triforge.store.rows import read_rows
+from triforge.types import (
     GroupTask,
     JudgedGroup,
     Outcome,
@@ -56,11 +62,6 @@ from triforge.messages import (
     WeightsState,
     WeightsUpdate,
 )
-from triforge.queues import Wire
-from triforge.queues.sight import Seen
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.database import open_database
-from triforge.store.rows import read_rows
 
 MEDIAN_S, P99_S = 2.0, 30.0
 SPREAD = math.log(P99_S / MEDIAN_S) / 2.3263  # the 99th percentile of a normal variable
@@ -75,8 +76,8 @@ def seconds_of(task: GroupTask, rollout: int) -> float:
     return MEDIAN_S * math.exp(SPREAD * draw.gauss(0.0, 1.0))
 
 
-class Room:
-    """A policy room that takes new weights at once; requests run on."""
+class Service:
+    """A policy service that takes new weights at once; requests run on."""
 
     def __init__(self, role: TrainedRole) -> None:
         self.role, self.version, self.uri = role, 0, f"/models/{role}"
@@ -99,13 +100,13 @@ class Plans:
         ]
 
 
-class Everything(Wire):
+class Everything(Broker):
     """The queues and what stands behind them: workers that play and judge, learners that train."""
 
     def __init__(
-        self, rooms: dict[TrainedRole, Room], train_s: float, artifacts: ArtifactStore
+        self, services: dict[TrainedRole, Service], train_s: float, artifacts: ArtifactStore
     ) -> None:
-        self._rooms, self._train_s, self._artifacts = rooms, train_s, artifacts
+        self._services, self._train_s, self._artifacts = services, train_s, artifacts
         self.lags: Counter[int] = Counter()  # trained tokens of both models by staleness
         self._done: dict[str, JudgedGroup] = {}
         self._unjudged: dict[str, TrajectoryGroup] = {}
@@ -153,7 +154,7 @@ class Everything(Wire):
         for turn in range(TURNS):
             place = len(ids) + 1
             ids += [7, 8]
-            version = self._rooms["acts"].version
+            version = self._services["policy"].version
             spans.append(VersionSpan(version=version, start=place, end=place + 1))
             steps.append(
                 Step(
@@ -172,7 +173,7 @@ class Everything(Wire):
 
     async def _judge(self, name: str, group_id: str) -> TrajectoryVotes:
         """One vote of one token a turn."""
-        span = (VersionSpan(version=self._rooms["judges"].version, start=0, end=1),)
+        span = (VersionSpan(version=self._services["reward"].version, start=0, end=1),)
         await asyncio.sleep(JUDGE_S)
         votes = tuple(
             StepVotes(
@@ -193,10 +194,10 @@ class Everything(Wire):
         self._done.pop(group_id, None)
 
     @contextlib.asynccontextmanager
-    async def lease(self, errand_id: str) -> AsyncIterator[bool]:
+    async def lease(self, job_id: str) -> AsyncIterator[bool]:
         yield True
 
-    async def is_held(self, *errand_ids: str) -> bool:
+    async def is_held(self, *job_ids: str) -> bool:
         return False
 
     async def announced(self, group_ids: Sequence[str]) -> set[str]:
@@ -272,18 +273,21 @@ async def measure(
     bound: int, late: str, steps: int, train_s: float, folder: Path
 ) -> dict[str, Any]:
     """Conduct one run; seconds are those of the loop."""
-    rooms: dict[TrainedRole, Room] = {"acts": Room("acts"), "judges": Room("judges")}
+    services: dict[TrainedRole, Service] = {
+        "policy": Service("policy"),
+        "reward": Service("reward"),
+    }
     database = open_database(f"sqlite:///{folder / f'{bound}-{late}-{train_s}.sqlite'}")
     store, artifacts = RunStore(database), ArtifactStore(str(folder / "store"))
-    everything = Everything(rooms, train_s, artifacts)
+    everything = Everything(services, train_s, artifacts)
     parts = Parts(
-        store=store, wire=everything, artifacts=artifacts,
-        env_adapter=Plans(), doors=rooms, settings=Settings(),
+        store=store, broker=everything, artifacts=artifacts,
+        env_adapter=Plans(), apis=services, settings=Settings(),
     )  # fmt: skip
     config = parse(
         {
             "run": {"steps": steps, "groups_per_step": GROUPS, "eval_every": 0, "staleness_bound": bound, "late_groups": late},
-            "models": {role: {"path": f"/models/{role}"} for role in rooms},
+            "models": {role: {"path": f"/models/{role}"} for role in services},
             "env_adapter": {"rollouts": ROLLOUTS},
             "reward": {"votes": 1},
             "adaptation": {"controller": "none"},
@@ -292,7 +296,7 @@ async def measure(
     )  # fmt: skip
     made = store.create(name="bench", pool_id="pool", config=config.model_dump(mode="json"))
     started = asyncio.get_running_loop().time()
-    await Conductor(parts).conduct(made)
+    await Orchestrator(parts).conduct(made)
     seconds = asyncio.get_running_loop().time() - started
     state = store.get(made.id)
     if state.status != "finished":

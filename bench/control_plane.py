@@ -1,9 +1,9 @@
-"""What the ring costs without the models: engine and judge answer at once, the environment does next to nothing.
+"""What the loop costs without the models: engine and judge answer at once, the environment does next to nothing.
 
-    ring       judged trajectories a second from the conductor over the queues and back into a committed step, beside what
-               the queue alone bears with as many errands that do nothing
+    loop       judged trajectories a second from the orchestrator over the queues and back into a committed step, beside what
+               the queue alone bears with as many jobs that do nothing
     pool       a pool of 100,000 tasks from streamed JSONL, and plans drawn from it
-    many       10,000 groups through the conductor, a thousand in flight: does its memory stay flat
+    many       10,000 groups through the orchestrator, a thousand in flight: does its memory stay flat
     verifiers  rollouts a second beside the evaluation loop of `verifiers`, same engine, prompts and turns
 
 Run: python -m bench.control_plane [--small] [--only PART ...] [--json FILE]
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from bench.control_plane_loop import flatness, rollouts_only, run, upload
 
 from bench.control_plane_noop import ROLLOUTS
-from bench.control_plane_ring import flatness, rollouts_only, run, upload
-from bench.control_plane_share import show_share, through_the_ring
-from bench.control_plane_stack import Stack, ring
+from bench.control_plane_share import show_share, through_the_loop
+from bench.control_plane_stack import Stack, loop
 from bench.control_plane_verifiers import installed, measure
 
-PARTS = ("ring", "pool", "many", "verifiers")
+PARTS = ("loop", "pool", "many", "verifiers")
 WANTED_RATIO = 3.0
 
 
@@ -45,7 +45,7 @@ async def many_groups(stack: Stack, small: bool) -> dict[str, Any]:
     await upload(stack, "many", 2000)
     groups, steps = (100, 4) if small else (500, 20)
     found = await run(stack, "many", groups=groups, steps=steps, rollouts=2, turns=1, votes=1)
-    return found | {"in_flight": 2 * groups, "conductor": flatness(found)}
+    return found | {"in_flight": 2 * groups, "orchestrator": flatness(found)}
 
 
 async def against_verifiers(stack: Stack, folder: Path, small: bool) -> dict[str, Any]:
@@ -59,7 +59,7 @@ async def against_verifiers(stack: Stack, folder: Path, small: bool) -> dict[str
     ours = await rollouts_only(stack, "alone", 128 if small else 512, ROLLOUTS, 1)
     few = await rollouts_only(stack, "alone", prompts, each, 1)
     theirs = await asyncio.to_thread(
-        measure, found, folder, stack.engines["acts"], prompts=prompts, rollouts=each
+        measure, found, folder, stack.engines["policy"], prompts=prompts, rollouts=each
     )
     return {
         "ours": ours, "ours_as_few": few, "theirs": theirs,
@@ -75,15 +75,15 @@ async def everything(
     found: dict[str, Any] = {"machine": machine()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        async with ring(folder) as stack:
+        async with loop(folder) as stack:
             if "pool" in parts:
                 found["pool"] = await upload(stack, "large", 5_000 if small else 100_000)
                 keep(found)
-            if "many" in parts:  # before longer episodes have made the conductor larger
+            if "many" in parts:  # before longer episodes have made the orchestrator larger
                 found["many"] = await many_groups(stack, small)
                 keep(found)
-            if "ring" in parts:
-                found["ring"] = await through_the_ring(stack, folder, small)
+            if "loop" in parts:
+                found["loop"] = await through_the_loop(stack, folder, small)
                 keep(found)
             if "verifiers" in parts:
                 found["verifiers"] = await against_verifiers(stack, folder, small)
@@ -92,8 +92,8 @@ async def everything(
 
 def show(found: dict[str, Any]) -> None:
     print(f"machine: {found['machine']}")
-    if "ring" in found:
-        show_share(found["ring"])
+    if "loop" in found:
+        show_share(found["loop"])
     if "pool" in found:
         p = found["pool"]
         print(
@@ -101,10 +101,10 @@ def show(found: dict[str, Any]) -> None:
             f"{p['rss_peak_mib']:.0f} at most; plan of 512 groups: the first {p['first_plan_ms']:.0f} ms, then {p['plan_ms']:.0f} ms"
         )
     if "many" in found:
-        m, c = found["many"], found["many"]["conductor"]
+        m, c = found["many"], found["many"]["orchestrator"]
         print(
             f"\n{m['groups']} groups of {m['rollouts']}, {m['in_flight']} in flight: {m['trajectories_s']:.0f} trajectories/s; "
-            f"conductor {c['early_mib']:.1f} MiB early, {c['late_mib']:.1f} late, {c['mib_per_1000_groups']:+.2f} MiB per 1,000 groups"
+            f"orchestrator {c['early_mib']:.1f} MiB early, {c['late_mib']:.1f} late, {c['mib_per_1000_groups']:+.2f} MiB per 1,000 groups"
         )
         print(
             "with all of them in flight, MiB at most: "

@@ -1,10 +1,10 @@
-"""What the queue alone can bear: errands that do nothing, as many and of the same shape as the ring sends.
+"""What the queue alone can bear: jobs that do nothing, as many and of the same shape as the loop sends.
 
-One errand a group; whoever gets it sends one a trajectory; whoever gets those counts. The Celery app, its options, the
-number of errands at a time and the size of the messages are those of the ring.
+One job a group; whoever gets it sends one a trajectory; whoever gets those counts. The Celery app, its options, the
+number of jobs at a time and the size of the messages are those of the loop.
 
     celery   sent by Celery's own client, worked on in Celery's own pool of threads: the queue as it comes
-    loop     sent by `triforge.queues.Wire`, worked on in `triforge.queues.LoopPool`: the queue as the ring uses it
+    loop     sent by `triforge.broker.Wire`, worked on in `triforge.broker.LoopPool`: the queue as the loop uses it
 
 Run (by bench.control_plane): python -m bench.control_plane_noop celery | loop rollout | judge REDIS_URL
 """
@@ -26,32 +26,32 @@ import redis
 import redis.asyncio as aioredis
 
 from bench.control_plane_stack import cpu_s, free_port
-from triforge.errands import register
-from triforge.messages import GroupTask, JudgeTask, Sampling
-from triforge.queues import (
+from triforge.broker import (
     JUDGE_QUEUE,
     JUDGE_TASK,
     ROLLOUT_QUEUE,
     ROLLOUT_TASK,
+    Broker,
     LoopThread,
-    Wire,
     celery_app,
     start_worker,
 )
-from triforge.queues.convoy import Convoy
+from triforge.broker.convoy import Convoy
+from triforge.jobs import register
 from triforge.supervisor.broker import server_command
+from triforge.types import GroupTask, JudgeTask, Sampling
 
 Send = Callable[[Sequence[GroupTask]], None]
 
 COUNTER = "noop"
-ROLLOUTS = 8  # trajectories of a group, as in the ring
+ROLLOUTS = 8  # trajectories of a group, as in the loop
 QUEUES = {"rollout": ROLLOUT_QUEUE, "judge": JUDGE_QUEUE}
-AT_A_TIME = {"rollout": 32, "judge": 64}  # errands, as the workers of the ring
+AT_A_TIME = {"rollout": 32, "judge": 64}  # jobs, as the workers of the loop
 _LOOK_S, _LONGEST_S = 0.01, 120.0
 
 
 def group_task(name: str, rollouts: int) -> GroupTask:
-    """A group's errand of the usual size."""
+    """A group's job of the usual size."""
     return GroupTask(
         group_id=name, run_id="run-0123456789", step=1, task_id="t-0123456789ab-t000001", purpose="train",
         rollouts=rollouts, votes=1, seed=1, sampling=Sampling(max_new_tokens=16), max_steps=1, deadline_s=300.0,
@@ -59,7 +59,7 @@ def group_task(name: str, rollouts: int) -> GroupTask:
 
 
 def judge_task(group: GroupTask, index: int) -> JudgeTask:
-    """A trajectory's errand of the usual size."""
+    """A trajectory's job of the usual size."""
     return JudgeTask(
         trajectory_id=f"{group.group_id}-{index:02d}", group_id=group.group_id, run_id=group.run_id,
         votes=1, seed=index, sampling=Sampling(max_new_tokens=16), deadline_s=300.0,
@@ -85,16 +85,16 @@ def celery_worker(queue: str, url: str) -> None:
 
 
 def loop_worker(queue: str, url: str) -> None:
-    """Serve one queue as the ring does."""
+    """Serve one queue as the loop does."""
     loop = LoopThread()
 
-    async def build() -> tuple[Wire, Convoy]:
-        return Wire(url), Convoy(aioredis.from_url(url), _simply)
+    async def build() -> tuple[Broker, Convoy]:
+        return Broker(url), Convoy(aioredis.from_url(url), _simply)
 
-    wire, convoy = loop.run(build())
+    broker, convoy = loop.run(build())
 
     async def play(group: GroupTask) -> None:
-        sent = (wire.send_judge(judge_task(group, index)) for index in range(group.rollouts))
+        sent = (broker.send_judge(judge_task(group, index)) for index in range(group.rollouts))
         await asyncio.gather(*sent)
 
     async def judge(_: JudgeTask) -> None:
@@ -126,16 +126,16 @@ def _celery_sender(url: str) -> Iterator[Send]:
 def _wire_sender(url: str) -> Iterator[Send]:
     loop = LoopThread()
 
-    async def build() -> Wire:
-        return Wire(url)
+    async def build() -> Broker:
+        return Broker(url)
 
-    wire = loop.run(build())
+    broker = loop.run(build())
 
     async def send_all(tasks: Sequence[GroupTask]) -> None:
-        await asyncio.gather(*(wire.send_rollout(task) for task in tasks))
+        await asyncio.gather(*(broker.send_rollout(task) for task in tasks))
 
     yield lambda tasks: loop.run(send_all(tasks))
-    loop.run(wire.close())
+    loop.run(broker.close())
 
 
 WORKERS = {"celery": celery_worker, "loop": loop_worker}
@@ -148,7 +148,7 @@ class Alone:
 
     Attributes:
         pids: the server, the workers and whoever sends.
-        send: puts errands of groups into it.
+        send: puts jobs of groups into it.
         client: counts what has come through.
     """
 
@@ -157,15 +157,15 @@ class Alone:
     client: Any
 
     def through(self, groups: int, rollouts: int, name: str = "train") -> dict[str, Any]:
-        """Trajectories and errands a second of so many groups that are sent at once."""
+        """Trajectories and jobs a second of so many groups that are sent at once."""
         before = {process: cpu_s(pid) for process, pid in self.pids.items()}
         seconds = self._seconds(name, groups, rollouts)
         used = {process: cpu_s(pid) - before[process] for process, pid in self.pids.items()}
         trajectories = groups * rollouts
         return {
             "trajectories_s": trajectories / seconds,
-            "errands_s": (groups + trajectories) / seconds,
-            "errands_per_trajectory": (groups + trajectories) / trajectories,
+            "jobs_s": (groups + trajectories) / seconds,
+            "jobs_per_trajectory": (groups + trajectories) / trajectories,
             "seconds": seconds,
             "cpu_ms": {process: one / trajectories * 1e3 for process, one in used.items()},
             "cpu_ms_all": sum(used.values()) / trajectories * 1e3,
@@ -187,7 +187,7 @@ class Alone:
 
 @contextlib.contextmanager
 def queue_alone(folder: Path, way: str) -> Iterator[Alone]:
-    """Start a queue and its workers, in one of the ways of `WORKERS`; both workers have taken errands when it is there."""
+    """Start a queue and its workers, in one of the ways of `WORKERS`; both workers have taken jobs when it is there."""
     folder.mkdir(parents=True)
     port = free_port()
     url = f"redis://127.0.0.1:{port}/0"

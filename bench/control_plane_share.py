@@ -1,8 +1,8 @@
-"""The ring beside what the queue alone bears, in turns, so that both see the same machine.
+"""The loop beside what the queue alone bears, in turns, so that both see the same machine.
 
-    queue alone, ring, queue alone, ring, ..., queue alone
+    queue alone, loop, queue alone, loop, ..., queue alone
 
-Each round of the ring is held against the mean of the two rounds of the queue alone that are its neighbours. Whatever is not
+Each round of the loop is held against the mean of the two rounds of the queue alone that are its neighbours. Whatever is not
 measured waits meanwhile. What is wanted has to hold in the median round, for both ways to use the queue (`control_plane_noop`).
 """
 
@@ -16,18 +16,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.control_plane_loop import run, upload
+
 from bench.control_plane_noop import ROLLOUTS, WORKERS, Alone, queue_alone
-from bench.control_plane_ring import run, upload
 from bench.control_plane_stack import Stack, cpu_s
 
 WANTED_SHARE = 0.6
 _ROUNDS, _SMALL_ROUNDS = 5, 2
-_NAMES = {"celery": "as Celery comes", "loop": "as the ring uses it"}
+_NAMES = {"celery": "as Celery comes", "loop": "as the loop uses it"}
 
 
-def shares(ring: Sequence[float], alone: Sequence[float]) -> list[float]:
-    """Each round of the ring over the mean of what the queue alone bore before and after it, trajectories a second."""
-    return [2 * one / (alone[i] + alone[i + 1]) for i, one in enumerate(ring)]
+def shares(loop: Sequence[float], alone: Sequence[float]) -> list[float]:
+    """Each round of the loop over the mean of what the queue alone bore before and after it, trajectories a second."""
+    return [2 * one / (alone[i] + alone[i + 1]) for i, one in enumerate(loop)]
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -35,12 +36,12 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
-async def through_the_ring(stack: Stack, folder: Path, small: bool) -> dict[str, Any]:
-    """Rounds of the ring between rounds of the queue alone; then the ring with longer episodes."""
+async def through_the_loop(stack: Stack, folder: Path, small: bool) -> dict[str, Any]:
+    """Rounds of the loop between rounds of the queue alone; then the loop with longer episodes."""
     await upload(stack, "short", 512)
     groups, steps, many = (64, 2, 64) if small else (128, 6, 320)
     await run(stack, "short", groups=16, steps=1, rollouts=ROLLOUTS, turns=1, votes=1)  # warm
-    ring: list[dict[str, Any]] = []
+    loop: list[dict[str, Any]] = []
     alone: dict[str, list[dict[str, Any]]] = {way: [] for way in WORKERS}
     with contextlib.ExitStack() as open_queues:
         queues = {
@@ -49,24 +50,24 @@ async def through_the_ring(stack: Stack, folder: Path, small: bool) -> dict[str,
         }
         for number in range((_SMALL_ROUNDS if small else _ROUNDS) + 1):
             if number:
-                ring.append(
+                loop.append(
                     await run(stack, "short", groups=groups, steps=steps, rollouts=ROLLOUTS, turns=1, votes=1)
                 )  # fmt: skip
-                _tell(f"round {number}", ring[-1])
+                _tell(f"round {number}", loop[-1])
             for way, queue in queues.items():
                 alone[way].append(await asyncio.to_thread(_alone, queue, many, stack.pids))
                 _tell(f"the queue alone, {_NAMES[way]}", alone[way][-1])
     longer = await run(stack, "short", groups=groups, steps=2, rollouts=ROLLOUTS, turns=6, votes=3)
-    found = {way: shares(_rates(ring), _rates(rounds)) for way, rounds in alone.items()}
+    found = {way: shares(_rates(loop), _rates(rounds)) for way, rounds in alone.items()}
     middle = {way: summary(values) for way, values in found.items()}
     return {
-        "alone": alone, "rounds": ring, "longer": longer, "shares": found, "share": middle,
+        "alone": alone, "rounds": loop, "longer": longer, "shares": found, "share": middle,
         "reached": all(one["median"] >= WANTED_SHARE for one in middle.values()),
     }  # fmt: skip
 
 
 def _alone(queue: Alone, groups: int, others: Mapping[str, int]) -> dict[str, Any]:
-    """A round of the queue alone, and how many cores the ring kept busy although nothing was asked of it."""
+    """A round of the queue alone, and how many cores the loop kept busy although nothing was asked of it."""
     waiting = [pid for pid in others.values() if pid not in queue.pids.values()]
     before = sum(map(cpu_s, waiting))
     found = queue.through(groups, ROLLOUTS)
@@ -96,7 +97,7 @@ def _middle(rounds: Sequence[Mapping[str, Any]], name: str) -> str:
 def show_share(found: Mapping[str, Any]) -> None:
     """Print the tables."""
     rows = {f"the queue alone, {_NAMES[way]}": rounds for way, rounds in found["alone"].items()}
-    rows |= {"ring, 1 turn, 1 vote": found["rounds"], "ring, 6 turns, 3 votes a turn": [found["longer"]]}  # fmt: skip
+    rows |= {"loop, 1 turn, 1 vote": found["rounds"], "loop, 6 turns, 3 votes a turn": [found["longer"]]}  # fmt: skip
     print("\n| median of the rounds (least to most) | rounds | trajectories/s | CPU ms a trajectory | cores |")  # fmt: skip
     print("|---|---|---|---|---|")
     for name, rounds in rows.items():
@@ -111,7 +112,7 @@ def show_share(found: Mapping[str, Any]) -> None:
             f"a training step of {per_step:.0f} trajectories {cost * per_step:.0f}"
         )
     idle = [one["others_cores"] for rounds in found["alone"].values() for one in rounds]
-    print(f"cores that the waiting ring kept busy meanwhile: at most {max(idle):.2f}")
+    print(f"cores that the waiting loop kept busy meanwhile: at most {max(idle):.2f}")
     for way, share in found["share"].items():
         each = ", ".join(f"{value:.0%}" for value in found["shares"][way])
         print(
@@ -119,7 +120,7 @@ def show_share(found: Mapping[str, Any]) -> None:
             f"{'reached' if share['median'] >= WANTED_SHARE else 'not reached'}"
         )
     print(
-        f"errands sent again: {sum(one['resent'] for one in (*found['rounds'], found['longer'])):.0f}"
+        f"jobs sent again: {sum(one['resent'] for one in (*found['rounds'], found['longer'])):.0f}"
     )
     _show_processes(columns)
 

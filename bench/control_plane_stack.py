@@ -1,4 +1,4 @@
-"""The whole ring as it is shipped, with engines without latency and learners that learn nothing; and what it uses up."""
+"""The whole loop as it is shipped, with engines without latency and learners that learn nothing; and what it uses up."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from triforge.broker import Broker, batches_stream
 from triforge.config import Settings, parse
-from triforge.messages import StepReport, TrainBatch, TrainedRole, WeightsReady
-from triforge.queues import Wire, batches_stream
 from triforge.supervisor.layout import Layout, plan_layout
 from triforge.supervisor.process import ProcessSpec
 from triforge.supervisor.supervise import Supervisor
 from triforge.testing.model_folders import chatml_folder
+from triforge.types import StepReport, TrainBatch, TrainedRole, WeightsReady
 
-ROLES: tuple[TrainedRole, ...] = ("acts", "judges")
-_LEFT_OUT = ("learner-acts", "learner-judges", "reward")
+ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
+_LEFT_OUT = ("learner-policy", "learner-reward", "reward")
 _SAMPLE_S = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -31,7 +31,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 @dataclass
 class Stack:
-    """A ring that serves.
+    """A loop that serves.
 
     Attributes:
         settings: its addresses.
@@ -45,7 +45,7 @@ class Stack:
     pids: dict[str, int]
     model: Path
     engines: Mapping[str, str]
-    wire: Wire
+    broker: Broker
 
 
 def free_port() -> int:
@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def ring(folder: Path) -> AsyncIterator[Stack]:
+async def loop(folder: Path) -> AsyncIterator[Stack]:
     """Start everything, wait until it serves, stop it all at the end."""
     model = chatml_folder(folder / "model")
     engines: dict[str, str] = {role: f"http://127.0.0.1:{free_port()}" for role in ROLES}
@@ -79,18 +79,18 @@ async def ring(folder: Path) -> AsyncIterator[Stack]:
     supervisor = Supervisor(
         Layout(settings=layout.settings, specs=tuple(specs)), folder / "state", tell=lambda _: None
     )
-    wire = Wire(layout.settings.redis_url, lease_s=layout.settings.lease_s)
+    broker = Broker(layout.settings.redis_url, lease_s=layout.settings.lease_s)
     learners: list[asyncio.Task[None]] = []
     try:
         await supervisor.start()
         pids = {process.spec.name: process.pid or 0 for process in supervisor.processes}
-        learners = [asyncio.create_task(_learn(wire, role, model)) for role in ROLES]
-        yield Stack(layout.settings, pids | {"bench": os.getpid()}, model, engines, wire)
+        learners = [asyncio.create_task(_learn(broker, role, model)) for role in ROLES]
+        yield Stack(layout.settings, pids | {"bench": os.getpid()}, model, engines, broker)
     finally:
         for task in learners:
             task.cancel()
         await asyncio.gather(*learners, return_exceptions=True)
-        await wire.close()
+        await broker.close()
         await supervisor.stop()
 
 
@@ -102,18 +102,18 @@ def _engine(role: str, url: str, model: Path) -> ProcessSpec:
 
 def _ours(spec: ProcessSpec) -> ProcessSpec:
     """env_adapter and its workers know the bench's environment."""
-    swapped = ("bench.control_plane_room" if w == "services.env_adapter" else w for w in spec.command)  # fmt: skip
+    swapped = ("bench.control_plane_service" if w == "services.env_adapter" else w for w in spec.command)  # fmt: skip
     return dataclasses.replace(spec, command=tuple(swapped))
 
 
-async def _learn(wire: Wire, role: TrainedRole, model: Path) -> None:
+async def _learn(broker: Broker, role: TrainedRole, model: Path) -> None:
     """A learner that answers every batch at once with the same folder under the next version."""
-    cursor = await wire.last_id(batches_stream(role))
+    cursor = await broker.last_id(batches_stream(role))
     while True:
-        for entry, batch in await wire.read_batches(role, cursor):
+        for entry, batch in await broker.read_batches(role, cursor):
             cursor = entry
             if batch is not None:
-                await wire.announce_weights(_learnt(batch, model))
+                await broker.announce_weights(_learnt(batch, model))
 
 
 def _learnt(batch: TrainBatch, model: Path) -> WeightsReady:

@@ -24,10 +24,10 @@ from typing import Any
 
 from services.env_adapter.environments import registry
 from triforge.errors import TriforgeError
-from triforge.messages import Params, Task
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.protocols import Environment, EnvironmentFamily
 from triforge.sandbox.kernel import processes
+from triforge.types import Params, Task
 
 TASKS, AT_ONCE, LONGEST = 16, 64, 40
 LIMIT_MS = 50.0
@@ -36,7 +36,7 @@ ELSEWHERE = {
     "openenv": "plays on another server",
     "osworld": "drives a machine elsewhere",
 }
-KNOBS: dict[str, Params] = {
+OPTIONS: dict[str, Params] = {
     "reasoning_gym": {"datasets": ["chain_sum", "letter_counting", "word_sorting", "maze"]},
     "rlve_gym": {"environments": ["Sorting", "Multiplication", "BezoutIdentity"]},
 }
@@ -75,7 +75,7 @@ class Bench:
 def prepare(name: str) -> Bench:
     """Load a family and make its tasks."""
     family = registry.family(name)
-    made = family.generate(count=TASKS, seed=1, options=KNOBS.get(name, {}))
+    made = family.generate(count=TASKS, seed=1, options=OPTIONS.get(name, {}))
     tasks = []
     for number, params in enumerate(made):
         draft = family.validate(params)

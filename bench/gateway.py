@@ -1,11 +1,11 @@
-"""What the policy room costs: one client against an engine without latency, directly and through the room.
+"""What the policy service costs: one client against an engine without latency, directly and through the service.
 
-Three ways to ask, each directly and through the room, at 64 requests in flight:
+Three ways to ask, each directly and through the service, at 64 requests in flight:
 
     one by one   every request is an HTTP request of its own; the client sends the next when it has the answer
     together     requests made at the same moment travel in one HTTP request, up to 16, as the shipped client does
     paced        one by one, but each of the 64 clients asks at a steady rate, together far below what either way can
-                 bear; what is added here is the room's work and not the queue for a busy core
+                 bear; what is added here is the service's work and not the queue for a busy core
 
 Then whole episodes of several turns through the shipped client, all at once; every one must end without an error.
 
@@ -34,14 +34,14 @@ import uvloop
 
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, post_json
-from triforge.messages import GroupTask, Sampling, Task
 from triforge.rollout.episode import play_episode
 from triforge.testing import FakeEnvironment
 from triforge.testing.model_folders import chatml_folder
+from triforge.types import GroupTask, Sampling, Task
 
 CLIENTS = 64
 TOGETHER = 16
-PACED_SHARE = 0.25  # of what the room can bear one by one
+PACED_SHARE = 0.25  # of what the service can bear one by one
 PREFIX = [5 + i % 200 for i in range(48)]
 OBSERVATION = "You see a cup and a table. Take the cup."
 TURNS = 6
@@ -67,15 +67,15 @@ def process(*command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]
 
 @contextlib.contextmanager
 def deployment(folder: Path) -> Iterator[tuple[str, str, int]]:
-    """The addresses of an engine without latency and of a policy room in front of it, and the room's process id."""
-    engine, room = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    """The addresses of an engine without latency and of a policy service in front of it, and the service's process id."""
+    engine, service = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     with (
         process("-m", "bench.zero_engine", engine.rpartition(":")[2], str(folder)),
         process(
-            "-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_ACTS_URL=room, TRIFORGE_MODEL=str(folder),
+            "-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_ACTS_URL=service, TRIFORGE_MODEL=str(folder),
         ) as serving,
     ):  # fmt: skip
-        yield engine, room, serving.pid
+        yield engine, service, serving.pid
 
 
 def cpu_s(pid: int) -> float:
@@ -96,7 +96,7 @@ def directly(client: httpx.AsyncClient, ids: list[int]) -> Ask:
     return ask
 
 
-def through_the_room(client: httpx.AsyncClient) -> Ask:
+def through_the_service(client: httpx.AsyncClient) -> Ask:
     message = {"role": "user", "content": OBSERVATION}
     request = {"prefix_ids": PREFIX, "messages": [message], "sampling": SAMPLING, "affinity": "g"}
 
@@ -123,7 +123,7 @@ async def closed_loop(ask: Ask, together: int, seconds: float, pid: int) -> dict
     asked = together * len(took)
     return {
         "rate": asked / (time.perf_counter() - start),
-        "room_cpu_ms": (cpu_s(pid) - used) / asked * 1e3,
+        "service_cpu_ms": (cpu_s(pid) - used) / asked * 1e3,
         **_latencies(took),
     }
 
@@ -144,7 +144,11 @@ async def paced(ask: Ask, rate: float, seconds: float, pid: int) -> dict[str, fl
 
     used = cpu_s(pid)
     await asyncio.gather(*(client(number) for number in range(CLIENTS)))
-    return {"rate": rate, "room_cpu_ms": (cpu_s(pid) - used) / len(took) * 1e3, **_latencies(took)}
+    return {
+        "rate": rate,
+        "service_cpu_ms": (cpu_s(pid) - used) / len(took) * 1e3,
+        **_latencies(took),
+    }
 
 
 def _latencies(took: list[float]) -> dict[str, float]:
@@ -152,20 +156,23 @@ def _latencies(took: list[float]) -> dict[str, float]:
     return {"p50_ms": cuts[49] * 1e3, "p99_ms": cuts[98] * 1e3}
 
 
-async def compare(engine: str, room: str, pid: int, seconds: float) -> dict[str, Any]:
+async def compare(engine: str, service: str, pid: int, seconds: float) -> dict[str, Any]:
     """Both ways in turn, twice each, so that a busy moment of the machine does not meet only one of them."""
     async with (
         http_client(engine) as near,
-        http_client(room) as far,
+        http_client(service) as far,
     ):
         await get_json(far, "/readyz", deadline_s=60)
-        ask = {"directly": directly(near, [*PREFIX, *range(5, 21)]), "room": through_the_room(far)}
+        ask = {
+            "directly": directly(near, [*PREFIX, *range(5, 21)]),
+            "service": through_the_service(far),
+        }
         found: dict[str, Any] = {}
         for name, together in (("one by one", 1), ("together", TOGETHER)):
             found[name] = await _alternately(
                 ask, lambda a, t=together: closed_loop(a, t, seconds / 2, pid)
             )
-        rate = PACED_SHARE * found["one by one"]["room"]["rate"]
+        rate = PACED_SHARE * found["one by one"]["service"]["rate"]
         found["paced"] = await _alternately(ask, lambda a: paced(a, rate, seconds / 2, pid))
         return found
 
@@ -187,14 +194,14 @@ def counting_task() -> Task:
     )
 
 
-async def rollouts(room: str, count: int) -> dict[str, float]:
+async def rollouts(service: str, count: int) -> dict[str, float]:
     """Play `count` episodes of several turns at the same time."""
     task = counting_task()
     group = GroupTask(
         group_id="g", run_id="r", step=0, task_id="task", purpose="train", rollouts=1, seed=1,
         sampling=Sampling(max_new_tokens=32), max_steps=TURNS, deadline_s=600.0, retries=0,
     )  # fmt: skip
-    async with PolicyClient(room) as client:
+    async with PolicyClient(service) as client:
         start = time.perf_counter()
         played = await asyncio.gather(
             *(
@@ -219,14 +226,14 @@ def machine() -> str:
 
 def show(found: dict[str, Any]) -> None:
     print(f"machine: {found['machine']}")
-    print("| 64 requests in flight | direct req/s | room req/s | share | direct p50 ms | room p50 ms | added p50 ms | room CPU ms/req |")  # fmt: skip
+    print("| 64 requests in flight | direct req/s | service req/s | share | direct p50 ms | service p50 ms | added p50 ms | service CPU ms/req |")  # fmt: skip
     print("|---|---|---|---|---|---|---|---|")
     for name, ways in found["ways"].items():
-        near, far = ways["directly"], ways["room"]
+        near, far = ways["directly"], ways["service"]
         print(
             f"| {name} | {near['rate']:.0f} | {far['rate']:.0f} | {far['rate'] / near['rate']:.0%} | {near['p50_ms']:.2f} "
             f"| {far['p50_ms']:.2f} | {far['p50_ms'] - near['p50_ms']:.2f} "
-            f"| {far['room_cpu_ms']:.2f} |"
+            f"| {far['service_cpu_ms']:.2f} |"
         )
     for row in found["rollouts"]:
         print(
@@ -234,12 +241,14 @@ def show(found: dict[str, Any]) -> None:
         )
 
 
-async def measure(engine: str, room: str, pid: int, options: argparse.Namespace) -> dict[str, Any]:
-    ways = {} if options.soak else await compare(engine, room, pid, options.seconds)
+async def measure(
+    engine: str, service: str, pid: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    ways = {} if options.soak else await compare(engine, service, pid, options.seconds)
     counts = [4096] if options.soak else [512]
-    async with http_client(room) as client:
+    async with http_client(service) as client:
         await get_json(client, "/readyz", deadline_s=60)
-    played = [await rollouts(room, count) for count in counts]
+    played = [await rollouts(service, count) for count in counts]
     return {"machine": machine(), "ways": ways, "rollouts": played}
 
 
@@ -251,8 +260,8 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = chatml_folder(Path(folder, "model"))
-        with deployment(model) as (engine, room, pid):
-            found = uvloop.run(measure(engine, room, pid, options))
+        with deployment(model) as (engine, service, pid):
+            found = uvloop.run(measure(engine, service, pid, options))
     show(found)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(found, indent=1))

@@ -26,7 +26,7 @@ from services.env_adapter.environments.household.family import FAMILY
 from services.env_adapter.environments.household.instruction import write
 from services.env_adapter.environments.household.params import params_of
 from services.env_adapter.environments.household.world import World
-from triforge.messages import Task
+from triforge.types import Task
 
 TIMES, ATLEAST, RESET_MS = 20, 200, 5.0
 _TICKS = os.sysconf("SC_CLK_TCK")

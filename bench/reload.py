@@ -1,10 +1,10 @@
-"""Weights that change under load: SmolLM2-135M on the local engine, behind a policy room.
+"""Weights that change under load: SmolLM2-135M on the local engine, behind a policy service.
 
 Two folders of the model, one of them with its last norm scaled, are published in turn while 32 clients sample. Every
 answer must come, and every token must be of a version that was live when it was sampled: not older than when the request
 was sent, not newer than when the answer was there. After each update a greedy token's log-probability must be that of the
 new folder. What an update takes is compared with the engine's reading, checking and copying of the same file in a process
-where nothing else runs, and with an update of the same deployment when it is idle. The room's own look at the folder is
+where nothing else runs, and with an update of the same deployment when it is idle. The service's own look at the folder is
 timed as well, as far as `TRIFORGE_WEIGHTS_CHECK` says.
 
 Run: python -m bench.reload [--updates 20] [--clients 32]
@@ -35,8 +35,8 @@ from services.trainer.weights.folders import atomic_folder
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
-from triforge.messages import ChatMessage, GenerateReply, GenerateRequest, Sampling, WeightsUpdate
 from triforge.store.manifests import load_manifest, write_manifest
+from triforge.types import ChatMessage, GenerateReply, GenerateRequest, Sampling, WeightsUpdate
 
 NEW_TOKENS = 8
 PROBE = GenerateRequest(
@@ -59,7 +59,7 @@ def published(source: Path, folder: Path, scale: float) -> Path:
 def alone(folder: Path, times: int = 15) -> dict[str, float]:
     """Medians of seconds with nothing else running.
 
-    The engine's reading, checking and copying of the weight file; a bare read and copy without any check; and the room's
+    The engine's reading, checking and copying of the weight file; a bare read and copy without any check; and the service's
     check of the folder before any engine sees it.
     """
     depth, digest = Settings.from_env().weights_check, load_manifest(folder).digest
@@ -126,8 +126,8 @@ class Load:
         self._over.set()
 
 
-async def paused_seconds(room: str) -> float:
-    async with http_client(room) as client:
+async def paused_seconds(service: str) -> float:
+    async with http_client(service) as client:
         text = (await request(client, "GET", "/metrics")).text
     name = "triforge_policy_engine_paused_seconds_total"
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
@@ -154,25 +154,25 @@ async def logprob(client: PolicyClient) -> float:
 
 @asynccontextmanager
 async def deployment(folder: Path) -> AsyncIterator[tuple[str, str]]:
-    engine, room = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    engine, service = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     port = engine.rpartition(":")[2]
     with (
         process(
             "-m", "services.local_engine", "--model-path", str(folder), "--port", port, "--weight-version", "0",
             "--log-level", "warning",
         ),
-        process("-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_ACTS_URL=room, TRIFORGE_MODEL=str(folder)),
+        process("-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_ACTS_URL=service, TRIFORGE_MODEL=str(folder)),
     ):  # fmt: skip
-        async with http_client(room) as client:
+        async with http_client(service) as client:
             await get_json(client, "/readyz", deadline_s=120)
-        yield engine, room
+        yield engine, service
 
 
 async def measure(folders: list[Path], updates: int, clients: int) -> dict[str, Any]:
     async with (
-        deployment(folders[0]) as (_, room),
-        PolicyClient(room, batch=1) as client,
-        PolicyClient(room) as admin,
+        deployment(folders[0]) as (_, service),
+        PolicyClient(service, batch=1) as client,
+        PolicyClient(service) as admin,
     ):
         load = Load(client)
         idle, expected = [], {}
@@ -182,7 +182,7 @@ async def measure(folders: list[Path], updates: int, clients: int) -> dict[str, 
         assert abs(expected[0] - expected[1]) > 1e-3, "the two folders say the same"
         tasks = [asyncio.create_task(load.sample(number)) for number in range(clients)]
         busy, mistaken = [], 0
-        start, held = time.perf_counter(), await paused_seconds(room)
+        start, held = time.perf_counter(), await paused_seconds(service)
         for version in range(5, 5 + updates):
             seen = load.requests
             while load.requests < seen + clients // 2:  # noqa: ASYNC110 - some work between two updates
@@ -190,7 +190,7 @@ async def measure(folders: list[Path], updates: int, clients: int) -> dict[str, 
             busy.append(await publish(admin, load, version, folders[version % 2]))
             mistaken += abs(await logprob(admin) - expected[version % 2]) > 1e-3
         seconds = time.perf_counter() - start
-        held = await paused_seconds(room) - held
+        held = await paused_seconds(service) - held
         load.end()
         await asyncio.gather(*tasks)
     return {

@@ -1,4 +1,4 @@
-"""What serving costs: a policy room before an engine without latency, and weights that change under load.
+"""What serving costs: a policy service before an engine without latency, and weights that change under load.
 
 Two parts, each in processes of its own: `bench/gateway.py` and `bench/reload.py` say what they do and print all they find.
 The table at the end sets the figures that somebody waits for beside what is wanted of them.
@@ -35,9 +35,9 @@ def gateway_rows(found: dict[str, Any]) -> Iterator[Row]:
     ways = found["ways"]
     if ways:
         one, together, paced = (ways[name] for name in ("one by one", "together", "paced"))
-        share = one["room"]["rate"] / one["directly"]["rate"]
+        share = one["service"]["rate"] / one["directly"]["rate"]
         yield Row("64 requests in flight, one by one: share of the direct throughput", f"{share:.0%}", f"{SHARE:.0%}", share >= SHARE)  # fmt: skip
-        share = together["room"]["rate"] / together["directly"]["rate"]
+        share = together["service"]["rate"] / together["directly"]["rate"]
         yield Row("the same, 16 requests in one of HTTP", f"{share:.0%}")
         added = _added(paced)
         yield Row("64 clients, paced: added p50", f"{added:.1f} ms", f"{ADDED_MS:g} ms", added <= ADDED_MS)  # fmt: skip
@@ -47,7 +47,7 @@ def gateway_rows(found: dict[str, Any]) -> Iterator[Row]:
 
 
 def _added(way: dict[str, Any]) -> float:
-    return float(way["room"]["p50_ms"] - way["directly"]["p50_ms"])
+    return float(way["service"]["p50_ms"] - way["directly"]["p50_ms"])
 
 
 def reload_rows(found: dict[str, Any]) -> Iterator[Row]:

@@ -35,7 +35,7 @@ from services.trainer.models.effort import Shape
 from services.trainer.models.model import ScoringModel
 from services.trainer.models.smollm2 import smollm2_folder
 from services.trainer.weights.sharding import Ranks, Sharding
-from triforge.messages import TrainBatch, TrainRow
+from triforge.types import TrainBatch, TrainRow
 
 ANSWERS = 8  # of a group
 BUDGET = 1024  # cells of a forward pass
@@ -58,7 +58,7 @@ def workload(groups: int, shrink: int, seed: int = 7) -> list[dict[str, Any]]:
 
 
 def batch_of(
-    rows: list[dict[str, Any]], folder: Path, **knobs: Any
+    rows: list[dict[str, Any]], folder: Path, **options: Any
 ) -> tuple[TrainBatch, list[TrainRow]]:
     """The same rows as a step of one update."""
     total = sum(len(row["completion"]) for row in rows)
@@ -73,10 +73,10 @@ def batch_of(
                 versions=(0,) * count, task_id="bench",
             )
         )  # fmt: skip
-    learner = {"updates_per_step": 1, "token_budget": BUDGET, "max_tokens": 131072, **knobs}
+    learner = {"updates_per_step": 1, "token_budget": BUDGET, "max_tokens": 131072, **options}
     settings = {"model_path": str(folder), "kl_beta": 0.0, "learner": learner}
     batch = TrainBatch(
-        batch_id="bench", run_id="bench", role="acts", step=1, version=0, uri="", num_rows=len(made),
+        batch_id="bench", run_id="bench", role="policy", step=1, version=0, uri="", num_rows=len(made),
         num_tokens=0, settings=settings,
     )  # fmt: skip
     return batch, made

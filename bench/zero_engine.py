@@ -1,7 +1,7 @@
 r"""An engine without a model and without latency: SGLang's `/generate` over a bare asyncio protocol.
 
 It answers every prompt at once with 16 tokens, so that what is measured through it is the way to an engine and back. The
-text is the same every time, or that of two in turn: `acts` says "left" and "right", `judges` votes for and against. It takes
+text is the same every time, or that of two in turn: `policy` says "left" and "right", `reward` votes for and against. It takes
 new weights by their number alone. `/v1/chat/completions` says the same, whole or as server-sent events.
 
 Run: python -m bench.zero_engine PORT FOLDER [acts | judges]
@@ -16,7 +16,7 @@ import uvloop
 
 TOKENS = 16
 END = 2
-TEXTS = {"": ("go take",), "acts": ("left", "right"), "judges": (r"\boxed{1}", r"\boxed{-1}")}
+TEXTS = {"": ("go take",), "policy": ("left", "right"), "reward": (r"\boxed{1}", r"\boxed{-1}")}
 _META = {
     "id": "zero", "finish_reason": {"type": "stop", "matched": END}, "prompt_tokens": 64, "completion_tokens": TOKENS,
     "cached_tokens": 0, "cached_tokens_details": None, "reasoning_tokens": 0, "num_retractions": 0, "input_token_logprobs": [],

@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--minutes", type=float, default=27.0, help="nothing new begins after these"
     )
-    parser.add_argument("--limit", type=float, default=20.0, help="seconds until a dead worker's errands are taken up")  # fmt: skip
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds until a dead worker's jobs are taken up")  # fmt: skip
     parser.add_argument("--state", type=Path, default=_ROOT / "var" / "chaos", help="folder of the deployment and the record")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     return parser

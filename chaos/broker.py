@@ -1,4 +1,4 @@
-"""What lies in Valkey, seen from outside: leases, errands, payloads; and messages put there by a stranger."""
+"""What lies in Valkey, seen from outside: leases, jobs, payloads; and messages put there by a stranger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
-from triforge.queues import QUEUES
+from triforge.broker import QUEUES
 
 _LEASE = "tf:lease:"
 _POLL_S = 0.05
@@ -36,7 +36,7 @@ class Broker:
         self._redis.close()
 
     def leases(self) -> dict[str, str]:
-        """Errands that somebody holds, and the holder's token. Empty while Valkey is away."""
+        """Jobs that somebody holds, and the holder's token. Empty while Valkey is away."""
         try:
             keys = list(self._redis.scan_iter(match=f"{_LEASE}*", count=1000))
             values = self._redis.mget(keys) if keys else []
@@ -56,11 +56,11 @@ class Broker:
         return sum(run_id in name for name in self._redis.zrange("tf:outcomes", 0, -1))
 
     def waiting(self) -> dict[str, int]:
-        """Errands in each queue."""
+        """Jobs in each queue."""
         return {queue: int(self._redis.llen(queue)) for queue in QUEUES}
 
-    def errands(self, run_id: str) -> list[tuple[str, str]]:
-        """(queue, message) of all errands of a run that wait, or that some worker has taken and not acknowledged."""
+    def jobs(self, run_id: str) -> list[tuple[str, str]]:
+        """(queue, message) of all jobs of a run that wait, or that some worker has taken and not acknowledged."""
         found = [
             (queue, text) for queue in QUEUES for text in self._redis.lrange(queue, 0, -1)
         ]  # fmt: skip
@@ -69,10 +69,10 @@ class Broker:
             found.append((queue, json.dumps(message)))
         return [(queue, text) for queue, text in found if run_id in _body(text)]
 
-    def again(self, errands: Iterable[tuple[str, str]]) -> int:
-        """Deliver errands once more; returns how many."""
+    def again(self, jobs: Iterable[tuple[str, str]]) -> int:
+        """Deliver jobs once more; returns how many."""
         count = 0
-        for queue, text in errands:
+        for queue, text in jobs:
             message = json.loads(text)
             message["properties"]["delivery_tag"] = str(uuid.uuid4())
             self._redis.lpush(queue, json.dumps(message))
@@ -116,15 +116,15 @@ class Broker:
     async def until_taken_over(
         self, lost: dict[str, str], is_done: Callable[[str], bool], *, within_s: float
     ) -> dict[str, float]:
-        """How long it takes until errands of dead holders are worked on again.
+        """How long it takes until jobs of dead holders are worked on again.
 
         Args:
-            lost: errand and the dead holder's token.
-            is_done: whether nobody needs to take the errand over, because it was done before.
+            lost: job and the dead holder's token.
+            is_done: whether nobody needs to take the job over, because it was done before.
             within_s: gives up after that.
 
         Returns:
-            Seconds from the call to the new holder, by errand; infinite if there was none in time.
+            Seconds from the call to the new holder, by job; infinite if there was none in time.
         """
         begun, waiting = time.monotonic(), dict(lost)
         taken: dict[str, float] = {}

@@ -48,7 +48,7 @@ SCENARIOS = (
     Scenario(name="standby-learners", play=deaths.standby_learners),
     Scenario(name="trainer", play=deaths.trainer, rounds=2),
     Scenario(name="engines", play=deaths.engines),
-    Scenario(name="doors", play=deaths.doors),
+    Scenario(name="apis", play=deaths.apis),
     Scenario(name="everything", play=deaths.everything, rounds=2),
     Scenario(name="supervisor", play=deaths.supervisor),
     Scenario(name="storm", play=deaths.storm, rounds=2),
@@ -64,8 +64,8 @@ SCENARIOS = (
     Scenario(name="wrong-clocks", play=troubles.wrong_clocks),
     Scenario(name="zombie-workers", play=troubles.zombie_workers),
     Scenario(name="zombie-learner", play=troubles.zombie_learner),
-    Scenario(name="two-conductors", play=troubles.two_conductors, quick=True),
-    Scenario(name="zombie-conductor", play=troubles.zombie_conductor),
+    Scenario(name="two-orchestrators", play=troubles.two_orchestrators, quick=True),
+    Scenario(name="zombie-orchestrator", play=troubles.zombie_orchestrator),
     Scenario(name="twice-and-late", play=troubles.delivered_twice_and_late, rounds=2, quick=True),
 )
 

@@ -17,8 +17,8 @@ from chaos.waiting import until, until_idle, until_serves
 from triforge.supervisor.process import Process
 
 _WATCH_S = 90.0  # how long a recovery is watched before it counts as none
-_SOON_S = 20.0  # how long a scenario waits for somebody to hold an errand
-_LONG = {"acts": 5.0, "judges": 25.0}  # seconds an answer takes where tasks are to be long
+_SOON_S = 20.0  # how long a scenario waits for somebody to hold an job
+_LONG = {"policy": 5.0, "reward": 25.0}  # seconds an answer takes where tasks are to be long
 _GAP_S = 4.0
 _REWRITE_S = 2.0  # an answer of the rewriting engine, where an adapt worker is to be met at work
 _GONE_S = 30.0  # how long processes may outlive who has started them
@@ -41,7 +41,7 @@ async def rollout_workers(r: Round) -> None:
 
 async def judge_workers(r: Round) -> None:
     """One judge worker dies while it judges, then both do."""
-    r.stack.proxies["judges"].delay_s = 1.0
+    r.stack.proxies["reward"].delay_s = 1.0
     await r.submit(run={"steps": 5})
     for step, both in ((0, False), (2, True)):
         await r.moment(step=step + r.rng.randrange(2))  # both at a time when steps are to come
@@ -51,7 +51,7 @@ async def judge_workers(r: Round) -> None:
 
 async def adapt_workers(r: Round) -> None:
     """Both adapt workers die while they rewrite a task."""
-    r.stack.proxies["rewrites"].delay_s = _REWRITE_S
+    r.stack.proxies["rewriter"].delay_s = _REWRITE_S
     await r.submit()
     await r.until(step=1)
     await _kill_holders(r, "adapt", both=True)
@@ -60,25 +60,25 @@ async def adapt_workers(r: Round) -> None:
 
 async def long_episodes(r: Round) -> None:
     """All rollout workers die in the middle of groups that take far longer than any lease."""
-    r.stack.proxies["acts"].delay_s = _LONG["acts"]
+    r.stack.proxies["policy"].delay_s = _LONG["policy"]
     await r.submit(run={"steps": 1, "eval_every": 0}, env_adapter={"max_steps": 8})
     await r.broker.held(lambda name: r.run_id in name and is_group(name), within_s=60)
     await asyncio.sleep(r.rng.uniform(3.0, 30.0))
     r.moments.append("in episodes of 40 s")
     await _kill_holders(r, "rollout", both=True)
-    r.stack.proxies["acts"].delay_s = 0.2  # what is left need not take as long
+    r.stack.proxies["policy"].delay_s = 0.2  # what is left need not take as long
     await r.end()
 
 
 async def long_judging(r: Round) -> None:
     """All judge workers die while the judge thinks for far longer than any lease, and others wait in the queue."""
-    r.stack.proxies["judges"].delay_s = _LONG["judges"]
+    r.stack.proxies["reward"].delay_s = _LONG["reward"]
     await r.submit(run={"steps": 1, "eval_every": 0})
     await r.broker.held(lambda name: r.run_id in name and is_trajectory(name), within_s=60)
     await asyncio.sleep(r.rng.uniform(0.0, 15.0))
     r.moments.append("in judgements of 25 s a request")
     await _kill_holders(r, "judge", both=True)
-    r.stack.proxies["judges"].delay_s = 0.2
+    r.stack.proxies["reward"].delay_s = 0.2
     await r.end()
 
 
@@ -86,7 +86,7 @@ async def learners(r: Round) -> None:
     """Each learner dies in a step."""
     passes = {"epochs": PASSES}
     await r.submit(trainer={"policy": passes, "reward": passes})
-    roles = ["acts", "judges"]
+    roles = ["policy", "reward"]
     r.rng.shuffle(roles)
     for step, role in enumerate(roles):
         await r.until(step=step)
@@ -103,7 +103,7 @@ async def learners(r: Round) -> None:
 async def standby_learners(r: Round) -> None:
     """A second learner of each model stands by, with all its libraries loaded: one of the first dies in a step, the other one stands still in one."""
     passes = {"epochs": PASSES}
-    roles = ["acts", "judges"]
+    roles = ["policy", "reward"]
     r.rng.shuffle(roles)
     twins = {role: r.stack.second(f"learner-{role}") for role in roles}
     try:
@@ -152,9 +152,9 @@ def _signal(process: Process, number: int) -> None:
 
 
 async def trainer(r: Round) -> None:
-    """The trainer, and with it the conductor, dies three times anywhere in a run."""
+    """The trainer, and with it the orchestrator, dies three times anywhere in a run."""
     await r.submit(run={"steps": 6})
-    name = f"conductor:{r.run_id}"
+    name = f"orchestrator:{r.run_id}"
     for step in (0, 2, 4):
         await r.moment(step=step)
         held = await r.broker.held(lambda n: n == name, within_s=_SOON_S)
@@ -165,21 +165,21 @@ async def trainer(r: Round) -> None:
 async def engines(r: Round) -> None:
     """The engines die, one after another: the one that acts, the one that judges, the one that rewrites."""
     await r.submit(run={"steps": 4})
-    for step, role in enumerate(("acts", "judges", "rewrites")):
+    for step, role in enumerate(("policy", "reward", "rewriter")):
         await r.moment(step=step)
-        await _kill_door(r, f"engine-{role}")
+        await _kill_api(r, f"engine-{role}")
     await r.end()
 
 
-async def doors(r: Round) -> None:
-    """The doors of all rooms but the trainer's die, in any order."""
-    names = [f"policy-{role}" for role in ("acts", "judges", "rewrites")]
+async def apis(r: Round) -> None:
+    """The APIs of all services but the trainer's die, in any order."""
+    names = [f"policy-{role}" for role in ("policy", "reward", "rewriter")]
     names += ["env_adapter", "reward", "dashboard"]
-    await r.submit(run={"steps": len(names) + 6})  # it goes on while a door is away
+    await r.submit(run={"steps": len(names) + 6})  # it goes on while an API is away
     r.rng.shuffle(names)
     for step, name in enumerate(names):
         await r.moment(step=step)
-        await _kill_door(r, name)
+        await _kill_api(r, name)
     await r.end()
 
 
@@ -227,7 +227,7 @@ async def storm(r: Round) -> None:
 
 
 async def _kill_holders(r: Round, queue: str, *, both: bool) -> None:
-    """Kill one worker of a queue, or both, while errands are held; see how long they stay alone."""
+    """Kill one worker of a queue, or both, while jobs are held; see how long they stay alone."""
     kind = {"rollout": is_group, "judge": is_trajectory, "adapt": is_outcome}[queue]
     done: Callable[[str], bool] = {
         "rollout": r.broker.is_played,
@@ -244,13 +244,13 @@ async def _kill(
 ) -> None:
     r.stack.kill(*names)
     taken = await r.broker.until_taken_over(held, done, within_s=_WATCH_S)
-    r.moments.append(f"{' and '.join(names)} killed, {len(taken)} of {len(held)} errands orphaned")
+    r.moments.append(f"{' and '.join(names)} killed, {len(taken)} of {len(held)} jobs orphaned")
     if not taken:
         r.missed.append(f"{' and '.join(names)} held nothing, or had done it")
     r.recovered(taken)
 
 
-async def _kill_door(r: Round, name: str) -> None:
+async def _kill_api(r: Round, name: str) -> None:
     url = r.stack.process(name).spec.ready_url
     before = r.stack.restarts(name)
     r.stack.kill(name)

@@ -60,7 +60,7 @@ class Evidence:
         folders: its weight versions on the disk.
         batches: files of rows for the learners that are still there.
         keys: what names it in Valkey, with seconds left.
-        errands: how many of its errands are in the queues or with workers.
+        jobs: how many of its jobs are in the queues or with workers.
         outcomes: how many groups adaptation has not dealt with.
     """
 
@@ -75,7 +75,7 @@ class Evidence:
     folders: list[Folder]
     batches: list[str]
     keys: dict[str, int]
-    errands: int
+    jobs: int
     outcomes: int
 
 
@@ -130,7 +130,7 @@ def gather(store: Store, artifacts: Path, broker: Broker, run_id: str) -> Eviden
         folders=_folders(artifacts, run_id),
         batches=sorted(p.name for p in batches.glob("*")) if batches.is_dir() else [],
         keys=broker.keys(run_id),
-        errands=len(broker.errands(run_id)),
+        jobs=len(broker.jobs(run_id)),
         outcomes=broker.outcomes(run_id),
     )
 

@@ -130,7 +130,7 @@ def once(found: Evidence) -> list[str]:
 def learnt(found: Evidence) -> list[str]:
     """Each version is of the step that took it, and its checkpoint counts the updates of all batches up to it, each batch once."""
     wrong = []
-    for role, side in (("acts", "policy"), ("judges", "reward")):
+    for role, side in (("policy", "policy"), ("reward", "reward")):
         section = found.run["config"]["trainer"][side]
         updates, due = 0, {}
         for before, step in pairwise(found.steps):
@@ -181,7 +181,7 @@ def monotone(found: Evidence) -> list[str]:
     """Versions only grow, by what was published, and each is on record."""
     known = {(row["role"], row["version"]) for row in found.weights}
     wrong = []
-    for role, column in (("acts", "policy_version"), ("judges", "reward_version")):
+    for role, column in (("policy", "policy_version"), ("reward", "reward_version")):
         versions = [step[column] for step in found.steps]
         wrong += [f"{role} goes from {a} to {b}" for a, b in pairwise(versions) if b < a]
         wrong += [
@@ -200,7 +200,7 @@ def whole(found: Evidence) -> list[str]:
             wrong.append(f"{folder.role} {folder.version}: announced with another digest")
     there = {(folder.role, folder.version) for folder in found.folders}
     last = found.steps[-1] if found.steps else None
-    for role, column in (("acts", "policy_version"), ("judges", "reward_version")):
+    for role, column in (("policy", "policy_version"), ("reward", "reward_version")):
         row = announced.get((role, last[column])) if last else None
         if row is not None and row["digest"] and (role, row["version"]) not in there:
             wrong.append(f"{role} {row['version']} is gone from the disk")
@@ -225,7 +225,7 @@ def measured(found: Evidence) -> list[str]:
 
 
 def tidied(found: Evidence) -> list[str]:
-    """Nothing of the run lies in Valkey for ever, no errand of it waits, no rows for learners are left on the disk."""
+    """Nothing of the run lies in Valkey for ever, no job of it waits, no rows for learners are left on the disk."""
     wrong = [f"{key} never expires" for key, ttl in found.keys.items() if not 0 <= ttl <= _WEEK_S]
     if found.batches:
         wrong.append(f"rows for learners are left: {found.batches}")
@@ -233,9 +233,9 @@ def tidied(found: Evidence) -> list[str]:
 
 
 def emptied(found: Evidence) -> list[str]:
-    """An undisturbed run leaves no payload in Valkey, and no errand."""
+    """An undisturbed run leaves no payload in Valkey, and no job."""
     left = payloads(found)
-    return [f"left in Valkey: {left}"] * bool(left) + [f"{found.errands} errands are left"] * bool(found.errands)  # fmt: skip
+    return [f"left in Valkey: {left}"] * bool(left) + [f"{found.jobs} jobs are left"] * bool(found.jobs)  # fmt: skip
 
 
 def payloads(found: Evidence) -> list[str]:

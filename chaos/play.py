@@ -22,7 +22,7 @@ from chaos.stack import Stack
 from chaos.waiting import until, until_serves
 from triforge.clients.trainer import TrainerClient
 from triforge.errors import TriforgeError
-from triforge.messages import ENDED
+from triforge.types import ENDED
 
 _ROUND_S = 420.0  # no round may take longer
 _CALM_S = 90.0
@@ -73,7 +73,7 @@ class Player:
         seed: of everything that is drawn.
         tell: gets a sentence for a person at each turn.
         minutes: after these nothing new is begun.
-        limit_s: a worker's errands must be worked on again within that.
+        limit_s: a worker's jobs must be worked on again within that.
 
     Attributes:
         results: of all rounds so far.
@@ -160,9 +160,9 @@ class Player:
             self._tell(f"    and {len(result.wrong) - _SAID} more; all are in chaos.json")
 
     async def _calm(self, made: Round) -> None:
-        """Take everything back, end the run, wait until all rooms serve; start afresh if that does not help."""
+        """Take everything back, end the run, wait until all services serve; start afresh if that does not help."""
         stack = self._stack
-        for role, delay in (("acts", 0.2), ("judges", 0.2), ("rewrites", 0.5)):
+        for role, delay in (("policy", 0.2), ("reward", 0.2), ("rewriter", 0.5)):
             stack.proxies[role].heal()
             stack.proxies[role].delay_s = delay
         for name in stack.names():
@@ -199,7 +199,7 @@ class Player:
 
 
 def _prune(artifacts: Path, newest: str) -> None:
-    """Delete what older runs have left; what the rooms serve belongs to the newest."""
+    """Delete what older runs have left; what the services serve belongs to the newest."""
     for kind in ("weights", "checkpoints", "runs"):
         for folder in (artifacts / kind).glob("run-*"):
             if folder.name != newest:

@@ -17,7 +17,7 @@ from chaos.waiting import until
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
-from triforge.messages import ENDED, GenerateSpec, PoolRequest
+from triforge.types import ENDED, GenerateSpec, PoolRequest
 
 _COUNTED_WITHIN_S = 60.0  # adaptation counts after the run has ended, too
 _STEP_S = 4.0  # what a step takes here, until one was measured
@@ -48,7 +48,7 @@ class Round:
         store: its database.
         rng: all that is drawn for this round.
         number: of the round, for names.
-        limit_s: a worker's errands must be worked on again within that.
+        limit_s: a worker's jobs must be worked on again within that.
         step_s: seconds that a step takes when nothing happens.
         run_id: of the run that was submitted.
         moments: what happened when, for people.

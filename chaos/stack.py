@@ -28,7 +28,7 @@ from triforge.testing.tiny_run import tiny_run, tiny_words
 
 _DISK_MB = 256
 _STATE_MB = 512
-_DELAYS = {"acts": 0.2, "judges": 0.2, "rewrites": 0.5}  # seconds before an engine's answer
+_DELAYS = {"policy": 0.2, "reward": 0.2, "rewriter": 0.5}  # seconds before an engine's answer
 TWICE = ("rollout-worker", "judge-worker", "adapt-worker")
 
 
@@ -207,11 +207,11 @@ class Stack:
     def second(self, name: str) -> Process:
         """One more of a kind on the same stores: started, watched by nobody, and to be stopped by the caller.
 
-        A second trainer's door has a port of its own; nothing else is different.
+        A second trainer's API has a port of its own; nothing else is different.
         """
         spec = self.process(name).spec
-        door = {"TRIFORGE_TRAINER_URL": f"http://127.0.0.1:{free_port()}"} if name == "trainer" else {}  # fmt: skip
-        twin = ProcessSpec(name=f"{name}-2", command=spec.command, env={**spec.env, **door})
+        api = {"TRIFORGE_TRAINER_URL": f"http://127.0.0.1:{free_port()}"} if name == "trainer" else {}  # fmt: skip
+        twin = ProcessSpec(name=f"{name}-2", command=spec.command, env={**spec.env, **api})
         process = Process(twin, self.state / "logs" / f"{name}-2.log")
         process.start()
         return process

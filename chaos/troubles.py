@@ -17,8 +17,7 @@ from chaos.invariants import payloads
 from chaos.rounds import Round, Untried
 from chaos.volume import SmallDisk
 from chaos.waiting import until, until_serves
-from triforge.messages import ENDED
-from triforge.queues import (
+from triforge.broker import (
     ADAPT_TASK,
     EVENTS_STREAM,
     JUDGE_TASK,
@@ -28,14 +27,15 @@ from triforge.queues import (
     WEIGHTS_STREAM,
 )
 from triforge.supervisor.process import Process
+from triforge.types import ENDED
 
 _WATCH_S = 90.0
-_LATE = 3  # errands of the past that come at a time
+_LATE = 3  # jobs of the past that come at a time
 _DRIFT = Path(__file__).with_name("drift")
 _TWO_HOURS = 7200.0
 WORKERS = ("rollout-worker", "rollout-worker-2", "judge-worker", "judge-worker-2", "adapt-worker", "adapt-worker-2")  # fmt: skip
-_READERS = (*WORKERS, "trainer", "learner-acts", "learner-judges", "dashboard")
-_STREAMS = (JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM, "tf:batches:acts", "tf:batches:judges")
+_READERS = (*WORKERS, "trainer", "learner-policy", "learner-reward", "dashboard")
+_STREAMS = (JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM, "tf:batches:policy", "tf:batches:reward")
 _TASKS = dict(zip(QUEUES, (ROLLOUT_TASK, JUDGE_TASK, ADAPT_TASK), strict=True))
 
 
@@ -168,7 +168,7 @@ def _garbage(queue: str, r: Round) -> list[str | bytes]:
 
 
 async def overwritten_messages(r: Round) -> None:
-    """Errands that wait in the queues are overwritten where they lie: they are gone, and must be sent again."""
+    """Jobs that wait in the queues are overwritten where they lie: they are gone, and must be sent again."""
     await r.submit()
     await r.until(step=1)
     spoilt = 0
@@ -180,9 +180,9 @@ async def overwritten_messages(r: Round) -> None:
         await asyncio.sleep(0.1)
     for name in WORKERS:
         r.stack.thaw(name)
-    r.moments.append(f"{spoilt} errands cut in half")
+    r.moments.append(f"{spoilt} jobs cut in half")
     if not spoilt:
-        r.missed.append("no errand waited in a queue")
+        r.missed.append("no job waited in a queue")
     await r.end()
 
 
@@ -190,10 +190,10 @@ async def slow_engine(r: Round) -> None:
     """The engines become ten times as slow for a while."""
     await r.submit()
     await r.moment(step=0)
-    for role in ("acts", "judges"):
+    for role in ("policy", "reward"):
         r.stack.proxies[role].delay_s *= 10
     await asyncio.sleep(r.rng.uniform(5.0, 12.0))
-    for role in ("acts", "judges"):
+    for role in ("policy", "reward"):
         r.stack.proxies[role].delay_s /= 10
     await r.end()
 
@@ -201,7 +201,7 @@ async def slow_engine(r: Round) -> None:
 async def silent_engine(r: Round) -> None:
     """Each engine for a while takes what it is sent and answers nothing; later its connections are lost and new ones work."""
     await r.submit()
-    for step, role in enumerate(("acts", "judges", "rewrites")):
+    for step, role in enumerate(("policy", "reward", "rewriter")):
         await r.moment(step=step)
         proxy = r.stack.proxies[role]
         proxy.hang()
@@ -217,7 +217,7 @@ async def wrong_clocks(r: Round) -> None:
     """The trainer, a learner and one worker of each kind live two hours ahead or behind, and the others die: leases must not care."""
     ahead = {"PYTHONPATH": str(_DRIFT), "CHAOS_CLOCK_SHIFT_S": str(_TWO_HOURS)}
     behind = ahead | {"CHAOS_CLOCK_SHIFT_S": str(-_TWO_HOURS)}
-    learner = r.rng.choice(("learner-acts", "learner-judges"))
+    learner = r.rng.choice(("learner-policy", "learner-reward"))
     drifts = {
         "rollout-worker-2": ahead, "judge-worker-2": behind, "adapt-worker-2": r.rng.choice((ahead, behind)),
         learner: r.rng.choice((ahead, behind)), "trainer": r.rng.choice((ahead, behind)),
@@ -234,15 +234,15 @@ async def wrong_clocks(r: Round) -> None:
         r.recovered(await r.broker.until_taken_over(held, r.broker.is_played, within_s=_WATCH_S))
         await r.end()
         resent = sum(s["metrics"].get("resent", 0.0) for s in (r.evidence.steps if r.evidence else ()))  # fmt: skip
-        r.moments.append(f"{resent:.0f} errands were sent again")
+        r.moments.append(f"{resent:.0f} jobs were sent again")
     finally:
         for name in drifts:
             await r.stack.exchange(name, {"CHAOS_CLOCK_SHIFT_S": "0"})
 
 
 async def zombie_workers(r: Round) -> None:
-    """A worker stands still for longer than its lease, others take its errands, and it comes back to finish them."""
-    for role in ("acts", "judges"):
+    """A worker stands still for longer than its lease, others take its jobs, and it comes back to finish them."""
+    for role in ("policy", "reward"):
         r.stack.proxies[role].delay_s = 1.5
     await r.submit(run={"steps": 4})
     for step, (name, kind, done) in enumerate(
@@ -255,7 +255,7 @@ async def zombie_workers(r: Round) -> None:
         for twin in (name, f"{name}-2"):  # which of them holds something is not known
             if await _freeze_until_taken_over(r, twin, kind, done):
                 break
-    for role in ("acts", "judges"):
+    for role in ("policy", "reward"):
         r.stack.proxies[role].delay_s = 0.2
     await r.end()
 
@@ -263,12 +263,12 @@ async def zombie_workers(r: Round) -> None:
 async def _freeze_until_taken_over(
     r: Round, name: str, kind: Callable[[str], bool], done: Callable[[str], bool]
 ) -> int:
-    """How many errands were taken from a worker while it stood still."""
+    """How many jobs were taken from a worker while it stood still."""
     held = await r.broker.held(lambda n: r.run_id in n and kind(n), within_s=20)
     r.stack.freeze(name)
     taken = await r.broker.until_taken_over(held, done, within_s=_WATCH_S)
     r.recovered(taken)
-    r.moments.append(f"{name} frozen, {len(taken)} errands taken from it")
+    r.moments.append(f"{name} frozen, {len(taken)} jobs taken from it")
     r.stack.thaw(name)
     return len(taken)
 
@@ -277,7 +277,7 @@ async def zombie_learner(r: Round) -> None:
     """A learner stands still in a step for longer than its lease, and goes on."""
     passes = {"epochs": PASSES}
     await r.submit(trainer={"policy": passes, "reward": passes})
-    role = r.rng.choice(("acts", "judges"))
+    role = r.rng.choice(("policy", "reward"))
     name = f"learner:{r.run_id}:{role}"
     held = await r.broker.held(lambda n: n == name, within_s=_WATCH_S)
     r.stack.freeze(f"learner-{role}")
@@ -293,7 +293,7 @@ async def zombie_learner(r: Round) -> None:
     await r.end()
 
 
-async def two_conductors(r: Round) -> None:
+async def two_orchestrators(r: Round) -> None:
     """A second trainer is started on the same stores while the first one conducts; then the first one dies."""
     await r.submit(run={"steps": 6})
     await r.until(step=0)
@@ -306,13 +306,13 @@ async def two_conductors(r: Round) -> None:
         await second.stop()
 
 
-async def zombie_conductor(r: Round) -> None:
-    """The conductor stands still for longer than its lease, a second one takes the run, and the first one comes back."""
+async def zombie_orchestrator(r: Round) -> None:
+    """The orchestrator stands still for longer than its lease, a second one takes the run, and the first one comes back."""
     await r.submit(run={"steps": 4})
     await r.moment(step=0)
     second = r.stack.second("trainer")
     try:
-        name = f"conductor:{r.run_id}"
+        name = f"orchestrator:{r.run_id}"
         held = await r.broker.held(lambda n: n == name, within_s=20)
         r.stack.freeze("trainer")
         await _until_another(r, name, held, second)
@@ -332,31 +332,29 @@ async def _until_another(r: Round, name: str, held: dict[str, str], second: Proc
 
 
 async def delivered_twice_and_late(r: Round) -> None:
-    """Errands are delivered a second time while they are worked on, others when they are done, and all after the run's end."""
+    """Jobs are delivered a second time while they are worked on, others when they are done, and all after the run's end."""
     await r.submit()
     seen: dict[str, tuple[str, str]] = {}
     doubled = late = 0
     while await r.until(within_s=0.3) not in ENDED:
-        errands = r.broker.errands(r.run_id)
-        fresh = [errand for errand in errands if errand[1] not in seen]
-        done = [errand for errand in seen.values() if errand not in errands]
+        jobs = r.broker.jobs(r.run_id)
+        fresh = [job for job in jobs if job[1] not in seen]
+        done = [job for job in seen.values() if job not in jobs]
         if r.rng.random() < 0.5:
             doubled += r.broker.again(fresh)
         if done and r.rng.random() < 0.3:
             late += r.broker.again(r.rng.sample(done, min(_LATE, len(done))))
-        seen |= {errand[1]: errand for errand in errands}
+        seen |= {job[1]: job for job in jobs}
     await r.end()
     before = r.evidence
     late += r.broker.again(seen.values())
     await r.broker.until_empty(within_s=60)
     await until(lambda: not any(r.run_id in name for name in r.broker.leases()), within_s=60)
-    r.moments.append(f"{doubled} errands twice, {late} late")
+    r.moments.append(f"{doubled} jobs twice, {late} late")
     r.evidence = await asyncio.to_thread(gather, r.store, r.stack.disk.folder, r.broker, r.run_id)
     r.check()
     assert before is not None
-    r.demand(r.evidence.steps == before.steps, "late errands changed the steps")
-    r.demand(
-        r.evidence.measurements == before.measurements, "late errands changed what was counted"
-    )
+    r.demand(r.evidence.steps == before.steps, "late jobs changed the steps")
+    r.demand(r.evidence.measurements == before.measurements, "late jobs changed what was counted")
     left = set(payloads(r.evidence)) - set(payloads(before))
-    r.demand(not left, f"late errands left payloads: {sorted(left)[:3]}")
+    r.demand(not left, f"late jobs left payloads: {sorted(left)[:3]}")

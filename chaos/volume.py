@@ -60,5 +60,5 @@ class SmallDisk:
         return taken
 
     def free(self) -> None:
-        """Give the room back."""
+        """Give the service back."""
         self._ballast.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ async def until(holds: Callable[[], bool], *, within_s: float) -> bool:
 async def until_idle(pid: int | None, *, within_s: float) -> bool:
     """Whether a process has come to rest before the time is over: it has used the processor and does no more.
 
-    A process without a door cannot be asked whether it has loaded what it works with.
+    A process without an API cannot be asked whether it has loaded what it works with.
     """
     end, used = time.monotonic() + within_s, -1.0
     while pid is not None and time.monotonic() < end:
@@ -49,7 +49,7 @@ def _processor_s(pid: int) -> float:
 
 
 async def until_serves(url: str, *, within_s: float) -> float:
-    """Seconds until a room says it is ready; infinite if it does not in time."""
+    """Seconds until a service says it is ready; infinite if it does not in time."""
     begun = time.monotonic()
     async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
         while time.monotonic() - begun < within_s:

@@ -1,4 +1,4 @@
-"""The demo: a newcomer's first look at the closed loop, driven through the same doors that every user has.
+"""The demo: a newcomer's first look at the closed loop, driven through the same APIs that every user has.
 
 settings    what is played and trained, and for how long
 warm_start  the models that the loop starts from, made once and cached

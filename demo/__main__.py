@@ -69,7 +69,7 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     settings = settings_of(options.seed, smollm2=options.smollm2)
     config = prepare(settings, state, tell, smollm2=options.smollm2, assignments=options.set)
     tell(
-        "starting Valkey, three engines, three policy rooms, env_adapter, reward, trainer, workers and learners"
+        "starting Valkey, three engines, three policy services, env_adapter, reward, trainer, workers and learners"
     )
     report = state / "report"
     with stack(config, state):
@@ -86,7 +86,7 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
 
 
 SMOLLM2_NOTE = (
-    "Three steps show that a real pretrained model goes round the ring and that its weights change; they are far too few "
+    "Three steps show that a real pretrained model goes round the loop and that its weights change; they are far too few "
     "to show that it learns."
 )
 

@@ -11,7 +11,7 @@ matplotlib.use("Agg")  # no screen
 from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-from triforge.messages import RunStep
+from triforge.types import RunStep
 
 PHASES = ("play", "credit", "train", "publish", "adapt", "record", "evaluate")
 _SIZE, _DPI = (7.0, 3.6), 110

@@ -29,7 +29,7 @@ def prepare(
 ) -> Path:
     """Make the models, or find them in the cache, and write the run's document; returns its path.
 
-    The folders `acts`, `judges` and `rewrites` beside it are links to the models.
+    The folders `policy`, `reward` and `rewriter` beside it are links to the models.
 
     Args:
         settings: what the demo plays; decides the warm start.
@@ -46,7 +46,7 @@ def prepare(
     tell(f"models are kept in {cache_folder()}; everything else goes to {state}")
     rewriter = warm_start.smollm2(tell)
     policy, judge = (rewriter, rewriter) if smollm2 else warm_start.tiny_models(settings, tell)
-    models = {"acts": policy, "judges": judge, "rewrites": rewriter}
+    models = {"policy": policy, "reward": judge, "rewriter": rewriter}
     state.mkdir(parents=True, exist_ok=True)
     for role, folder in models.items():  # a fixed name for each, for who starts the engines
         (state / role).symlink_to(os.path.relpath(folder, state))

@@ -13,7 +13,7 @@ from demo.plots import PHASES
 from demo.session import Record
 from demo.theory import BIN_TITLES, TITLES, answers, bin_lines, lines
 from triforge.algorithms.intervals import wilson
-from triforge.messages import Proposal, RunStep
+from triforge.types import Proposal, RunStep
 
 Row = tuple[str, str, str, str]
 
@@ -87,7 +87,7 @@ def _acceptance(record: Record) -> Row:
     counts = record.pool.proposals
     decided = counts.get("accepted", 0) + counts.get("rejected", 0)
     text = ", ".join(f"{n} {state}" for state, n in sorted(counts.items())) or "none"
-    return ("rewrites", "-", f"{counts.get('accepted', 0)} of {decided} decided accepted", text)
+    return ("rewriter", "-", f"{counts.get('accepted', 0)} of {decided} decided accepted", text)
 
 
 def _null_control(record: Record) -> Row:

@@ -13,7 +13,7 @@ from triforge.cli.addresses import settings as addresses
 from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
-from triforge.messages import GenerateSpec, PoolRequest, PoolState, Proposal, RunState, RunStep
+from triforge.types import GenerateSpec, PoolRequest, PoolState, Proposal, RunState, RunStep
 
 
 @dataclass(frozen=True, kw_only=True)

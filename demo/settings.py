@@ -62,7 +62,7 @@ class WarmStart:
 
 
 def _games() -> dict[str, Any]:
-    """Rooms small enough for a model of 0.1M parameters; three of four goal types need a treatment."""
+    """Services small enough for a model of 0.1M parameters; three of four goal types need a treatment."""
     return {
         "receptacles": [4, 6],
         "distractors": [1, 3],

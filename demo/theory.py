@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from triforge.messages import RunStep
+from triforge.types import RunStep
 
 TITLES = ("measure", "first step", "last step", "recent groups at the end", "remark")
 BIN_TITLES = ("tasks", "groups", "p_plus", "p_minus", "mu", "f_plus / f_minus")

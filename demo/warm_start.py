@@ -70,7 +70,7 @@ def tiny_models(settings: DemoSettings, tell: Tell) -> tuple[Path, Path]:
 
 def _data(settings: DemoSettings, home: Path) -> None:
     warm, logs = settings.warm_start, home / "logs"
-    # far from the pool's seeds: no demonstrated room is played or evaluated
+    # far from the pool's seeds: no demonstrated service is played or evaluated
     jobs = [
         _demonstrate("policy", settings, warm.policy_data, home, settings.seed + 500_000),
         _demonstrate("judge", settings, warm.judge_data, home, settings.seed + 700_000),

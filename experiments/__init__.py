@@ -2,5 +2,5 @@
 
 `python -m experiments adaptation` compares what changes tasks and what weighs votes, `python -m experiments envrl` what
 auxiliary objectives do beside the policy gradient. What it plays, judges, credits, trains
-and rewrites with are the rooms' own classes; only what carries things between them is left out.
+and rewrites with are the services' own classes; only what carries things between them is left out.
 """

@@ -125,13 +125,13 @@ def _one(study: Study, name: str, seed: int, settings: Settings) -> int:
 
     torch.set_num_threads(1)
     sys.setswitchinterval(0.0005)  # as the local engine's own process does
-    acts, judges = tiny_models(settings.warm_start(seed), _silent)
+    policy, reward = tiny_models(settings.warm_start(seed), _silent)
     arm = study.arms[name]
     rewrites = None
     if arm.rewrites:  # a smoke test does not wait for a download; the tiny policy answers nonsense
-        rewrites = acts if settings is study.quick else smollm2(_silent)
+        rewrites = policy if settings is study.quick else smollm2(_silent)
     result = import_module(study.run).play(
-        name, arm, seed, settings, Models(acts, judges, rewrites)
+        name, arm, seed, settings, Models(policy, reward, rewrites)
     )
     print(json.dumps(asdict(result)))
     return 0

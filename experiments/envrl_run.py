@@ -11,8 +11,8 @@ from services.trainer.objectives.auxiliary import AuxiliaryTerms
 from services.trainer.objectives.train_settings import TrainSettings
 from services.trainer.weights.sharding import Ranks
 from triforge.config.auxiliary import AuxiliarySection
-from triforge.messages import JudgedGroup, TrainRow, Trajectory
 from triforge.rendering import Renderer
+from triforge.types import JudgedGroup, TrainRow, Trajectory
 
 _GUESSES = 256
 
@@ -49,16 +49,16 @@ class EnvrlRun(Run):
             )
             for group in self._sampled
         ]
-        renderer = Renderer.from_folder(self._config.models.acts.path)
+        renderer = Renderer.from_folder(self._config.models.policy.path)
         limit = self._config.trainer.policy.max_tokens
         return auxiliary_rows(
             groups, section, renderer, trained=0, max_tokens=limit, seed=self._seed
         ).rows
 
     def _measure(self, rows: list[TrainRow]) -> dict[str, float]:
-        model = self._learners["acts"].model
+        model = self._learners["policy"].model
         settings = TrainSettings(
-            model_path=self._config.models.acts.path, learner=self._config.trainer.policy
+            model_path=self._config.models.policy.path, learner=self._config.trainer.policy
         )
         terms = AuxiliaryTerms(
             rows, settings, vocabulary=model.vocabulary, ranks=Ranks(model.device)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from triforge.messages import Step, StepVotes, Trajectory, TrajectoryVotes, Vote
 from triforge.rollout.seeds import derive_seed
+from triforge.types import Step, StepVotes, Trajectory, TrajectoryVotes, Vote
 
 
 class PlantedJudge:

@@ -1,4 +1,4 @@
-"""One run of one arm: plan, play, judge, credit, train, serve, adapt, evaluate; the rooms' own code for each."""
+"""One run of one arm: plan, play, judge, credit, train, serve, adapt, evaluate; the services' own code for each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from experiments.model import LocalModel
 from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
 from services.reward.judge import StepJudge
-from services.trainer.conductor.parts import Parts
-from services.trainer.conductor.rounds import Rounds
 from services.trainer.learner.learner import Learner
 from services.trainer.ledger.auxiliary_rows import AuxiliaryMaker
 from services.trainer.ledger.ledger import Limits, keep_ledger
@@ -28,11 +26,17 @@ from services.trainer.ledger.measures import (
 )
 from services.trainer.ledger.outcomes import task_outcome
 from services.trainer.ledger.vote_memory import VoteMemory
+from services.trainer.orchestrator.parts import Parts
+from services.trainer.orchestrator.rounds import Rounds
 from triforge.algorithms.advantages import vote_weight
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
-from triforge.messages import (
+from triforge.rollout.episode import run_group
+from triforge.rollout.protocols import Judge
+from triforge.rollout.seeds import derive_seed, nth_seed
+from triforge.rollout.window import Offer
+from triforge.types import (
     GroupTask,
     JudgedGroup,
     PlannedGroup,
@@ -43,10 +47,6 @@ from triforge.messages import (
     Trajectory,
     TrajectoryVotes,
 )
-from triforge.rollout.episode import run_group
-from triforge.rollout.protocols import Judge
-from triforge.rollout.seeds import derive_seed, nth_seed
-from triforge.rollout.window import Offer
 
 _LATE = 5  # training steps at the end over which step measures are averaged
 _KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "theory/mu_within", "theory/mu",
@@ -59,8 +59,8 @@ _KEPT = ("success", "in_band", "all_same", "judge/balanced", "judge/outcome", "t
 class Models:
     """Folders of the models that the run starts from."""
 
-    acts: Path
-    judges: Path
+    policy: Path
+    reward: Path
     rewrites: Path | None
 
 
@@ -95,22 +95,22 @@ class Run:
     ) -> None:
         self._name, self._arm, self._seed, self._settings = name, arm, seed, settings
         paths = {
-            "acts": str(models.acts),
-            "judges": str(models.judges),
-            "rewrites": str(models.rewrites or ""),
+            "policy": str(models.policy),
+            "reward": str(models.reward),
+            "rewriter": str(models.rewrites or ""),
         }
         self._config = parse(settings.document(arm, seed, paths))
         self._preset = self._config.algorithm.resolved()
         self._memory = VoteMemory({}, self._preset)
-        self._auxiliary = AuxiliaryMaker(self._config, paths["acts"])
+        self._auxiliary = AuxiliaryMaker(self._config, paths["policy"])
         self._sampled: list[JudgedGroup] = []  # of the last evaluation
-        self._versions: dict[TrainedRole, int] = {"acts": 0, "judges": 0}
+        self._versions: dict[TrainedRole, int] = {"policy": 0, "reward": 0}
         self._learners: dict[TrainedRole, Learner] = {
-            "acts": Learner.fresh(models.acts), "judges": Learner.fresh(models.judges)
+            "policy": Learner.fresh(models.policy), "reward": Learner.fresh(models.reward)
         }  # fmt: skip
         self._acts, self._judges = (
-            LocalModel(models.acts, rows=128),
-            LocalModel(models.judges, rows=128),
+            LocalModel(models.policy, rows=128),
+            LocalModel(models.reward, rows=128),
         )
         rewrites = LocalModel(models.rewrites) if models.rewrites else None
         self._models = [m for m in (self._acts, self._judges, rewrites) if m is not None]
@@ -126,7 +126,7 @@ class Run:
             self._judge = PlantedJudge(arm.planted)
 
     def _model_judge(self) -> StepJudge:
-        sampling = self._config.models.judges.sampling()
+        sampling = self._config.models.reward.sampling()
         return StepJudge(self._judges.many, sampling=sampling, prompt=self._config.reward.prompt)
 
     async def play(self) -> Result:
@@ -171,7 +171,7 @@ class Run:
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
         if self._config.adaptation.controller != "none":
-            offer = Offer(round=step, step=step, policy=sampled["acts"], reward=sampled["judges"])
+            offer = Offer(round=step, step=step, policy=sampled["policy"], reward=sampled["reward"])
             for group in groups:
                 outcome = task_outcome(group, offer, run=self._run, config=self._config)
                 await self._tasks.adapt(outcome)
@@ -201,8 +201,8 @@ class Run:
         ledger = keep_ledger(
             groups,
             preset=self._preset,
-            policy_version=self._versions["acts"],
-            reward_version=self._versions["judges"],
+            policy_version=self._versions["policy"],
+            reward_version=self._versions["reward"],
             policy_limits=_limits(trainer.policy),
             reward_limits=_limits(trainer.reward),
             seed=nth_seed(self._config.run.seed, step),
@@ -214,14 +214,14 @@ class Run:
             "rows/reward": float(len(ledger.reward_rows)),
         }
         roles: tuple[tuple[TrainedRole, list[TrainRow], LearnerSection, str], ...] = (
-            ("acts", [*ledger.policy_rows, *beside.rows], trainer.policy, "policy"),
-            ("judges", ledger.reward_rows, trainer.reward, "reward"),
+            ("policy", [*ledger.policy_rows, *beside.rows], trainer.policy, "policy"),
+            ("reward", ledger.reward_rows, trainer.reward, "reward"),
         )
         for role, rows, section, prefix in roles:
             if rows:
                 report = self._learners[role].train(self._batch(role, step, rows, section), rows)
                 self._versions[role] += 1
-                server = self._acts if role == "acts" else self._judges
+                server = self._acts if role == "policy" else self._judges
                 await server.serve(self._learners[role].model.module, self._versions[role])
                 measures |= {f"{prefix}/{k}": v for k, v in report.metrics.items()}
         return measures
@@ -230,7 +230,7 @@ class Run:
         self, role: TrainedRole, step: int, rows: list[TrainRow], section: LearnerSection
     ) -> TrainBatch:
         model = getattr(self._config.models, role)
-        auxiliary = {"auxiliary": self._auxiliary.settings(step)} if role == "acts" else {}
+        auxiliary = {"auxiliary": self._auxiliary.settings(step)} if role == "policy" else {}
         settings = self._preset.loss_settings() | auxiliary | {
             "model_path": model.path, "learner": section.model_dump(mode="json"),
             "temperature": model.temperature, "seed": self._config.run.seed,
@@ -279,7 +279,7 @@ class Run:
             group_id=f"{self._run.id}-{step:05d}-{mode}-{index:04d}", run_id=self._run.id, step=step,
             task_id=planned.task_id, purpose=planned.purpose, rollouts=rollouts, votes=0,
             seed=nth_seed(self._seed, index),
-            sampling=config.models.acts.sampling(greedy=mode == "greedy"),
+            sampling=config.models.policy.sampling(greedy=mode == "greedy"),
             max_steps=config.env_adapter.max_steps,
             deadline_s=config.env_adapter.episode_deadline_s, options=config.env_adapter.options,
         )  # fmt: skip
@@ -289,14 +289,14 @@ class Run:
     ) -> dict[str, float]:
         """Balanced accuracy of first and last weights on the held-out episodes of the first and of the last policy."""
         found: dict[str, float] = {}
-        trained = self._learners["judges"].model.module
+        trained = self._learners["reward"].model.module
         for weights in ("last", "first"):
             module = (
                 trained
                 if weights == "last"
-                else Learner.fresh(Path(self._config.models.judges.path)).model.module
+                else Learner.fresh(Path(self._config.models.reward.path)).model.module
             )
-            await self._judges.serve(module, self._versions["judges"])
+            await self._judges.serve(module, self._versions["reward"])
             for policy, played in (("first", before), ("last", after)):
                 for name, value in (await self._judged(played)).items():
                     found[f"{name}/judge_{weights}/policy_{policy}"] = value

@@ -1,4 +1,4 @@
-"""A model in this process, asked like a policy room."""
+"""A model in this process, asked like a policy service."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from services.local_engine.engine import Engine, new_rid
 from services.local_engine.model import load_model, stage_tensors
 from services.local_engine.request import Prompt, parse_sampling
 from services.local_engine.scheduler import Limits
-from services.policy.wire import sample_of, sampling_params
+from services.policy.sglang_parsing import sample_of, sampling_params
 from triforge.errors import ContextFullError, InputError
-from triforge.messages import GenerateReply, GenerateRequest
 from triforge.rendering import Renderer
+from triforge.types import GenerateReply, GenerateRequest
 
-_SEED_STEP, _SEED_MASK = 0x9E3779B1, 0x7FFFFFFF  # as the policy room spreads the seed of n samples
+_SEED_STEP, _SEED_MASK = (
+    0x9E3779B1,
+    0x7FFFFFFF,
+)  # as the policy service spreads the seed of n samples
 
 
 class LocalModel:

@@ -20,7 +20,7 @@ BESIDES: dict[Family, tuple[tuple[str, str], ...]] = {
 }
 """Pairs that are compared beside each arm with its baseline."""
 
-_ROOM: dict[str, Any] = {
+_SERVICE: dict[str, Any] = {
     "lamps": 0.0,
     "horizon": 14,
     "objects": ["mug", "plate", "apple", "potato", "cup", "egg", "tomato", "bowl"],
@@ -28,13 +28,13 @@ _ROOM: dict[str, Any] = {
         "cabinet", "drawer", "fridge", "microwave", "sinkbasin", "countertop", "shelf", "diningtable",
     ],
 }  # fmt: skip
-EASY = _ROOM | {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
-HARD = _ROOM | {
+EASY = _SERVICE | {"receptacles": [3, 4], "distractors": [0, 1], "goals": ["place"]}
+HARD = _SERVICE | {
     "receptacles": [7, 8],
     "distractors": [2, 4],
     "goals": ["heat", "cool", "clean", "two"],
 }
-_SHOWN = _ROOM | {
+_SHOWN = _SERVICE | {
     "receptacles": [3, 8],
     "distractors": [0, 4],
     "goals": ["place", "heat", "cool", "clean", "two"],
@@ -60,11 +60,11 @@ class Arm:
     planted: float | None = None
 
 
-def _planted(title: str, q: float | None, **knobs: Any) -> Arm:
+def _planted(title: str, q: float | None, **options: Any) -> Arm:
     """The setting of the prototype: lambda 1, no floor, steps of equal index, nothing else trained."""
     base = {"lam": 1.0, "std_floor": 0.0, "train_reward_model": False, "kl_beta": 0.0}
     return Arm(
-        title=title, families=("planted",), config={"algorithm": {"overrides": base | knobs}},
+        title=title, families=("planted",), config={"algorithm": {"overrides": base | options}},
         planted=q,
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ class Settings:
     warm: WarmStart = field(default_factory=WarmStart)
 
     def warm_start(self, seed: int) -> DemoSettings:
-        """The warm start of a seed: careless demonstrations of rooms of all sizes."""
+        """The warm start of a seed: careless demonstrations of services of all sizes."""
         return DemoSettings(seed=seed, generate=_SHOWN, warm_start=self.warm)
 
     def steps_of(self, arm: Arm) -> int:
@@ -157,9 +157,9 @@ class Settings:
             "run": {"name": "experiment", "seed": seed, "steps": self.steps_of(arm),
                     "groups_per_step": self.groups},
             "models": {
-                "acts": {"path": models["acts"], "max_new_tokens": 4},
-                "judges": {"path": models["judges"], "max_new_tokens": 1, "temperature": 0.5},
-                "rewrites": {"path": models["rewrites"], "max_new_tokens": 48, "temperature": 0.8},
+                "policy": {"path": models["policy"], "max_new_tokens": 4},
+                "reward": {"path": models["reward"], "max_new_tokens": 1, "temperature": 0.5},
+                "rewriter": {"path": models["rewriter"], "max_new_tokens": 48, "temperature": 0.8},
             },
             "env_adapter": {"rollouts": self.rollouts, "max_steps": 14, "options": {"wording": "terse"}},
             "adaptation": {"controller": "none", "candidates": 2, "critic_tokens": 24, "notes": 1,

@@ -12,9 +12,9 @@ from services.env_adapter.environments.registry import family
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
-from triforge.messages import Params, PlannedGroup, PlanRequest, PoolRequest, Task, TaskOutcome
 from triforge.rollout.protocols import Environment, Generate
 from triforge.store.database import open_database
+from triforge.types import Params, PlannedGroup, PlanRequest, PoolRequest, Task, TaskOutcome
 
 
 class Tasks:
@@ -52,7 +52,7 @@ class Tasks:
         self, pool_id: str, *, run_id: str, step: int, kind: Literal["train", "evaluate"],
         groups: int, seed: int, max_pending: int, adopt: bool = False, max_adapted: float = 1.0,
     ) -> list[PlannedGroup]:  # fmt: skip
-        """What a step plays, as the conductor asks env_adapter for it."""
+        """What a step plays, as the orchestrator asks env_adapter for it."""
         request = PlanRequest(
             run_id=run_id, step=step, kind=kind, groups=groups, seed=seed, max_pending=max_pending,
             adopt=adopt, max_adapted=max_adapted,
@@ -66,7 +66,7 @@ class Tasks:
         return self._cache[task_id]
 
     async def adapt(self, outcome: TaskOutcome) -> None:
-        """What the errand of the queue `adapt` does."""
+        """What the job of the queue `adapt` does."""
         await self._adapter.handle(outcome)
 
     def counts(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     python -m scripts.gen_docs [--check]
 
-Messages: their docstrings, JSON schemas and the examples in tests/contract/messages. Configuration: `triforge.config`.
+Messages: their docstrings, JSON schemas and the examples in tests/contract/types. Configuration: `triforge.config`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from scripts.gen_environments import environments_page
-from triforge import messages
+from triforge import types
 from triforge.algorithms.presets import PRESETS
 from triforge.config import RunConfig, Section, Settings, parse
 from triforge.errors import ConfigError
-from triforge.messages import Message
+from triforge.types import Message
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = ROOT / "tests" / "contract" / "messages"
+EXAMPLES = ROOT / "tests" / "contract" / "types"
 
 _WIDTH = 100  # characters of an example's line
 _LONG = 60  # lines; a longer example is only linked
 
-# The ring, from the pool to what people see; every module of `triforge.messages` stands here once.
+# The loop, from the pool to what people see; every module of `triforge.types` stands here once.
 STRETCHES = (
-    ("pools", "Pools, plans and lineage", "Tasks enter, and the conductor asks what a step plays."),
+    (
+        "pools",
+        "Pools, plans and lineage",
+        "Tasks enter, and the orchestrator asks what a step plays.",
+    ),
     (
         "changes",
         "What people change",
@@ -43,27 +47,27 @@ STRETCHES = (
     (
         "tasks",
         "Groups to be played",
-        "The conductor sends one errand a group to the rollout workers.",
+        "The orchestrator sends one job a group to the rollout workers.",
     ),
     (
         "generation",
         "Text and tokens",
-        "Episodes, judge and rewriter ask a policy room; it is the only one that is waited for.",
+        "Episodes, judge and rewriter ask a policy service; it is the only one that is waited for.",
     ),
     (
         "trajectories",
         "What was played, and the votes on it",
-        "Payloads between rollout worker, judge worker and conductor; they lie in Redis under their ids.",
+        "Payloads between rollout worker, judge worker and orchestrator; they lie in Redis under their ids.",
     ),
     (
         "training",
         "Training and weights",
-        "The conductor hands batches to the learners and their weights to the policy rooms.",
+        "The orchestrator hands batches to the learners and their weights to the policy services.",
     ),
     (
         "adaptation",
         "Rewriting tasks",
-        "The conductor tells env_adapter how every group went; env_adapter proposes, measures and decides.",
+        "The orchestrator tells env_adapter how every group went; env_adapter proposes, measures and decides.",
     ),
     ("runs", "Runs and events", "What people and dashboards read."),
     ("judging", "Judging from outside", "Votes on a trajectory that was played elsewhere."),
@@ -78,8 +82,8 @@ IMPOSSIBLE: tuple[dict[str, Any], ...] = (
     {"run": {"min_measured": 9}},
     {"env_adapter": {"rollouts": 16}, "adaptation": {"max_rollouts": 8}},
     {"run": {"groups_per_step": 1}},
-    {"models": {"acts": {"top_p": 0.9}}},
-    {"models": {"judges": {"temperature": 0}}},
+    {"models": {"policy": {"top_p": 0.9}}},
+    {"models": {"reward": {"temperature": 0}}},
     {"trainer": {"aux": {"sp": {"lambda0": 0.1}, "layout": "in_sequence", "placebo": "shuffle"}}},
     {"trainer": {"policy": {"lora_alpha": 64}}},
 )
@@ -118,7 +122,7 @@ def _wrapped(numbers: list[float], pad: str) -> list[str]:
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """A fragment of a JSON schema in words; other messages as links."""
+    """A fragment of a JSON schema in words; other types as links."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         return "any JSON" if name == "JsonValue" else f"[{name}](#{name.lower()})"
@@ -192,12 +196,12 @@ def _paragraphs(docstring: str) -> str:
     )
 
 
-# ---- messages ----
+# ---- types ----
 
 
 def models_of(module: str) -> list[type[Message]]:
-    """The messages that a module of `triforge.messages` defines, in their order."""
-    found = vars(import_module(f"triforge.messages.{module}")).values()
+    """The types that a module of `triforge.types` defines, in their order."""
+    found = vars(import_module(f"triforge.types.{module}")).values()
     return [
         item
         for item in found
@@ -209,7 +213,7 @@ def models_of(module: str) -> list[type[Message]]:
 
 
 def containers() -> dict[str, list[str]]:
-    """Message name to the names of the messages that hold it directly."""
+    """Message name to the names of the types that hold it directly."""
     found: dict[str, list[str]] = {}
     for module, _, _ in STRETCHES:
         for model in models_of(module):
@@ -240,24 +244,24 @@ def message_section(model: type[Message], held_by: list[str]) -> list[str]:
 def words_section() -> list[str]:
     """The closed vocabularies."""
     rows = (
-        (f"`{name}`", ", ".join(f"`{word}`" for word in get_args(getattr(messages, name))))
-        for name in messages.__all__
-        if get_args(getattr(messages, name)) and name != "Params"
+        (f"`{name}`", ", ".join(f"`{word}`" for word in get_args(getattr(types, name))))
+        for name in types.__all__
+        if get_args(getattr(types, name)) and name != "Params"
     )
     return ["## Words", "", *_table(("name", "one of"), rows), ""]
 
 
 def messages_page() -> str:
-    """docs/messages.md."""
+    """docs/types.md."""
     lines = [
         "# Messages",
         "",
-        "<!-- Written by scripts/gen_docs.py; change triforge/messages or tests/contract/messages and run `make docs`. -->",
+        "<!-- Written by scripts/gen_docs.py; change triforge/types or tests/contract/types and run `make docs`. -->",
         "",
-        "Every type that crosses a process border, in the order of the ring. All of them are frozen, refuse unknown",
+        "Every type that crosses a process border, in the order of the loop. All of them are frozen, refuse unknown",
         "fields and travel as JSON. Spans are half open, `[start, end)`. Times are seconds; `at` and `created_at` are",
         "seconds since 1970. The examples are one story: a task of the household family at step 7 of a run, its trajectories",
-        "shortened to two rollouts of four steps. Each is a file in `tests/contract/messages/` that a test reads, writes back",
+        "shortened to two rollouts of four steps. Each is a file in `tests/contract/types/` that a test reads, writes back",
         "and compares.",
         "",
     ]
@@ -363,8 +367,8 @@ def configuration_page() -> str:
     lines += [
         "## Presets",
         "",
-        f"`[algorithm] preset` is one of {presets}. What each is, and the value of every knob that",
-        "`[algorithm.overrides]` may turn: [algorithms.md](algorithms.md#all-knobs).",
+        f"`[algorithm] preset` is one of {presets}. What each is, and the value of every option that",
+        "`[algorithm.overrides]` may turn: [algorithms.md](algorithms.md#all-options).",
         "",
         "## Combinations that are refused",
         "",
@@ -379,7 +383,7 @@ def main(arguments: list[str]) -> int:
     """Write the pages, or with `--check` name those that would change."""
     stale = []
     for name, page in (
-        ("messages.md", messages_page()),
+        ("types.md", messages_page()),
         ("configuration.md", configuration_page()),
         ("environments.md", environments_page()),
     ):

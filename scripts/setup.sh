@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh [VENV]
 #
-# Knobs:
+# Options:
 #   PYTHON           the interpreter to use (default: the first Python 3.11 or newer on PATH)
 #   TORCH_INDEX_URL  a further package index for torch, to choose its build, for example
 #                    https://download.pytorch.org/whl/cpu (small, no CUDA) or .../whl/cu128

@@ -1,1 +1,1 @@
-"""The rooms: programs that are deployed on their own and never import one another."""
+"""The services: programs that are deployed on their own and never import one another."""

@@ -20,7 +20,7 @@ FIRST = ("e2e", "service")
 class KeepTogether(LoadFileScheduling):
     """Tests of one file run on one worker, and all of tests/e2e on the same one.
 
-    Whole rings of processes would otherwise compete with one another. xdist's own `loadgroup` does not group under
+    Whole loops of processes would otherwise compete with one another. xdist's own `loadgroup` does not group under
     pytest 9.2 (pytest-xdist issue 1386).
     """
 

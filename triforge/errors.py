@@ -1,7 +1,7 @@
 """One small tree of errors, named by the border that was crossed.
 
 Failure is data: every error has a `kind` that can be counted, a sentence for a person, a `retryable` flag for the
-program, and the HTTP status under which it leaves a room. `ErrorInfo` in `messages` is its form on the wire.
+program, and the HTTP status under which it leaves a service. `ErrorInfo` in `messages` is its form on the wire.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ class TriforgeError(Exception):
     """Base of all errors of triforge.
 
     Args:
-        detail: what was given, what was expected and which knob to turn, in one sentence.
+        detail: what was given, what was expected and which option to turn, in one sentence.
         retry_after_s: seconds after which a retry makes sense, or None.
         problems: further sentences, one a bad row or field, when there are several.
     """
@@ -37,7 +37,7 @@ class ConfigError(TriforgeError, ValueError):
 
 
 class UnauthorizedError(ConfigError):
-    """A door asks for a key and got none, or one that opens nothing."""
+    """A API asks for a key and got none, or one that opens nothing."""
 
     kind = "unauthorized"
     status = 401
@@ -51,7 +51,7 @@ class ForbiddenError(ConfigError):
 
 
 class VersionError(ConfigError):
-    """A client is newer than the room that it asks."""
+    """A client is newer than the service that it asks."""
 
     kind = "version"
     status = 400
@@ -100,7 +100,7 @@ class PreconditionError(TriforgeError):
 
 
 class TooLargeError(TriforgeError):
-    """The body of a request is larger than the room takes; nothing was stored."""
+    """The body of a request is larger than the service takes; nothing was stored."""
 
     kind = "too_large"
     status = 413
@@ -145,7 +145,7 @@ class QuotaError(TriforgeError):
 
 
 class PolicyError(TriforgeError):
-    """The policy room or an engine behind it answered with an error."""
+    """The policy service or an engine behind it answered with an error."""
 
     kind = "policy"
     status = 502
@@ -187,7 +187,7 @@ class SandboxError(TriforgeError):
 
 
 class RewardError(TriforgeError):
-    """The reward room could not judge."""
+    """The reward service could not judge."""
 
     kind = "reward"
     status = 502

@@ -1,4 +1,4 @@
-"""What every process shows of itself, and the metrics of a process without a door: workers and learners."""
+"""What every process shows of itself, and the metrics of a process without an API: workers and learners."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def _build(registry: CollectorRegistry) -> Gauge:
     return Gauge(
         "triforge_build_info",
         "1; which version of triforge this process is of.",
-        ["version", "room", "process"],
+        ["version", "service", "process"],
         registry=registry,
     )
 
 
 _BUILD: Final = _build(REGISTRY)
 _SLOTS: Final = Gauge(
-    "triforge_worker_slots", "Errands that this worker can work on at a time, by queue.", ["queue"]
+    "triforge_worker_slots", "Jobs that this worker can work on at a time, by queue.", ["queue"]
 )
 
 
-def identify(room: str, process: str, registry: CollectorRegistry = REGISTRY) -> None:
+def identify(service: str, process: str, registry: CollectorRegistry = REGISTRY) -> None:
     """Show which version this process is of."""
     gauge = _BUILD if registry is REGISTRY else _build(registry)
-    gauge.labels(__version__, room, process).set(1)
+    gauge.labels(__version__, service, process).set(1)
 
 
 def serve_metrics(
-    settings: Settings, *, room: str = "", process: str = "", queue: str = "", slots: int = 0
+    settings: Settings, *, service: str = "", process: str = "", queue: str = "", slots: int = 0
 ) -> WSGIServer | None:
     """Serve `/metrics` at `TRIFORGE_METRICS_PORT`, in a thread of its own; None if no port is set.
 
@@ -42,16 +42,16 @@ def serve_metrics(
 
     Args:
         settings: with the port.
-        room: of this process.
+        service: of this process.
         process: what it does there.
         queue: that it works on; empty if none.
-        slots: errands of that queue that it takes at a time.
+        slots: jobs of that queue that it takes at a time.
 
     Raises:
         ConfigError: the port is taken.
     """
-    if room:
-        identify(room, process)
+    if service:
+        identify(service, process)
     if queue:
         _SLOTS.labels(queue).set(slots)
     if not settings.metrics_port:

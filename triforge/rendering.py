@@ -29,7 +29,7 @@ from triforge.chat_template import (
     with_strings,
 )
 from triforge.errors import InputError, WeightsError
-from triforge.messages import ChatMessage, ImageRef, PlacedImage, TextPart
+from triforge.types import ChatMessage, ImageRef, PlacedImage, TextPart
 from triforge.vision.sight import Sight
 
 # Private-use characters stand for pieces of content while the template runs. Templates neither test nor trim them.

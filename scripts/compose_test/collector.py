@@ -36,7 +36,7 @@ def spans_of(body: bytes) -> Iterator[dict[str, Any]]:
 def serve(path: Path) -> None:
     """Take what comes until the process is ended."""
 
-    class Door(BaseHTTPRequestHandler):
+    class Api(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.path == ROUTE:
@@ -51,7 +51,7 @@ def serve(path: Path) -> None:
             """Nobody reads it."""
 
     path.touch()
-    ThreadingHTTPServer(("", PORT), Door).serve_forever()
+    ThreadingHTTPServer(("", PORT), Api).serve_forever()
 
 
 if __name__ == "__main__":

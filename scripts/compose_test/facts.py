@@ -21,7 +21,7 @@ import redis
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from triforge.queues import ADAPT_QUEUE, JUDGE_QUEUE, QUEUES, outcome_errand, unit_tests_id
+from triforge.broker import ADAPT_QUEUE, JUDGE_QUEUE, QUEUES, outcome_job, unit_tests_id
 from triforge.store.tables import (
     Base,
     MeasurementRow,
@@ -46,7 +46,7 @@ def main() -> None:
     broker = redis.Redis.from_url(os.environ["TRIFORGE_REDIS_URL"], decode_responses=True)
     with Session(create_engine(os.environ["TRIFORGE_DATABASE_URL"])) as session:
         runs = session.scalars(select(RunRow).order_by(RunRow.created_at)).all()
-        errands = [str(text) for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
+        jobs = [str(text) for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
         taken = deliveries(broker)
         outcomes = broker.zrange("tf:outcomes", 0, -1)  # of what adaptation has not dealt with
         for run in runs:  # one at a time: the trainer's memory is small
@@ -54,27 +54,27 @@ def main() -> None:
             found["outcomes"] = sum(run.id in group for group in outcomes)
             keys = list(broker.scan_iter(match=f"*{run.id}*", count=1000))
             found["keys"] = {key: broker.ttl(key) for key in keys}
-            found["errands"] = sum(errand_of(text)["run_id"] == run.id for text in errands)
+            found["jobs"] = sum(job_of(text)["run_id"] == run.id for text in jobs)
             sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.write(json.dumps({"errands": len(errands), "unacknowledged": taken}) + "\n")
+    sys.stdout.write(json.dumps({"jobs": len(jobs), "unacknowledged": taken}) + "\n")
 
 
-def errand_of(message: str) -> dict[str, str]:
-    """Which errand a message in a queue is: its queue, run, group, its own name, by which it is leased, and when it is due."""
+def job_of(message: str) -> dict[str, str]:
+    """Which job a message in a queue is: its queue, run, group, its own name, by which it is leased, and when it is due."""
     document = json.loads(message)
     arguments, *_ = json.loads(base64.b64decode(document["body"]))
-    errand: dict[str, Any] = json.loads(arguments[0])
+    job: dict[str, Any] = json.loads(arguments[0])
     queue = str(document["properties"]["delivery_info"]["routing_key"])
-    group, trajectory = str(errand["group_id"]), errand.get("trajectory_id")
-    name = outcome_errand(group) if queue == ADAPT_QUEUE else group
+    group, trajectory = str(job["group_id"]), job.get("trajectory_id")
+    name = outcome_job(group) if queue == ADAPT_QUEUE else group
     if queue == JUDGE_QUEUE:
         name = str(trajectory or unit_tests_id(group))
     due = str((document.get("headers") or {}).get("eta") or "")
-    return {"queue": queue, "run_id": str(errand["run_id"]), "group_id": group, "errand": name, "due": due}  # fmt: skip
+    return {"queue": queue, "run_id": str(job["run_id"]), "group_id": group, "job": name, "due": due}  # fmt: skip
 
 
 def deliveries(broker: Any) -> list[dict[str, Any]]:
-    """What workers have taken and not acknowledged: which errand, when (seconds since 1970), and how it stands.
+    """What workers have taken and not acknowledged: which job, when (seconds since 1970), and how it stands.
 
     The broker keeps such a delivery for an hour after whoever took it has died, or has lost its connection; then it comes
     again. `dealt with`, `settled`, `ended`, `judged`: the work is done, and who takes it then drops it. `held`: somebody is
@@ -84,23 +84,23 @@ def deliveries(broker: Any) -> list[dict[str, Any]]:
     for tag, at in broker.zrange("unacked_index", 0, -1, withscores=True):
         kept = broker.hget("unacked", tag)
         if kept is not None:  # else acknowledged meanwhile
-            errand = errand_of(json.dumps(json.loads(kept)[0]))
-            found.append({**errand, "at": at, "state": state_of(broker, errand)})
+            job = job_of(json.dumps(json.loads(kept)[0]))
+            found.append({**job, "at": at, "state": state_of(broker, job)})
     return found
 
 
-def state_of(broker: Any, errand: Mapping[str, str]) -> str:
+def state_of(broker: Any, job: Mapping[str, str]) -> str:
     """See `deliveries`."""
-    group, name = errand["group_id"], errand["errand"]
+    group, name = job["group_id"], job["job"]
     if broker.exists(f"tf:lease:{name}"):
         return "held"
-    if errand["due"] and datetime.fromisoformat(errand["due"]) > datetime.now(UTC):
+    if job["due"] and datetime.fromisoformat(job["due"]) > datetime.now(UTC):
         return "put off"
-    if errand["queue"] == ADAPT_QUEUE:
+    if job["queue"] == ADAPT_QUEUE:
         return "open" if broker.zscore("tf:outcomes", group) is not None else "dealt with"
     if broker.exists(f"tf:settled:{group}"):
         return "settled"
-    if broker.exists(f"tf:ended:{errand['run_id']}"):
+    if broker.exists(f"tf:ended:{job['run_id']}"):
         return "ended"
     return "judged" if broker.hexists(f"tf:votes:{group}", name) else "open"
 

@@ -12,7 +12,7 @@ from typing import Any
 from scripts.compose_test.record import Record
 from scripts.compose_test.stack import Stack, patiently
 from triforge.errors import UnavailableError
-from triforge.messages import ENDED
+from triforge.types import ENDED
 
 CUT_OFF_S, AWAY_S = 20.0, 10.0
 _POLL_S = 0.5
@@ -81,7 +81,9 @@ def faults(services: list[str]) -> list[Fault]:
     """Everything that is done, in order: each service killed, some cut off, the stores restarted, all at once."""
     stores = ("valkey", "postgres")
     kills = [_kill(name) for name in services if name not in stores]
-    cuts = [_cut_off(name) for name in ("rollout-worker", "engine-acts", "learner-acts", "trainer")]
+    cuts = [
+        _cut_off(name) for name in ("rollout-worker", "engine-policy", "learner-policy", "trainer")
+    ]
     restarts = [Fault("docker compose restart", name, _restart(name)) for name in stores]
     away = [Fault(f"stopped for {AWAY_S:.0f} s", name, _stop(name)) for name in stores]
     return [*kills, *cuts, *restarts, *away, *(_kill(name) for name in stores), _kill_all(services)]
@@ -232,7 +234,7 @@ class Course:
         deadline = time.monotonic() + within_s
         while True:
             facts = patiently(self._stack.facts, within_s=self._limits.all_s)
-            busy = facts["errands"] + sum(run["outcomes"] for run in facts["runs"])
+            busy = facts["jobs"] + sum(run["outcomes"] for run in facts["runs"])
             busy += sum(taken["state"] in ("held", "put off") for taken in facts["unacknowledged"])
             if not busy or time.monotonic() > deadline:
                 return facts
@@ -254,7 +256,7 @@ class Course:
         return found
 
     def _step(self) -> int:
-        """The run's step; one more than it can have where it has ended, and -1 while the door is away."""
+        """The run's step; one more than it can have where it has ended, and -1 while the API is away."""
         try:
             run = self._stack.get("runs", f"/v1/runs/{self._run}")
         except UnavailableError:

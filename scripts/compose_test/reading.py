@@ -23,5 +23,5 @@ def lay_ready(stack: Stack, folder: Path) -> None:
     stack.put_models(staged)
     stack.set(
         COMPOSE_FILE="docker-compose.yml:docker-compose.code.yml", TRIFORGE_CONFIG="/models/programs.toml",
-        ACTS_MODEL=_MODEL, JUDGES_MODEL=_MODEL, REWRITES_MODEL=_MODEL,
+        POLICY_MODEL=_MODEL, REWARD_MODEL=_MODEL, REWRITER_MODEL=_MODEL,
     )  # fmt: skip

@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from scripts.compose_test.calling import ROOT
 
 POOL = "kitchen"  # what the lines make; $RUN is the run
-_UNPUBLISHED = (":8001/", ":8002/")  # doors that compose keeps to itself
+_UNPUBLISHED = (":8001/", ":8002/")  # APIs that compose keeps to itself
 _HEAD = """set -euo pipefail
 curl() { command curl --fail-with-body -H "Authorization: Bearer $TRIFORGE_KEY" "$@"; }
 """
 
 
 def by_hand(ports: Mapping[str, int]) -> str:
-    """A bash script of the first lines of the section "By hand": those that ask published doors. Ends with the run's id.
+    """A bash script of the first lines of the section "By hand": those that ask published APIs. Ends with the run's id.
 
     Args:
-        ports: where the doors `pools` and `runs` are published.
+        ports: where the APIs `pools` and `runs` are published.
     """
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## By hand\n")[2]
     block = re.findall(r"^```bash\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[0]
-    asked = [part for part in block.split("\n\n") if not any(door in part for door in _UNPUBLISHED)]
+    asked = [part for part in block.split("\n\n") if not any(api in part for api in _UNPUBLISHED)]
     text = "\n\n".join(asked)
-    for door, port in (("pools", 8003), ("runs", 8004)):
-        text = text.replace(f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{ports[door]}/")
+    for api, port in (("pools", 8003), ("runs", 8004)):
+        text = text.replace(f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{ports[api]}/")
     return f'{_HEAD}{text}\nprintf "\\n%s\\n" "$RUN"\n'

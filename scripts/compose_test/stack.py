@@ -1,4 +1,4 @@
-"""The stack under test: a compose project of its own beside any other, its doors, and what one can do to its containers."""
+"""The stack under test: a compose project of its own beside any other, its APIs, and what one can do to its containers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PROJECT = "triforge-test"
 _NETWORK = f"{PROJECT}_default"
 _FACTS = Path(__file__).with_name("facts.py")
 _BUILD_S, _UP_S, _DOWN_S = 3600.0, 1500.0, 300.0
-_DOOR_S = 30.0
+_API_S = 30.0
 # one service an image; the others of the same image find it built
-_BUILT = ("policy-acts", "env-adapter", "reward", "trainer", "dashboard", "learner-acts", "engine-acts", "models")  # fmt: skip
+_BUILT = ("policy-model", "env-adapter", "reward", "trainer", "dashboard", "learner-policy", "engine-policy", "models")  # fmt: skip
 _LOST = ("postgres", "artifacts", "valkey", "prometheus")
 _T = TypeVar("_T")
 
@@ -48,7 +48,7 @@ class Stack:
         self._docker, self.folder, self._tell = docker, folder, tell
         self._key = ""
         self._tag = os.environ.get("TRIFORGE_TAG", "test")
-        self.ports = {door: _free_port() for door in ("pools", "runs", "dashboard", "grafana")}
+        self.ports = {api: _free_port() for api in ("pools", "runs", "dashboard", "grafana")}
         docker.environment |= _fresh_secrets(folder / "secrets.env") | {
             "COMPOSE_PROJECT_NAME": PROJECT,
             "TRIFORGE_TAG": self._tag,
@@ -213,15 +213,15 @@ class Stack:
     # ---- what was kept ----
 
     def facts(self) -> dict[str, Any]:
-        """What the database, the artifact store, the queues and the policy rooms hold, read inside of the stack."""
+        """What the database, the artifact store, the queues and the policy services hold, read inside of the stack."""
         out = self.compose("exec", "-T", "trainer", "python", "-", stdin=_FACTS.read_text(), timeout_s=300)  # fmt: skip
         *runs, rest = (json.loads(line) for line in out.splitlines())
         return {"runs": runs, **rest}
 
-    # ---- doors ----
+    # ---- APIs ----
 
     def take_key(self) -> None:
-        """Make an API key, as an operator does; the doors ask for it."""
+        """Make an API key, as an operator does; the APIs ask for it."""
         made = self.compose("exec", "-T", "trainer", "triforge", "key", "create", "compose-test")
         self._key = made.split()[-1]
 
@@ -239,29 +239,29 @@ class Stack:
         (self.folder / "readme.log").write_text(said)
         return said.split()[-1], round(time.monotonic() - began, 1)
 
-    def get(self, door: str, path: str, *, authorization: str = "") -> Any:
-        """GET of a published door, `pools`, `runs` or, with an authorization of its own, `grafana`."""
-        return json.loads(self._ask(door, path, None, authorization=authorization))
+    def get(self, api: str, path: str, *, authorization: str = "") -> Any:
+        """GET of a published API, `pools`, `runs` or, with an authorization of its own, `grafana`."""
+        return json.loads(self._ask(api, path, None, authorization=authorization))
 
-    def save(self, door: str, path: str, target: Path) -> None:
-        """GET of a published door into a file."""
-        target.write_bytes(self._ask(door, path, None))
+    def save(self, api: str, path: str, target: Path) -> None:
+        """GET of a published API into a file."""
+        target.write_bytes(self._ask(api, path, None))
 
-    def post(self, door: str, path: str, body: dict[str, Any], *, key: str = "") -> Any:
-        """POST of JSON to a published door; the same `key` makes nothing twice."""
-        return json.loads(self._ask(door, path, json.dumps(body).encode(), key))
+    def post(self, api: str, path: str, body: dict[str, Any], *, key: str = "") -> Any:
+        """POST of JSON to a published API; the same `key` makes nothing twice."""
+        return json.loads(self._ask(api, path, json.dumps(body).encode(), key))
 
     def _ask(
-        self, door: str, path: str, body: bytes | None, key: str = "", *, authorization: str = ""
+        self, api: str, path: str, body: bytes | None, key: str = "", *, authorization: str = ""
     ) -> bytes:
-        url = f"http://127.0.0.1:{self.ports[door]}{path}"
+        url = f"http://127.0.0.1:{self.ports[api]}{path}"
         request = urllib.request.Request(url, data=body)
         request.add_header("Content-Type", "application/json")
         request.add_header("Authorization", authorization or f"Bearer {self._key}")
         if key:
             request.add_header("Idempotency-Key", key)
         try:
-            with urllib.request.urlopen(request, timeout=_DOOR_S) as answer:  # noqa: S310 (our own door)
+            with urllib.request.urlopen(request, timeout=_API_S) as answer:  # noqa: S310 (our own API)
                 given: bytes = answer.read()
                 return given
         except urllib.error.HTTPError as error:
@@ -272,7 +272,7 @@ class Stack:
 
 
 def patiently(ask: Callable[[], _T], *, within_s: float) -> _T:
-    """Repeat a question while its door or container is away."""
+    """Repeat a question while its API or container is away."""
     deadline = time.monotonic() + within_s
     while True:
         try:

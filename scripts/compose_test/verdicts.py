@@ -32,11 +32,11 @@ def judge(facts: Mapping[str, Any], *, quiet_since: float = 0.0) -> dict[str, li
         ]
         for name, check in ALWAYS.items()
     }
-    left = [f"{facts['errands']} errands"] if facts["errands"] else []
+    left = [f"{facts['jobs']} jobs"] if facts["jobs"] else []
     return checks | {
-        "emptied: No errand waits in any queue.": left,
+        "emptied: No job waits in any queue.": left,
         "returned: What was delivered and not acknowledged was taken before the last death, and its work is done.": [
-            f"{one['queue']} {one['errand']}: {one['state']}, taken {one['at'] - quiet_since:+.1f} s from the last start"
+            f"{one['queue']} {one['job']}: {one['state']}, taken {one['at'] - quiet_since:+.1f} s from the last start"
             for one in facts["unacknowledged"]
             if one["at"] > quiet_since or one["state"] in ("open", "held", "put off")
         ],

@@ -19,7 +19,7 @@ import yaml
 from scripts.compose_test.calling import ROOT
 from scripts.compose_test.collector import PORT
 from scripts.compose_test.stack import Stack
-from triforge.watching.tracing import trace_id_of
+from triforge.telemetry.tracing import trace_id_of
 
 PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"  # as operations.md has it
 BOARD = ROOT / "deploy" / "grafana" / "triforge.json"
@@ -38,8 +38,8 @@ _PATIENCE_S, _POLL_S = (
     120.0,
     3.0,
 )  # rates need two looks of Prometheus, spans are sent every five seconds
-_TRACE = frozenset({"trajectory", "episode", "generate", "triforge.judge errand"})
-_ROOMS = frozenset(f"triforge-{room}" for room in ("env-adapter", "policy", "local-engine", "reward"))  # fmt: skip
+_TRACE = frozenset({"trajectory", "episode", "generate", "triforge.judge job"})
+_SERVICES = frozenset(f"triforge-{service}" for service in ("env-adapter", "policy", "local-engine", "reward"))  # fmt: skip
 Ask = Callable[[str], Any]
 
 
@@ -160,21 +160,21 @@ def traces_of(
     for name in trajectories:
         own = by_trace[f"{trace_id_of(name):032x}"]
         beside = {trace for span in own for trace in linking[span["id"]]}
-        rooms = {s["service"] for s in own} | {s["service"] for t in beside for s in by_trace[t]}
-        wrong += [f"trajectory {name}: {said}" for said in _wrong_with(own, rooms)]
+        services = {s["service"] for s in own} | {s["service"] for t in beside for s in by_trace[t]}
+        wrong += [f"trajectory {name}: {said}" for said in _wrong_with(own, services)]
     steps = [s for s in spans if s["name"] == "step" and s["attributes"].get("triforge.run") == run]
     learned = [s["name"] for step in steps for s in by_trace[step["trace"]] if s["name"] == "learner step"]  # fmt: skip
     if not learned:
         wrong.append("no learner's step lies in the trace of a step of the run")
-    services = sorted({span["service"] for span in spans})
+    names = sorted({span["service"] for span in spans})
     return {
         "spans": len(spans), "traces": len(by_trace), "trajectories": len(trajectories), "steps": len(steps),
-        "learner_steps": len(learned), "services": services,
+        "learner_steps": len(learned), "services": names,
     }, wrong  # fmt: skip
 
 
-def _wrong_with(own: Sequence[Mapping[str, Any]], rooms: set[str]) -> Iterator[str]:
-    """What is wrong with a trajectory's trace, given the rooms that worked on it there and in batches beside it."""
+def _wrong_with(own: Sequence[Mapping[str, Any]], services: set[str]) -> Iterator[str]:
+    """What is wrong with a trajectory's trace, given the services that worked on it there and in batches beside it."""
     roots = [span for span in own if span["name"] == "trajectory" and not span["parent"]]
     if len(roots) != 1:
         yield f"{len(roots)} roots, expected 1"
@@ -183,5 +183,5 @@ def _wrong_with(own: Sequence[Mapping[str, Any]], rooms: set[str]) -> Iterator[s
         yield f"{len(lost)} spans hang below none, such as {lost[0]!r}"
     if missing := _TRACE - {span["name"] for span in own}:
         yield f"no span {sorted(missing)}"
-    if away := _ROOMS - rooms:
+    if away := _SERVICES - services:
         yield f"nothing of {sorted(away)}"

@@ -1,4 +1,4 @@
-"""`make conformance`, its part about environments: programs of others against our doors.
+"""`make conformance`, its part about environments: programs of others against our APIs.
 
     python -m scripts.openenv_conformance
 
@@ -34,7 +34,7 @@ SUMS = 8
 _START_S = 600.0  # of a deployment, on a machine that has other work, too
 
 EVALUATION = """
-model = "acts"
+model = "policy"
 num_rollouts = {rollouts}
 push = false
 
@@ -92,7 +92,7 @@ def policy(folder: Path) -> Iterator[str]:
     """The address of the policy endpoint of a deployment with tiny models."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md"))]
     model = build_reading_model(folder / "model", texts)
-    roles = (f'[models.{role}]\npath = "{model}"\n' for role in ("acts", "judges", "rewrites"))
+    roles = (f'[models.{role}]\npath = "{model}"\n' for role in ("policy", "reward", "rewriter"))
     (folder / "run.toml").write_text("\n".join(roles))
     state = folder / "state"
     state.mkdir()
@@ -104,7 +104,7 @@ def policy(folder: Path) -> Iterator[str]:
             if deployment.poll() is not None or time.monotonic() > deadline:
                 raise UnavailableError(f"the deployment did not start: {last_words(state)}")
             time.sleep(0.2)
-        yield str(json.loads((state / "addresses.json").read_text())["acts_url"])
+        yield str(json.loads((state / "addresses.json").read_text())["policy_model_url"])
 
 
 def last_words(state: Path) -> str:
@@ -141,17 +141,17 @@ def validate(programs: Path, url: str) -> tuple[int, list[str]]:
     return int(summary["passed_count"]), list(summary["failed_criteria"])
 
 
-def ask_alone(programs: Path, folder: Path, acts: str) -> list[dict[str, Any]]:
+def ask_alone(programs: Path, folder: Path, policy: str) -> list[dict[str, Any]]:
     """What `verifiers` recorded of sums, two answers each."""
-    document = EVALUATION.format(policy=acts, rollouts=2) + ALONE.format(count=SUMS)
+    document = EVALUATION.format(policy=policy, rollouts=2) + ALONE.format(count=SUMS)
     return evaluate(programs, folder / "alone", document)
 
 
-def join(programs: Path, folder: Path, acts: str, environment: str) -> list[dict[str, Any]]:
+def join(programs: Path, folder: Path, policy: str, environment: str) -> list[dict[str, Any]]:
     """What `verifiers` recorded of its episodes."""
     resets = ", ".join(f"{{seed = {seed}}}" for seed in range(EPISODES))
     world = JOINED.format(environment=environment, resets=resets, turns=TURNS)
-    document = EVALUATION.format(policy=acts, rollouts=1) + world
+    document = EVALUATION.format(policy=policy, rollouts=1) + world
     return evaluate(programs, folder / "joined", document)
 
 
@@ -205,9 +205,9 @@ def main() -> int:
     verifiers = ensure("verifiers")
     with tempfile.TemporaryDirectory() as name, served("sokoban") as url:
         folder = Path(name)
-        with policy(folder) as acts:
-            alone = ask_alone(verifiers, folder, acts)
-            joined = join(verifiers, folder, acts, url)
+        with policy(folder) as served_policy:
+            alone = ask_alone(verifiers, folder, served_policy)
+            joined = join(verifiers, folder, served_policy, url)
     good &= judged("verifiers, policy alone", alone, 2 * SUMS)
     good &= judged("verifiers, policy and environment joined", joined, EPISODES)
     return 0 if good else 1

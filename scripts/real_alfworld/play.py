@@ -21,7 +21,7 @@ from services.env_adapter.environments.household.options import PlayOptions
 from services.env_adapter.environments.household.params import params_of
 from services.env_adapter.environments.household.planner import plan
 from services.env_adapter.environments.household.world import World
-from triforge.messages import Params
+from triforge.types import Params
 
 GAMES: Final = 60
 SEED: Final = 20  # so that every type of goal is won and every mark of a thing is read

@@ -12,18 +12,18 @@ from triforge.testing.engine_exchanges import Folders
 WEIGHTS = "model.safetensors"
 
 
-def folders_beside(start: Path, room: Path) -> Folders:
+def folders_beside(start: Path, service: Path) -> Folders:
     """The folders of the conversation: `start`, a copy of it whose last norm is twice as large, and none.
 
     Args:
         start: the model folder that the engine was started with.
-        room: where the copy is written.
+        service: where the copy is written.
     """
-    other = _without_weights(start, room / "other")
+    other = _without_weights(start, service / "other")
     tensors = load_file(start / WEIGHTS)
     tensors["model.norm.weight"] = 2 * tensors["model.norm.weight"]
     save_file(tensors, other / WEIGHTS, metadata={"format": "pt"})
-    return Folders(start=start, other=other, missing=room / "missing")
+    return Folders(start=start, other=other, missing=service / "missing")
 
 
 def truncated(start: Path, folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """SGLang in a virtual environment of its own, `.venv-sglang`, beside ours and never imported by it.
 
-Knobs, all from the environment:
+Options, all from the environment:
     SGLANG_VENV      another folder for it
     TORCH_INDEX_URL  a further package index for torch, to choose its build (as for `make setup`)
 """

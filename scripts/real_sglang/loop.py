@@ -1,6 +1,6 @@
 """Two whole steps of the closed loop with the policy and the reward model served by real SGLang.
 
-Everything else is an ordinary `triforge up`: rooms, workers, learners, Valkey, SQLite. What was trained and what serves is
+Everything else is an ordinary `triforge up`: services, workers, learners, Valkey, SQLite. What was trained and what serves is
 then read from the run's record and from the servers themselves.
 """
 
@@ -26,7 +26,7 @@ from triforge.cli.addresses import settings as addresses
 from triforge.clients.policy import PolicyClient
 from triforge.config import load
 from triforge.errors import WeightsError
-from triforge.messages import WeightsUpdate
+from triforge.types import WeightsUpdate
 
 STEPS = 2
 TASKS = DemoSettings(
@@ -44,31 +44,31 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
     Returns:
         0 if all was right; what was wrong is told.
     """
-    room = state / "loop"
-    shutil.rmtree(room, ignore_errors=True)
-    room.mkdir(parents=True)
-    config = room / "loop.toml"
+    service = state / "loop"
+    shutil.rmtree(service, ignore_errors=True)
+    service.mkdir(parents=True)
+    config = service / "loop.toml"
     document = (HERE / "loop.toml").read_text(encoding="utf-8")
     config.write_text(document.replace("MODEL_FOLDER", str(model)), encoding="utf-8")
     load(config)
-    async with serving(install, model, "acts", "judges", logs=state) as (acts, judges):
+    async with serving(install, model, "policy", "reward", logs=state) as (acts, judges):
         tell(f"policy served at {acts.url}, reward model at {judges.url}; starting triforge up")
         environ = {
             "TRIFORGE_API_KEY": API_KEY,
             "TRIFORGE_ADMIN_API_KEY": ADMIN_KEY,
             "TRIFORGE_ACTS_ENGINES": acts.url,
             "TRIFORGE_JUDGES_ENGINES": judges.url,
-            "TRIFORGE_REWRITES_URL": f"{judges.url}/v1",
+            "TRIFORGE_REWRITER_MODEL_URL": f"{judges.url}/v1",
         }
         os.environ.update(environ)  # for the clients of this process as well
-        with stack(config, room):
+        with stack(config, service):
             tell("everything is up; two steps")
-            record = await play(TASKS, room, Console(soft_wrap=True), room / "run.parquet")
+            record = await play(TASKS, service, Console(soft_wrap=True), service / "run.parquet")
             tell(f"the run ended as {record.run.status} after {record.seconds:.0f} s")
-            wrong = list(_wrong_with(record, pq.read_table(room / "run.parquet").to_pylist()))
-            final = {"acts": record.run.policy_version, "judges": record.run.reward_version}
-            wrong += await _wrong_with_servers({"acts": acts, "judges": judges}, final, room)
-            wrong += await _refuses_truncated(acts, model, final["acts"], room)
+            wrong = list(_wrong_with(record, pq.read_table(service / "run.parquet").to_pylist()))
+            final = {"policy": record.run.policy_version, "reward": record.run.reward_version}
+            wrong += await _wrong_with_servers({"policy": acts, "reward": judges}, final, service)
+            wrong += await _refuses_truncated(acts, model, final["policy"], service)
     for sentence in wrong:
         tell(f"wrong: {sentence}")
     if not wrong:
@@ -109,7 +109,7 @@ def _wrong_with(record: Record, rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 async def _wrong_with_servers(
-    servers: Mapping[str, Server], final: Mapping[str, int], room: Path
+    servers: Mapping[str, Server], final: Mapping[str, int], service: Path
 ) -> list[str]:
     """Whether the servers themselves say that they serve the last versions, from the run's own folders."""
     wrong = []
@@ -117,25 +117,25 @@ async def _wrong_with_servers(
         info = await _model_info(server)
         if info["weight_version"] != str(final[role]):
             wrong.append(f"{role}: serves {info['weight_version']}, expected {final[role]}")
-        if not Path(info["model_path"]).is_relative_to(room):
-            wrong.append(f"{role}: serves {info['model_path']}, expected a folder below {room}")
+        if not Path(info["model_path"]).is_relative_to(service):
+            wrong.append(f"{role}: serves {info['model_path']}, expected a folder below {service}")
     return wrong
 
 
-async def _refuses_truncated(acts: Server, model: Path, live: int, room: Path) -> list[str]:
-    """A truncated folder would kill SGLang, so the policy room must not let it through."""
-    folder = truncated(model, room / "truncated")
-    url = addresses(room).acts_url
+async def _refuses_truncated(policy: Server, model: Path, live: int, service: Path) -> list[str]:
+    """A truncated folder would kill SGLang, so the policy service must not let it through."""
+    folder = truncated(model, service / "truncated")
+    url = addresses(service).policy_model_url
     async with PolicyClient(url, api_key=API_KEY, admin_api_key=ADMIN_KEY) as client:
         try:
             await client.update_weights(WeightsUpdate(version=live + 1, uri=str(folder)))
         except WeightsError as error:
             refused = error.detail
         else:
-            return ["the policy room took a truncated weight folder"]
+            return ["the policy service took a truncated weight folder"]
     if str(folder) not in refused:
         return [f"the refusal of a truncated folder does not name it: {refused}"]
-    if (await _model_info(acts))["weight_version"] != str(live):
+    if (await _model_info(policy))["weight_version"] != str(live):
         return ["a truncated folder has moved the version that serves"]
     return []
 

@@ -16,10 +16,10 @@ from triforge.testing.engine_recordings import write
 RECORDINGS = ROOT / "tests" / "contract" / "sglang"
 
 
-async def record(install: Install, model: Path, room: Path, tell: Callable[[str], None]) -> None:
+async def record(install: Install, model: Path, service: Path, tell: Callable[[str], None]) -> None:
     """Start a server, talk, write the files, stop it."""
-    folders = folders_beside(model, room)
-    async with serving(install, model, "policy", logs=room) as (server,):
+    folders = folders_beside(model, service)
+    async with serving(install, model, "policy", logs=service) as (server,):
         tell(f"SGLang {install.version} serves; recording")
         async with httpx.AsyncClient(base_url=server.url, timeout=600, trust_env=False) as client:
             told = await play(Conversation(client, API_KEY, ADMIN_KEY), folders)

@@ -1,6 +1,6 @@
 """TRL in a virtual environment of its own, `.venv-trl`, beside ours and never imported by it.
 
-Knobs, all from the environment:
+Options, all from the environment:
     TRL_VENV         another folder for it
     TORCH_INDEX_URL  a further package index for torch, to choose its build (as for `make setup`)
 """

@@ -14,7 +14,7 @@ from scripts.trl_equality import cases
 from services.trainer.learner.learner import Learner
 from services.trainer.objectives.step_data import StepData
 from triforge.algorithms.aggregation import Aggregation, token_weights
-from triforge.messages import TrainBatch, TrainRow
+from triforge.types import TrainBatch, TrainRow
 
 TOLERANCE = 1e-6
 
@@ -138,6 +138,6 @@ def _batch(case: Mapping[str, Any], folder: Path) -> TrainBatch:
         "temperature": case.get("temperature", 1.0),
     }
     return TrainBatch(
-        batch_id="equality", run_id="equality", role="acts", step=1, version=1, uri="", num_rows=4,
+        batch_id="equality", run_id="equality", role="policy", step=1, version=1, uri="", num_rows=4,
         num_tokens=0, settings=settings,
     )  # fmt: skip

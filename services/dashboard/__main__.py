@@ -1,4 +1,4 @@
-"""`python -m services.dashboard`: the only wiring of this room."""
+"""`python -m services.dashboard`: the only wiring of this service."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ def main(arguments: Sequence[str] = ()) -> int:
     _parser().parse_args(arguments)
     import uvicorn
 
+    from services.dashboard.apis import Apis
     from services.dashboard.app import create_app
-    from services.dashboard.doors import Doors
-    from services.doors.server import careful
     from triforge.access.modes import demand_safe
     from triforge.config import Settings
     from triforge.errors import TriforgeError
-    from triforge.watching import begin, server_options
+    from triforge.telemetry import begin, server_options
+    from triforge.web.server import careful
 
     begin("dashboard", "api")
     try:
         settings = Settings.from_env()
-        if not settings.keyed:  # else the doors ask, and nothing of ours is needed
+        if not settings.keyed:  # else the APIs ask, and nothing of ours is needed
             demand_safe(settings)
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2
-    rooms = ("trainer", "env_adapter", "reward", "acts", "judges", "rewrites")
-    doors = Doors({name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in rooms})
+    services = ("trainer", "env_adapter", "reward", "policy", "reward", "rewriter")
+    apis = Apis(
+        {name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in services}
+    )
     config = uvicorn.Config(
-        create_app(doors=doors),
+        create_app(apis=apis),
         host=settings.host,
         port=urlsplit(settings.dashboard_url).port or 8005,
         **server_options(),

@@ -1,4 +1,4 @@
-"""The room's door: pages for people."""
+"""The service's API: pages for people."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from services.dashboard.doors import Doors
+from services.dashboard.apis import Apis
 from services.dashboard.pages import Pages
 from services.dashboard.routes import routes
-from services.doors.furniture import install
 from triforge.errors import TriforgeError
+from triforge.web.furniture import install
 
 _MAX_BODY = 4096  # bytes; nobody sends one
 _HEADERS = {
-    # everything a page loads is the room's own; a text of a model that slipped through as HTML could load and run nothing
+    # everything a page loads is the service's own; a text of a model that slipped through as HTML could load and run nothing
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -27,22 +27,22 @@ _HEADERS = {
 }
 
 
-def create_app(*, doors: Doors) -> FastAPI:
+def create_app(*, apis: Apis) -> FastAPI:
     """The ASGI app of the dashboard.
 
     Args:
-        doors: what it reads.
+        apis: what it reads.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await doors.close()
+        await apis.close()
 
     app = FastAPI(title="triforge dashboard", version="1", lifespan=lifespan, openapi_url=None)
-    pages = Pages(doors)
+    pages = Pages(apis)
     install(app, max_body=_MAX_BODY)
-    app.include_router(routes(doors, pages))
+    app.include_router(routes(apis, pages))
 
     def sorry(status: int, detail: str) -> HTMLResponse:
         asks = {"www-authenticate": 'Basic realm="triforge: the key is the password"'}

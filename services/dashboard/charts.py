@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from triforge.messages import RunStep
+from triforge.types import RunStep
 
 Points = Sequence[tuple[float, float]]
 

@@ -1,4 +1,4 @@
-"""Pages made of what the doors answer."""
+"""Pages made of what the APIs answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, draw, legend
 from services.dashboard.differences import differences
-from services.dashboard.doors import Doors
 from triforge.algorithms.intervals import wilson
-from triforge.messages import Measurement, RunStep
-from triforge.messages.base import ProposalState, TaskState
+from triforge.types import Measurement, RunStep
+from triforge.types.base import ProposalState, TaskState
 
 _NEWEST_STEPS = 20
 _NOTHING = 5e-4  # smaller numbers are shown as 0; the full ones are in the run's report
@@ -36,14 +36,14 @@ COLUMNS = (
 
 
 class Pages:
-    """All pages of the room.
+    """All pages of the service.
 
     Args:
-        doors: what they are made of.
+        APIs: what they are made of.
     """
 
-    def __init__(self, doors: Doors) -> None:
-        self._doors = doors
+    def __init__(self, apis: Apis) -> None:
+        self._apis = apis
         self._templates = Environment(
             loader=FileSystemLoader(_TEMPLATES),
             autoescape=True,  # names, instructions and what models say are text
@@ -61,14 +61,14 @@ class Pages:
         return self._page("problem", status=status, detail=detail)
 
     async def overview(self, key: str, older: str = "") -> str:
-        """Rooms, runs (the newest, or those behind a cursor) and pools."""
-        rooms, runs, pools = await asyncio.gather(
-            self._doors.readiness(), self._doors.runs(key, older), self._doors.pools(key)
+        """Services, runs (the newest, or those behind a cursor) and pools."""
+        services, runs, pools = await asyncio.gather(
+            self._apis.readiness(), self._apis.runs(key, older), self._apis.pools(key)
         )
         return self._page(
             "overview",
-            rooms=rooms,
-            addresses=self._doors.addresses,
+            services=services,
+            addresses=self._apis.addresses,
             runs=runs.runs,
             older=runs.next_cursor,
             pools=pools.pools,
@@ -78,9 +78,9 @@ class Pages:
     async def run(self, key: str, run_id: str) -> str:
         """A run."""
         run, steps, weights = await asyncio.gather(
-            self._doors.run(key, run_id),
-            self._doors.steps(key, run_id),
-            self._doors.weights(key, run_id),
+            self._apis.run(key, run_id),
+            self._apis.steps(key, run_id),
+            self._apis.weights(key, run_id),
         )
         pictures = [
             (chart, picture, legend(chart, steps))
@@ -102,9 +102,9 @@ class Pages:
     ) -> str:
         """A pool with a page of its tasks and a page of its rewrites."""
         found, page, proposals = await asyncio.gather(
-            self._doors.pool(key, pool),
-            self._doors.tasks(key, pool, **tasks),
-            self._doors.proposals(key, pool, **rewrites),
+            self._apis.pool(key, pool),
+            self._apis.tasks(key, pool, **tasks),
+            self._apis.proposals(key, pool, **rewrites),
         )
         return self._page(
             "pool",
@@ -119,7 +119,7 @@ class Pages:
 
     async def lineage(self, key: str, task_id: str) -> str:
         """All versions of a task."""
-        lineage = await self._doors.lineage(key, task_id)
+        lineage = await self._apis.lineage(key, task_id)
         texts = {version.task.id: version.task.instruction for version in lineage.versions}
         versions = [
             (
@@ -135,7 +135,7 @@ class Pages:
 
     async def proposal(self, key: str, proposal_id: str) -> str:
         """A rewrite."""
-        detail = await self._doors.proposal(key, proposal_id)
+        detail = await self._apis.proposal(key, proposal_id)
         made = detail.proposal
         return self._page(
             "proposal",

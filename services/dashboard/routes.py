@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from services.dashboard.doors import Doors
+from services.dashboard.apis import Apis
 from services.dashboard.pages import Pages
 from triforge.clients.transport import LOST
 
@@ -40,13 +40,13 @@ def key_of(authorization: Annotated[str, Header()] = "") -> str:
 Key = Annotated[str, Depends(key_of)]
 
 
-def routes(doors: Doors, pages: Pages) -> APIRouter:
-    """All pages of the room."""
+def routes(apis: Apis, pages: Pages) -> APIRouter:
+    """All pages of the service."""
     router = APIRouter(default_response_class=HTMLResponse)
 
     @router.get("/")
     async def overview(key: Key, older: Text = "") -> str:
-        """Rooms, runs (`older` is a cursor) and pools."""
+        """Services, runs (`older` is a cursor) and pools."""
         return await pages.overview(key, older)
 
     @router.get("/runs/{run_id}")
@@ -64,7 +64,7 @@ def routes(doors: Doors, pages: Pages) -> APIRouter:
         cursor: str = "",
         after: str = "",
     ) -> str:
-        """A pool: its tasks (`search`, `state`, `cursor`) and its rewrites (`rewrites` is a state, `after` a cursor)."""
+        """A pool: its tasks (`search`, `state`, `cursor`) and its rewrites (`rewriter` is a state, `after` a cursor)."""
         return await pages.pool(
             key,
             pool,
@@ -82,12 +82,12 @@ def routes(doors: Doors, pages: Pages) -> APIRouter:
         """A rewrite with everything said about it."""
         return await pages.proposal(key, proposal_id)
 
-    router.include_router(_events(doors))
+    router.include_router(_events(apis))
     router.include_router(_assets())
     return router
 
 
-def _events(doors: Doors) -> APIRouter:
+def _events(apis: Apis) -> APIRouter:
     router = APIRouter()
 
     @router.get("/runs/{run_id}/events", response_class=StreamingResponse)
@@ -99,7 +99,7 @@ def _events(doors: Doors) -> APIRouter:
     ) -> StreamingResponse:
         """The events of a run from now on, or after an event."""
         since = last_event_id or after or f"{int(time.time() * 1000)}-0"
-        opened = doors.events(key, run_id, since)
+        opened = apis.events(key, run_id, since)
         reply = await opened.__aenter__()  # a refusal is answered as one, before the stream begins
 
         async def close() -> None:

@@ -1,4 +1,4 @@
-"""`python -m services.env_adapter api | rollout-worker | adapt-worker | demonstrations | serve`: the only wiring of this room."""
+"""`python -m services.env_adapter api | rollout-worker | adapt-worker | demonstrations | serve`: the only wiring of this service."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from triforge.errors import TriforgeError
-from triforge.watching import begin, server_options
+from triforge.telemetry import begin, server_options
 
 
 def api() -> int:
     """Serve pools, tasks, lineage and plans over REST."""
     import uvicorn
 
-    from services.doors.entrance import entrance_of
-    from services.doors.server import careful
     from services.env_adapter.app import Parts, create_app
     from services.env_adapter.environments import reach, registry
     from triforge.config import Settings
     from triforge.store.database import open_database
+    from triforge.web.entrance import entrance_of
+    from triforge.web.server import careful
 
     settings = Settings.from_env()
     reach.here()  # a fault in it is said now
@@ -55,10 +55,10 @@ def rollout_worker() -> int:
     from services.env_adapter.rollout import RolloutWorker
     from services.env_adapter.rollout_tasks import register_rollout
     from services.env_adapter.store import PoolStore
+    from triforge.broker import ROLLOUT_QUEUE, Broker, LoopThread, celery_app, start_worker
     from triforge.clients.policy import PolicyClient
     from triforge.config import RunConfig, Settings, load
     from triforge.metrics import serve_metrics
-    from triforge.queues import ROLLOUT_QUEUE, LoopThread, Wire, celery_app, start_worker
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
     from triforge.store.images import ImageStore
@@ -67,7 +67,11 @@ def rollout_worker() -> int:
     settings.demand_secret()
     reach.here()  # a fault in it is said now
     serve_metrics(
-        settings, room="env_adapter", process="rollout-worker", queue=ROLLOUT_QUEUE, slots=_GROUPS
+        settings,
+        service="env_adapter",
+        process="rollout-worker",
+        queue=ROLLOUT_QUEUE,
+        slots=_GROUPS,
     )
     config = load(settings.config) if settings.config else RunConfig()
     artifacts = ArtifactStore(settings.artifacts_url)
@@ -77,8 +81,8 @@ def rollout_worker() -> int:
 
     async def build() -> RolloutWorker:
         return RolloutWorker(
-            wire=Wire(settings.redis_url, lease_s=settings.lease_s),
-            generate=PolicyClient.from_settings(settings, "acts"),
+            broker=Broker(settings.redis_url, lease_s=settings.lease_s),
+            generate=PolicyClient.from_settings(settings, "policy"),
             read_task=store.task,
             family=registry.family,
             keep=ImageStore(artifacts).put,
@@ -98,24 +102,24 @@ def adapt_worker() -> int:
     from services.env_adapter.adaptation.worker import AdaptWorker
     from services.env_adapter.environments import registry
     from services.env_adapter.tasks import register_adapt
+    from triforge.broker import ADAPT_QUEUE, Broker, LoopThread, celery_app, start_worker
     from triforge.config import Settings
     from triforge.metrics import serve_metrics
-    from triforge.queues import ADAPT_QUEUE, LoopThread, Wire, celery_app, start_worker
     from triforge.store.database import open_database
 
     settings = Settings.from_env()
     settings.demand_secret()
     serve_metrics(
-        settings, room="env_adapter", process="adapt-worker", queue=ADAPT_QUEUE, slots=_OUTCOMES
+        settings, service="env_adapter", process="adapt-worker", queue=ADAPT_QUEUE, slots=_OUTCOMES
     )
     database = open_database(settings.database_url)
     loop = LoopThread()
 
     async def build() -> AdaptWorker:
         drafter = make_drafter(settings, registry.family)
-        wire = Wire(settings.redis_url, lease_s=settings.lease_s)
+        broker = Broker(settings.redis_url, lease_s=settings.lease_s)
         adapter = make_adapter(database, registry.family, drafter=drafter)
-        return AdaptWorker(wire=wire, adapter=adapter)
+        return AdaptWorker(broker=broker, adapter=adapter)
 
     app = celery_app(settings.redis_url)
     worker = loop.run(build())
@@ -179,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         "--inadmissible-share", type=float, default=0.3, help="of the random commands"
     )
     demo.add_argument("--flip-rate", type=float, default=0.0, help="share of wrong labels")
-    demo.add_argument("--generate", default="{}", help="knobs of the generator, JSON")
+    demo.add_argument("--generate", default="{}", help="options of the generator, JSON")
     demo.add_argument("--options", default='{"wording": "terse"}', help="wording and format, JSON")
     served = commands.add_parser("serve", help=serve_environment.__doc__)
     served.add_argument("name", help="family")
@@ -188,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     served.add_argument("--tasks", type=Path, default=None, help="JSONL; generated ones otherwise")
     served.add_argument("--count", type=int, default=64, help="tasks to generate")
     served.add_argument("--seed", type=int, default=0)
-    served.add_argument("--generate", default="{}", help="knobs of the generator, JSON")
+    served.add_argument("--generate", default="{}", help="options of the generator, JSON")
     served.add_argument("--options", default="{}", help="how episodes are played, JSON")
     served.add_argument("--sessions", type=int, default=64, help="WebSockets at a time")
     served.add_argument("--idle", type=float, default=900.0, help="seconds until a silent one ends")

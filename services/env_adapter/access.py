@@ -1,4 +1,4 @@
-"""What each route of this room asks for. `read` looks, `submit` makes and steers, `admin` does what is for good."""
+"""What each route of this service asks for. `read` looks, `submit` makes and steers, `admin` does what is for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The room's door: pools, tasks, lineage and plans over REST."""
+"""The service's API: pools, tasks, lineage and plans over REST."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.doors.furniture import install
-from services.doors.guard import Entrance, guard
-from services.doors.limits import MAX_BODY, MEBIBYTE
 from services.env_adapter.access import RULES
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
@@ -22,11 +19,14 @@ from services.env_adapter.routes import Nouns, add_routes
 from services.env_adapter.store import PoolStore
 from triforge.errors import TriforgeError
 from triforge.store.database import Database
+from triforge.web.furniture import install
+from triforge.web.guard import Entrance, guard
+from triforge.web.limits import MAX_BODY, MEBIBYTE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What the door opens to.
+    """What the API opens to.
 
     Args:
         database: at head.
@@ -46,7 +46,7 @@ class Parts:
 
 
 class ProposalGauge(Collector):
-    """`triforge_env_adapter_proposals{pool,state}`, read from the database when asked: the workers have no door of their own."""
+    """`triforge_env_adapter_proposals{pool,state}`, read from the database when asked: the workers have no API of their own."""
 
     def __init__(self, store: PoolStore) -> None:
         self._store = store

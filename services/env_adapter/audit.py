@@ -13,8 +13,8 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from triforge.access.callers import caller
-from triforge.messages import AuditEntry, Change, RecordEntry
 from triforge.store.tables import AuditRow
+from triforge.types import AuditEntry, Change, RecordEntry
 
 
 def record(

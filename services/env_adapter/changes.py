@@ -24,10 +24,10 @@ from services.env_adapter.slots import (
     withdraw,
 )
 from triforge.errors import ConflictError, PreconditionError
-from triforge.messages import Change, PoolChange, PoolState, PoolStatus, Rollback
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, ProposalRow, TaskRow
+from triforge.types import Change, PoolChange, PoolState, PoolStatus, Rollback
 
 TaskAction = Literal["pause", "resume", "retire", "pin", "unpin"]
 Decision = Literal["approve", "reject"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from services.env_adapter.environments.household.demonstrations import Demonstration, demonstrations
 from services.env_adapter.environments.household.wording import vocabulary
 from services.env_adapter.environments.registry import family
-from triforge.messages import Params
+from triforge.types import Params
 
 
 @dataclass(frozen=True, kw_only=True)

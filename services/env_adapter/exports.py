@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from services.env_adapter.store import PoolStore
-from triforge.messages import Split, Task
+from triforge.types import Split, Task
 
 _PAGE = 500
 

@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from triforge.errors import InputError
-from triforge.messages import Approval, Direction, PoolStatus, ProposalState, Split, TaskState
 from triforge.store.tables import AuditRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import Approval, Direction, PoolStatus, ProposalState, Split, TaskState
 
 
 class PoolFilter(TypedDict, total=False):

@@ -14,9 +14,9 @@ from services.env_adapter.adaptation.caps import share_of_originals
 from services.env_adapter.adaptation.pairs import settle_foreign
 from services.env_adapter.rows import lock_pool, pool_row, proposal_of
 from triforge.errors import ConflictError, InputError, PausedError
-from triforge.messages import Plan, PlannedGroup, PlanRequest, Proposal
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import Plan, PlannedGroup, PlanRequest, Proposal
 
 _BLOCK = 1_000  # positions a look; SQLite takes 32,766 at most
 

@@ -21,20 +21,20 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from services.doors.text import demand_keepable
 from services.env_adapter import audit
 from services.env_adapter.rows import pool_states
 from services.env_adapter.uploads import Row, Unreadable
 from triforge.access.callers import caller
-from triforge.access.tenants import demand_room_for_pool
+from triforge.access.tenants import demand_service_for_pool
 from triforge.errors import ConflictError, InputError
-from triforge.messages import Change, GenerateSpec, PoolRequest, PoolState, Split
-from triforge.messages.pools import MAX_TASKS
 from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import nth_seed
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, TaskRow
+from triforge.types import Change, GenerateSpec, PoolRequest, PoolState, Split
+from triforge.types.pools import MAX_TASKS
+from triforge.web.text import demand_keepable
 
 FindFamily = Callable[[str], EnvironmentFamily]
 
@@ -97,7 +97,7 @@ class PoolMaker:
     def _store(self, head: PoolRequest, drafts: Drafts, key: str | None, digest: str) -> PoolState:
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
         with self._database.write() as session:
-            demand_room_for_pool(session, caller().tenant, drafts.count)
+            demand_service_for_pool(session, caller().tenant, drafts.count)
             pool = PoolRow(
                 id=pool_id,
                 tenant=caller().tenant,

@@ -1,8 +1,8 @@
-"""Playing a group: the errand of the queue `rollout`.
+"""Playing a group: the job of the queue `rollout`.
 
-An errand may be delivered twice and its worker may die at any point. Everything is therefore stored under the group's
+An job may be delivered twice and its worker may die at any point. Everything is therefore stored under the group's
 and the trajectories' ids, first writer wins, and a second delivery goes on where the first one stopped: rollouts that
-are stored are not played again (the judge may have voted on them), judge errands without votes are sent again, and a
+are stored are not played again (the judge may have voted on them), judge jobs without votes are sent again, and a
 group that is complete is announced.
 """
 
@@ -15,16 +15,8 @@ from typing import TypeVar
 
 from prometheus_client import Counter, Histogram
 
+from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError
-from triforge.messages import (
-    GroupTask,
-    ProgramLimits,
-    Task,
-    Trajectory,
-    TrajectoryGroup,
-    UnitTestTask,
-)
-from triforge.queues import Wire, unit_tests_id, unjudged
 from triforge.rollout.episode import run_group, trajectory_id
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.judging import judge_task
@@ -37,7 +29,15 @@ from triforge.rollout.protocols import (
     ProgramFamily,
 )
 from triforge.rollout.seeds import derive_seed
-from triforge.watching import about, tracing
+from triforge.telemetry import about, tracing
+from triforge.types import (
+    GroupTask,
+    ProgramLimits,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+    UnitTestTask,
+)
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -58,22 +58,22 @@ EPISODE_SECONDS = Histogram(
 
 
 class RolloutWorker:
-    """Plays groups; one a process, shared by all of its errands.
+    """Plays groups; one a process, shared by all of its jobs.
 
     Args:
         wire: leases, payloads and the judge's queue.
-        generate: the policy room that acts.
+        generate: the policy service that acts.
         read_task: reads a task version from the store; blocking, called in a thread.
         family: finds an environment family by name.
         keep: keeps screenshots; None for environments of text.
         concurrency: episodes in flight in this worker, over all groups.
-        patience_s: seconds to wait for a policy room or a Redis that does not answer.
+        patience_s: seconds to wait for a policy service or a Redis that does not answer.
     """
 
     def __init__(
         self,
         *,
-        wire: Wire,
+        broker: Broker,
         generate: Generate,
         read_task: Callable[[str], Task],
         family: Callable[[str], EnvironmentFamily],
@@ -81,7 +81,7 @@ class RolloutWorker:
         concurrency: int = 64,
         patience_s: float = 60.0,
     ) -> None:
-        self._wire = wire
+        self._broker = broker
         self._generate = generate
         self._read_task = read_task
         self._family = family
@@ -95,10 +95,10 @@ class RolloutWorker:
         Returns at once when another worker holds it, or when its run has ended or its step is committed.
 
         Raises:
-            UnavailableError: Redis or the database does not answer; deliver the errand again later.
+            UnavailableError: Redis or the database does not answer; deliver the job again later.
             NotFoundError: the store has no such task; delivering again would not help.
         """
-        async with self._wire.take_group(group) as taken:
+        async with self._broker.take_group(group) as taken:
             if not taken.ours:
                 _log.info("%s is dropped: %s", group.group_id, _DROPPED[taken.state])
                 return
@@ -108,7 +108,7 @@ class RolloutWorker:
                 await self._send_tests(played)
             else:
                 await self._send_missing(played)
-            await self._insist(lambda: self._wire.announce_if_complete(group.group_id))
+            await self._insist(lambda: self._broker.announce_if_complete(group.group_id))
 
     async def _play(self, group: GroupTask) -> TrajectoryGroup:
         task = await asyncio.to_thread(self._read_task, group.task_id)
@@ -125,7 +125,7 @@ class RolloutWorker:
             patience_s=self._patience_s,
         )
         played = played.model_copy(update={"programs": self._program_limits(task, group)})
-        await self._insist(lambda: self._wire.put_group(played))
+        await self._insist(lambda: self._broker.put_group(played))
         return played
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
@@ -146,12 +146,12 @@ class RolloutWorker:
         return IsolatedEnvironment(lambda: family.make(group.options))
 
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
-        """Rollouts of an earlier delivery, with their judge errands sent again if they have no votes."""
+        """Rollouts of an earlier delivery, with their judge jobs sent again if they have no votes."""
         names = [trajectory_id(group.group_id, index) for index in range(group.rollouts)]
-        found = await self._wire.trajectories(names)
+        found = await self._broker.trajectories(names)
         known = {index: one for index, one in enumerate(found) if one is not None}
         if known:
-            voted = await self._wire.voted(group.group_id)
+            voted = await self._broker.voted(group.group_id)
             for trajectory in known.values():
                 if trajectory.id not in voted:
                     await self._send_judge(group, trajectory)
@@ -162,22 +162,22 @@ class RolloutWorker:
         _count(trajectory)
         if _is_judged(group, trajectory):
             task = judge_task(group, trajectory.index)
-            new = await self._insist(lambda: self._wire.hand_on(trajectory, task))
+            new = await self._insist(lambda: self._broker.hand_on(trajectory, task))
         else:
-            new = await self._insist(lambda: self._wire.put_trajectory(trajectory))
+            new = await self._insist(lambda: self._broker.put_trajectory(trajectory))
         if new:
             return trajectory
-        first = await self._insist(lambda: self._wire.trajectory(trajectory.id)) or trajectory
+        first = await self._insist(lambda: self._broker.trajectory(trajectory.id)) or trajectory
         await self._send_judge(group, first)
         return first
 
     async def _send_missing(self, played: TrajectoryGroup) -> None:
         await self._send_tests(played)
-        waiting = set(unjudged(played, await self._wire.voted(played.group.group_id)))
+        waiting = set(unjudged(played, await self._broker.voted(played.group.group_id)))
         for trajectory in played.trajectories:
             if trajectory.id in waiting:
                 # the payload may have expired or been lost with Redis; the judge reads it by its id
-                await self._wire.put_trajectory(trajectory)
+                await self._broker.put_trajectory(trajectory)
                 await self._send_judge(played.group, trajectory)
 
     async def _send_tests(self, played: TrajectoryGroup) -> None:
@@ -185,7 +185,7 @@ class RolloutWorker:
         group = played.group
         if group.reward_kind != "unit_tests":
             return
-        waiting = unjudged(played, await self._insist(lambda: self._wire.voted(group.group_id)))
+        waiting = unjudged(played, await self._insist(lambda: self._broker.voted(group.group_id)))
         if unit_tests_id(group.group_id) not in waiting:
             return
         task = UnitTestTask(
@@ -196,14 +196,14 @@ class RolloutWorker:
             sampling=group.judge_sampling,
             deadline_s=group.judge_deadline_s,
         )
-        await self._insist(lambda: self._wire.send_unit_tests(task))
+        await self._insist(lambda: self._broker.send_unit_tests(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
         if not _is_judged(group, trajectory):
             return
         task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):
-            await self._insist(lambda: self._wire.send_judge(task))
+            await self._insist(lambda: self._broker.send_judge(task))
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         return await patiently(call, patience_s=self._patience_s)

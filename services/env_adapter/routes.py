@@ -1,4 +1,4 @@
-"""The routes of the door; they translate and do nothing else."""
+"""The routes of the API; they translate and do nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from services.doors.description import answers
 from services.env_adapter.changes import Changes, Decision, TaskAction
 from services.env_adapter.exports import Content, export
 from services.env_adapter.plans import Planner
@@ -21,7 +20,7 @@ from services.env_adapter.slots import pool_tag
 from services.env_adapter.store import PoolStore
 from services.env_adapter.uploads import JSONL, Upload, read_head, read_lines, read_tasks, receive
 from triforge.errors import InputError
-from triforge.messages import (
+from triforge.types import (
     Approval,
     AuditPage,
     Change,
@@ -44,6 +43,7 @@ from triforge.messages import (
     TaskPage,
     TaskState,
 )
+from triforge.web.description import answers
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Version = Annotated[int | None, Query(ge=0, le=10**9)]
@@ -348,9 +348,9 @@ def _record(nouns: Nouns) -> APIRouter:
 
     @router.get("")
     def show_record(
-        room: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
+        service: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
     ) -> RecordPage:
-        """Changes, and requests for changes at every door whatever came of them, oldest first."""
-        return nouns.store.record(room=room, key_id=key_id, cursor=cursor, limit=limit)
+        """Changes, and requests for changes at every API whatever came of them, oldest first."""
+        return nouns.store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
 
     return router

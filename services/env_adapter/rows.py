@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from services.env_adapter.environments.about import ABOUT
 from triforge.access.callers import caller, own
 from triforge.errors import ConflictError, NotFoundError
-from triforge.messages import Approval, Measurement, PoolState, PoolStatus, Proposal, Task
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import Approval, Measurement, PoolState, PoolStatus, Proposal, Task
 
 
 def pool_row(session: Session, pool: str) -> PoolRow:

@@ -15,9 +15,9 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.rows import proposal_of
-from triforge.messages import PoolState
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.tables import PoolRow, ProposalRow, TaskRow
+from triforge.types import PoolState
 
 CURRENT = ("active", "paused", "retired")
 OPEN = ("pending", "awaiting")  # proposals that may still replace their task

@@ -1,7 +1,7 @@
-"""What the room keeps in SQL, as it is read.
+"""What the service keeps in SQL, as it is read.
 
 Who writes: `pools` makes pools, `plans` makes plans, `adaptation.ledger` and `changes` move slots. All of them, and the
-readers, are synchronous and safe under several processes; doors call them in threads.
+readers, are synchronous and safe under several processes; APIs call them in threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from services.env_adapter.rows import (
 )
 from services.env_adapter.slots import current, slot_tag
 from triforge.access.callers import own
-from triforge.messages import (
+from triforge.store.database import Database
+from triforge.store.tables import AuditRow, MeasurementRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import (
     AuditPage,
     Lineage,
     LineageVersion,
@@ -42,8 +44,6 @@ from triforge.messages import (
     TaskDetail,
     TaskPage,
 )
-from triforge.store.database import Database
-from triforge.store.tables import AuditRow, MeasurementRow, PoolRow, ProposalRow, TaskRow
 
 _IN_TIME = (MeasurementRow.policy_version, MeasurementRow.step, MeasurementRow.group_id)
 
@@ -227,7 +227,7 @@ class PoolStore:
         )
 
     def record(
-        self, *, room: str = "", key_id: str = "", cursor: str = "", limit: int = 100
+        self, *, service: str = "", key_id: str = "", cursor: str = "", limit: int = 100
     ) -> RecordPage:
         """Everything on record about the caller's tenant, oldest first; all of it for who sees all tenants.
 
@@ -235,7 +235,7 @@ class PoolStore:
             InputError: the cursor is none of ours.
         """
         wanted = own(AuditRow.tenant) + filters.after_entry(cursor)
-        wanted += [AuditRow.room == room] if room else []
+        wanted += [AuditRow.service == service] if service else []
         wanted += [AuditRow.key_id == key_id] if key_id else []
         with self._database.read() as session:
             found = audit.whole(session, wanted, limit=limit + 1)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from services.env_adapter.adaptation.worker import AdaptWorker
-from triforge.errands import register
-from triforge.messages import TaskOutcome
-from triforge.queues import ADAPT_TASK, LoopThread
+from triforge.broker import ADAPT_TASK, LoopThread
+from triforge.jobs import register
+from triforge.types import TaskOutcome
 
 
 def register_adapt(app: Any, worker: AdaptWorker, loop: LoopThread) -> None:
-    """Have a Celery app handle outcomes. Errors: see `triforge.errands.register`.
+    """Have a Celery app handle outcomes. Errors: see `triforge.jobs.register`.
 
-    The conductor goes on without waiting, so none is given up while a store refuses it. One that is lost with its worker is
+    The orchestrator goes on without waiting, so none is given up while a store refuses it. One that is lost with its worker is
     sent again by the others (`AdaptWorker.watch`).
     """
     register(app, ADAPT_TASK, TaskOutcome, worker.handle, loop, watched=False)

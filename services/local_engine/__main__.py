@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from triforge.errors import TriforgeError
-from triforge.watching import begin, server_options
+from triforge.telemetry import begin, server_options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,13 +45,13 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
     import uvicorn
 
-    from services.doors.server import careful
     from services.local_engine.app import create_app
     from services.local_engine.detokenize import TextCodec
     from services.local_engine.drain import DrainingServer
     from services.local_engine.engine import Engine
     from services.local_engine.model import load_model
     from services.local_engine.scheduler import Limits
+    from triforge.web.server import careful
 
     # The decoding thread holds the interpreter lock between its many short operations; with the default of 5 ms the
     # thread that speaks HTTP would wait for several decode steps of a small model.

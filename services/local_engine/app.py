@@ -18,8 +18,8 @@ from services.local_engine.request import UnknownParameterError
 from services.local_engine.service import Service
 from services.local_engine.updates import Updates
 from triforge.errors import PolicyError, TriforgeError, UnavailableError
-from triforge.watching import tracing
-from triforge.watching.asgi import take_headers
+from triforge.telemetry import tracing
+from triforge.telemetry.asgi import take_headers
 
 _log = logging.getLogger(__name__)
 

@@ -203,10 +203,10 @@ class Engine:
             raise UnavailableError(
                 "the engine is shutting down and takes no new requests", retry_after_s=5.0
             )
-        room = self.limits.max_running + self.limits.max_queued
-        if self._in_flight + len(sequences) > room:
+        service = self.limits.max_running + self.limits.max_queued
+        if self._in_flight + len(sequences) > service:
             raise BusyError(
-                f"the request queue is full ({self._in_flight} in flight, {room} allowed); "
+                f"the request queue is full ({self._in_flight} in flight, {service} allowed); "
                 "retry later or raise --max-queued-requests",
                 retry_after_s=1.0,
             )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from triforge.errors import InputError
-from triforge.messages import ImageRef, PlacedImage
+from triforge.types import ImageRef, PlacedImage
 from triforge.vision.files import describe, from_data_uri
 from triforge.vision.pixels import pixels_of
 from triforge.vision.sight import Sight

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from services.doors.entrance import entrance_of
-from services.doors.server import careful
 from services.policy.app import create_app
 from services.policy.broadcast import Broadcasts
 from services.policy.delivery import Delivery
@@ -23,7 +21,7 @@ from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pictures import Album
 from services.policy.pool import Limits, Pool
-from services.policy.router import RouterDoor
+from services.policy.router import RouterApi
 from services.policy.server import DrainingServer
 from services.policy.sglang import SGLangEngine
 from triforge.config import Settings
@@ -31,18 +29,20 @@ from triforge.errors import TriforgeError
 from triforge.event_loop import collect_seldom
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
-from triforge.watching import begin, server_options
+from triforge.telemetry import begin, server_options
+from triforge.web.entrance import entrance_of
+from triforge.web.server import careful
 
 _Engine = TypeVar("_Engine", bound=SGLangEngine)
 
 # Longer than any client keeps an idle connection, so that the client is always the one who closes.
 KEEP_ALIVE_S = 75
 SHUTDOWN_S = 3  # after draining: for answers that are on their way
-SPARE_S = 5.0  # connections wait a little longer than the pool, which says what was too slow and which knob says so
+SPARE_S = 5.0  # connections wait a little longer than the pool, which says what was too slow and which option says so
 
 
 def build(settings: Settings) -> Gateway:
-    """The room's parts.
+    """The service's parts.
 
     Raises:
         ConfigError: no engine is named, or an address is none.
@@ -85,9 +85,9 @@ def build_pool(settings: Settings) -> Pool:
         )
 
     sources = parse_sources(settings.engines)
-    door = None
+    api = None
     if sources[0].kind == "router":
-        door = speak(RouterDoor, sources[0].url)
+        api = speak(RouterApi, sources[0].url)
         named = settings.router_workers
         sources = parse_sources(named, "TRIFORGE_ROUTER_WORKERS") if named else []
     known = [source.url for source in sources if source.kind == "address"]
@@ -99,8 +99,8 @@ def build_pool(settings: Settings) -> Pool:
             queue_s=settings.queue_s,
             request_s=settings.request_s,
         ),
-        directory=Directory(sources, router=door),
-        door=door,
+        directory=Directory(sources, router=api),
+        api=api,
         make=lambda url: speak(SGLangEngine, url),
     )
 
@@ -108,7 +108,7 @@ def build_pool(settings: Settings) -> Pool:
 def main(arguments: Sequence[str] = ()) -> int:
     """Serve until told to stop."""
     _parser().parse_args(arguments)
-    begin("policy", os.environ.get("TRIFORGE_ROLE") or "acts")
+    begin("policy", os.environ.get("TRIFORGE_ROLE") or "policy")
     try:
         settings = Settings.from_env()
         ArtifactStore(settings.artifacts_url).try_out(writes=False)
@@ -118,9 +118,9 @@ def main(arguments: Sequence[str] = ()) -> int:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2
     own = {
-        "acts": settings.acts_url,
-        "judges": settings.judges_url,
-        "rewrites": settings.rewrites_url,
+        "policy": settings.policy_model_url,
+        "reward": settings.reward_model_url,
+        "rewriter": settings.rewriter_model_url,
     }
     app = create_app(
         gateway=gateway,

@@ -1,4 +1,4 @@
-"""What each route of this room asks for. The weights are all tenants': only services and operators change them."""
+"""What each route of this service asks for. The weights are all tenants': only services and operators change them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from triforge.messages import VersionSpan
+from triforge.types import VersionSpan
 
 
 class MixedError(Exception):
@@ -33,7 +33,7 @@ def adapter_name(version: int) -> str:
 
 
 class Adapters:
-    """The adapters of a room.
+    """The adapters of a service.
 
     Attributes:
         live: what requests are sent with from now on; None for none.

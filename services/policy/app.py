@@ -1,4 +1,4 @@
-"""The policy room as a web application."""
+"""The policy service as a web application."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from services.doors.furniture import install
-from services.doors.guard import Entrance, guard
-from services.doors.limits import MAX_BODY
 from services.policy.access import RULES
 from services.policy.gateway import Gateway
-from services.policy.native_door import NativeDoor
+from services.policy.native_api import NativeApi
 from services.policy.openai_errors import PATHS, Readable
 from services.policy.routes import routes
+from triforge.web.furniture import install
+from triforge.web.guard import Entrance, guard
+from triforge.web.limits import MAX_BODY
 
 _log = logging.getLogger(__name__)
 
 
 class PolicyApp(FastAPI):
-    """The framework's application behind the native door."""
+    """The framework's application behind the native API."""
 
-    door: NativeDoor
+    api: NativeApi
 
     async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Everything that is not the native door's."""
+        """Everything that is not the native api's."""
         if scope["type"] == "http" and scope["path"] in PATHS:
             send = Readable(send)
         await super().__call__(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one event of ASGI."""
-        await self.door(scope, receive, send)
+        await self.api(scope, receive, send)
 
 
 def create_app(
@@ -47,7 +47,7 @@ def create_app(
     max_body: int = MAX_BODY,
     entrance: Entrance | None = None,
 ) -> PolicyApp:
-    """The app of one policy room. It starts at once; `/readyz` says when an engine serves.
+    """The app of one policy service. It starts at once; `/readyz` says when an engine serves.
 
     Args:
         gateway: what answers.
@@ -76,7 +76,7 @@ def create_app(
     install(app, ready=gateway.ready, registry=gateway.registry, max_body=max_body)
     app.include_router(routes(gateway, role=role, api_key=api_key, admin_api_key=admin_api_key))
     guard(app, RULES, entrance)
-    app.door = NativeDoor(
+    app.api = NativeApi(
         app.framework, gateway, gate=entrance.gate, api_key=api_key, max_body=max_body
     )
     return app

@@ -1,4 +1,4 @@
-"""Seats in a broadcast: what the room arranges with the learner before engines can receive tensors from it."""
+"""Seats in a broadcast: what the service arranges with the learner before engines can receive tensors from it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from services.policy.delivery import Live, Seat
 from services.policy.sglang import SGLangEngine
 from triforge.clients.transport import http_client, parse_json, post_json, request
 from triforge.errors import PolicyError, TriforgeError
-from triforge.messages import BroadcastOffer, BroadcastRequest, Handover
+from triforge.types import BroadcastOffer, BroadcastRequest, Handover
 
 _log = logging.getLogger(__name__)
-_DOOR = "/v1/broadcasts"
+_API = "/v1/broadcasts"
 _TIMEOUT_S = 30.0
 
 
 class Broadcasts:
-    """Client of the learners' doors.
+    """Client of the learners' APIs.
 
     Args:
-        admin_api_key: key that a learner's door asks for; empty if it asks for none.
+        admin_api_key: key that a learner's API asks for; empty if it asks for none.
         transport: replaces the network in tests.
     """
 
@@ -35,7 +35,7 @@ class Broadcasts:
     ) -> None:
         self._key, self._transport = admin_api_key, transport
 
-    def _door(self, handover: Handover) -> httpx.AsyncClient:
+    def _api(self, handover: Handover) -> httpx.AsyncClient:
         return http_client(
             handover.url, timeout_s=_TIMEOUT_S, transport=self._transport, api_key=self._key
         )
@@ -55,8 +55,8 @@ class Broadcasts:
             body = BroadcastRequest(
                 uri=wanted.uri, digest=wanted.digest, receivers=await _processes(engine)
             )
-            async with self._door(handover) as door:
-                offer = BroadcastOffer.model_validate(await post_json(door, _DOOR, body))
+            async with self._api(handover) as api:
+                offer = BroadcastOffer.model_validate(await post_json(api, _API, body))
         except (TriforgeError, ValidationError) as error:
             _log.warning("engine %s takes no part in the broadcast: %s", engine.url, error)
             return None
@@ -65,8 +65,8 @@ class Broadcasts:
     async def end(self, handover: Handover, offer: BroadcastOffer) -> str:
         """Tell the learner that nobody listens any more; returns what became of the broadcast."""
         try:
-            async with self._door(handover) as door:
-                reply = await request(door, "DELETE", f"{_DOOR}/{offer.group}")
+            async with self._api(handover) as api:
+                reply = await request(api, "DELETE", f"{_API}/{offer.group}")
                 found: Any = parse_json(reply)
                 return str(found.get("state", "")) if isinstance(found, dict) else ""
         except TriforgeError as error:

@@ -9,8 +9,8 @@ from contextlib import aclosing
 from typing import Any
 
 from services.policy.openai import ChatRequest, head, logprobs_of, usage_of
+from services.policy.sglang_parsing import Partial
 from services.policy.tools import Call, Said, begun, said
-from services.policy.wire import Partial
 from triforge.errors import TriforgeError
 from triforge.rendering import Renderer
 

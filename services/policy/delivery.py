@@ -4,7 +4,7 @@
                │        │
                └────────┴── failed: the weights before are put back, from their folder, before any request goes on
 
-Ways to put: `disk`, the engine reads the folder; `tensor`, the room sends the bytes of the folder over HTTP, so that the
+Ways to put: `disk`, the engine reads the folder; `tensor`, the service sends the bytes of the folder over HTTP, so that the
 engine needs no common disk; a seat in a broadcast of the learner. An engine that cannot take part in a broadcast reads the
 folder. Whatever the way, the folder is the record, and the proof is made against the folder.
 """
@@ -28,8 +28,8 @@ from services.policy.sglang_payload import payload
 from services.policy.weight_folder import Weights
 from triforge.clients.transport import UnreachableError
 from triforge.errors import InputError, PolicyError, TriforgeError, WeightsError
-from triforge.messages import BroadcastOffer
 from triforge.store.tensor_files import Entry, buckets, pack
+from triforge.types import BroadcastOffer
 
 _log = logging.getLogger(__name__)
 

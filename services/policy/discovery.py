@@ -35,23 +35,23 @@ class Source:
     url: str
 
 
-def parse_sources(text: str, knob: str = "TRIFORGE_ENGINES") -> list[Source]:
+def parse_sources(text: str, option: str = "TRIFORGE_ENGINES") -> list[Source]:
     """The entries of a comma-separated list.
 
     Raises:
         ConfigError: there is none, one is malformed, or a router is not alone.
     """
-    sources = [_source(entry.strip(), knob) for entry in text.split(",") if entry.strip()]
+    sources = [_source(entry.strip(), option) for entry in text.split(",") if entry.strip()]
     if not sources:
-        raise ConfigError(f"{knob}: given none, expected at least one engine's address")
+        raise ConfigError(f"{option}: given none, expected at least one engine's address")
     if len(sources) > 1 and any(source.kind == "router" for source in sources):
-        raise ConfigError(f"{knob}: a router stands alone; given {len(sources)} entries: {text}")
+        raise ConfigError(f"{option}: a router stands alone; given {len(sources)} entries: {text}")
     return sources
 
 
-def _source(entry: str, knob: str) -> Source:
+def _source(entry: str, option: str) -> Source:
     expected = (
-        f"{knob}: given {entry!r}, expected http://host:port, dns+http://name:port or "
+        f"{option}: given {entry!r}, expected http://host:port, dns+http://name:port or "
         "router+http://host:port"
     )
     kinds: dict[str, tuple[Literal["address", "dns", "router"], str]] = {
@@ -61,7 +61,7 @@ def _source(entry: str, knob: str) -> Source:
     scheme, found, rest = entry.partition("://")
     if scheme == "dns+https":
         raise ConfigError(
-            f"{knob}: {entry}: the addresses behind a name do not match its certificate; use dns+http or name each engine"
+            f"{option}: {entry}: the addresses behind a name do not match its certificate; use dns+http or name each engine"
         )
     if not found or scheme not in kinds:
         raise ConfigError(expected)

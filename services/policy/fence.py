@@ -39,8 +39,8 @@ from triforge.errors import (
     UnavailableError,
     WeightsError,
 )
-from triforge.messages import Handover, Role, WeightsState, WeightsUpdate
 from triforge.rendering import Renderer
+from triforge.types import Handover, Role, WeightsState, WeightsUpdate
 
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 60.0
@@ -64,7 +64,7 @@ class Fence:
         model_path: folder whose tokenizer is used at first; empty asks the first engine for its folder.
         probe_s: seconds between two looks at the engines; a lost engine is looked at sooner.
         delivery: how weights get into engines and are proven.
-        broadcasts: the learners' doors.
+        broadcasts: the learners' APIs.
         depth: how much of a new folder is read before engines are disturbed.
     """
 
@@ -164,7 +164,7 @@ class Fence:
         """Serve the folder of an older version again, under the next number.
 
         Raises:
-            NotFoundError: this room never served that version, and its folder does not lie beside the live one's.
+            NotFoundError: this service never served that version, and its folder does not lie beside the live one's.
             WeightsError: the folder is damaged or gone. The present weights serve on.
         """
         async with self._lock:
@@ -177,7 +177,7 @@ class Fence:
             if old is None:
                 known = ", ".join(map(str, sorted(self._served))) or "none"
                 raise NotFoundError(
-                    f"weights: given version {version}, expected one that this room has served ({known}) or whose folder "
+                    f"weights: given version {version}, expected one that this service has served ({known}) or whose folder "
                     f"lies beside {live.uri}"
                 )
             _log.warning("rolling back: version %d of %s", version, old.uri)

@@ -1,4 +1,4 @@
-"""Render, send, assemble: what happens to a batch of requests between the door and the engines."""
+"""Render, send, assemble: what happens to a batch of requests between the API and the engines."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from services.policy.metrics import PoolMetrics
 from services.policy.pictures import Album, Held, sees
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
-from services.policy.wire import Partial, Pictures, Prompt, Sample
+from services.policy.sglang_parsing import Partial, Pictures, Prompt, Sample
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.messages import GenerateReply, GenerateRequest, PlacedImage, Sampling, VersionSpan
+from triforge.types import GenerateReply, GenerateRequest, PlacedImage, Sampling, VersionSpan
 
 _SEED_STEP = 0x9E3779B1  # odd, so that the seeds of up to 2^31 samples differ
 _SEED_MASK = 0x7FFFFFFF
 _NOTHING: Held = {}
 _TRIES = 5  # of a request under which the base of an adapter changes
 _DRAINING_S = (
-    5.0  # what callers are told to wait while the room ends; another one may have its place then
+    5.0  # what callers are told to wait while the service ends; another one may have its place then
 )
 
 
 class Gateway:
-    """What the doors call.
+    """What the APIs call.
 
     Args:
         pool: the engines.
@@ -68,7 +68,7 @@ class Gateway:
         """Pass if requests can be served.
 
         Raises:
-            UnavailableError: no engine serves, there is no tokenizer yet, or the room is ending.
+            UnavailableError: no engine serves, there is no tokenizer yet, or the service is ending.
         """
         self._raise_if_draining()
         await self.fence.ready()
@@ -85,7 +85,7 @@ class Gateway:
     def _raise_if_draining(self) -> None:
         if self._draining:
             raise UnavailableError(
-                "the room is ending and takes no new requests", retry_after_s=_DRAINING_S
+                "the service is ending and takes no new requests", retry_after_s=_DRAINING_S
             )
 
     @contextlib.contextmanager
@@ -114,7 +114,7 @@ class Gateway:
         Raises:
             InputError: a request cannot be rendered or is refused by the engine; the sentence names the request.
             BusyError: the engines have too much to do.
-            UnavailableError: no engine serves now, or the room is ending.
+            UnavailableError: no engine serves now, or the service is ending.
             PolicyError: the engines failed.
             NotFoundError: an image is in no artifact store.
         """

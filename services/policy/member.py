@@ -86,13 +86,13 @@ class Member:
 
     @property
     def ready(self) -> bool:
-        """Whether requests may be sent, room or not."""
+        """Whether requests may be sent, service or not."""
         return self.serving and self.breaker.allows
 
     def takes(self, weight: int) -> bool:
-        """Whether there is room for so many samples now. A request larger than all the room there is goes alone."""
-        room = self.in_flight == 0 or self.in_flight + weight <= self.limit
-        return room and self.busy_s == 0
+        """Whether there is room for so many samples now. A request larger than all the service there is goes alone."""
+        service = self.in_flight == 0 or self.in_flight + weight <= self.limit
+        return service and self.busy_s == 0
 
     @property
     def state(self) -> str:

@@ -64,7 +64,7 @@ class PoolMetrics(Collector):
             "Times that an engine read a folder because a broadcast had failed.",
             value=self._fence.fallbacks,
         )
-        yield from self._engines([*pool.members, *pool.left, *([pool.door] if pool.door else [])])
+        yield from self._engines([*pool.members, *pool.left, *([pool.api] if pool.api else [])])
 
     def _engines(self, members: list[Member]) -> Iterator[Metric]:
         state = GaugeMetricFamily(

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from services.policy.tools import PastCall, Said, Tool, said
 from triforge.errors import InputError
-from triforge.messages import (
+from triforge.rendering import Renderer
+from triforge.types import (
     ChatMessage,
     GenerateReply,
     GenerateRequest,
@@ -25,7 +26,6 @@ from triforge.messages import (
     Sampling,
     TextPart,
 )
-from triforge.rendering import Renderer
 from triforge.vision.files import describe, from_data_uri
 
 _UNSUPPORTED = (
@@ -202,7 +202,7 @@ class ChatRequest(BaseModel):
         return whole.model_copy(update=self._prompt(held, renderer))
 
     def _prompt(self, held: dict[str, bytes], renderer: Renderer) -> dict[str, Any]:
-        """Messages that the room renders, or ids where there are tools, which no message of ours can hold."""
+        """Messages that the service renders, or ids where there are tools, which no message of ours can hold."""
         offered = self._offered()
         if not offered and not any(message.tooled for message in self.messages):
             return {"messages": tuple(message.plain(held) for message in self.messages)}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from services.doors.problems import PROBLEM_TYPE
+from triforge.web.problems import PROBLEM_TYPE
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]

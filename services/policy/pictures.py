@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from services.policy.wire import Pictures
+from services.policy.sglang_parsing import Pictures
 from triforge.errors import ConfigError
-from triforge.messages import GenerateRequest, ImageRef, PlacedImage
 from triforge.store.images import ImageStore
+from triforge.types import GenerateRequest, ImageRef, PlacedImage
 from triforge.vision.files import data_uri
 from triforge.vision.sight import Sight
 
@@ -43,7 +43,7 @@ class Album:
         Raises:
             NotFoundError: an image is in no artifact store.
             StorageError: an image is not what its reference says.
-            ConfigError: this room was given no artifact store.
+            ConfigError: this service was given no artifact store.
         """
         data = [await self._data(placed.image, held) for placed in images]
         return Pictures(sight.collapsed(ids, images), data)
@@ -52,6 +52,6 @@ class Album:
         found = held.get(image.id)
         if found is None:
             if self._store is None:
-                raise ConfigError(f"image {image.id}: this policy room has no artifact store")
+                raise ConfigError(f"image {image.id}: this policy service has no artifact store")
             found = await self._store.get(image)
         return data_uri(image, found)

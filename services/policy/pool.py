@@ -14,7 +14,7 @@ from typing import TypeVar
 from services.policy.discovery import Directory
 from services.policy.member import LostEngineError, Member
 from services.policy.sglang import SGLangEngine
-from services.policy.waiting import WaitingRoom
+from services.policy.waiting import WaitingService
 from triforge.clients.transport import UnreachableError
 from triforge.errors import BusyError, PolicyError, TriforgeError, UnavailableError
 
@@ -34,7 +34,7 @@ class Limits:
 
     Attributes:
         in_flight: most samples in flight at one engine; further ones wait.
-        waiting: most samples that wait in the room; further ones are turned away.
+        waiting: most samples that wait in the service; further ones are turned away.
         queue_s: longest wait for a free place.
         request_s: longest wait for one answer of an engine.
         drain_s: how long what runs on an engine that has left may still take.
@@ -55,7 +55,7 @@ class Pool:
         wait_s: how long a request waits for an engine to serve before it fails.
         limits: how much is taken on.
         directory: where engines come from; None keeps those of the start.
-        door: a router that spreads requests over the engines itself.
+        API: a router that spreads requests over the engines itself.
         make: an engine for an address that the directory has found.
         clock: seconds that only grow.
     """
@@ -67,7 +67,7 @@ class Pool:
         wait_s: float = 5.0,
         limits: Limits | None = None,
         directory: Directory | None = None,
-        door: SGLangEngine | None = None,
+        api: SGLangEngine | None = None,
         make: Callable[[str], SGLangEngine] = SGLangEngine,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,12 +79,12 @@ class Pool:
         self._changed = asyncio.Event()
         self._leaving: set[asyncio.Task[None]] = set()
         self._mean_s = 1.0  # of one request, for the sentence to who is turned away
-        self.line = WaitingRoom(limit=self._limits.waiting, longest_s=self._limits.queue_s)
+        self.line = WaitingService(limit=self._limits.waiting, longest_s=self._limits.queue_s)
         self.members = [self._member(engine) for engine in engines]
         self.left: list[Member] = []  # gone from the directory, still answering
-        self.door = None if door is None else self._member(door)
-        if self.door is not None:
-            self.door.serving = True  # what counts is whether those behind it serve
+        self.api = None if api is None else self._member(api)
+        if self.api is not None:
+            self.api.serving = True  # what counts is whether those behind it serve
         self._shut = False
         self.lost = asyncio.Event()  # a request lost its engine; the fence looks at once
 
@@ -101,21 +101,23 @@ class Pool:
         for task in self._leaving:
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        doors = [] if self.door is None else [self.door]
-        everyone = [*self.members, *self.left, *doors]
+        apis = [] if self.api is None else [self.api]
+        everyone = [*self.members, *self.left, *apis]
         await asyncio.gather(*(member.engine.close() for member in everyone))
 
     def shut(self) -> None:
         """Give up what runs and what waits; every request from now on fails."""
         self._shut = True
-        doors = [] if self.door is None else [self.door]
-        for member in [*self.members, *self.left, *doors]:
+        apis = [] if self.api is None else [self.api]
+        for member in [*self.members, *self.left, *apis]:
             member.abandon()
         self.line.wake()
 
     def _raise_if_shut(self) -> None:
         if self._shut:
-            raise UnavailableError("the room is shutting down; ask another one or come back later")
+            raise UnavailableError(
+                "the service is shutting down; ask another one or come back later"
+            )
 
     # ---- who is there ---------------------------------------------------------------------------------------------
 
@@ -146,8 +148,8 @@ class Pool:
             if url not in known:
                 _log.info("engine %s has joined", url)
                 self.members.append(self._member(self._make(url)))
-        if self.door is not None:
-            self.door.limit = self._limits.in_flight * max(1, len(self.members))
+        if self.api is not None:
+            self.api.limit = self._limits.in_flight * max(1, len(self.members))
 
     async def _see_off(self, member: Member) -> None:
         """Let what runs on it end; what has not ended then is tried elsewhere."""
@@ -161,9 +163,9 @@ class Pool:
         return [member for member in self.members if member.serving]
 
     def in_flight(self) -> int:
-        """Samples that engines are drawing for this room."""
-        doors = [] if self.door is None else [self.door]
-        return sum(member.in_flight for member in [*self.members, *self.left, *doors])
+        """Samples that engines are drawing for this service."""
+        apis = [] if self.api is None else [self.api]
+        return sum(member.in_flight for member in [*self.members, *self.left, *apis])
 
     def admit(self, member: Member) -> None:
         """The engine has proven the live version."""
@@ -183,10 +185,10 @@ class Pool:
 
     def _targets(self) -> list[Member]:
         """Whom requests may be sent to. A router only while all behind it have proven themselves."""
-        door = self.door
+        api = self.api
         proven = bool(self.members) and all(member.serving for member in self.members)
-        if door is not None and proven and door.breaker.allows:
-            return [door]
+        if api is not None and proven and api.breaker.allows:
+            return [api]
         return [member for member in self.members if member.ready]
 
     def choose(
@@ -203,7 +205,7 @@ class Pool:
             weight: only engines that have room for so many samples now; 0 asks for no room.
         """
         free = [member for member in self._targets() if member not in tried]
-        if not free and tried and self.door in tried:
+        if not free and tried and self.api in tried:
             free = [member for member in self.members if member.ready and member not in tried]
         if weight:
             free = [member for member in free if member.takes(weight)]
@@ -259,7 +261,7 @@ class Pool:
                 found = await member.ask(work, weight=weight)
             except _RETRIED as error:
                 failure = self._classify(member, error)
-                if member is self.door and isinstance(failure, BusyError):
+                if member is self.api and isinstance(failure, BusyError):
                     raise failure from error  # those behind it have said so
             else:
                 self._mean_s += 0.05 * (self._clock() - started - self._mean_s)
@@ -302,7 +304,7 @@ class Pool:
     def _classify(self, member: Member, error: TriforgeError) -> TriforgeError:
         """What the caller is told if no other engine can help; and whether the fence must look."""
         if isinstance(error, UnreachableError | LostEngineError):
-            if member is not self.door:
+            if member is not self.api:
                 self.fence_off(member, error.detail)
             self.lost.set()
             return error

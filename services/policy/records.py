@@ -22,8 +22,8 @@ from services.policy.weight_folder import (
     read_weights,
 )
 from triforge.errors import TriforgeError, WeightsError
-from triforge.messages import WeightsUpdate
 from triforge.store.model_digest import model_digest
+from triforge.types import WeightsUpdate
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def _newest_held(held: Mapping[str, str], below: Live, depth: Depth) -> Live | N
 async def with_adapter(
     engine: SGLangEngine, live: Live, delivery: Delivery, depth: Depth
 ) -> tuple[Live, list[str]]:
-    """What serves when a room starts and an engine holds `live`: that, or the newest adapter that it shows over it.
+    """What serves when a service starts and an engine holds `live`: that, or the newest adapter that it shows over it.
 
     Returns:
         The version, and the names of the adapters that the engine holds and nobody needs.

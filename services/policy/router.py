@@ -2,7 +2,7 @@
 
 The router spreads `/generate` over its workers and knows no weights: `/update_weights_from_disk`, `/pause_generation`,
 `/model_info` and `/abort_request` are not among its routes (seen with sglang-router 0.3.2). So the members of the pool
-are its workers, and the router is a door to them that is used while all of them have proven the live version.
+are its workers, and the router is an API to them that is used while all of them have proven the live version.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Hashable, Sequence
 
 from services.policy.discovery import worker_urls
 from services.policy.sglang import SGLangEngine
-from services.policy.wire import Prompt, generate_body, sampling_params
+from services.policy.sglang_parsing import Prompt, generate_body, sampling_params
 from triforge.clients.transport import get_json
 from triforge.errors import NotFoundError
 
 _ANSWER_S = 10.0
 
 
-class RouterDoor(SGLangEngine):
+class RouterApi(SGLangEngine):
     """A router, spoken to as if it were an engine. Arguments: see `SGLangEngine`."""
 
     def _together(self, prompt: Prompt) -> Hashable:

@@ -1,4 +1,4 @@
-"""The doors: check, call, return."""
+"""The APIs: check, call, return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from services.policy.chat_stream import Deltas, begin
 from services.policy.gateway import Gateway
-from services.policy.native_door import (
+from services.policy.native_api import (
     PATH,
     GenerateBatch,
     GoneError,
@@ -21,7 +21,7 @@ from services.policy.native_door import (
 )
 from services.policy.openai import ChatRequest, completion, model_list
 from triforge.access.callers import caller
-from triforge.messages import WeightsRollback, WeightsState, WeightsUpdate
+from triforge.types import WeightsRollback, WeightsState, WeightsUpdate
 
 _JSON = "application/json"
 _CLIENT_GONE = 499  # nobody reads it
@@ -46,7 +46,7 @@ def _inline(schema: Any, known: dict[str, Any]) -> Any:
 
 
 def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str = "") -> APIRouter:
-    """The routes of a policy room.
+    """The routes of a policy service.
 
     Args:
         gateway: what answers.
@@ -87,7 +87,7 @@ def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str
 
     @router.get("/v1/models")
     async def models(request: Request) -> Response:
-        """The one model of this room."""
+        """The one model of this service."""
         _authorise(request, api_key)
         state = gateway.fence.state()
         return JSONResponse(model_list(role=role, version=state.version, uri=_shown(state.uri)))

@@ -1,4 +1,4 @@
-"""The web server of a room that ends in order."""
+"""The web server of a service that ends in order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class DrainingServer(uvicorn.Server):
-    """At the first signal the room takes nothing new and says so; it ends when what runs has ended, or its time is up.
+    """At the first signal the service takes nothing new and says so; it ends when what runs has ended, or its time is up.
 
     Meanwhile the listener stays open: who asks is told 503 with Retry-After, and `/readyz` says 503, so that whoever
-    spreads requests over rooms looks elsewhere. A second signal ends it at once.
+    spreads requests over services looks elsewhere. A second signal ends it at once.
 
     Args:
         config: of the server.

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from services.policy.wire import (
+from services.policy.sglang_parsing import (
     NEVER_UPDATED,
     Partial,
     Prompt,
@@ -45,7 +45,7 @@ from triforge.errors import (
     UnavailableError,
     WeightsError,
 )
-from triforge.watching import tracing
+from triforge.telemetry import tracing
 
 TIMEOUT_S = 600.0  # a long answer on a busy CPU engine, or reading a large weight folder
 PAUSE_TIMEOUT_S = (

@@ -13,19 +13,21 @@ _T = TypeVar("_T")
 _SHORTEST_S, _LONGEST_S = 1.0, 30.0  # bounds of what the turned away are told to wait
 
 
-class WaitingRoom:
+class WaitingService:
     """A bounded queue. What is waited for is asked of the caller, so it knows nothing of engines.
 
     Args:
         limit: most samples that wait; a request is always let in when nobody waits.
         longest_s: longest wait of one request.
-        knob: the variable that sets `limit`, for the sentence to who is turned away.
+        option: the variable that sets `limit`, for the sentence to who is turned away.
     """
 
-    def __init__(self, *, limit: int, longest_s: float, knob: str = "TRIFORGE_MAX_WAITING") -> None:
+    def __init__(
+        self, *, limit: int, longest_s: float, option: str = "TRIFORGE_MAX_WAITING"
+    ) -> None:
         self._limit = limit
         self._longest_s = longest_s
-        self._knob = knob
+        self._option = option
         self._line: deque[asyncio.Future[None]] = deque()
         self.waiting = 0  # samples
         self.turned_away = 0
@@ -53,7 +55,7 @@ class WaitingRoom:
         if self._line and self.waiting + weight > self._limit:
             self.turned_away += 1
             raise BusyError(
-                f"{self.waiting} samples wait for an engine, which is as many as may ({self._knob}={self._limit}); "
+                f"{self.waiting} samples wait for an engine, which is as many as may ({self._option}={self._limit}); "
                 "come back later, or add engines",
                 retry_after_s=min(max(busy_s, _SHORTEST_S), _LONGEST_S),
             )

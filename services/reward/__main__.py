@@ -1,4 +1,4 @@
-"""`python -m services.reward api | judge-worker | judge-items`: the only wiring of this room."""
+"""`python -m services.reward api | judge-worker | judge-items`: the only wiring of this service."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 from triforge.config import RunConfig, Settings, load
 from triforge.errors import TriforgeError
-from triforge.watching import begin, server_options
+from triforge.telemetry import begin, server_options
 
-# Errands that one worker works on at a time. They only wait for the policy room; more in flight fill its batches better.
-_ERRANDS = 64
-# Errands come one by one, and no episode waits for a vote: short questions wait for so long for others to go with.
+# Jobs that one worker works on at a time. They only wait for the policy service; more in flight fill its batches better.
+_JOBS = 64
+# Jobs come one by one, and no episode waits for a vote: short questions wait for so long for others to go with.
 _LINGER_S = 0.02
 
 
@@ -28,31 +28,31 @@ def api() -> int:
     """Serve `POST /v1/judge`."""
     import uvicorn
 
-    from services.doors.entrance import entrance_of
-    from services.doors.server import careful
+    from services.reward.api import JudgeApi
     from services.reward.app import create_app
-    from services.reward.door import JudgeDoor
     from triforge.clients.policy import PolicyClient
+    from triforge.web.entrance import entrance_of
+    from triforge.web.server import careful
 
     settings = Settings.from_env()
     config = _config(settings)
     entrance = entrance_of(settings, "reward")
 
     async def serve() -> None:
-        policy = PolicyClient.from_settings(settings, "judges")
+        policy = PolicyClient.from_settings(settings, "reward")
 
         async def ready() -> None:
             await policy.weights()
 
-        door = JudgeDoor(
+        api = JudgeApi(
             policy.generate_many,
-            sampling=config.models.judges.sampling(),
+            sampling=config.models.reward.sampling(),
             votes=config.reward.votes,
             prompt=config.reward.prompt,
             deadline_s=config.reward.deadline_s,
         )
         server = uvicorn.Config(
-            create_app(door=door, ready=ready, max_body=settings.max_body, entrance=entrance),
+            create_app(api=api, ready=ready, max_body=settings.max_body, entrance=entrance),
             host=settings.host,
             port=urlsplit(settings.reward_url).port or 8002,
             **server_options(),
@@ -73,9 +73,9 @@ def judge_worker(concurrency: int) -> int:
     from services.reward.tasks import register_judge, register_unit_tests
     from services.reward.unit_test_worker import UnitTestWorker
     from services.reward.worker import JudgeWorker
+    from triforge.broker import JUDGE_QUEUE, Broker, LoopThread, celery_app, start_worker
     from triforge.clients.policy import PolicyClient
     from triforge.metrics import serve_metrics
-    from triforge.queues import JUDGE_QUEUE, LoopThread, Wire, celery_app, start_worker
     from triforge.sandbox.client import shared
 
     settings = Settings.from_env()
@@ -83,16 +83,16 @@ def judge_worker(concurrency: int) -> int:
     if _config(settings).reward.kind == "unit_tests":
         shared().check()  # better no worker than one that can run no program
     serve_metrics(
-        settings, room="reward", process="judge-worker", queue=JUDGE_QUEUE, slots=concurrency
+        settings, service="reward", process="judge-worker", queue=JUDGE_QUEUE, slots=concurrency
     )
     loop = LoopThread()
 
     async def build() -> tuple[JudgeWorker, UnitTestWorker]:
-        policy = PolicyClient.from_settings(settings, "judges", linger_s=_LINGER_S, always=True)
-        wire = Wire(settings.redis_url, lease_s=settings.lease_s)
+        policy = PolicyClient.from_settings(settings, "reward", linger_s=_LINGER_S, always=True)
+        broker = Broker(settings.redis_url, lease_s=settings.lease_s)
         return (
-            JudgeWorker(wire=wire, generate_many=policy.generate_many),
-            UnitTestWorker(wire=wire, generate_many=policy.generate_many, sandbox=shared()),
+            JudgeWorker(broker=broker, generate_many=policy.generate_many),
+            UnitTestWorker(broker=broker, generate_many=policy.generate_many, sandbox=shared()),
         )
 
     app = celery_app(settings.redis_url)
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("api", help="serve POST /v1/judge")
     worker = commands.add_parser("judge-worker", help="work on the queue judge")
-    worker.add_argument("--concurrency", type=int, default=_ERRANDS, help="errands at a time")
+    worker.add_argument("--concurrency", type=int, default=_JOBS, help="jobs at a time")
     convert = commands.add_parser("judge-items", help="labelled transcripts to supervised chats")
     convert.add_argument("--in", dest="source", type=Path, required=True, help="JSON lines")
     convert.add_argument("--out", dest="target", type=Path, required=True, help="JSON lines")

@@ -1,4 +1,4 @@
-"""What each route of this room asks for."""
+"""What each route of this service asks for."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from services.reward.parser import ANSWERS
 from services.reward.prompts import Episode, PromptKind, build_prompt
 from triforge.errors import InputError
-from triforge.messages import ChatMessage, Message, StepText
+from triforge.types import ChatMessage, Message, StepText
 
 _LISTED = 20  # bad lines named in the error; more are counted
 

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from services.reward.parser import parse_vote
 from services.reward.prompts import Episode, PromptKind, build_prompt
 from triforge.errors import InputError, RewardError
-from triforge.messages import (
+from triforge.rollout.seeds import derive_seed
+from triforge.types import (
     GenerateReply,
     GenerateRequest,
     Sampling,
@@ -18,7 +19,6 @@ from triforge.messages import (
     TrajectoryVotes,
     Vote,
 )
-from triforge.rollout.seeds import derive_seed
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ GenerateMany = Callable[[Sequence[GenerateRequest]], Awaitable[Sequence[Generate
 
 
 class StepJudge:
-    """A `rollout.protocols.Judge` that asks a policy room: one request a step with n = m, all steps in one call.
+    """A `rollout.protocols.Judge` that asks a policy service: one request a step with n = m, all steps in one call.
 
     The m samples of a step share their prompt, and the prompts of a trajectory share their beginning; the trajectory's
     id as affinity keeps them on one engine, where both are cached.
@@ -50,7 +50,7 @@ class StepJudge:
         Raises:
             InputError: every step's prompt is refused.
             RewardError: the model's answer has the wrong shape.
-            TriforgeError: what the policy room raised.
+            TriforgeError: what the policy service raised.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()

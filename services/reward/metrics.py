@@ -1,10 +1,10 @@
-"""What the reward room counts."""
+"""What the reward service counts."""
 
 from __future__ import annotations
 
 from prometheus_client import Counter, Histogram
 
-from triforge.messages import StepVotes
+from triforge.types import StepVotes
 
 VOTES = Counter("triforge_reward_votes_total", "Votes cast, by what was read from them.", ["value"])
 JUDGED = Counter(

@@ -11,7 +11,7 @@ Where a step has screenshots, the judge sees the one before the action and the o
 the text.
 
 What the agent and the environment wrote is data to the judge. Chat control tokens in it are spelled with other brackets
-(`triforge.quoting`), so that no response can end the judge's turn, and in the rubric every quoted line is marked, so that no response can
+(`triforge.prompt_escaping`), so that no response can end the judge's turn, and in the rubric every quoted line is marked, so that no response can
 pretend to be the rubric. What a mark cannot stop is a judge that believes what it reads; that is for training to cure.
 """
 
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from triforge.messages import ChatMessage, ImagePart, ImageRef, TextPart
-from triforge.quoting import neutralise
+from triforge.prompt_escaping import neutralise
+from triforge.types import ChatMessage, ImagePart, ImageRef, TextPart
 
 PromptKind = Literal["rubric", "terse"]
 

@@ -1,4 +1,4 @@
-"""Writing tests for a group: the errand of a group in the queue `judge`."""
+"""Writing tests for a group: the job of a group in the queue `judge`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from services.reward.judge import GenerateMany
 from services.reward.metrics import JUDGE_SECONDS, UNIT_TESTED, UNIT_TESTS
 from services.reward.trying import insist
 from services.reward.unit_tests import build_test_prompt, parse_test, run_matrix
+from triforge.broker import Broker, unit_tests_id
 from triforge.errors import RewardError, TriforgeError
-from triforge.messages import (
+from triforge.rollout.patience import patiently
+from triforge.sandbox.client import Sandbox
+from triforge.types import (
     ErrorInfo,
     GenerateReply,
     GenerateRequest,
@@ -21,9 +24,6 @@ from triforge.messages import (
     UnitTest,
     UnitTestTask,
 )
-from triforge.queues import Wire, unit_tests_id
-from triforge.rollout.patience import patiently
-from triforge.sandbox.client import Sandbox
 
 _log = logging.getLogger(__name__)
 
@@ -36,23 +36,23 @@ class UnitTestWorker:
 
     Args:
         wire: leases and payloads.
-        generate_many: the policy room that judges.
-        sandbox: where programs run; it bounds how many do at a time, over all errands.
+        generate_many: the policy service that judges.
+        sandbox: where programs run; it bounds how many do at a time, over all jobs.
         retries: fresh tries after an answer that cannot be used, and after a sandbox that did not start.
-        patience_s: seconds to wait for a policy room or a Redis that does not answer, within the errand's deadline. Writing
+        patience_s: seconds to wait for a policy service or a Redis that does not answer, within the job's deadline. Writing
             and running have that deadline each; waiting for the programs of other groups counts against neither.
     """
 
     def __init__(
         self,
         *,
-        wire: Wire,
+        broker: Broker,
         generate_many: GenerateMany,
         sandbox: Sandbox,
         retries: int = 2,
         patience_s: float = 60.0,
     ) -> None:
-        self._wire = wire
+        self._broker = broker
         self._generate_many = generate_many
         self._sandbox = sandbox
         self._retries = retries
@@ -62,27 +62,27 @@ class UnitTestWorker:
     async def judge(self, task: UnitTestTask) -> None:
         """Write and run the group's tests if nobody has and nobody does, and announce the group.
 
-        An errand of a run that has ended is dropped.
+        An job of a run that has ended is dropped.
 
         Raises:
-            UnavailableError: Redis does not answer; deliver the errand again later.
+            UnavailableError: Redis does not answer; deliver the job again later.
         """
-        if await self._wire.is_ended(task.run_id):
+        if await self._broker.is_ended(task.run_id):
             _log.info("the tests of %s are dropped: its run has ended", task.group_id)
             return
         name = unit_tests_id(task.group_id)
-        async with self._wire.lease(name) as held:
+        async with self._broker.lease(name) as held:
             if not held:
                 return
-            if name not in await self._wire.voted(task.group_id):
-                played = await self._wire.group(task.group_id)
+            if name not in await self._broker.voted(task.group_id):
+                played = await self._broker.group(task.group_id)
                 if played is None:
                     _log.info("%s is gone: it is done", task.group_id)
                     return
                 tests = await self._tests(task, played)
-                await patiently(lambda: self._wire.put_tests(tests), patience_s=self._patience_s)
+                await patiently(lambda: self._broker.put_tests(tests), patience_s=self._patience_s)
             await patiently(
-                lambda: self._wire.announce_if_complete(task.group_id),
+                lambda: self._broker.announce_if_complete(task.group_id),
                 patience_s=self._patience_s,
             )
 
@@ -100,7 +100,7 @@ class UnitTestWorker:
                 tests = await self._run(task, played, reply)
         except TimeoutError:
             sentence = (
-                f"tests were not written, or not run, within {task.deadline_s:g} s; the judge's policy room is too slow or hangs, "
+                f"tests were not written, or not run, within {task.deadline_s:g} s; the judge's policy service is too slow or hangs, "
                 "or the programs take too long; reward.deadline_s sets the limit of each"
             )
             tests = _none(task, ErrorInfo(kind="deadline", detail=sentence, retryable=True))

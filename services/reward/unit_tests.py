@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from triforge.messages import ChatMessage, ProgramLimits
-from triforge.quoting import neutralise
+from triforge.prompt_escaping import neutralise
 from triforge.sandbox.cases import Case, same_output, together
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits
+from triforge.types import ChatMessage, ProgramLimits
 
 _RULES: Final = """You design tests for programming problems. A program reads standard input and writes standard output; your test is one input and the exact output that every right program prints for it. The better test is one that programs with a likely mistake do not pass.
 

@@ -1,9 +1,9 @@
 """The trainer: judged groups enter, weights leave.
 
 Enters: `JudgedGroup` (stream `judged`), runs over REST. Leaves: `GroupTask`, `TaskOutcome`, `TrainBatch`, weight folders
-and `WeightsReady`, events. The conductor (no torch) decides what is played and trained; a learner (torch) holds one role.
+and `WeightsReady`, events. The orchestrator (no torch) decides what is played and trained; a learner (torch) holds one role.
 Never: plays an episode, asks a model for text, or touches a task.
 
 Two programs live here and share no package but `weights` (docs/architecture.md, "Inside the trainer"). Without torch:
-`runs`, `ledger`, `conductor`. With torch: `learner`, `objectives`, `models`, `broadcasts`.
+`runs`, `ledger`, `orchestrator`. With torch: `learner`, `objectives`, `models`, `broadcasts`.
 """

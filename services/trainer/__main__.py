@@ -1,4 +1,4 @@
-"""`python -m services.trainer api | learner | supervised | tiny-model | smollm2 | merge-lora`: the only wiring of this room."""
+"""`python -m services.trainer api | learner | supervised | tiny-model | smollm2 | merge-lora`: the only wiring of this service."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ SHARDINGS = ("auto", "full", "replicate")  # see `weights.sharding.Sharding`, wh
 
 
 def api() -> int:
-    """Serve the REST doors and conduct the runs. No torch."""
+    """Serve the REST APIs and conduct the runs. No torch."""
     import uvicorn
 
-    from services.doors.entrance import entrance_of
-    from services.doors.server import careful
     from services.trainer.app import create_app
-    from services.trainer.conductor.conductor import Conductor
-    from services.trainer.conductor.parts import Parts
+    from services.trainer.orchestrator.orchestrator import Orchestrator
+    from services.trainer.orchestrator.parts import Parts
     from services.trainer.runs.deployment import DeploymentGauges
     from services.trainer.runs.run_store import RunStore
     from services.trainer.runs.runs import Runs
+    from triforge.broker import Broker
     from triforge.clients.env_adapter import EnvAdapterClient
     from triforge.clients.policy import PolicyClient
     from triforge.config import Settings
     from triforge.event_loop import run
-    from triforge.queues import Wire
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
-    from triforge.watching import begin, server_options
+    from triforge.telemetry import begin, server_options
+    from triforge.web.entrance import entrance_of
+    from triforge.web.server import careful
 
     begin("trainer", "api")
     settings = Settings.from_env()
@@ -48,39 +48,39 @@ def api() -> int:
     entrance = entrance_of(settings, "trainer", database)
 
     async def serve() -> None:
-        wire, store = Wire(settings.redis_url, lease_s=settings.lease_s), RunStore(database)
+        broker, store = Broker(settings.redis_url, lease_s=settings.lease_s), RunStore(database)
         pools = EnvAdapterClient(settings.env_adapter_url, api_key=settings.own_key)
         parts = Parts(
             store=store,
-            wire=wire,
+            broker=broker,
             artifacts=artifacts,
             env_adapter=pools,
-            doors={
-                "acts": PolicyClient.from_settings(settings, "acts"),
-                "judges": PolicyClient.from_settings(settings, "judges"),
+            apis={
+                "policy": PolicyClient.from_settings(settings, "policy"),
+                "reward": PolicyClient.from_settings(settings, "reward"),
             },
             settings=settings,
         )
 
         async def ready() -> None:
-            await wire.ping()
+            await broker.ping()
             await asyncio.to_thread(database.ping)
 
         runs = Runs(
             store=store,
             pools=pools,
-            wire=wire,
+            broker=broker,
             artifacts=artifacts,
             settings=settings,
-            doors=parts.doors,
+            apis=parts.apis,
         )
         app = create_app(
             runs=runs,
-            conductor=Conductor(parts),
+            orchestrator=Orchestrator(parts),
             ready=ready,
             max_body=settings.max_body,
             entrance=entrance,
-            refresh=DeploymentGauges(wire, store, artifacts).refresh,
+            refresh=DeploymentGauges(broker, store, artifacts).refresh,
         )
         address = urlsplit(settings.trainer_url)
         config = uvicorn.Config(
@@ -100,14 +100,14 @@ def api() -> int:
 def learner(arguments: Sequence[str]) -> int:
     """Train one role, batch by batch, until SIGTERM.
 
-    torch is loaded beside the wait for a batch; before it only where ranks have to meet, or a door has to open.
+    torch is loaded beside the wait for a batch; before it only where ranks have to meet, or an API has to open.
     """
     from services.trainer.learner.loop import serve_learner
     from services.trainer.learner.memory import keep_freed_memory
     from triforge.config import Settings
     from triforge.metrics import serve_metrics
     from triforge.store.artifacts import ArtifactStore
-    from triforge.watching import begin
+    from triforge.telemetry import begin
 
     keep_freed_memory()
     options = _learner_options(arguments)
@@ -123,7 +123,7 @@ def learner(arguments: Sequence[str]) -> int:
         return Answers(store, options.role, Ranks.join(sharding=options.sharding))
 
     given: Callable[[], Answers] = load
-    door, distributed = None, settings.handover == "distributed"
+    api, distributed = None, settings.handover == "distributed"
     if distributed or os.environ.get("WORLD_SIZE", "1") != "1":
         answers = load()
         ranks, given = answers.ranks, lambda: answers
@@ -137,9 +137,9 @@ def learner(arguments: Sequence[str]) -> int:
         if distributed:
             from services.trainer.broadcasts.serving import broadcasts
 
-            door = partial(broadcasts, store, settings, ranks.device)
-    serve_metrics(settings, room="trainer", process=f"learner-{options.role}")
-    asyncio.run(serve_learner(options.role, settings, store, load=given, door=door))
+            api = partial(broadcasts, store, settings, ranks.device)
+    serve_metrics(settings, service="trainer", process=f"learner-{options.role}")
+    asyncio.run(serve_learner(options.role, settings, store, load=given, api=api))
     return 0
 
 
@@ -151,7 +151,7 @@ def _learner_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m services.trainer learner", description=learner.__doc__
     )
-    parser.add_argument("--role", choices=("acts", "judges"), required=True)
+    parser.add_argument("--role", choices=("policy", "reward"), required=True)
     parser.add_argument(
         "--sharding",
         choices=SHARDINGS,

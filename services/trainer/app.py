@@ -1,4 +1,4 @@
-"""The trainer's web application; the conductor lives in the same process."""
+"""The trainer's web application; the orchestrator lives in the same process."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi import FastAPI
 
-from services.doors.furniture import install
-from services.doors.guard import Entrance, guard
-from services.doors.limits import MAX_BODY
 from services.trainer.access import RULES
-from services.trainer.conductor.conductor import Conductor
+from services.trainer.orchestrator.orchestrator import Orchestrator
 from services.trainer.routes import router
 from services.trainer.runs.runs import Runs
 from triforge import __version__
+from triforge.web.furniture import install
+from triforge.web.guard import Entrance, guard
+from triforge.web.limits import MAX_BODY
 
-_AGAIN_S = 0.5  # between two tries to end the conductor
+_AGAIN_S = 0.5  # between two tries to end the orchestrator
 
 
 def create_app(
     *,
     runs: Runs,
-    conductor: Conductor | None,
+    orchestrator: Orchestrator | None,
     ready: Callable[[], Awaitable[None]],
     max_body: int = MAX_BODY,
     entrance: Entrance | None = None,
@@ -33,8 +33,8 @@ def create_app(
 
     Args:
         runs: what the routes call.
-        conductor: works on the runs while the application is up; None serves the routes alone.
-        ready: raises when the room cannot serve.
+        orchestrator: works on the runs while the application is up; None serves the routes alone.
+        ready: raises when the service cannot serve.
         max_body: bytes of a request's body; a larger one is a 413.
         entrance: who is let in; None lets in everybody.
         refresh: measures what `/metrics` shows of the deployment.
@@ -42,7 +42,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        work = asyncio.create_task(conductor.run_forever()) if conductor else None
+        work = asyncio.create_task(orchestrator.run_forever()) if orchestrator else None
         yield
         while work and not work.done():  # redis-py may swallow a cancellation
             work.cancel()

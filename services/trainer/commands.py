@@ -1,4 +1,4 @@
-"""Commands of this room that need torch at once; `__main__` imports this module only when one of them is asked for."""
+"""Commands of this service that need torch at once; `__main__` imports this module only when one of them is asked for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from services.trainer.learner.supervised import SupervisedJob, SupervisedKnobs, read_items
+from services.trainer.learner.supervised import SupervisedJob, SupervisedOptions, read_items
 from services.trainer.models.lora import merge
 from services.trainer.models.smollm2 import smollm2_folder
 from services.trainer.models.tiny import TinyShape, build_tiny_model, words_of
 from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
-from triforge.watching import begin
+from triforge.telemetry import begin
 
 NAMES = ("supervised", "tiny-model", "smollm2", "merge-lora")
 
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--out", type=Path, required=True, help="model folder to write")
     job.add_argument("--report", type=Path, help="where the report goes; standard output without")
     job.add_argument("--replace", action="store_true", help="overwrite a folder that exists")
-    for name, value in _knob_defaults().items():
+    for name, value in _option_defaults().items():
         job.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     job.set_defaults(run=_supervised)
 
@@ -74,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _knob_defaults() -> dict[str, Any]:
-    fields = SupervisedKnobs.__dataclass_fields__
+def _option_defaults() -> dict[str, Any]:
+    fields = SupervisedOptions.__dataclass_fields__
     return {name: field.default for name, field in fields.items()}
 
 
@@ -94,8 +94,8 @@ def _tiny_model(args: argparse.Namespace) -> None:
 
 
 def _supervised(args: argparse.Namespace) -> None:
-    knobs = SupervisedKnobs(**{name: getattr(args, name) for name in _knob_defaults()})
-    report = supervised(args.model, args.data, args.out, knobs, replace=args.replace)
+    options = SupervisedOptions(**{name: getattr(args, name) for name in _option_defaults()})
+    report = supervised(args.model, args.data, args.out, options, replace=args.replace)
     text = json.dumps(report, indent=1) + "\n"
     if args.report is None:
         sys.stdout.write(text)
@@ -112,7 +112,7 @@ def _merge(args: argparse.Namespace) -> None:
 
 
 def supervised(
-    model: Path, data: Path, out: Path, knobs: SupervisedKnobs, *, replace: bool = False
+    model: Path, data: Path, out: Path, options: SupervisedOptions, *, replace: bool = False
 ) -> dict[str, Any]:
     """Train `model` on the conversations of `data` and write the folder `out`; returns the report.
 
@@ -124,4 +124,4 @@ def supervised(
     renderer = Renderer.from_folder(model)
     config = json.loads((model / "config.json").read_text())
     items = read_items(data, renderer, max_tokens=int(config.get("max_position_embeddings", 2048)))
-    return SupervisedJob(model, items, knobs).run(out, replace=replace)
+    return SupervisedJob(model, items, options).run(out, replace=replace)

@@ -1,4 +1,4 @@
-"""The doors of the trainer: runs over REST, their events as server-sent events."""
+"""The APIs of the trainer: runs over REST, their events as server-sent events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
 from services.trainer.runs.runs import RunRequest, Runs
-from triforge.messages import RunPage, RunRollback, RunState, RunStep, WeightsRecord
+from triforge.types import RunPage, RunRollback, RunState, RunStep, WeightsRecord
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

@@ -1,4 +1,4 @@
-"""Every route of every room says what it asks for, and what it says exists."""
+"""Every route of every service says what it asks for, and what it says exists."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from services.policy.native_api import PATH
+from tests.service.env_service import api
 
 import services.env_adapter.access
 import services.policy.access
 import services.reward.access
 import services.trainer.access
-from services.doors.guard import _OPEN, Rules
-from services.policy.native_door import PATH
 from services.policy.routes import routes as policy_routes
 from services.reward.routes import add_routes as add_reward_routes
 from services.trainer.routes import router as trainer_router
-from tests.service.env_room import door
 from tests.service.keyed import fresh
+from triforge.web.guard import _OPEN, Rules
 
 RULES = {
     "env_adapter": services.env_adapter.access.RULES,
@@ -30,15 +30,15 @@ RULES = {
 }
 
 
-def app_of(room: str, folder: Path) -> FastAPI:
-    """The routes of a room, with nothing behind them."""
-    if room == "env_adapter":
-        return door(fresh(folder), registry=CollectorRegistry())
+def app_of(service: str, folder: Path) -> FastAPI:
+    """The routes of a service, with nothing behind them."""
+    if service == "env_adapter":
+        return api(fresh(folder), registry=CollectorRegistry())
     app, nothing = FastAPI(), cast_any(SimpleNamespace())
-    if room == "policy":
-        app.include_router(policy_routes(nothing, role="acts"))
-    elif room == "reward":
-        add_reward_routes(app, door=nothing)
+    if service == "policy":
+        app.include_router(policy_routes(nothing, role="policy"))
+    elif service == "reward":
+        add_reward_routes(app, api=nothing)
     else:
         app.include_router(trainer_router)
     return app
@@ -49,7 +49,7 @@ def cast_any(given: object) -> Any:
 
 
 def routes_of(app: FastAPI) -> set[str]:
-    """The routes of an app, as in `Rules`, described or not, without those that every room has."""
+    """The routes of an app, as in `Rules`, described or not, without those that every service has."""
     found = {
         f"{method.upper()} {path}"
         for path, item in app.openapi()["paths"].items()
@@ -62,9 +62,9 @@ def routes_of(app: FastAPI) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("room", RULES)
-def test_every_route_says_what_it_asks_for(room: str, tmp_path: Path) -> None:
-    assert routes_of(app_of(room, tmp_path)) == set(RULES[room])
+@pytest.mark.parametrize("service", RULES)
+def test_every_route_says_what_it_asks_for(service: str, tmp_path: Path) -> None:
+    assert routes_of(app_of(service, tmp_path)) == set(RULES[service])
 
 
 def test_a_route_without_a_rule_would_be_noticed() -> None:
@@ -78,9 +78,9 @@ def test_a_route_without_a_rule_would_be_noticed() -> None:
     assert routes_of(app) == {"POST /v1/forgotten", "GET /v1/forgotten"}
 
 
-@pytest.mark.parametrize("room", RULES)
-def test_what_changes_anything_needs_more_than_to_read(room: str) -> None:
-    for route, rule in RULES[room].items():
+@pytest.mark.parametrize("service", RULES)
+def test_what_changes_anything_needs_more_than_to_read(service: str) -> None:
+    for route, rule in RULES[service].items():
         assert rule.wants != "public", route
         if not route.startswith("GET "):
             assert rule.wants != "read", route
@@ -97,6 +97,6 @@ def test_every_request_but_those_that_ask_a_model_is_put_on_record() -> None:
     assert unnoted == {"POST /v1/generate", "POST /v1/chat/completions", "POST /v1/judge"}
 
 
-def test_the_native_door_asks_for_what_the_table_says() -> None:
+def test_the_native_api_asks_for_what_the_table_says() -> None:
     route, rule = Rules(RULES["policy"]).of("POST", PATH)
     assert (route, rule) == (f"POST {PATH}", services.policy.access.SAMPLING)

@@ -45,7 +45,7 @@ def test_every_address_of_the_compose_file_is_a_service_that_listens_there() -> 
     for variable, url in urls.items():
         host = urlsplit(url).hostname
         assert host in SERVICES, variable
-    for role in ("acts", "judges", "rewrites"):
+    for role in ("policy", "reward", "rewriter"):
         own = compose_environment(SERVICES[f"policy-{role}"])
         assert own["TRIFORGE_ROLE"] == role
         assert urlsplit(own["TRIFORGE_ENGINES"]).hostname == f"engine-{role}"
@@ -88,7 +88,7 @@ def test_make_env_keeps_what_a_file_has_and_adds_what_it_lacks(tmp_path: Path) -
     assert file.read_text().splitlines()[-1].startswith("GRAFANA_PASSWORD=")
 
 
-def test_only_the_doors_for_people_are_published_and_only_to_this_host() -> None:
+def test_only_the_apis_for_people_are_published_and_only_to_this_host() -> None:
     ports = [p for service in SERVICES.values() for p in service.get("ports", [])]
     assert ports == [
         "127.0.0.1:${TRIFORGE_ENV_ADAPTER_PORT:-8003}:8003",
@@ -114,7 +114,7 @@ def test_grafana_finds_the_board_and_prometheus() -> None:
     assert (urlsplit(source["url"]).hostname, urlsplit(source["url"]).port) == ("prometheus", 9090)
 
 
-def test_every_door_that_others_reach_says_that_keys_are_asked_for() -> None:
+def test_every_api_that_others_reach_says_that_keys_are_asked_for() -> None:
     for name, service in SERVICES.items():
         given = compose_environment(service)
         if given.get("TRIFORGE_HOST") == "0.0.0.0":
@@ -294,8 +294,8 @@ def test_docker_compose_understands_the_files(profile: str, files: tuple[str, ..
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     services = json.loads(done.stdout)["services"]
-    assert ("engine-acts" in services) == (profile == "cpu")
-    assert ("sglang-acts" in services) == (profile == "gpu")
+    assert ("engine-policy" in services) == (profile == "cpu")
+    assert ("sglang-policy" in services) == (profile == "gpu")
     wanted = "seccomp=deploy/seccomp/programs.json" if len(files) > 1 else None
     assert (wanted in services["rollout-worker"]["security_opt"]) == (wanted is not None)
     assert "no-new-privileges:true" in services["rollout-worker"]["security_opt"]

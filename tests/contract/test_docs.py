@@ -1,4 +1,4 @@
-"""The docs say what the code does: every knob is documented, every link leads somewhere, every command can be typed."""
+"""The docs say what the code does: every option is documented, every link leads somewhere, every command can be typed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from services.trainer.runs.runs import RunRequest
 from triforge.algorithms.presets import PRESETS
 from triforge.cli.main import app as cli
 from triforge.config import RunConfig, Section, Settings, merge, parse, read_document
-from triforge.messages import (
+from triforge.supervisor.layout import ENGINE_PORTS, REDIS_PORT
+from triforge.types import (
     Change,
     JudgeRequest,
     PlanRequest,
@@ -40,7 +41,6 @@ from triforge.messages import (
     TaskUpload,
     WeightsUpdate,
 )
-from triforge.supervisor.layout import ENGINE_PORTS, REDIS_PORT
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -112,8 +112,8 @@ def test_every_environment_family_is_documented(name: str) -> None:
 
 def test_the_ports_in_the_docs_are_the_default_ones() -> None:
     defaults = Settings()
-    doors = [v for n, v in defaults if n.endswith("_url") and str(v).startswith("http")]
-    ports = {*(str(urlsplit(url).port) for url in doors), str(REDIS_PORT)}
+    apis = [v for n, v in defaults if n.endswith("_url") and str(v).startswith("http")]
+    ports = {*(str(urlsplit(url).port) for url in apis), str(REDIS_PORT)}
     ports |= {str(port) for port in ENGINE_PORTS.values()}
     for name in ("architecture.md", "operations.md"):
         page = (ROOT / "docs" / name).read_text(encoding="utf-8")
@@ -239,12 +239,12 @@ def call(text: str) -> Call:
     return Call(method, url.port, re.sub(r"\$\w+", "x", url.path), body)
 
 
-def doors() -> dict[int, FastAPI]:
-    """The routes of each room by its default port; nothing stands behind them."""
+def apis() -> dict[int, FastAPI]:
+    """The routes of each service by its default port; nothing stands behind them."""
     nothing = cast(Any, None)
     found = {port: FastAPI() for port in (8001, 8002, 8003, 8004)}
-    found[8001].include_router(policy_routes(nothing, role="acts"))
-    add_reward(found[8002], door=nothing)
+    found[8001].include_router(policy_routes(nothing, role="policy"))
+    add_reward(found[8002], api=nothing)
     nouns = Nouns(store=nothing, maker=nothing, planner=nothing, changes=nothing)
     add_env_adapter(found[8003], nouns=nouns)
     found[8004].include_router(trainer_router)
@@ -284,7 +284,7 @@ def template_of(app: FastAPI, given: Call) -> str:
 
 
 def test_every_curl_of_the_readme_meets_a_route_and_brings_what_it_takes() -> None:
-    apps = doors()
+    apps = apis()
     found = calls()
     assert len(found) >= 15
     for given in found:
@@ -321,7 +321,7 @@ def test_the_tasks_that_the_readme_writes_out_are_possible_and_in_words_of_the_d
         assert params["horizon"] == known["horizon"]
 
 
-def test_the_ring_is_drawn_alike_wherever_it_is_drawn() -> None:
+def test_the_loop_is_drawn_alike_wherever_it_is_drawn() -> None:
     architecture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     first, second = (
         next(block for _, block in FENCE.findall(page) if "queue rollout" in block)
@@ -339,9 +339,9 @@ def test_the_readme_leads_to_every_page() -> None:
 
 def test_every_route_is_named_in_the_readme() -> None:
     names = {re.sub(r"\{\w+\}", "{}", name) for name in re.findall(r"`(/v1/[^`]+)`", README)}
-    internal = {"/v1/pools/{}/plans"}  # between rooms only
+    internal = {"/v1/pools/{}/plans"}  # between services only
     routes = {
-        re.sub(r"\{\w+\}", "{}", path) for app in doors().values() for _, path in described(app)
+        re.sub(r"\{\w+\}", "{}", path) for app in apis().values() for _, path in described(app)
     }
     assert routes - names == internal
     assert names - routes == set()

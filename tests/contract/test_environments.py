@@ -14,9 +14,9 @@ from services.env_adapter.environments.household.environment import Household
 from services.env_adapter.environments.household.family import HouseholdFamily
 from services.env_adapter.environments.household.options import PlayOptions
 from triforge.errors import ConfigError, EnvError, InputError
-from triforge.messages import CheckResult, Direction, Params, Task
 from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft
 from triforge.testing.check_environment import check_environment, require
+from triforge.types import CheckResult, Direction, Params, Task
 
 OPTIONS: list[Params] = [
     {},
@@ -32,9 +32,9 @@ async def test_the_household_keeps_the_contract(options: Params) -> None:
     require(await check_environment(registry.family("household"), options=options, count=4))
 
 
-async def test_the_household_keeps_the_contract_in_large_rooms_with_hints() -> None:
-    knobs: Params = {"receptacles": [10, 14], "per_kind": 3, "hint": 1.0, "closed": 0.5}
-    require(await check_environment(registry.family("household"), knobs=knobs, seed=5))
+async def test_the_household_keeps_the_contract_in_large_services_with_hints() -> None:
+    options: Params = {"receptacles": [10, 14], "per_kind": 3, "hint": 1.0, "closed": 0.5}
+    require(await check_environment(registry.family("household"), options=options, seed=5))
 
 
 def test_every_family_has_a_page_of_its_own() -> None:
@@ -112,7 +112,7 @@ class _Generous(Household):
 class _Silent(Household):
     async def reset(self, task: Task, *, seed: int) -> Reset:
         reset = await super().reset(task, seed=seed)
-        return replace(reset, observation=replace(reset.observation, text="a room"))
+        return replace(reset, observation=replace(reset.observation, text="a service"))
 
 
 class _Drifting(Household):

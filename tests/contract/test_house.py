@@ -20,15 +20,15 @@ import triforge
 ROOT = Path(__file__).parents[2]
 CODE = ("triforge", "services", "demo")
 ALL_PYTHON = (*CODE, "bench", "chaos", "experiments", "scripts", "tests")
-ROOMS = ("policy", "local_engine", "env_adapter", "reward", "trainer", "dashboard")
+SERVICES = ("policy", "local_engine", "env_adapter", "reward", "trainer", "dashboard")
 HEAVY = {"torch", "transformers"}
 MAX_LINES = 400
 MAX_ADR_LINES = 60
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 WEB = {"fastapi", "starlette"}
-DOORS = {"app.py", "routes.py", "native_door.py"}
-PORCH = ROOT / "services" / "doors"  # what all doors share; not a room
+APIS = {"app.py", "routes.py", "native_api.py"}
+PORCH = ROOT / "services" / "apis"  # what all APIs share; not a service
 SETUP_EXTRAS = (
     "trainer",
     "local-engine",
@@ -160,11 +160,11 @@ def test_nothing_is_left_for_later() -> None:
     assert left == []
 
 
-def test_the_web_framework_stays_at_the_doors_of_a_room() -> None:
+def test_the_web_framework_stays_at_the_apis_of_a_service() -> None:
     inside = [
         where(path, node)
         for path, node in nodes("services", "demo")
-        if path.name not in DOORS and PORCH not in path.parents and imported(node) & WEB
+        if path.name not in APIS and PORCH not in path.parents and imported(node) & WEB
     ]
     assert inside == []
 
@@ -179,12 +179,12 @@ def test_torch_is_imported_in_the_trainer_and_the_local_engine_only() -> None:
     assert outside == []
 
 
-def room_exists(room: str) -> bool:
-    return (ROOT / "services" / room / "__init__.py").is_file()
+def service_exists(service: str) -> bool:
+    return (ROOT / "services" / service / "__init__.py").is_file()
 
 
 def import_alone(package: str, target: Path, watched: set[str]) -> dict[str, list[str]]:
-    """Import `package` in a fresh interpreter from a folder with the hall and, for a room, that room only."""
+    """Import `package` in a fresh interpreter from a folder with the library and, for a service, that service only."""
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "triforge", target / "triforge", ignore=ignore)
     if package.startswith("services."):
@@ -211,31 +211,31 @@ def test_the_hall_imports_alone_and_stays_light(tmp_path: Path) -> None:
     assert import_alone("triforge", tmp_path, HEAVY | WEB | {"services"}) == {}
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if room_exists(room)])
-def test_a_room_imports_without_the_others(room: str, tmp_path: Path) -> None:
-    light = room in {"policy", "env_adapter", "reward", "dashboard"}
-    loaded = import_alone(f"services.{room}", tmp_path, HEAVY if light else set())
+@pytest.mark.parametrize("service", [service for service in SERVICES if service_exists(service)])
+def test_a_service_imports_without_the_others(service: str, tmp_path: Path) -> None:
+    light = service in {"policy", "env_adapter", "reward", "dashboard"}
+    loaded = import_alone(f"services.{service}", tmp_path, HEAVY if light else set())
     everything = {what for names in loaded.values() for what in names}
-    assert everything - {"services.doors"} == {f"services.{room}"}, loaded
+    assert everything - {"triforge.web"} == {f"services.{service}"}, loaded
 
 
-def test_beside_the_rooms_stands_only_what_all_doors_share() -> None:
+def test_beside_the_services_stands_only_what_all_apis_share() -> None:
     shared = {path.name for path in (ROOT / "services").glob("*.py")}
     assert shared == {"__init__.py"}
     folders = {path.parent.name for path in (ROOT / "services").glob("*/__init__.py")}
-    assert folders == {*ROOMS, PORCH.name}
+    assert folders == {*SERVICES, PORCH.name}
 
 
 def test_every_package_of_the_hall_is_under_the_contracts_for_arrows_and_for_the_broker() -> None:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = {c["name"]: c for c in document["tool"]["importlinter"]["contracts"]}
-    hall = {path.stem for path in (ROOT / "triforge").glob("*.py") if path.stem[0] != "_"}
-    hall |= {path.parent.name for path in (ROOT / "triforge").glob("*/__init__.py")}
-    layers = contracts["Inside the hall, arrows point down"]["layers"]
+    library = {path.stem for path in (ROOT / "triforge").glob("*.py") if path.stem[0] != "_"}
+    library |= {path.parent.name for path in (ROOT / "triforge").glob("*/__init__.py")}
+    layers = contracts["Inside the library, arrows point down"]["layers"]
     placed = [name for layer in layers for name in layer.split(" | ")]
-    assert sorted(placed) == sorted(f"triforge.{name}" for name in hall)
+    assert sorted(placed) == sorted(f"triforge.{name}" for name in library)
     without = contracts["Celery and redis are spoken in one package"]["source_modules"]
-    assert sorted(without) == ["services", *sorted(f"triforge.{n}" for n in hall - {"queues"})]
+    assert sorted(without) == ["services", *sorted(f"triforge.{n}" for n in library - {"queues"})]
 
 
 def test_the_changelog_names_the_version_of_the_package() -> None:

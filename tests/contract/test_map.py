@@ -25,19 +25,19 @@ def test_the_map_of_the_hall_names_every_package_once() -> None:
     assert sorted(rows) == sorted(parts("triforge"))
 
 
-def test_the_map_of_the_rooms_names_every_room_and_every_package_of_it() -> None:
+def test_the_map_of_the_services_names_every_service_and_every_package_of_it() -> None:
     rows = dict(re.findall(r"^\| `services\.(\w+)` \|(.*)$", TEXT, re.MULTILINE))
     assert set(rows) == parts("services")
-    for room, row in rows.items():
-        packages = {p.parent.name for p in (ROOT / "services" / room).glob("*/__init__.py")}
-        assert packages <= set(re.findall(r"`(\w+)`", row)), room
+    for service, row in rows.items():
+        packages = {p.parent.name for p in (ROOT / "services" / service).glob("*/__init__.py")}
+        assert packages <= set(re.findall(r"`(\w+)`", row)), service
 
 
 def test_modules_that_the_maps_name_are_there() -> None:
-    for room, row in re.findall(r"^\| `services\.(\w+)` \|(.*)$", TEXT, re.MULTILINE):
+    for service, row in re.findall(r"^\| `services\.(\w+)` \|(.*)$", TEXT, re.MULTILINE):
         for name in re.findall(r"`(\w+)`", row):
-            folder = ROOT / "services" / room
-            assert any(folder.rglob(name)) or any(folder.rglob(f"{name}.py")), (room, name)
+            folder = ROOT / "services" / service
+            assert any(folder.rglob(name)) or any(folder.rglob(f"{name}.py")), (service, name)
 
 
 @pytest.mark.parametrize(

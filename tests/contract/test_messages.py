@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from triforge import messages
-from triforge.messages import (
+from triforge import types
+from triforge.types import (
     GenerateReply,
     JudgedGroup,
     Lineage,
@@ -21,11 +21,11 @@ from triforge.messages import (
     VersionSpan,
 )
 
-EXAMPLES = Path(__file__).parent / "messages"
+EXAMPLES = Path(__file__).parent / "types"
 MODELS: dict[str, type[Message]] = {
     name: found
-    for name in messages.__all__
-    if isinstance(found := getattr(messages, name), type)
+    for name in types.__all__
+    if isinstance(found := getattr(types, name), type)
     and issubclass(found, Message)
     and found is not Message
 }

@@ -60,9 +60,9 @@ def test_every_metric_that_a_process_shows_is_documented_and_no_other() -> None:
 
 
 def test_metrics_are_named_by_the_conventions_of_prometheus() -> None:
-    rooms = ("env_adapter", "policy", "reward", "trainer", "worker", "build")
+    services = ("env_adapter", "policy", "reward", "trainer", "worker", "build")
     for name in documented_names():
-        assert name.startswith(tuple(f"triforge_{room}_" for room in rooms)), name
+        assert name.startswith(tuple(f"triforge_{service}_" for service in services)), name
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name), name
         assert not name.endswith(("_ms", "_millis", "_kb", "_mb", "_percent")), name
 
@@ -107,7 +107,7 @@ def test_a_rule_asks_only_for_what_is_exported_or_recorded(rule: dict[str, Any])
     texts = [rule["expr"], *rule.get("annotations", {}).values()]
     named = {name for text in texts for name in names_in(text)}
     assert named <= series_names() | RECORDED
-    assert names_in(rule["expr"]) or rule["alert"] == "RoomDown"
+    assert names_in(rule["expr"]) or rule["alert"] == "ServiceDown"
 
 
 def test_every_recorded_figure_is_used() -> None:
@@ -177,7 +177,7 @@ def test_prometheus_names_our_jobs_alike_wherever_it_is_and_the_alert_asks_for_n
     labels = [r for e in ends for r in e["relabelings"] if r.get("targetLabel") == "job"]
     jobs = {config["job_name"] for config in compose}
     assert jobs == {label["replacement"] for label in labels}
-    (asked,) = re.findall(r'up\{job=~"([^"]+)"\}', ALERTS["RoomDown"]["expr"])
+    (asked,) = re.findall(r'up\{job=~"([^"]+)"\}', ALERTS["ServiceDown"]["expr"])
     assert all(re.fullmatch(asked, job) for job in jobs)
     assert not re.fullmatch(asked, "node-exporter")
 

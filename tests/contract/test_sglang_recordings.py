@@ -1,4 +1,4 @@
-"""The engine's recorded replies are understood by the policy room, and the fake engine answers in the same shapes."""
+"""The engine's recorded replies are understood by the policy service, and the fake engine answers in the same shapes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from services.policy.delivery import Delivery, Live
 from services.policy.sglang import EngineInfo, Prompt, SGLangEngine
 from triforge.errors import InputError, PolicyError, WeightsError
-from triforge.messages import Sampling, VersionSpan
 from triforge.testing import FakeEngine
 from triforge.testing.engine_exchanges import Exchange
 from triforge.testing.engine_recordings import alike, read
+from triforge.types import Sampling, VersionSpan
 
 TOLD = read(Path(__file__).parent / "sglang")
 
@@ -175,7 +175,7 @@ async def test_the_fake_engine_answers_in_the_recorded_shape(name: str, tmp_path
     status, reply = await play(FAKES[name](), told, body)
     expected = told.reply
     assert status == told.status
-    if name == "model_info":  # the fake tells what the policy room reads
+    if name == "model_info":  # the fake tells what the policy service reads
         expected = {key: expected[key] for key in reply}
     assert alike(reply, expected), (reply, expected)
 

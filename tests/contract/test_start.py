@@ -27,9 +27,9 @@ FORBIDDEN: dict[tuple[str, str], set[str]] = {
 }  # fmt: skip
 
 
-def at_start(room: str, function: str) -> list[ast.stmt]:
+def at_start(service: str, function: str) -> list[ast.stmt]:
     """The imports that `__main__` does on its way into a function's work: its own, and those of the function itself."""
-    tree = ast.parse((ROOT / "services" / room / "__main__.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "services" / service / "__main__.py").read_text(encoding="utf-8"))
     (work,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function)
     return [n for n in (*tree.body, *work.body) if isinstance(n, (ast.Import, ast.ImportFrom))]
 
@@ -41,13 +41,13 @@ def loaded(imports: list[ast.stmt]) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize(("room", "function"), FORBIDDEN)
-def test_a_process_loads_nothing_at_its_start_that_its_first_errand_does_not_need(
-    room: str, function: str
+@pytest.mark.parametrize(("service", "function"), FORBIDDEN)
+def test_a_process_loads_nothing_at_its_start_that_its_first_job_does_not_need(
+    service: str, function: str
 ) -> None:
-    imports = at_start(room, function)
+    imports = at_start(service, function)
     assert len(imports) > 5, "the function does its imports elsewhere; look there"
-    assert loaded(imports) & FORBIDDEN[room, function] == set()
+    assert loaded(imports) & FORBIDDEN[service, function] == set()
 
 
 def test_the_learner_offers_every_way_to_shard_there_is() -> None:

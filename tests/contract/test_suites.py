@@ -11,8 +11,8 @@ from services.env_adapter.environments.about import ABOUT, About, expect_install
 from services.env_adapter.environments.reasoning_gym import family as reasoning_gym
 from services.env_adapter.environments.rlve_gym import family as rlve_gym
 from triforge.errors import ConfigError
-from triforge.messages import Params
 from triforge.testing.check_environment import check_environment, require
+from triforge.types import Params
 
 CASES: list[tuple[str, Params, Params]] = [
     ("reasoning_gym", {}, {"datasets": ["chain_sum", "letter_counting", "rush_hour"]}),
@@ -37,13 +37,15 @@ def _no_worker_is_left_behind() -> Iterator[None]:
         family.worker.close()
 
 
-@pytest.mark.parametrize(("name", "options", "knobs"), CASES, ids=str)
-async def test_the_family_keeps_the_contract(name: str, options: Params, knobs: Params) -> None:
+@pytest.mark.parametrize(("name", "options", "generator_options"), CASES, ids=str)
+async def test_the_family_keeps_the_contract(
+    name: str, options: Params, generator_options: Params
+) -> None:
     try:
         family = registry.family(name)
     except ConfigError as error:
         pytest.skip(error.detail)
-    require(await check_environment(family, options=options, knobs=knobs))
+    require(await check_environment(family, options=options, generator_options=generator_options))
 
 
 def test_every_family_says_what_it_is() -> None:

@@ -25,7 +25,7 @@ async def test_the_example_keeps_the_contract() -> None:
     exec(compile(example(), str(PAGE), "exec"), names)
     made = names["AddingFamily"]()
     assert isinstance(made, EnvironmentFamily)
-    require(await check_environment(made, options={"tries": 3}, knobs={"b": 50}))
+    require(await check_environment(made, options={"tries": 3}, generator_options={"b": 50}))
 
 
 def test_it_is_as_short_as_promised() -> None:

@@ -1,4 +1,4 @@
-"""Whole deployments: every room a process, a real Valkey, tiny models with random weights in all three roles."""
+"""Whole deployments: every service a process, a real Valkey, tiny models with random weights in all three roles."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from services.trainer.models.tiny import build_tiny_model
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
-from triforge.messages import GenerateSpec, PoolRequest, RunState
 from triforge.testing.tiny_run import tiny_run, tiny_words
+from triforge.types import GenerateSpec, PoolRequest, RunState
 
 _START_S = 120.0
 

@@ -30,7 +30,15 @@ from services.trainer.ledger.rows import Limits
 from services.trainer.models.tiny_vision import build_tiny_vision_model
 from services.trainer.weights.tensors import TENSORS, copy_companions, save_tensors
 from triforge.algorithms.presets import PRESETS
-from triforge.messages import (
+from triforge.rollout.episode import run_group
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.images import ImageStore
+from triforge.store.ledgers import export_ledgers, write_ledger
+from triforge.store.manifests import write_manifest
+from triforge.store.rows import read_rows, write_rows
+from triforge.testing.pictures import png
+from triforge.types import (
     GenerateReply,
     GenerateRequest,
     GroupTask,
@@ -43,14 +51,6 @@ from triforge.messages import (
     TrainRow,
     WeightsUpdate,
 )
-from triforge.rollout.episode import run_group
-from triforge.rollout.protocols import Observation, Reset, StepResult
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.images import ImageStore
-from triforge.store.ledgers import export_ledgers, write_ledger
-from triforge.store.manifests import write_manifest
-from triforge.store.rows import read_rows, write_rows
-from triforge.testing.pictures import png
 from triforge.vision.files import describe
 
 pytestmark = pytest.mark.timeout(300)
@@ -88,11 +88,11 @@ class Buttons:
 
 
 class Role:
-    """An engine, its policy room and its learner."""
+    """An engine, its policy service and its learner."""
 
     def __init__(self, role: TrainedRole, model: Path, store: ArtifactStore) -> None:
         self.role, self.initial, self.store, self.version = role, model, store, 0
-        self.temperature = 5.0 if role == "judges" else 1.0  # a hot judge votes both ways
+        self.temperature = 5.0 if role == "reward" else 1.0  # a hot judge votes both ways
         engine_model, config = load_model(model)
         self.engine = Engine(
             engine_model, config, TextCodec(model), model, version="0", seed=len(role)
@@ -147,25 +147,25 @@ def store(tmp_path: Path) -> ArtifactStore:
 @pytest.fixture
 async def roles(tmp_path: Path, store: ArtifactStore) -> AsyncIterator[tuple[Role, Role]]:
     model = build_tiny_vision_model(tmp_path / "model", WORDS, seed=5)
-    acts, judges = Role("acts", model, store), Role("judges", model, store)
-    for role in (acts, judges):
+    policy, reward = Role("policy", model, store), Role("reward", model, store)
+    for role in (policy, reward):
         role.engine.start()
         await role.fence.look()
-    yield acts, judges
-    for role in (acts, judges):
+    yield policy, reward
+    for role in (policy, reward):
         role.engine.stop()
 
 
-async def played(step: int, acts: Role, judges: Role, keep: ImageStore) -> JudgedGroup:
+async def played(step: int, policy: Role, reward: Role, keep: ImageStore) -> JudgedGroup:
     group = GroupTask(
         group_id=f"g{step}", run_id="run", step=step, task_id="t", purpose="train", rollouts=6,
         votes=2, seed=step, sampling=Sampling(max_new_tokens=3), max_steps=TURNS, deadline_s=120,
         retries=0,
     )  # fmt: skip
-    found = await run_group(Buttons, acts.generate, TASK, group, keep=keep.put)
+    found = await run_group(Buttons, policy.generate, TASK, group, keep=keep.put)
     assert [t.outcome.error for t in found.trajectories] == [None] * 6
-    sampling = Sampling(max_new_tokens=2, temperature=judges.temperature, regex=r" ?\\boxed\{-?1\}")
-    judge = StepJudge(judges.gateway.generate, sampling=sampling, prompt="terse")
+    sampling = Sampling(max_new_tokens=2, temperature=reward.temperature, regex=r" ?\\boxed\{-?1\}")
+    judge = StepJudge(reward.gateway.generate, sampling=sampling, prompt="terse")
     votes = [await judge(t, votes=2, seed=step) for t in found.trajectories]
     return JudgedGroup(played=found, votes=tuple(votes))
 
@@ -179,17 +179,17 @@ def changed(before: dict[str, torch.Tensor], role: Role, part: str) -> bool:
 async def test_two_steps_with_screenshots_train_policy_and_judge_on_what_they_saw(
     roles: tuple[Role, Role], store: ArtifactStore, tmp_path: Path
 ) -> None:
-    acts, judges = roles
+    policy, reward = roles
     limits = Limits(max_tokens=1024, max_rows=0)
     uris = []
     for step in (0, 1):
-        group = await played(step, acts, judges, ImageStore(store))
+        group = await played(step, policy, reward, ImageStore(store))
         ledger = keep_ledger(
-            [group], preset=PRESET, policy_version=acts.version, reward_version=judges.version,
+            [group], preset=PRESET, policy_version=policy.version, reward_version=reward.version,
             policy_limits=limits, reward_limits=limits, seed=step,
         )  # fmt: skip
         uris.append(write_ledger(store, f"runs/run/steps/{step}.parquet", ledger.records))
-        for role, rows in ((acts, ledger.policy_rows), (judges, ledger.reward_rows)):
+        for role, rows in ((policy, ledger.policy_rows), (reward, ledger.reward_rows)):
             assert rows, (role.role, ledger.reasons)
             assert all(row.images for row in rows)
             before = {name: p.detach().clone() for name, p in role.weights().items()}
@@ -199,7 +199,7 @@ async def test_two_steps_with_screenshots_train_policy_and_judge_on_what_they_sa
             assert changed(before, role, "language_model")
             assert changed(before, role, "visual"), "the gradient reaches what looks at the images"
             await role.publish()
-    assert (acts.version, judges.version) == (2, 2)
+    assert (policy.version, reward.version) == (2, 2)
     export_ledgers(store, uris, tmp_path / "run.parquet")
     records = pq.read_table(tmp_path / "run.parquet").to_pylist()
     assert len(records) == 2 * 6 * TURNS

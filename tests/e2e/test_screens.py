@@ -17,9 +17,9 @@ from tests.e2e.conftest import Deployment, wait_for
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge, read_document
-from triforge.messages import GenerateSpec, PoolRequest
 from triforge.store.artifacts import ArtifactStore
 from triforge.testing.fake_control_server import FakeControlServer
+from triforge.types import GenerateSpec, PoolRequest
 
 pytestmark = pytest.mark.timeout(300)
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -27,14 +27,14 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 STEPS, GROUPS, ROLLOUTS = 2, 1, 4
 OPTIONS = {"observe": "screenshot", "actions": "computer_use", "browsers": 2}
 DOCUMENT = "".join(
-    f'[models.{role}]\npath = "{{model}}"\n\n' for role in ("acts", "judges", "rewrites")
+    f'[models.{role}]\npath = "{{model}}"\n\n' for role in ("policy", "reward", "rewriter")
 )
 RUN: dict[str, Any] = {
     "run": {"steps": STEPS, "groups_per_step": GROUPS, "eval_every": 0, "step_deadline_s": 200.0},
     "models": {
-        "acts": {"max_new_tokens": 4},
+        "policy": {"max_new_tokens": 4},
         # held to its two words and hot: a random judge votes both ways, so there is always something to learn
-        "judges": {"max_new_tokens": 2, "temperature": 5.0, "regex": r" ?\\boxed\{-?1\}"},
+        "reward": {"max_new_tokens": 2, "temperature": 5.0, "regex": r" ?\\boxed\{-?1\}"},
     },
     "env_adapter": {
         "rollouts": ROLLOUTS, "max_steps": 2, "episode_deadline_s": 120.0, "options": OPTIONS,

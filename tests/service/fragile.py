@@ -1,11 +1,14 @@
-"""What a conductor writes to, with a death or an error planned at any place of it."""
+"""What a orchestrator writes to, with a death or an error planned at any place of it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from services.trainer.runs.run_store import RunStore
-from triforge.messages import (
+from triforge.broker import Broker
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.database import Database
+from triforge.types import (
     GroupTask,
     JudgedGroup,
     RunState,
@@ -16,20 +19,17 @@ from triforge.messages import (
     TrainedRole,
     WeightsReady,
 )
-from triforge.queues import Wire
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.database import Database
 
 
 class Killed(BaseException):
-    """The conductor's process died here: nothing catches this, so nothing more of it reaches the stores."""
+    """The orchestrator's process died here: nothing catches this, so nothing more of it reaches the stores."""
 
 
 class Troubles:
     """What goes wrong where.
 
     Attributes:
-        visited: all places the conductor came by, in order.
+        visited: all places the orchestrator came by, in order.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Troubles:
         self._planned += [(place, error)] * times
 
     def kill_at(self, number: int) -> None:
-        """Kill the conductor at the `number`-th place from now on, counted from 1."""
+        """Kill the orchestrator at the `number`-th place from now on, counted from 1."""
         self._death = len(self.visited) + number
 
     def meet(self, place: str) -> None:
@@ -93,8 +93,8 @@ class FragileStore(RunStore):
         super().set_status(run_id, status, reason)
 
 
-class FragileWire(Wire):
-    """The conductor's own view of the server; it may die before each message."""
+class FragileBroker(Broker):
+    """The orchestrator's own view of the server; it may die before each message."""
 
     def __init__(self, redis_url: str, troubles: Troubles) -> None:
         super().__init__(redis_url)

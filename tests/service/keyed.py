@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.doors.guard import Entrance
 from triforge.access.gate import Gate, KeyBook, Limiter
 from triforge.access.keys import KeyStore
 from triforge.access.requests import RequestRecord
 from triforge.store.database import Database, open_database
+from triforge.web.guard import Entrance
 
 SECRET = "the-services-know-it-and-nobody-else"
 
@@ -72,9 +72,9 @@ class Locks:
         text = SECRET if scope == "service" else self.key(scope, tenant)
         return {"Authorization": f"Bearer {text}"}
 
-    def entrance(self, room: str = "env_adapter", limiter: Limiter | None = None) -> Entrance:
-        """The entrance of a room."""
+    def entrance(self, service: str = "env_adapter", limiter: Limiter | None = None) -> Entrance:
+        """The entrance of a service."""
         book = KeyBook(self.store, clock=self.clock)
         gate = Gate(book, service_secret=SECRET, limiter=limiter, clock=self.clock)
-        record = RequestRecord(self.database, room, clock=self.clock)
+        record = RequestRecord(self.database, service, clock=self.clock)
         return Entrance(gate=gate, record=record)

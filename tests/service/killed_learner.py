@@ -21,9 +21,9 @@ from typing import Any
 from services.trainer.learner.answers import Answers
 from services.trainer.models.tiny import TinyShape, build_tiny_model
 from tests.unit.trainer.conftest import WORDS, sampled_rows
-from triforge.messages import TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
+from triforge.types import TrainBatch, TrainRow
 
 _BASE = 2
 _STEPS = 3
@@ -56,7 +56,7 @@ class Course:
         }  # fmt: skip
         return [
             TrainBatch(
-                batch_id=f"{run}-{step}", run_id=run, role="acts", step=step, version=_BASE + step - 1, uri=uri,
+                batch_id=f"{run}-{step}", run_id=run, role="policy", step=step, version=_BASE + step - 1, uri=uri,
                 num_rows=_ROWS, num_tokens=1, settings=settings,
             )
             for step, uri in enumerate(self.uris, start=1)
@@ -64,7 +64,7 @@ class Course:
 
     def work(self, run: str, moment: int | None) -> None:
         """Take the steps as a learner's process does, and note the number of calls. Never returns if killed."""
-        answers = Answers(self.store, "acts")
+        answers = Answers(self.store, "policy")
         asked = self.batches(run)
         calls = 0
 
@@ -102,11 +102,11 @@ class Course:
     def digest(self, run: str) -> str:
         """Of all that the last version is made of, but for the run's name."""
         name = f"v{_BASE + _STEPS:06d}"
-        found = hashlib.sha256(self.store.read(f"weights/{run}/acts/{name}/model.safetensors"))
+        found = hashlib.sha256(self.store.read(f"weights/{run}/policy/{name}/model.safetensors"))
         critic = ("critic", "critic_optimizer") if self.critic else ()
         for file in ("optimizer", *critic):
-            found.update(self.store.read(f"checkpoints/{run}/acts/{name}/{file}.safetensors"))
-        state = json.loads(self.store.read(f"checkpoints/{run}/acts/{name}/state.json"))
+            found.update(self.store.read(f"checkpoints/{run}/policy/{name}/{file}.safetensors"))
+        state = json.loads(self.store.read(f"checkpoints/{run}/policy/{name}/state.json"))
         told = [state[key] for key in ("counters", "random", "step", *critic[:1])]
         found.update(json.dumps(told).encode())
         return found.hexdigest()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from services.trainer.learner.answers import Answers
 from services.trainer.learner.loop import LearnerLoop
-from triforge.messages import TrainBatch, TrainRow, WeightsReady
-from triforge.queues import Wire
+from triforge.broker import Broker
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
+from triforge.types import TrainBatch, TrainRow, WeightsReady
 
 BASE = 2
 
@@ -27,10 +27,10 @@ def a_batch(
         )
         for n in range(4)
     ]  # fmt: skip
-    uri = write_rows(store, f"runs/{run_id}/batches/{step:05d}-acts.parquet", rows)
+    uri = write_rows(store, f"runs/{run_id}/batches/{step:05d}-policy.parquet", rows)
     return TrainBatch.model_validate(
         {
-            "batch_id": f"{run_id}-{step:05d}-acts", "run_id": run_id, "role": "acts", "step": step,
+            "batch_id": f"{run_id}-{step:05d}-policy", "run_id": run_id, "role": "policy", "step": step,
             "version": BASE + step - 1, "uri": uri, "num_rows": 4, "num_tokens": 12,
             "settings": {"model_path": str(model), "base_version": BASE, "learner": {"learning_rate": 1e-3}, **settings},
         }
@@ -39,9 +39,9 @@ def a_batch(
 
 @contextlib.asynccontextmanager
 async def learning(
-    wire: Wire, store: ArtifactStore, load: Callable[[], Answers] | None = None
+    broker: Broker, store: ArtifactStore, load: Callable[[], Answers] | None = None
 ) -> AsyncIterator[LearnerLoop]:
-    loop = LearnerLoop(wire, store, "acts", load=load or (lambda: Answers(store, "acts")))
+    loop = LearnerLoop(broker, store, "policy", load=load or (lambda: Answers(store, "policy")))
     task = asyncio.create_task(loop.run())
     try:
         yield loop
@@ -50,12 +50,12 @@ async def learning(
         await asyncio.wait_for(task, 20)
 
 
-async def answers(wire: Wire, count: int, after: str = "0") -> list[WeightsReady]:
+async def answers(broker: Broker, count: int, after: str = "0") -> list[WeightsReady]:
     """The first `count` announcements after an entry."""
     async with asyncio.timeout(60):
         found: list[WeightsReady] = []
         while len(found) < count:
-            for entry, ready in await wire.read_weights(after, block_s=0.5):
+            for entry, ready in await broker.read_weights(after, block_s=0.5):
                 after = entry
                 found.append(ready)
         return found

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 
-class Wire(asyncio.Transport):
+class Broker(asyncio.Transport):
     """What the protocol writes, and whether it hangs up."""
 
     def __init__(self) -> None:

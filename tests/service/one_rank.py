@@ -17,8 +17,8 @@ from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.crew import Crew
 from services.trainer.weights.sharding import Ranks, Sharding
 from triforge.errors import TriforgeError
-from triforge.messages import TrainBatch
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import TrainBatch
 
 
 def lead(crew: Crew, store: ArtifactStore, orders: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a worker tells the queue of errands that have ended."""
+"""What a worker tells the queue of jobs that have ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redis
 from kombu import Consumer, Queue
 from kombu.asynchronous import Hub
 
-from triforge.queues import ROLLOUT_QUEUE, ROLLOUT_TASK, celery_app
+from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, celery_app
 
 Left = Callable[[], tuple[int, int]]
 
@@ -26,7 +26,7 @@ def loop(link: Any) -> Iterator[Hub]:
 
 @pytest.fixture
 def link(redis_url: str) -> Iterator[Any]:
-    """A connection to a queue with four errands."""
+    """A connection to a queue with four jobs."""
     app = celery_app(redis_url)
     for number in range(4):
         app.send_task(ROLLOUT_TASK, args=[str(number)])
@@ -37,7 +37,7 @@ def link(redis_url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def left(redis_url: str) -> Iterator[Left]:
-    """How many errands are not acknowledged: by the two places that keep them."""
+    """How many jobs are not acknowledged: by the two places that keep them."""
     with redis.Redis.from_url(redis_url) as client:
         yield lambda: (client.hlen("unacked"), client.zcard("unacked_index"))
 
@@ -52,7 +52,7 @@ def channel(link: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def messages(link: Any, channel: Any) -> list[Any]:
-    """The four errands, taken and not acknowledged."""
+    """The four jobs, taken and not acknowledged."""
     taken: list[Any] = []
     Consumer(channel, [Queue(ROLLOUT_QUEUE)], on_message=taken.append).consume()
     while len(taken) < 4:
@@ -60,7 +60,7 @@ def messages(link: Any, channel: Any) -> list[Any]:
     return taken
 
 
-def test_errands_that_end_in_one_turn_of_the_loop_are_acknowledged_together(
+def test_jobs_that_end_in_one_turn_of_the_loop_are_acknowledged_together(
     channel: Any, messages: list[Any], loop: Hub, left: Left
 ) -> None:
     channel.basic_qos(prefetch_count=4)
@@ -74,7 +74,7 @@ def test_errands_that_end_in_one_turn_of_the_loop_are_acknowledged_together(
     assert left() == (1, 1)
 
 
-def test_without_a_loop_an_errand_is_acknowledged_at_once(messages: list[Any], left: Left) -> None:
+def test_without_a_loop_an_job_is_acknowledged_at_once(messages: list[Any], left: Left) -> None:
     messages[0].ack()
     assert left() == (3, 3)
 
@@ -91,7 +91,7 @@ def test_what_has_ended_does_not_go_back_with_the_end_of_the_worker(
 
 
 @pytest.mark.usefixtures("loop")
-def test_errands_whose_connection_was_lost_are_acknowledged_without_the_loop(
+def test_jobs_whose_connection_was_lost_are_acknowledged_without_the_loop(
     link: Any, messages: list[Any], left: Left
 ) -> None:
     messages[0].ack()

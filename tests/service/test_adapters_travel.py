@@ -23,7 +23,8 @@ from services.trainer.models.tiny import TinyShape, build_tiny_model
 from tests.unit.local_engine.models import new_engine
 from tests.unit.trainer.conftest import WORDS, sampled_rows
 from triforge.errors import WeightsError
-from triforge.messages import (
+from triforge.store.artifacts import ArtifactStore
+from triforge.types import (
     ChatMessage,
     GenerateReply,
     GenerateRequest,
@@ -32,7 +33,6 @@ from triforge.messages import (
     WeightsReady,
     WeightsUpdate,
 )
-from triforge.store.artifacts import ArtifactStore
 
 SHAPE = LoraShape(rank=4, alpha=8)
 GO = GenerateRequest(
@@ -48,7 +48,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "acts")
+    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
 
 
 def step(shelf: Shelf, learner: Learner, base: Path, number: int) -> WeightsReady:
@@ -56,7 +56,7 @@ def step(shelf: Shelf, learner: Learner, base: Path, number: int) -> WeightsRead
     settings = {"learning_rate": 0.03, "lora_rank": SHAPE.rank, "lora_alpha": SHAPE.alpha}
     batch = TrainBatch.model_validate(
         {
-            "batch_id": f"run-{number}", "run_id": "run", "role": "acts", "step": number, "version": number - 1,
+            "batch_id": f"run-{number}", "run_id": "run", "role": "policy", "step": number, "version": number - 1,
             "uri": "rows", "num_rows": 8, "num_tokens": 0,
             "settings": {"model_path": str(base), "learner": settings},
         }
@@ -70,7 +70,7 @@ def update_of(ready: WeightsReady) -> WeightsUpdate:
 
 
 @pytest.fixture
-async def room(base: Path) -> AsyncIterator[tuple[Gateway, Engine]]:
+async def service(base: Path) -> AsyncIterator[tuple[Gateway, Engine]]:
     engine = new_engine(base)
     engine.start()
     app = create_engine_app(engine=engine, served_name="tiny", admin_api_key="admin")
@@ -78,7 +78,7 @@ async def room(base: Path) -> AsyncIterator[tuple[Gateway, Engine]]:
         "http://engine", admin_api_key="admin", transport=httpx.ASGITransport(app)
     )
     pool = Pool([client])
-    fence = Fence(pool, role="acts", model_path=str(base))
+    fence = Fence(pool, role="policy", model_path=str(base))
     try:
         await fence.look()
         yield Gateway(pool, fence), engine
@@ -98,9 +98,9 @@ def check(reply: GenerateReply, models: dict[int, AdaptedModel]) -> int:
 
 
 async def test_steps_of_a_learner_go_live_under_requests_and_every_token_is_of_its_version(
-    room: tuple[Gateway, Engine], shelf: Shelf, base: Path
+    service: tuple[Gateway, Engine], shelf: Shelf, base: Path
 ) -> None:
-    gateway, engine = room
+    gateway, engine = service
     learner = Learner.fresh(base, shape=SHAPE)
     models = {0: AdaptedModel.over(base, SHAPE)}
     replies: list[GenerateReply] = []
@@ -139,9 +139,9 @@ def _model(shelf: Shelf, base: Path, version: int) -> AdaptedModel:
 
 
 async def test_an_engine_whose_adapter_is_another_one_than_published_is_found_out(
-    room: tuple[Gateway, Engine], shelf: Shelf, base: Path
+    service: tuple[Gateway, Engine], shelf: Shelf, base: Path
 ) -> None:
-    gateway, _ = room
+    gateway, _ = service
     learner = Learner.fresh(base, shape=SHAPE)
     ready = await asyncio.to_thread(step, shelf, learner, base, 1)
     await gateway.fence.update(update_of(ready))
@@ -161,9 +161,9 @@ async def test_an_engine_whose_adapter_is_another_one_than_published_is_found_ou
 
 
 async def test_what_the_engine_refuses_leaves_the_old_version_serving(
-    room: tuple[Gateway, Engine], shelf: Shelf, base: Path
+    service: tuple[Gateway, Engine], shelf: Shelf, base: Path
 ) -> None:
-    gateway, _ = room
+    gateway, _ = service
     ready = await asyncio.to_thread(step, shelf, Learner.fresh(base, shape=SHAPE), base, 1)
     settings = Path(ready.uri) / "adapter_config.json"
     settings.write_text(settings.read_text().replace('"use_dora": false', '"use_dora": true'))

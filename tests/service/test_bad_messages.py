@@ -9,7 +9,7 @@ import pytest
 import redis
 from kombu import Queue
 
-from triforge.queues import ROLLOUT_QUEUE, ROLLOUT_TASK, celery_app
+from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, celery_app
 
 PROPERTIES = {
     "delivery_tag": "t",

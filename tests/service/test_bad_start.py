@@ -15,7 +15,7 @@ from services.reward.__main__ import main as reward
 from services.trainer.__main__ import main as trainer
 from triforge.store.database import open_database
 
-DOORS: dict[str, Callable[[], int]] = {
+APIS: dict[str, Callable[[], int]] = {
     "trainer": lambda: trainer(["api"]),
     "env_adapter": lambda: env_adapter(["api"]),
     "rollout-worker": lambda: env_adapter(["rollout-worker"]),
@@ -65,9 +65,9 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("api", APIS)
 def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
-    door: str,
+    api: str,
     bad: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -80,7 +80,7 @@ def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
         monkeypatch.delenv(name)
     monkeypatch.setenv("TRIFORGE_DATABASE_URL", url)
     monkeypatch.setenv("TRIFORGE_ARTIFACTS_URL", str(tmp_path / "artifacts"))
-    assert DOORS[door]() != 0
+    assert APIS[api]() != 0
     said = capsys.readouterr().err
     assert sentence in said
     assert "Traceback" not in said
@@ -90,7 +90,7 @@ def test_a_database_that_cannot_be_used_is_named_with_what_mends_it(
 
 NEED_ARTIFACTS: dict[str, Callable[[], int]] = {
     "trainer": lambda: trainer(["api"]),
-    "learner": lambda: trainer(["learner", "--role", "acts"]),
+    "learner": lambda: trainer(["learner", "--role", "policy"]),
     "rollout-worker": lambda: env_adapter(["rollout-worker"]),
     "policy": policy,
 }
@@ -121,7 +121,7 @@ def test_an_artifact_store_that_cannot_be_used_is_named_before_anything_else_is_
 
 
 NEED_SECRET: dict[str, Callable[[], int]] = {
-    **DOORS,
+    **APIS,
     "policy": policy,
     "reward": lambda: reward(["api"]),
     "judge-worker": lambda: reward(["judge-worker"]),
@@ -130,7 +130,7 @@ NEED_SECRET: dict[str, Callable[[], int]] = {
 
 @pytest.mark.parametrize("process", NEED_SECRET)
 @pytest.mark.parametrize(("secret", "given"), [("", "nothing"), ("short", "5 characters")])
-def test_a_process_that_other_rooms_would_not_let_in_does_not_start(
+def test_a_process_that_other_services_would_not_let_in_does_not_start(
     process: str,
     secret: str,
     given: str,

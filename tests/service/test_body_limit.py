@@ -1,4 +1,4 @@
-"""Every room refuses a body that is too large before it holds it, with a problem document."""
+"""Every service refuses a body that is too large before it holds it, with a problem document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from services.doors.furniture import install
+from triforge.web.furniture import install
 
 LIMIT = 1000
 
@@ -42,7 +42,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
         return sum([len(chunk) async for chunk in request.stream()])
 
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://room") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         yield client
 
 

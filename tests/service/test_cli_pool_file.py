@@ -1,4 +1,4 @@
-"""`triforge pool create` sends a file to the door, which names every bad row of it."""
+"""`triforge pool create` sends a file to the API, which names every bad row of it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.service.test_env_adapter_pools import game
 from triforge.cli import pool_file
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import InputError
-from triforge.messages import PoolState
 from triforge.store.database import open_database
+from triforge.types import PoolState
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis.asyncio as aioredis
 
-from triforge.queues import Wire
-from triforge.queues.convoy import packed
+from triforge.broker import Broker
+from triforge.broker.convoy import packed
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,13 @@ def test_what_is_neither_text_nor_whole_number_is_no_part_of_a_command(argument:
 
 
 async def test_a_command_that_cannot_be_written_fails_whoever_asked_and_nobody_else(
-    wire: Wire,
+    broker: Broker,
 ) -> None:
     good, bad = await asyncio.gather(
-        wire._ask("SET", "key", "value"), wire._ask("SET", "key", "\ud800"), return_exceptions=True
+        broker._ask("SET", "key", "value"),
+        broker._ask("SET", "key", "\ud800"),
+        return_exceptions=True,
     )
     assert good is True
     assert isinstance(bad, UnicodeEncodeError)
-    assert await wire._ask("GET", "key") == "value"
+    assert await broker._ask("GET", "key") == "value"

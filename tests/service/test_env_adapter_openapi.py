@@ -1,4 +1,4 @@
-"""Whatever is sent to the door, it answers with a status that its description names, and never with a 5xx."""
+"""Whatever is sent to the API, it answers with a status that its description names, and never with a 5xx."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from tests.service.env_service import api, game, rewrite
 
 from services.env_adapter.environments import registry
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
-from tests.service.env_room import door, game, rewrite
-from triforge.messages import GenerateSpec, PoolRequest
 from triforge.store.database import open_database
+from triforge.types import GenerateSpec, PoolRequest
 
 JUNK = st.one_of(
     st.text(max_size=8),
@@ -37,11 +37,11 @@ ROWS = st.lists(st.just({"params": game()}) | JSON, max_size=2)
 
 
 @pytest.fixture(scope="module")
-def room(
+def service(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[FastAPI, dict[str, list[str]]]]:
     """The app, and ids that exist, by the name of their parameter."""
-    database = open_database(f"sqlite:///{tmp_path_factory.mktemp('door')}/store.sqlite")
+    database = open_database(f"sqlite:///{tmp_path_factory.mktemp('api')}/store.sqlite")
     request = PoolRequest(
         name="kitchen", environment="household", generate=GenerateSpec(count=6, heldout=2)
     )
@@ -56,7 +56,7 @@ def room(
         "task_id": tasks,
         "proposal_id": [proposal.id for proposal in made],
     }
-    yield door(database), ids
+    yield api(database), ids
     database.close()
 
 
@@ -92,10 +92,10 @@ def as_text(value: Any) -> str:
 
 @given(data=st.data())
 @settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_request_breaks_the_door_or_surprises_its_description(
-    room: tuple[FastAPI, dict[str, list[str]]], data: st.DataObject
+def test_no_request_breaks_the_api_or_surprises_its_description(
+    service: tuple[FastAPI, dict[str, list[str]]], data: st.DataObject
 ) -> None:
-    app, ids = room
+    app, ids = service
     document = app.openapi()
     operations = [(p, m, op) for p, item in document["paths"].items() for m, op in item.items()]
     path, method, operation = data.draw(st.sampled_from(operations))

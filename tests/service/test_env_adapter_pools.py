@@ -1,4 +1,4 @@
-"""Pools, tasks and plans through the door, as a client sends them."""
+"""Pools, tasks and plans through the API, as a client sends them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from services.env_adapter.environments import registry
 from services.env_adapter.rows import new_row
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import ConflictError, InputError, NotFoundError
-from triforge.messages import GenerateSpec, PoolRequest, Proposal, TaskUpload
 from triforge.store.database import Database, open_database
+from triforge.types import GenerateSpec, PoolRequest, Proposal, TaskUpload
 
 GAME: dict[str, Any] = {
     "receptacles": {"shelf 1": "open", "cabinet 1": "closed"},
@@ -216,9 +216,9 @@ async def test_an_unknown_environment_is_answered_with_the_known_ones(
 
 async def test_options_that_allow_too_few_tasks_say_so(client: EnvAdapterClient) -> None:
     lines = b"\n".join(json.dumps({"params": game()}).encode() for _ in range(2))
-    with pytest.raises(InputError, match="no_such_knob"):
+    with pytest.raises(InputError, match="no_such_option"):
         await client.create_pool(
-            request(generate=GenerateSpec(count=1, options={"no_such_knob": 1}))
+            request(generate=GenerateSpec(count=1, options={"no_such_option": 1}))
         )
     # Equal rows of one split are the uploader's business.
     assert (await client.upload_pool("twice", "household", lines)).tasks["train"] == {"active": 2}
@@ -308,7 +308,7 @@ async def test_a_malformed_query_is_refused(http: httpx.AsyncClient, query: str)
     assert (reply.status_code, reply.json()["type"]) == (422, "urn:triforge:input")
 
 
-async def test_a_plan_through_the_door_is_the_same_twice(client: EnvAdapterClient) -> None:
+async def test_a_plan_through_the_api_is_the_same_twice(client: EnvAdapterClient) -> None:
     await client.create_pool(request(generate=generated(count=6, heldout=2)))
     first = await client.plan(
         "kitchen", run_id="r", step=0, kind="train", groups=3, seed=1, max_pending=0

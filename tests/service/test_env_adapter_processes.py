@@ -1,4 +1,4 @@
-"""The room as it is deployed: its API and its adapt worker as processes, a language model behind an OpenAI-style door."""
+"""The service as it is deployed: its API and its adapt worker as processes, a language model behind an OpenAI-style API."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from triforge.broker import Broker
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import UnavailableError
-from triforge.messages import GenerateSpec, PoolRequest, TaskOutcome
-from triforge.queues import Wire
+from triforge.types import GenerateSpec, PoolRequest, TaskOutcome
 
 
 def first_answer(schema: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def language_model() -> Iterator[str]:
 
 @contextmanager
 def process(command: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the room; it must end by itself and cleanly when told to."""
+    """A process of the service; it must end by itself and cleanly when told to."""
     started = subprocess.Popen(
         [sys.executable, "-m", "services.env_adapter", command],
         env={**os.environ, **environment},
@@ -92,7 +92,7 @@ def free_port() -> int:
 
 
 async def test_api_and_adapt_worker_turn_an_outcome_into_a_pending_rewrite(
-    wire: Wire, redis_url: str, tmp_path: Path
+    broker: Broker, redis_url: str, tmp_path: Path
 ) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with language_model() as model:
@@ -100,7 +100,7 @@ async def test_api_and_adapt_worker_turn_an_outcome_into_a_pending_rewrite(
             "TRIFORGE_REDIS_URL": redis_url,
             "TRIFORGE_DATABASE_URL": f"sqlite:///{tmp_path}/deep/store.sqlite",
             "TRIFORGE_ENV_ADAPTER_URL": url,
-            "TRIFORGE_REWRITES_URL": model,
+            "TRIFORGE_REWRITER_MODEL_URL": model,
         }
         # Both start at once on a database that does not exist yet.
         with (
@@ -120,7 +120,7 @@ async def test_api_and_adapt_worker_turn_an_outcome_into_a_pending_rewrite(
                         assert api.poll() is None
                         await asyncio.sleep(0.1)
                 first, _ = [task async for task in client.tasks(pool.id)]
-                await wire.send_adapt(
+                await broker.send_adapt(
                     TaskOutcome(
                         group_id="g",
                         run_id="r",

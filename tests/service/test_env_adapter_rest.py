@@ -16,14 +16,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
+from tests.service.env_service import api, game, rewrite, served
 
-from tests.service.env_room import door, game, rewrite, served
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import UnavailableError
-from triforge.messages import AuditPage, Lineage, PoolState, ProposalDetail, TaskDetail
 from triforge.store.database import Database, open_database
 from triforge.store.tables import Base
 from triforge.testing import FakeFamily
+from triforge.types import AuditPage, Lineage, PoolState, ProposalDetail, TaskDetail
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 LINES = {"content-type": "application/x-ndjson"}
@@ -38,7 +38,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def app(database: Database) -> FastAPI:
-    return door(database)
+    return api(database)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def told(reply: httpx.Response, status: int) -> dict[str, Any]:
 async def test_one_bad_row_among_ten_thousand_is_named_and_nothing_is_stored(
     database: Database,
 ) -> None:
-    app = door(database, family=lambda _: FakeFamily())
+    app = api(database, family=lambda _: FakeFamily())
     http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://env")
     rows = [b'{"params": {"target": 3}}'] * 10_000
     rows[6_543] = b'{"params": {"colour": "blue"}}'
@@ -100,7 +100,7 @@ async def test_a_large_upload_is_not_held_in_memory(database: Database) -> None:
         for index in range(500):
             yield lines(1, first=20 + index % 5) + padding + b"\n"
 
-    transport = httpx.ASGITransport(app=door(database))
+    transport = httpx.ASGITransport(app=api(database))
     async with httpx.AsyncClient(transport=transport, base_url="http://env", timeout=60) as http:
         tracemalloc.start()
         try:
@@ -113,7 +113,7 @@ async def test_a_large_upload_is_not_held_in_memory(database: Database) -> None:
 
 
 async def test_an_upload_has_a_larger_limit_than_other_bodies(database: Database) -> None:
-    app = door(database, max_body=1_000, max_upload=4_000)
+    app = api(database, max_body=1_000, max_upload=4_000)
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
         assert (await upload(http, lines(5))).status_code == 201
@@ -255,7 +255,7 @@ async def test_who_was_overtaken_is_told_so(http: httpx.AsyncClient, task: str) 
         assert reply.status_code == status
 
 
-async def test_the_conductor_waits_for_a_paused_pool(
+async def test_the_orchestrator_waits_for_a_paused_pool(
     app: FastAPI, http: httpx.AsyncClient, task: str
 ) -> None:
     await http.post("/v1/pools/p/pause")

@@ -1,4 +1,4 @@
-"""Groups come in although errands and announcements are lost, and nothing is sent again while somebody holds it."""
+"""Groups come in although jobs and announcements are lost, and nothing is sent again while somebody holds it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from services.trainer.orchestrator.gather import Collector
+from services.trainer.orchestrator.parts import StopRequested
 
-from services.trainer.conductor.gather import Gatherer
-from services.trainer.conductor.parts import StopRequested
 from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import group_task, judged
+from triforge.broker import ROLLOUT_QUEUE, Broker, end_task
 from triforge.errors import TrainerError
-from triforge.messages import GroupTask, JudgedGroup, JudgeTask, Sampling
-from triforge.queues import ROLLOUT_QUEUE, Wire, end_task
+from triforge.types import GroupTask, JudgedGroup, JudgeTask, Sampling
 
 LEASE_S, RESEND_S, DEADLINE_S = 10.0, 20.0, 1000.0
-VERSIONS = {"acts": 1, "judges": 1}
+VERSIONS = {"policy": 1, "reward": 1}
 
 
-class Sent(Wire):
-    """A wire that keeps rollout errands in a list instead of the queue; `react` is told of each."""
+class Sent(Broker):
+    """A wire that keeps rollout jobs in a list instead of the queue; `react` is told of each."""
 
     def __init__(self, redis_url: str) -> None:
         super().__init__(redis_url, lease_s=30.0)
@@ -46,13 +46,13 @@ class Clock:
 
 
 class Scene:
-    """A gatherer, its clock and what it sent."""
+    """A collector, its clock and what it sent."""
 
-    def __init__(self, wire: Sent) -> None:
-        self.wire, self.clock = wire, Clock()
+    def __init__(self, broker: Sent) -> None:
+        self.broker, self.clock = broker, Clock()
         self.stopping = False
-        self.gatherer = Gatherer(
-            wire, resend_s=RESEND_S, lease_s=LEASE_S, check=self._check, sweep_s=1.0, clock=self.clock
+        self.collector = Collector(
+            broker, resend_s=RESEND_S, lease_s=LEASE_S, check=self._check, sweep_s=1.0, clock=self.clock
         )  # fmt: skip
         self._rounds = 0
 
@@ -62,12 +62,12 @@ class Scene:
             raise StopRequested
 
     def gather(self, *tasks: GroupTask) -> asyncio.Task[list[JudgedGroup]]:
-        work = self.gatherer.gather(list(tasks), deadline_s=DEADLINE_S, versions=VERSIONS)
+        work = self.collector.gather(list(tasks), deadline_s=DEADLINE_S, versions=VERSIONS)
         self._work = asyncio.create_task(work)
         return self._work
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass, and wait until the gatherer has looked around since, or is done."""
+        """Let time pass, and wait until the collector has looked around since, or is done."""
         self.clock.now += seconds
         after = self._rounds + 2
         async with asyncio.timeout(20):
@@ -77,9 +77,9 @@ class Scene:
 
 @pytest.fixture
 async def scene(redis_url: str) -> AsyncIterator[Scene]:
-    wire = Sent(redis_url)
-    yield Scene(wire)
-    await wire.close()
+    broker = Sent(redis_url)
+    yield Scene(broker)
+    await broker.close()
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def waiting(scene: Scene) -> AsyncIterator[asyncio.Task[list[JudgedGroup]]
     """The gathering of one group, `g`, that was sent once and not heard of since."""
     work = scene.gather(group_task("g"))
     await scene.pass_time(0.0)
-    assert scene.wire.sent == ["g"]
+    assert scene.broker.sent == ["g"]
     yield work
     await end_task(work)  # type: ignore[arg-type]
 
@@ -96,13 +96,13 @@ def complete(name: str = "g", **changes: int) -> JudgedGroup:
     return judged(group_task(name), [1, -1], [[[1, 1]], [[1, -1]]], **changes)
 
 
-async def put(wire: Wire, group: JudgedGroup, *, votes: bool = True) -> None:
+async def put(broker: Broker, group: JudgedGroup, *, votes: bool = True) -> None:
     for trajectory in group.played.trajectories:
-        await wire.put_trajectory(trajectory)
-    await wire.put_group(group.played)
+        await broker.put_trajectory(trajectory)
+    await broker.put_group(group.played)
     for given in group.votes if votes else ():
         assert given is not None
-        await leave_votes(wire, given)
+        await leave_votes(broker, given)
 
 
 async def done(work: asyncio.Task[list[JudgedGroup]]) -> list[JudgedGroup]:
@@ -119,28 +119,28 @@ async def test_groups_come_back_in_the_order_of_the_tasks(scene: Scene) -> None:
     work = scene.gather(group_task("a"), group_task("b"), group_task("c"))
     await scene.pass_time(0.0)
     for name in ("c", "a", "b"):
-        await put(scene.wire, complete(name))
-        await scene.wire.announce_if_complete(name)
+        await put(scene.broker, complete(name))
+        await scene.broker.announce_if_complete(name)
     assert [group.played.group.group_id for group in await done(work)] == ["a", "b", "c"]
-    assert scene.wire.sent == ["a", "b", "c"]
+    assert scene.broker.sent == ["a", "b", "c"]
 
 
 async def test_a_group_that_is_complete_already_is_not_played_again(scene: Scene) -> None:
-    await put(scene.wire, complete("a"))
+    await put(scene.broker, complete("a"))
     work = scene.gather(group_task("a"))
     assert await done(work) == [complete("a")]
-    assert scene.wire.sent == []
+    assert scene.broker.sent == []
 
 
 async def test_groups_of_others_on_the_stream_are_passed_over(
     scene: Scene, waiting: Gathering
 ) -> None:
-    await put(scene.wire, complete("other"))
-    await scene.wire.announce_if_complete("other")
+    await put(scene.broker, complete("other"))
+    await scene.broker.announce_if_complete("other")
     await scene.pass_time(0.0)
     assert not waiting.done()
-    await put(scene.wire, complete())
-    await scene.wire.announce_if_complete("g")
+    await put(scene.broker, complete())
+    await scene.broker.announce_if_complete("g")
     assert await done(waiting) == [complete()]
 
 
@@ -148,93 +148,95 @@ async def test_groups_of_others_on_the_stream_are_passed_over(
 
 
 async def test_a_lost_announcement_is_found_by_the_sweep(scene: Scene, waiting: Gathering) -> None:
-    await put(scene.wire, complete())
-    await scene.wire._redis.set("tf:announced:g", "1")  # and whoever wanted to announce it died
+    await put(scene.broker, complete())
+    await scene.broker._redis.set("tf:announced:g", "1")  # and whoever wanted to announce it died
     await scene.pass_time(0.0)
     assert not waiting.done()
     await scene.pass_time(2.0)
     assert await done(waiting) == [complete()]
-    assert scene.wire.sent == ["g"]
+    assert scene.broker.sent == ["g"]
 
 
-async def test_an_errand_that_nobody_ever_started_is_sent_again_after_resend_s(
+async def test_an_job_that_nobody_ever_started_is_sent_again_after_resend_s(
     scene: Scene, waiting: Gathering
 ) -> None:
     await scene.pass_time(RESEND_S - 1)
-    assert scene.wire.sent == ["g"]
+    assert scene.broker.sent == ["g"]
     await scene.pass_time(2.0)
-    assert scene.wire.sent == ["g", "g"]
+    assert scene.broker.sent == ["g", "g"]
     await scene.pass_time(2.0)
-    assert scene.wire.sent == ["g", "g"], "the wait begins anew"
-    assert scene.gatherer.resent == 1
+    assert scene.broker.sent == ["g", "g"], "the wait begins anew"
+    assert scene.collector.resent == 1
 
 
-async def test_an_errand_that_waits_in_a_queue_is_not_sent_again(
+async def test_an_job_that_waits_in_a_queue_is_not_sent_again(
     scene: Scene, waiting: Gathering
 ) -> None:
-    await Wire.send_rollout(scene.wire, group_task("g"))
-    assert await scene.wire.depth(ROLLOUT_QUEUE) == 1
+    await Broker.send_rollout(scene.broker, group_task("g"))
+    assert await scene.broker.depth(ROLLOUT_QUEUE) == 1
     await scene.pass_time(10 * RESEND_S)
-    assert scene.wire.sent == ["g"]
+    assert scene.broker.sent == ["g"]
 
 
-async def test_an_errand_whose_worker_died_is_sent_again_when_its_lease_is_gone(
+async def test_an_job_whose_worker_died_is_sent_again_when_its_lease_is_gone(
     scene: Scene, waiting: Gathering
 ) -> None:
-    async with scene.wire.lease("g"):
+    async with scene.broker.lease("g"):
         pass  # started, neither held nor played
-    await Wire.send_rollout(scene.wire, group_task("another"))  # although the queue is not empty
+    await Broker.send_rollout(
+        scene.broker, group_task("another")
+    )  # although the queue is not empty
     await scene.pass_time(LEASE_S - 1)
-    assert scene.wire.sent == ["g"]
+    assert scene.broker.sent == ["g"]
     await scene.pass_time(2.0)
-    assert scene.wire.sent == ["g", "g"]
+    assert scene.broker.sent == ["g", "g"]
 
 
-async def test_an_errand_that_is_put_off_again_and_again_is_sent_again_ever_more_rarely(
+async def test_an_job_that_is_put_off_again_and_again_is_sent_again_ever_more_rarely(
     scene: Scene, waiting: Gathering
 ) -> None:
-    async with scene.wire.lease("g"):
+    async with scene.broker.lease("g"):
         pass  # its worker met a service that is away, and tries again later
     times = []
     for second in range(2, 80, 2):
         await scene.pass_time(2.0)
-        if len(scene.wire.sent) > len(times) + 1:
+        if len(scene.broker.sent) > len(times) + 1:
             times.append(second)
     assert times == [10, 30, 70]
-    async with scene.wire.lease("g"):
+    async with scene.broker.lease("g"):
         await scene.pass_time(8 * LEASE_S)
     await scene.pass_time(2.0)
-    assert len(scene.wire.sent) == 5, "somebody was at it, so the waits begin anew"
+    assert len(scene.broker.sent) == 5, "somebody was at it, so the waits begin anew"
 
 
-async def test_an_errand_is_never_sent_again_while_a_worker_holds_it(
+async def test_an_job_is_never_sent_again_while_a_worker_holds_it(
     scene: Scene, waiting: Gathering
 ) -> None:
-    async with scene.wire.lease("g"):
+    async with scene.broker.lease("g"):
         await scene.pass_time(10 * RESEND_S)
-        assert scene.wire.sent == ["g"]
+        assert scene.broker.sent == ["g"]
 
 
-async def test_an_errand_is_never_sent_again_while_a_judge_holds_one_of_its_trajectories(
+async def test_an_job_is_never_sent_again_while_a_judge_holds_one_of_its_trajectories(
     scene: Scene, waiting: Gathering
 ) -> None:
-    await put(scene.wire, complete(), votes=False)
-    async with scene.wire.lease("g-01"):
+    await put(scene.broker, complete(), votes=False)
+    async with scene.broker.lease("g-01"):
         await scene.pass_time(10 * RESEND_S)
-        assert scene.wire.sent == ["g"]
+        assert scene.broker.sent == ["g"]
     await scene.pass_time(2.0)
-    assert scene.wire.sent == ["g", "g"], "the judge died: the worker sends its errand again"
+    assert scene.broker.sent == ["g", "g"], "the judge died: the worker sends its job again"
 
 
 async def test_votes_that_wait_for_a_judge_are_waited_for(scene: Scene, waiting: Gathering) -> None:
-    await put(scene.wire, complete(), votes=False)
+    await put(scene.broker, complete(), votes=False)
     task = JudgeTask(
         trajectory_id="g-00", group_id="g", run_id="run", votes=2, seed=1, sampling=Sampling(),
         deadline_s=5.0,
     )  # fmt: skip
-    await scene.wire.send_judge(task)
+    await scene.broker.send_judge(task)
     await scene.pass_time(10 * RESEND_S)
-    assert scene.wire.sent == ["g"]
+    assert scene.broker.sent == ["g"]
 
 
 async def test_a_judgement_whose_worker_died_is_sent_again_although_others_wait_in_the_queue(
@@ -242,12 +244,12 @@ async def test_a_judgement_whose_worker_died_is_sent_again_although_others_wait_
 ) -> None:
     asked: list[str] = []
 
-    async def send_judge(errand: JudgeTask) -> None:
-        asked.append(errand.trajectory_id)
+    async def send_judge(job: JudgeTask) -> None:
+        asked.append(job.trajectory_id)
 
-    scene.wire.send_judge = send_judge  # type: ignore[method-assign]
-    async with scene.wire.lease("g"), scene.wire.lease("g-01"):
-        async with scene.wire.lease("g-00"):
+    scene.broker.send_judge = send_judge  # type: ignore[method-assign]
+    async with scene.broker.lease("g"), scene.broker.lease("g-01"):
+        async with scene.broker.lease("g-00"):
             await scene.pass_time(LEASE_S * 3)
             assert asked == []
         await scene.pass_time(
@@ -256,31 +258,31 @@ async def test_a_judgement_whose_worker_died_is_sent_again_although_others_wait_
         assert asked == ["g-00"]
         await scene.pass_time(LEASE_S / 2)
         assert asked == ["g-00"]
-        assert scene.gatherer.resent == 1
-    assert scene.wire.sent == ["g"]
+        assert scene.collector.resent == 1
+    assert scene.broker.sent == ["g"]
 
 
-async def test_a_restarted_conductor_does_not_send_what_a_worker_or_a_judge_still_holds(
+async def test_a_restarted_orchestrator_does_not_send_what_a_worker_or_a_judge_still_holds(
     scene: Scene,
 ) -> None:
-    await put(scene.wire, complete("b"), votes=False)
-    async with scene.wire.lease("a"), scene.wire.lease("b-00"):
+    await put(scene.broker, complete("b"), votes=False)
+    async with scene.broker.lease("a"), scene.broker.lease("b-00"):
         work = scene.gather(*(group_task(name) for name in "abc"))
         await scene.pass_time(0.0)
-        assert scene.wire.sent == ["c"]
+        assert scene.broker.sent == ["c"]
     await scene.pass_time(RESEND_S + 1)
-    assert sorted(scene.wire.sent) == ["a", "b", "c", "c"]
+    assert sorted(scene.broker.sent) == ["a", "b", "c", "c"]
     await end_task(work)  # type: ignore[arg-type]
 
 
 async def test_an_announced_group_whose_payload_is_gone_is_played_again(
     scene: Scene, waiting: Gathering
 ) -> None:
-    await put(scene.wire, complete())
-    await scene.wire._redis.set("tf:announced:g", "1")
-    await scene.wire.forget_group("g", ("g-00", "g-01"))
+    await put(scene.broker, complete())
+    await scene.broker._redis.set("tf:announced:g", "1")
+    await scene.broker.forget_group("g", ("g-00", "g-01"))
     await scene.pass_time(RESEND_S + 1)
-    assert scene.wire.sent == ["g", "g"]
+    assert scene.broker.sent == ["g", "g"]
 
 
 # ---- whose weights ----
@@ -290,15 +292,15 @@ async def test_an_announced_group_whose_payload_is_gone_is_played_again(
 async def test_a_group_of_foreign_weights_is_forgotten_and_played_again(
     scene: Scene, waiting: Gathering, whose: str
 ) -> None:
-    await put(scene.wire, complete(**{whose: 0}))
-    await scene.wire.announce_if_complete("g")
+    await put(scene.broker, complete(**{whose: 0}))
+    await scene.broker.announce_if_complete("g")
     await scene.pass_time(0.0)
-    assert scene.wire.sent == ["g", "g"]
-    assert await scene.wire.group("g") is None
-    await put(scene.wire, complete())
-    await scene.wire.announce_if_complete("g")
+    assert scene.broker.sent == ["g", "g"]
+    assert await scene.broker.group("g") is None
+    await put(scene.broker, complete())
+    await scene.broker.announce_if_complete("g")
     assert await done(waiting) == [complete()]
-    assert scene.gatherer.replayed == 1
+    assert scene.collector.replayed == 1
 
 
 async def test_a_group_that_stays_foreign_is_taken_as_it_is_in_the_end(scene: Scene) -> None:
@@ -306,13 +308,13 @@ async def test_a_group_that_stays_foreign_is_taken_as_it_is_in_the_end(scene: Sc
     tasks: set[asyncio.Task[None]] = set()
 
     async def play() -> None:
-        await put(scene.wire, foreign)
-        await scene.wire.announce_if_complete("g")
+        await put(scene.broker, foreign)
+        await scene.broker.announce_if_complete("g")
 
-    scene.wire.react = lambda _: tasks.add(asyncio.create_task(play()))
+    scene.broker.react = lambda _: tasks.add(asyncio.create_task(play()))
     assert await done(scene.gather(group_task("g"))) == [foreign]
-    assert scene.wire.sent == ["g"] * 3
-    assert scene.gatherer.replayed == 2
+    assert scene.broker.sent == ["g"] * 3
+    assert scene.collector.replayed == 2
 
 
 # ---- the end ----
@@ -321,8 +323,8 @@ async def test_a_group_that_stays_foreign_is_taken_as_it_is_in_the_end(scene: Sc
 async def test_the_deadline_names_what_is_missing(scene: Scene) -> None:
     work = scene.gather(*(group_task(f"g{n}") for n in range(7)))
     await scene.pass_time(0.0)
-    await put(scene.wire, complete("g0"))
-    await scene.wire.announce_if_complete("g0")
+    await put(scene.broker, complete("g0"))
+    await scene.broker.announce_if_complete("g0")
     await scene.pass_time(0.0)
     scene.clock.now += DEADLINE_S + 1
     with pytest.raises(
@@ -335,10 +337,10 @@ async def test_a_group_list_of_which_nothing_could_be_measured_fails_with_the_fi
     scene: Scene,
 ) -> None:
     broken = judged(group_task("g"), [None, None], [[[]], [[]]])
-    await put(scene.wire, broken.model_copy(update={"votes": ()}))
+    await put(scene.broker, broken.model_copy(update={"votes": ()}))
     with pytest.raises(TrainerError, match=r"none of 2 episodes could be measured.*it broke"):
         await done(scene.gather(group_task("g")))
-    assert await scene.wire.group("g") is None, "it is played afresh when the run is resumed"
+    assert await scene.broker.group("g") is None, "it is played afresh when the run is resumed"
 
 
 async def test_a_stop_is_heard_while_nothing_comes_in(scene: Scene, waiting: Gathering) -> None:

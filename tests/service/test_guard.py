@@ -10,18 +10,18 @@ import pytest
 import redis
 from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
+from tests.service.env_service import api
 
-from services.doors.furniture import install
-from services.doors.guard import Entrance, guard
-from tests.service.env_room import door
 from tests.service.keyed import Clock, Locks, fresh
 from triforge.access.callers import Rule
 from triforge.access.gate import Gate
 from triforge.access.requests import RequestRecord
 from triforge.access.tenants import TenantStore
+from triforge.broker.buckets import Buckets
 from triforge.errors import RateError, UnavailableError
-from triforge.queues.buckets import Buckets
 from triforge.store.database import Database
+from triforge.web.furniture import install
+from triforge.web.guard import Entrance, guard
 
 
 @pytest.fixture
@@ -81,14 +81,14 @@ async def test_ids_and_traces_are_taken_from_services_and_where_nobody_is_asked_
         await entrance.gate.settle()
 
 
-async def test_a_request_that_breaks_the_room_is_on_record(locks: Locks) -> None:
+async def test_a_request_that_breaks_the_service_is_on_record(locks: Locks) -> None:
     app = app_with({"POST /breaks": Rule(wants="submit", changes=True)}, locks.entrance("r"))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://r") as http:
         assert (await http.post("/breaks", headers=locks.headers("submit"))).status_code == 500
-    app = door(locks.database, entrance=locks.entrance())
+    app = api(locks.database, entrance=locks.entrance())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://env") as http:  # fmt: skip
-        found = await http.get("/v1/audit?room=r", headers=locks.headers("admin"))
+        found = await http.get("/v1/audit?service=r", headers=locks.headers("admin"))
     assert [e["status"] for e in found.json()["entries"]] == [500]
 
 
@@ -162,11 +162,11 @@ async def test_a_counter_that_is_away_says_so_at_once() -> None:
         await buckets.close()
 
 
-async def test_a_rate_is_kept_over_the_door(locks: Locks, redis_url: str) -> None:
+async def test_a_rate_is_kept_over_the_api(locks: Locks, redis_url: str) -> None:
     TenantStore(locks.database).set("blue", requests_per_minute=2)
     buckets = Buckets(redis_url, clock=locks.clock)
     entrance = locks.entrance(limiter=buckets)
-    app = door(locks.database, entrance=entrance)
+    app = api(locks.database, entrance=entrance)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://env"
     ) as http:

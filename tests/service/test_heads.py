@@ -9,8 +9,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from services.doors.server import LimitedProtocol, careful
-from tests.service.on_the_wire import Wire
+from tests.service.on_the_wire import Broker
+from triforge.web.server import LimitedProtocol, careful
 
 
 class Small(LimitedProtocol):
@@ -30,20 +30,20 @@ async def length(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def say(*parts: bytes, answers: int = 0) -> Wire:
+async def say(*parts: bytes, answers: int = 0) -> Broker:
     """Send parts as they are cut; waits for so many answers or for the end."""
     config = uvicorn.Config(length, log_level="critical", **careful())
-    wire, protocol = Wire(), Small(config, ServerState(), {})
-    protocol.connection_made(wire)
+    broker, protocol = Broker(), Small(config, ServerState(), {})
+    protocol.connection_made(broker)
     for part in parts:
         protocol.data_received(part)
     async with asyncio.timeout(20):
-        while wire.written.count(b"HTTP/1.1 ") < answers and not wire.hung_up:  # noqa: ASYNC110
+        while broker.written.count(b"HTTP/1.1 ") < answers and not broker.hung_up:  # noqa: ASYNC110
             await asyncio.sleep(0)
-    hung_up = wire.hung_up
+    hung_up = broker.hung_up
     protocol.connection_lost(None)  # which closes the transport itself
-    wire.hung_up = hung_up
-    return wire
+    broker.hung_up = hung_up
+    return broker
 
 
 def head(size: int, line: bytes = b"GET /") -> bytes:
@@ -60,25 +60,25 @@ CHUNKS = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n\r\n\r\n\r\
 async def test_headers_are_counted_to_the_byte_wherever_they_are_cut(size: int) -> None:
     whole = POST + CHUNKS + head(size) + POST
     for cut in range(len(whole)):
-        wire = await say(whole[:cut], whole[cut:], answers=4)
+        broker = await say(whole[:cut], whole[cut:], answers=4)
         said = (
-            wire.written.count(b"HTTP/1.1 200"),
-            b"<100>" in wire.written,
-            b"<6>" in wire.written,
+            broker.written.count(b"HTTP/1.1 200"),
+            b"<100>" in broker.written,
+            b"<6>" in broker.written,
         )
         if size == 80:
-            assert (said, wire.hung_up) == ((4, True, True), False), cut
+            assert (said, broker.hung_up) == ((4, True, True), False), cut
         else:
-            assert wire.hung_up, cut
-            assert wire.written.count(b"HTTP/1.1 200") < 3, cut
+            assert broker.hung_up, cut
+            assert broker.written.count(b"HTTP/1.1 200") < 3, cut
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
 async def test_what_is_too_long_is_refused_whether_it_ends_or_not(end: bytes) -> None:
     for given in (b"GET /" + b"a" * 100, b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20, b"\r\n" * 50):
-        wire = await say(given + end, answers=1)
-        assert wire.written.startswith(b"HTTP/1.1 431")
-        assert wire.hung_up
+        broker = await say(given + end, answers=1)
+        assert broker.written.startswith(b"HTTP/1.1 431")
+        assert broker.hung_up
 
 
 async def test_headers_behind_a_body_in_chunks_are_counted_too() -> None:
@@ -89,8 +89,8 @@ async def test_headers_behind_a_body_in_chunks_are_counted_too() -> None:
         + b"1\r\nx\r\n" * 500
         + b"0\r\n\r\n"
     )
-    wire = await say(small, answers=1)
-    assert wire.written.endswith(b"<500>")
+    broker = await say(small, answers=1)
+    assert broker.written.endswith(b"<500>")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What strangers may send to a room's server: endless headers, no HTTP at all, names and addresses that are not theirs."""
+"""What strangers may send to a service's server: endless headers, no HTTP at all, names and addresses that are not theirs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 
-from services.doors.furniture import install
-from services.doors.server import MAX_HEAD, careful
+from triforge.web.furniture import install
+from triforge.web.server import MAX_HEAD, careful
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_a_body_that_comes_with_its_headers_counts_for_the_body_only(port:
         b"GET /who HTTP/1.1\r\nHost: x\r\nA\x00B: c\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused_and_the_room_lives(port: int, given: bytes) -> None:
+async def test_what_is_no_request_is_refused_and_the_service_lives(port: int, given: bytes) -> None:
     assert (await send(port, given)).startswith(b"HTTP/1.1 400")
     assert await alive(port)
 

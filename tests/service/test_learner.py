@@ -8,35 +8,35 @@ from typing import Any
 import redis.asyncio as aioredis
 
 from tests.service.learners import BASE, a_batch, answers, learning
-from triforge.queues import Wire
+from triforge.broker import Broker
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import verify_manifest
-from triforge.watching import tracing
+from triforge.telemetry import tracing
 
 
 async def test_batches_become_versions_one_after_another(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
-    async with learning(wire, store):
+    async with learning(broker, store):
         for step in (1, 2):
-            await wire.announce_batch(a_batch(store, model, step))
-        first, second = await answers(wire, 2)
+            await broker.announce_batch(a_batch(store, model, step))
+        first, second = await answers(broker, 2)
     assert (first.version, first.step, second.version, second.step) == (3, 1, 4, 2)
     assert first.error is None
-    assert first.uri == store.uri("weights/run/acts/v000003")
+    assert first.uri == store.uri("weights/run/policy/v000003")
     assert verify_manifest(Path(first.uri)) == first.digest
     assert second.report is not None
     assert second.report.metrics["updates"] == 4
 
 
 async def test_what_a_learner_does_lies_in_the_trace_that_its_batch_was_sent_in(
-    wire: Wire, store: ArtifactStore, model: Path, learner_spans: Any
+    broker: Broker, store: ArtifactStore, model: Path, learner_spans: Any
 ):
-    async with learning(wire, store):
+    async with learning(broker, store):
         with tracing.span("train"):
-            await wire.announce_batch(a_batch(store, model, 1))
-        await wire.announce_batch(a_batch(store, model, 2))
-        await answers(wire, 2)
+            await broker.announce_batch(a_batch(store, model, 1))
+        await broker.announce_batch(a_batch(store, model, 2))
+        await answers(broker, 2)
     found = learner_spans.get_finished_spans()
     sent = next(span for span in found if span.name == "train" and span.parent is None)
     first, second = (span for span in found if span.name == "learner step")
@@ -50,62 +50,62 @@ async def test_what_a_learner_does_lies_in_the_trace_that_its_batch_was_sent_in(
 
 
 async def test_a_batch_that_is_delivered_again_is_announced_and_not_trained_again(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
     batch = a_batch(store, model)
-    async with learning(wire, store):
-        await wire.announce_batch(batch)
-        await wire.announce_batch(batch)
-        first, again = await answers(wire, 2)
+    async with learning(broker, store):
+        await broker.announce_batch(batch)
+        await broker.announce_batch(batch)
+        first, again = await answers(broker, 2)
     assert first == again
     # another process, which has never seen the batch
-    async with learning(wire, store):
-        await wire.announce_batch(batch)
-        assert (await answers(wire, 3))[2] == first
+    async with learning(broker, store):
+        await broker.announce_batch(batch)
+        assert (await answers(broker, 3))[2] == first
 
 
 async def test_a_batch_that_the_run_has_left_behind_is_passed_over(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
-    async with learning(wire, store):
+    async with learning(broker, store):
         for step in (1, 2, 3, 1, 4):  # version 3 is pruned when 5 is published
-            await wire.announce_batch(a_batch(store, model, step, keep=2))
-        found = await answers(wire, 4)
+            await broker.announce_batch(a_batch(store, model, step, keep=2))
+        found = await answers(broker, 4)
     assert [ready.version for ready in found] == [3, 4, 5, 6]
 
 
 async def test_a_second_process_goes_on_as_the_first_one_would_have(
-    wire: Wire, store: ArtifactStore, model: Path, tmp_path: Path
+    broker: Broker, store: ArtifactStore, model: Path, tmp_path: Path
 ):
     other = ArtifactStore(str(tmp_path / "other"))
-    async with learning(wire, store):
+    async with learning(broker, store):
         for step in (1, 2):
-            await wire.announce_batch(a_batch(store, model, step))
-        straight = (await answers(wire, 2))[1]
-    after = await wire.last_id("tf:weights")
-    start = await wire.last_id("tf:batches:acts")
-    other.write("checkpoints/cursor-acts.json", f'{{"after": "{start}"}}'.encode())
-    async with learning(wire, other):
-        await wire.announce_batch(a_batch(other, model, 1))
-        resumed = (await answers(wire, 1, after))[0]
-    after = await wire.last_id("tf:weights")
-    async with learning(wire, other):
-        await wire.announce_batch(a_batch(other, model, 2))
-        resumed = (await answers(wire, 1, after))[0]
+            await broker.announce_batch(a_batch(store, model, step))
+        straight = (await answers(broker, 2))[1]
+    after = await broker.last_id("tf:weights")
+    start = await broker.last_id("tf:batches:policy")
+    other.write("checkpoints/cursor-policy.json", f'{{"after": "{start}"}}'.encode())
+    async with learning(broker, other):
+        await broker.announce_batch(a_batch(other, model, 1))
+        resumed = (await answers(broker, 1, after))[0]
+    after = await broker.last_id("tf:weights")
+    async with learning(broker, other):
+        await broker.announce_batch(a_batch(other, model, 2))
+        resumed = (await answers(broker, 1, after))[0]
     assert resumed.version == straight.version
     files = [Path(r.uri) / "model.safetensors" for r in (straight, resumed)]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
 async def test_a_failure_is_announced_with_its_reason_and_the_learner_serves_the_next_run(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
-    async with learning(wire, store):
-        await wire.announce_batch(a_batch(store, model, model_path=str(model / "nowhere")))
-        await wire.announce_batch(a_batch(store, model, learner={"max_tokens": 2}))
-        await wire.announce_batch(a_batch(store, model, surprise=1))
-        await wire.announce_batch(a_batch(store, model, run_id="next"))
-        found = await answers(wire, 4)
+    async with learning(broker, store):
+        await broker.announce_batch(a_batch(store, model, model_path=str(model / "nowhere")))
+        await broker.announce_batch(a_batch(store, model, learner={"max_tokens": 2}))
+        await broker.announce_batch(a_batch(store, model, surprise=1))
+        await broker.announce_batch(a_batch(store, model, run_id="next"))
+        found = await answers(broker, 4)
     kinds = [ready.error.kind if ready.error else "" for ready in found]
     assert kinds == ["weights", "trainer", "config", ""]
     assert found[0].error is not None
@@ -114,17 +114,17 @@ async def test_a_failure_is_announced_with_its_reason_and_the_learner_serves_the
 
 
 async def test_a_failed_batch_is_tried_again_when_it_is_sent_again(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
     batch = a_batch(store, model)
     rows = store.read(batch.uri)
     store.write(batch.uri, rows[:100])
-    async with learning(wire, store):
-        await wire.announce_batch(batch)
-        failed = (await answers(wire, 1))[0]
+    async with learning(broker, store):
+        await broker.announce_batch(batch)
+        failed = (await answers(broker, 1))[0]
         store.write(batch.uri, rows)
-        await wire.announce_batch(batch)
-        done = (await answers(wire, 2))[1]
+        await broker.announce_batch(batch)
+        done = (await answers(broker, 2))[1]
     assert failed.error is not None
     assert failed.error.kind == "storage"
     assert done.error is None
@@ -132,44 +132,44 @@ async def test_a_failed_batch_is_tried_again_when_it_is_sent_again(
 
 
 async def test_a_damaged_published_version_is_reported_and_not_announced_as_good(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
     batch = a_batch(store, model)
-    async with learning(wire, store):
-        await wire.announce_batch(batch)
-        ready = (await answers(wire, 1))[0]
+    async with learning(broker, store):
+        await broker.announce_batch(batch)
+        ready = (await answers(broker, 1))[0]
         (Path(ready.uri) / "model.safetensors").write_bytes(b"x")
-        await wire.announce_batch(batch)
-        again = (await answers(wire, 2))[1]
+        await broker.announce_batch(batch)
+        again = (await answers(broker, 2))[1]
     assert again.error is not None
     assert "model.safetensors has 1 bytes" in again.error.detail
 
 
 async def test_an_unreadable_batch_costs_no_other_one(
-    wire: Wire, redis_url: str, store: ArtifactStore, model: Path
+    broker: Broker, redis_url: str, store: ArtifactStore, model: Path
 ):
     async with aioredis.from_url(redis_url) as client:
-        await client.xadd("tf:batches:acts", {"json": '{"batch_id": 7}'})
-        await wire.announce_batch(a_batch(store, model))
-        await client.xadd("tf:batches:acts", {"other": "x"})
-    async with learning(wire, store):
-        assert (await answers(wire, 1))[0].version == 3
+        await client.xadd("tf:batches:policy", {"json": '{"batch_id": 7}'})
+        await broker.announce_batch(a_batch(store, model))
+        await client.xadd("tf:batches:policy", {"other": "x"})
+    async with learning(broker, store):
+        assert (await answers(broker, 1))[0].version == 3
 
 
 async def test_a_run_that_asks_for_an_adapter_gets_versions_that_are_adapters_also_after_a_restart(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
-    knobs = {"learning_rate": 1e-2, "lora_rank": 2, "lora_targets": ["q_proj"]}
+    options = {"learning_rate": 1e-2, "lora_rank": 2, "lora_targets": ["q_proj"]}
     found = []
     for step in (1, 2):
-        async with learning(wire, store):  # a process of its own for each step
-            await wire.announce_batch(a_batch(store, model, step, learner=knobs))
-            found = await answers(wire, step)
+        async with learning(broker, store):  # a process of its own for each step
+            await broker.announce_batch(a_batch(store, model, step, learner=options))
+            found = await answers(broker, step)
     assert [(ready.version, ready.error) for ready in found] == [(3, None), (4, None)]
     files = [Path(ready.uri) / "adapter_model.safetensors" for ready in found]
     assert files[0].read_bytes() != files[1].read_bytes()
-    async with learning(wire, store):
-        await wire.announce_batch(a_batch(store, model, 3))
-        error = (await answers(wire, 3))[2].error
+    async with learning(broker, store):
+        await broker.announce_batch(a_batch(store, model, 3))
+        error = (await answers(broker, 3))[2].error
     assert error is not None
     assert "given lora_rank 0, but" in error.detail

@@ -21,27 +21,27 @@ from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.loop import GivenUp, LearnerLoop
 from tests.service.learners import BASE, a_batch, answers, learning
+from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import StorageError, UnavailableError
-from triforge.messages import StepReport, WeightsReady
-from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest
 from triforge.supervisor.layout import free_port
+from triforge.types import StepReport, WeightsReady
 
 
 async def test_a_process_that_waits_for_the_lease_of_a_dead_one_trains_after_it(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
-    async with learning(wire, store):
-        async with wire.lease("learner:run:acts") as mine:
+    async with learning(broker, store):
+        async with broker.lease("learner:run:policy") as mine:
             assert mine
-            await wire.announce_batch(a_batch(store, model))
-            assert await wire.read_weights("0", block_s=1.0) == []
-        assert (await answers(wire, 1))[0].version == 3
+            await broker.announce_batch(a_batch(store, model))
+            assert await broker.read_weights("0", block_s=1.0) == []
+        assert (await answers(broker, 1))[0].version == 3
 
 
-class Noted(Wire):
+class Noted(Broker):
     """Says when a lease was got."""
 
     def __init__(self, redis_url: str) -> None:
@@ -49,8 +49,8 @@ class Noted(Wire):
         self.held = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def lease(self, errand_id: str) -> AsyncIterator[bool]:
-        async with super().lease(errand_id) as mine:
+    async def lease(self, job_id: str) -> AsyncIterator[bool]:
+        async with super().lease(job_id) as mine:
             if mine:
                 self.held.set()
             yield mine
@@ -59,30 +59,30 @@ class Noted(Wire):
 async def test_a_batch_has_a_holder_while_what_trains_it_is_still_being_loaded(
     redis_url: str, store: ArtifactStore, model: Path
 ):
-    loaded, wire = threading.Event(), Noted(redis_url)
+    loaded, broker = threading.Event(), Noted(redis_url)
 
     def load() -> Answers:
         loaded.wait(20)
-        return Answers(store, "acts")
+        return Answers(store, "policy")
 
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(wire.close)
-        await stack.enter_async_context(learning(wire, store, load))
+        stack.push_async_callback(broker.close)
+        await stack.enter_async_context(learning(broker, store, load))
         stack.callback(loaded.set)
-        await wire.announce_batch(a_batch(store, model))
-        await asyncio.wait_for(wire.held.wait(), 20)
-        assert await wire.read_weights("0", block_s=0.1) == []
+        await broker.announce_batch(a_batch(store, model))
+        await asyncio.wait_for(broker.held.wait(), 20)
+        assert await broker.read_weights("0", block_s=0.1) == []
         loaded.set()
-        assert (await answers(wire, 1))[0].version == 3
+        assert (await answers(broker, 1))[0].version == 3
 
 
 async def test_a_learner_that_cannot_load_what_it_trains_with_ends_without_a_batch(
-    wire: Wire, store: ArtifactStore
+    broker: Broker, store: ArtifactStore
 ):
     def load() -> Answers:
         raise ImportError("no torch here")
 
-    loop = LearnerLoop(wire, store, "acts", load=load)
+    loop = LearnerLoop(broker, store, "policy", load=load)
     with pytest.raises(ImportError, match="no torch here"):
         await asyncio.wait_for(loop.run(), 20)
 
@@ -95,33 +95,33 @@ async def test_the_learner_survives_a_restart_of_redis(
     port = free_port()
     server = ValkeyServer(port=port, data_dir=data, persist=True)
     server.start()
-    wire = Wire(f"redis://127.0.0.1:{port}/0", lease_s=0.6)
+    broker = Broker(f"redis://127.0.0.1:{port}/0", lease_s=0.6)
     try:
-        async with learning(wire, store):
-            await wire.announce_batch(a_batch(store, model, 1))
-            await answers(wire, 1)
-            after = await wire.last_id("tf:weights")
+        async with learning(broker, store):
+            await broker.announce_batch(a_batch(store, model, 1))
+            await answers(broker, 1)
+            after = await broker.last_id("tf:weights")
             await asyncio.to_thread(server.stop)
             server = ValkeyServer(port=port, data_dir=data, persist=True)
             await asyncio.to_thread(server.start)
-            await wire.announce_batch(a_batch(store, model, 2))
-            assert (await answers(wire, 1, after))[0].version == 4
+            await broker.announce_batch(a_batch(store, model, 2))
+            assert (await answers(broker, 1, after))[0].version == 4
     finally:
-        await wire.close()
+        await broker.close()
         server.stop()
 
 
 async def test_a_batch_that_has_ended_three_processes_fails_the_run_and_the_learner_goes_on(
-    wire: Wire, store: ArtifactStore, model: Path
+    broker: Broker, store: ArtifactStore, model: Path
 ):
     batch = a_batch(store, model)
     for _ in range(3):  # processes that noted the attempt and were killed
-        Attempts(store, "acts").begin(batch)
-    async with learning(wire, store):
-        await wire.announce_batch(batch)
-        await wire.announce_batch(a_batch(store, model, run_id="next"))
-        await wire.announce_batch(batch)  # the run was resumed, after its settings were mended
-        killed, next_run, again = await answers(wire, 3)
+        Attempts(store, "policy").begin(batch)
+    async with learning(broker, store):
+        await broker.announce_batch(batch)
+        await broker.announce_batch(a_batch(store, model, run_id="next"))
+        await broker.announce_batch(batch)  # the run was resumed, after its settings were mended
+        killed, next_run, again = await answers(broker, 3)
     assert killed.error is not None
     assert killed.error.detail.startswith("the learner ended 3 times while training this batch")
     assert "trainer.policy.token_budget" in killed.error.detail
@@ -136,13 +136,13 @@ def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
 
     class Watched(Answers):
         def _train(self, *given: Any) -> tuple[Learner, StepReport]:
-            seen.append(Attempts(store, "acts").count(batch))
+            seen.append(Attempts(store, "policy").count(batch))
             return super()._train(*given)
 
-    Attempts(store, "acts").begin(batch)
-    Watched(store, "acts").answer(batch)
+    Attempts(store, "policy").begin(batch)
+    Watched(store, "policy").answer(batch)
     assert seen == [2]
-    assert Attempts(store, "acts").count(batch) == 0
+    assert Attempts(store, "policy").count(batch) == 0
 
 
 def everything(store: ArtifactStore) -> dict[str, bytes]:
@@ -163,12 +163,12 @@ def test_a_learner_that_comes_back_when_another_one_took_its_step_spoils_nothing
         def _train(self, *given: Any) -> tuple[Learner, StepReport]:
             learner, report = super()._train(*given)
             learner.counters.updates += 100  # as if its numbers were others
-            other = Answers(store, "acts")
+            other = Answers(store, "policy")
             found.extend(other.answer(batch) for batch in batches)
             self.before = everything(store)
             return learner, report
 
-    frozen = Frozen(store, "acts")
+    frozen = Frozen(store, "policy")
     said = frozen.answer(batches[0])
     assert said == (None if later else found[0])
     assert everything(store) == frozen.before
@@ -186,11 +186,11 @@ def test_a_learner_waits_for_another_one_that_publishes_and_goes_when_it_is_told
             trained.append(True)
             return done
 
-    with Shelf(store, "run", "acts").alone(), pytest.raises(GivenUp):
-        Watched(store, "acts").answer(batch, lambda: bool(trained))
+    with Shelf(store, "run", "policy").alone(), pytest.raises(GivenUp):
+        Watched(store, "policy").answer(batch, lambda: bool(trained))
     assert trained == [True]
-    assert Shelf(store, "run", "acts").newest() is None
-    ready = Answers(store, "acts").answer(batch)
+    assert Shelf(store, "run", "policy").newest() is None
+    ready = Answers(store, "policy").answer(batch)
     assert ready is not None
     assert ready.error is None
 
@@ -200,13 +200,13 @@ def test_a_learner_that_stood_still_while_it_published_is_passed_by_and_spoils_n
     store: ArtifactStore, model: Path, stood_still: str
 ):
     batch = a_batch(store, model)
-    shelf = Shelf(store, "run", "acts")
-    learner, report = Answers(store, "acts")._train(shelf, batch, lambda: False)
+    shelf = Shelf(store, "run", "policy")
+    learner, report = Answers(store, "policy")._train(shelf, batch, lambda: False)
     learner.counters.updates += 100  # as if its numbers were others
     found: list[tuple[WeightsReady | None, dict[str, bytes]]] = []
 
     def come_back() -> None:
-        found.append((Answers(store, "acts", grace_s=0.0).answer(batch), everything(store)))
+        found.append((Answers(store, "policy", grace_s=0.0).answer(batch), everything(store)))
         if stood_still == "while it wrote":
             raise StorageError("what it wrote was swept away")
         shelf.publish(learner, batch, report, keep=2)
@@ -217,27 +217,27 @@ def test_a_learner_that_stood_still_while_it_published_is_passed_by_and_spoils_n
     assert ready is not None
     assert ready.error is None
     assert everything(store) == published
-    assert Answers(store, "acts").answer(batch) == ready
+    assert Answers(store, "policy").answer(batch) == ready
 
 
 async def test_sigterm_ends_the_process_cleanly(
-    wire: Wire, redis_url: str, store: ArtifactStore, model: Path
+    broker: Broker, redis_url: str, store: ArtifactStore, model: Path
 ):
     settings = Settings(redis_url=redis_url, artifacts_url=store.root, lease_s=0.6)
     environment = {**os.environ, **settings.environment(), "OMP_NUM_THREADS": "1"}
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.trainer", "learner", "--role", "acts", env=environment,
+        sys.executable, "-m", "services.trainer", "learner", "--role", "policy", env=environment,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        await wire.announce_batch(a_batch(store, model))
-        assert (await answers(wire, 1))[0].version == BASE + 1
+        await broker.announce_batch(a_batch(store, model))
+        assert (await answers(broker, 1))[0].version == BASE + 1
         child.send_signal(signal.SIGTERM)
         _, said = await asyncio.wait_for(child.communicate(), 20)
     finally:
         if child.returncode is None:
             child.kill()
     assert child.returncode == 0, said.decode()
-    assert read_manifest(Path(store.uri("weights/run/acts/v000003")))["step"] == 1
-    cursor = store.read("checkpoints/cursor-acts.json").decode()
-    assert await wire.last_id("tf:batches:acts") in cursor
+    assert read_manifest(Path(store.uri("weights/run/policy/v000003")))["step"] == 1
+    cursor = store.read("checkpoints/cursor-policy.json").decode()
+    assert await broker.last_id("tf:batches:policy") in cursor

@@ -1,4 +1,4 @@
-"""A worker of Celery's whose errands all run in one event loop."""
+"""A worker of Celery's whose jobs all run in one event loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import redis
 from celery.contrib.testing.worker import start_worker
 
 from tests.service.test_rollout_worker import group
-from triforge.errands import register
+from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, Broker, InLoop, LoopThread, celery_app
+from triforge.broker.frames import job
+from triforge.broker.loop_pool import LoopPool
 from triforge.errors import UnavailableError
-from triforge.messages import GroupTask
-from triforge.queues import ROLLOUT_QUEUE, ROLLOUT_TASK, InLoop, LoopThread, Wire, celery_app
-from triforge.queues.frames import errand
-from triforge.queues.loop_pool import LoopPool
+from triforge.jobs import register
+from triforge.types import GroupTask
 
 SLOTS = 4
 Work = Callable[[GroupTask], Any]
@@ -63,8 +63,8 @@ async def until(found: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_worker_works_on_as_many_errands_at_a_time_as_it_has_places(
-    wire: Wire, redis_url: str, unacked: Callable[[], dict[bytes, bytes]]
+async def test_a_worker_works_on_as_many_jobs_at_a_time_as_it_has_places(
+    broker: Broker, redis_url: str, unacked: Callable[[], dict[bytes, bytes]]
 ) -> None:
     threads, seen, free = set(), [], asyncio.Event()
 
@@ -75,18 +75,18 @@ async def test_a_worker_works_on_as_many_errands_at_a_time_as_it_has_places(
 
     with Serving(redis_url, play) as serving:
         for number in range(2 * SLOTS):
-            await wire.send_rollout(group().model_copy(update={"group_id": f"g{number}"}))
+            await broker.send_rollout(group().model_copy(update={"group_id": f"g{number}"}))
         await until(lambda: len(seen) == SLOTS)
         assert len(unacked()) == SLOTS
-        assert await wire.depth(ROLLOUT_QUEUE) == SLOTS
+        assert await broker.depth(ROLLOUT_QUEUE) == SLOTS
         serving.loop.loop.call_soon_threadsafe(free.set)
         await until(lambda: len(seen) == 2 * SLOTS and not unacked())
     assert sorted(seen) == [f"g{number}" for number in range(2 * SLOTS)]
     assert len(threads) == 1, "all of them ran in the loop"
 
 
-async def test_an_errand_that_meets_a_service_that_is_away_goes_back_into_the_queue(
-    wire: Wire, redis_url: str, unacked: Callable[[], dict[bytes, bytes]]
+async def test_an_job_that_meets_a_service_that_is_away_goes_back_into_the_queue(
+    broker: Broker, redis_url: str, unacked: Callable[[], dict[bytes, bytes]]
 ) -> None:
     played = []
 
@@ -95,14 +95,14 @@ async def test_an_errand_that_meets_a_service_that_is_away_goes_back_into_the_qu
         raise UnavailableError("the database does not answer")
 
     with Serving(redis_url, play):
-        await wire.send_rollout(group())
+        await broker.send_rollout(group())
         # it waits in the worker for the end of its pause
         await until(lambda: any(b'\\"retries\\": 1' in message or b'"retries": 1' in message for message in unacked().values()))  # fmt: skip
         assert played == [group()]
 
 
-async def test_an_errand_that_breaks_is_told_of_and_does_not_come_back(
-    wire: Wire,
+async def test_an_job_that_breaks_is_told_of_and_does_not_come_back(
+    broker: Broker,
     redis_url: str,
     unacked: Callable[[], dict[bytes, bytes]],
     caplog: pytest.LogCaptureFixture,
@@ -111,14 +111,14 @@ async def test_an_errand_that_breaks_is_told_of_and_does_not_come_back(
         raise ZeroDivisionError(f"in {task.group_id}")
 
     with Serving(redis_url, play):
-        await wire.send_rollout(group())
+        await broker.send_rollout(group())
         await until(lambda: "ZeroDivisionError" in caplog.text)
         await until(lambda: not unacked())
-        assert await wire.depth(ROLLOUT_QUEUE) == 0
+        assert await broker.depth(ROLLOUT_QUEUE) == 0
 
 
-async def test_an_errand_without_its_argument_is_left_to_celery_and_the_next_one_is_done(
-    wire: Wire, redis_url: str, raw: Any, caplog: pytest.LogCaptureFixture
+async def test_an_job_without_its_argument_is_left_to_celery_and_the_next_one_is_done(
+    broker: Broker, redis_url: str, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = []
 
@@ -128,17 +128,17 @@ async def test_an_errand_without_its_argument_is_left_to_celery_and_the_next_one
     with Serving(redis_url, play) as serving:
         serving.app.send_task(ROLLOUT_TASK, args=[])
         serving.app.send_task(ROLLOUT_TASK, args=[3])
-        foreign = json.loads(errand(ROLLOUT_TASK, ROLLOUT_QUEUE, "", {}))
+        foreign = json.loads(job(ROLLOUT_TASK, ROLLOUT_QUEUE, "", {}))
         foreign["body"] = base64.b64encode(b'[{"a": 1}, {}, {}]').decode()
         await raw.lpush(ROLLOUT_QUEUE, json.dumps(foreign))
-        await wire.send_rollout(group())
+        await broker.send_rollout(group())
         await until(lambda: seen)
         await until(lambda: "TypeError" in caplog.text)
     assert seen == [group()]
 
 
 async def test_a_worker_that_is_told_to_stop_ends_what_it_has_begun(
-    wire: Wire, redis_url: str
+    broker: Broker, redis_url: str
 ) -> None:
     begun, free, ended = asyncio.Event(), asyncio.Event(), []
 
@@ -148,7 +148,7 @@ async def test_a_worker_that_is_told_to_stop_ends_what_it_has_begun(
         ended.append(task)
 
     with Serving(redis_url, play) as serving:
-        await wire.send_rollout(group())
+        await broker.send_rollout(group())
         await until(begun.is_set)
         threading.Timer(0.2, serving.loop.loop.call_soon_threadsafe, [free.set]).start()
     assert ended == [group()]
@@ -176,7 +176,7 @@ class Clocked(asyncio.SelectorEventLoop):
         return self.now
 
 
-def test_celery_hears_together_of_errands_that_end_one_shortly_after_the_other() -> None:
+def test_celery_hears_together_of_jobs_that_end_one_shortly_after_the_other() -> None:
     loop, heard, ended = Clocked(), [], []
 
     async def begin(payload: str, _: Any) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import redis.asyncio as aioredis
+from tests.service.test_adapt_jobs import outcome
 
 from services.env_adapter.adaptation.worker import AdaptWorker
-from tests.service.test_adapt_errands import outcome
+from triforge.broker import ADAPT_QUEUE, Broker, outcome_job
 from triforge.errors import NotFoundError, StorageError
-from triforge.messages import TaskOutcome
-from triforge.queues import ADAPT_QUEUE, Wire, outcome_errand
+from triforge.types import TaskOutcome
 
 RESEND_S = 20.0
 
@@ -26,9 +26,9 @@ class Clock:
 
 
 @pytest.fixture
-def clock(wire: Wire) -> Clock:
+def clock(broker: Broker) -> Clock:
     made = Clock()
-    wire.outcomes._clock = made
+    broker.outcomes._clock = made
     return made
 
 
@@ -39,8 +39,8 @@ async def raw(redis_url: str) -> AsyncIterator[Any]:
     await client.aclose()
 
 
-async def resent(wire: Wire) -> int:
-    return await wire.resend_outcomes(resend_s=RESEND_S)
+async def resent(broker: Broker) -> int:
+    return await broker.resend_outcomes(resend_s=RESEND_S)
 
 
 class Adapter:
@@ -57,93 +57,93 @@ class Adapter:
         return []
 
 
-def worker(wire: Wire, *errors: Exception) -> AdaptWorker:
-    return AdaptWorker(wire=wire, adapter=Adapter(*errors))  # type: ignore[arg-type]
+def worker(broker: Broker, *errors: Exception) -> AdaptWorker:
+    return AdaptWorker(broker=broker, adapter=Adapter(*errors))  # type: ignore[arg-type]
 
 
 async def test_an_outcome_that_its_dead_worker_began_is_sent_again_after_two_looks(
-    wire: Wire, raw: Any, clock: Clock
+    broker: Broker, raw: Any, clock: Clock
 ) -> None:
-    await wire.send_adapt(outcome())
+    await broker.send_adapt(outcome())
     await raw.delete(ADAPT_QUEUE)  # a worker has taken it
-    async with wire.lease(outcome_errand("g")):
-        assert [await resent(wire), await resent(wire)] == [0, 0]
+    async with broker.lease(outcome_job("g")):
+        assert [await resent(broker), await resent(broker)] == [0, 0]
     # it died: the lease is gone, the mark of the start is not
-    assert [await resent(wire), await resent(wire), await resent(wire)] == [0, 1, 0]
+    assert [await resent(broker), await resent(broker), await resent(broker)] == [0, 1, 0]
     assert await raw.llen(ADAPT_QUEUE) == 1
 
 
 async def test_an_outcome_that_was_lost_on_its_way_is_sent_again_when_the_queue_stays_empty(
-    wire: Wire, raw: Any, clock: Clock
+    broker: Broker, raw: Any, clock: Clock
 ) -> None:
-    await wire.send_adapt(outcome())
-    assert await resent(wire) == 0
+    await broker.send_adapt(outcome())
+    assert await resent(broker) == 0
     clock.now += 2 * RESEND_S
-    assert await resent(wire) == 0, "it waits in the queue"
+    assert await resent(broker) == 0, "it waits in the queue"
     await raw.delete(ADAPT_QUEUE)
-    assert await resent(wire) == 0
+    assert await resent(broker) == 0
     clock.now += RESEND_S / 2
-    assert await resent(wire) == 0
+    assert await resent(broker) == 0
     clock.now += RESEND_S
-    assert await resent(wire) == 1
+    assert await resent(broker) == 1
 
 
 async def test_of_two_workers_that_look_one_sends(
-    wire: Wire, raw: Any, clock: Clock, redis_url: str
+    broker: Broker, raw: Any, clock: Clock, redis_url: str
 ) -> None:
-    other = Wire(redis_url)
-    await wire.send_adapt(outcome())
-    async with wire.lease(outcome_errand("g")):
+    other = Broker(redis_url)
+    await broker.send_adapt(outcome())
+    async with broker.lease(outcome_job("g")):
         pass
     try:
-        assert [await resent(wire), await resent(other)] == [0, 0]
-        assert [await resent(wire), await resent(other)] == [1, 0]
+        assert [await resent(broker), await resent(other)] == [0, 0]
+        assert [await resent(broker), await resent(other)] == [1, 0]
     finally:
         await other.close()
 
 
 async def test_nothing_is_left_of_an_outcome_that_was_dealt_with(
-    wire: Wire, raw: Any, clock: Clock
+    broker: Broker, raw: Any, clock: Clock
 ) -> None:
-    await wire.send_adapt(outcome())
-    await worker(wire).handle(outcome())
-    assert [await resent(wire), await resent(wire)] == [0, 0]
+    await broker.send_adapt(outcome())
+    await worker(broker).handle(outcome())
+    assert [await resent(broker), await resent(broker)] == [0, 0]
     assert not await raw.keys("tf:outcome*")
 
 
 async def test_an_outcome_that_comes_back_by_itself_is_left_alone_and_a_hopeless_one_forgotten(
-    wire: Wire, raw: Any, clock: Clock
+    broker: Broker, raw: Any, clock: Clock
 ) -> None:
-    await wire.send_adapt(outcome())
+    await broker.send_adapt(outcome())
     with pytest.raises(StorageError):
-        await worker(wire, StorageError("the disk is full")).handle(outcome())
-    assert [await resent(wire), await resent(wire)] == [0, 0]
+        await worker(broker, StorageError("the disk is full")).handle(outcome())
+    assert [await resent(broker), await resent(broker)] == [0, 0]
     with pytest.raises(NotFoundError):
-        await worker(wire, NotFoundError("no such task")).handle(outcome())
+        await worker(broker, NotFoundError("no such task")).handle(outcome())
     assert not await raw.keys("tf:outcome*")
 
 
 async def test_an_outcome_that_another_worker_holds_is_dropped_here(
-    wire: Wire, raw: Any, clock: Clock
+    broker: Broker, raw: Any, clock: Clock
 ) -> None:
-    await wire.send_adapt(outcome())
+    await broker.send_adapt(outcome())
     mine = Adapter()
-    async with wire.lease(outcome_errand("g")):
-        await AdaptWorker(wire=wire, adapter=mine).handle(outcome())  # type: ignore[arg-type]
+    async with broker.lease(outcome_job("g")):
+        await AdaptWorker(broker=broker, adapter=mine).handle(outcome())  # type: ignore[arg-type]
     assert mine.seen == 0
     assert await raw.zrange("tf:outcomes", 0, -1) == ["g"], "it is missed if the holder dies"
 
 
 async def test_an_outcome_that_kills_every_worker_is_given_up(
-    wire: Wire, raw: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+    broker: Broker, raw: Any, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await wire.send_adapt(outcome())
-    async with wire.lease(outcome_errand("g")):
+    await broker.send_adapt(outcome())
+    async with broker.lease(outcome_job("g")):
         pass
     sent = 0
     for _ in range(40):
         await raw.delete("tf:outcome-pause:g")
-        sent += await resent(wire)
+        sent += await resent(broker)
     assert sent == 8
     assert "gave up the outcome of g: sent 8 times" in caplog.text
     assert not await raw.keys("tf:outcome*")

@@ -1,4 +1,4 @@
-"""OpenAI's own client library against the door of a policy room, over real sockets."""
+"""OpenAI's own client library against the API of a policy service, over real sockets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "fridge"}}\n</tool_cal
 
 
 class Deployment:
-    """A room before one fake engine, and a client of OpenAI's."""
+    """A service before one fake engine, and a client of OpenAI's."""
 
     def __init__(self, engine: FakeEngine, renderer: Renderer, url: str) -> None:
         self.engine, self._renderer, self._url = engine, renderer, url
@@ -47,28 +47,28 @@ class Deployment:
 
 
 @pytest.fixture
-async def room(tmp_path: Path) -> AsyncIterator[Deployment]:
+async def service(tmp_path: Path) -> AsyncIterator[Deployment]:
     model = chatml_folder(tmp_path / "model")
     (model / "chat_template.jinja").write_text(TOOLS_TEMPLATE, encoding="utf-8")
     engine = FakeEngine(model_path=str(model), version="4")
     async with contextlib.AsyncExitStack() as stack:
         deep, _ = await stack.enter_async_context(serving(engine))
         pool = Pool([SGLangEngine(deep)], wait_s=0.2)
-        fence = Fence(pool, role="acts", model_path=str(model), probe_s=0.05)
+        fence = Fence(pool, role="policy", model_path=str(model), probe_s=0.05)
         await fence.look()
-        app = create_app(gateway=Gateway(pool, fence), role="acts", api_key="user")
+        app = create_app(gateway=Gateway(pool, fence), role="policy", api_key="user")
         url, _ = await stack.enter_async_context(serving(app))
         yield Deployment(engine, fence.renderer, url)
 
 
-async def test_models_and_answers_name_role_and_version(room: Deployment) -> None:
-    room.says("A cup and a table.")
-    async with room.client() as client:
+async def test_models_and_answers_name_role_and_version(service: Deployment) -> None:
+    service.says("A cup and a table.")
+    async with service.client() as client:
         (model,) = [found async for found in client.models.list()]
-        assert (model.id, model.owned_by) == ("acts", "triforge")
+        assert (model.id, model.owned_by) == ("policy", "triforge")
         assert getattr(model, "metadata") == {"weight_version": "4"}  # noqa: B009 - not of OpenAI's type
         answer = await client.chat.completions.create(
-            model="acts", messages=ASK, n=2, logprobs=True, stop=["END"], max_tokens=50, temperature=0.5
+            model="policy", messages=ASK, n=2, logprobs=True, stop=["END"], max_tokens=50, temperature=0.5
         )  # fmt: skip
     assert [choice.message.content for choice in answer.choices] == ["A cup and a table."] * 2
     assert {choice.finish_reason for choice in answer.choices} == {"stop"}
@@ -79,17 +79,21 @@ async def test_models_and_answers_name_role_and_version(room: Deployment) -> Non
         tokens = [token.token for token in choice.logprobs.content]
         assert "".join(tokens) == "A cup and a table.<|im_end|>"
         assert 2 * len(tokens) == answer.usage.completion_tokens
-    (body,) = [body for path, body in room.engine.calls if path == "/generate"]
+    (body,) = [body for path, body in service.engine.calls if path == "/generate"]
     assert body["sampling_params"][0]["stop"] == ["END"]
 
 
-async def test_an_answer_is_streamed_with_its_usage(room: Deployment) -> None:
-    room.says("A cup.")
-    async with room.client() as client:
+async def test_an_answer_is_streamed_with_its_usage(service: Deployment) -> None:
+    service.says("A cup.")
+    async with service.client() as client:
         chunks = [
             chunk
             async for chunk in await client.chat.completions.create(
-                model="acts", messages=ASK, n=2, stream=True, stream_options={"include_usage": True}
+                model="policy",
+                messages=ASK,
+                n=2,
+                stream=True,
+                stream_options={"include_usage": True},
             )
         ]
     for number in range(2):
@@ -98,21 +102,23 @@ async def test_an_answer_is_streamed_with_its_usage(room: Deployment) -> None:
         assert choices[-1].finish_reason == "stop"
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 2 * len(
-        [*room._renderer.encode_text("A cup."), END]
+        [*service._renderer.encode_text("A cup."), END]
     )
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_tool_is_called_and_its_result_is_answered(room: Deployment, stream: bool) -> None:
-    room.says(f"Let me see.\n{CALL}")
-    async with room.client() as client:
+async def test_a_tool_is_called_and_its_result_is_answered(
+    service: Deployment, stream: bool
+) -> None:
+    service.says(f"Let me see.\n{CALL}")
+    async with service.client() as client:
         if stream:
             async with client.chat.completions.stream(
-                model="acts", messages=ASK, tools=[LOOK]
+                model="policy", messages=ASK, tools=[LOOK]
             ) as events:
                 choice = (await events.get_final_completion()).choices[0]
         else:
-            given = await client.chat.completions.create(model="acts", messages=ASK, tools=[LOOK])
+            given = await client.chat.completions.create(model="policy", messages=ASK, tools=[LOOK])
             choice = given.choices[0]  # type: ignore[assignment]
         assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me see.")
         assert choice.message.tool_calls is not None
@@ -120,35 +126,35 @@ async def test_a_tool_is_called_and_its_result_is_answered(room: Deployment, str
         assert call.type == "function"
         assert call.function.name == "look"
         assert json.loads(call.function.arguments) == {"at": "fridge"}
-        room.says("A cup.")
+        service.says("A cup.")
         said: Any = choice.message.model_dump(include={"role", "content", "tool_calls"})
         result: Any = {"role": "tool", "tool_call_id": call.id, "content": "a cup"}
         answer = await client.chat.completions.create(
-            model="acts", messages=[*ASK, said, result], tools=[LOOK]
+            model="policy", messages=[*ASK, said, result], tools=[LOOK]
         )
     assert answer.choices[0].message.content == "A cup."
-    body = [body for path, body in room.engine.calls if path == "/generate"][-1]
-    prompt = room._renderer.decode(body["input_ids"][0], skip_special_tokens=False)
+    body = [body for path, body in service.engine.calls if path == "/generate"][-1]
+    prompt = service._renderer.decode(body["input_ids"][0], skip_special_tokens=False)
     assert f"{CALL}<|im_end|>\n<|im_start|>tool\na cup<|im_end|>" in prompt
 
 
-async def test_errors_are_those_the_library_knows(room: Deployment) -> None:
-    room.says("A cup.")
-    async with room.client("other") as stranger:
+async def test_errors_are_those_the_library_knows(service: Deployment) -> None:
+    service.says("A cup.")
+    async with service.client("other") as stranger:
         with pytest.raises(openai.AuthenticationError, match="TRIFORGE_API_KEY"):
             await stranger.models.list()
-    async with room.client() as client:
+    async with service.client() as client:
         with pytest.raises(openai.UnprocessableEntityError, match=r"given 99999, expected ids"):
             await client.chat.completions.create(
-                model="acts", messages=ASK, extra_body={"stop_token_ids": [99999]}
+                model="policy", messages=ASK, extra_body={"stop_token_ids": [99999]}
             )
-        room.engine.fail_next, room.engine.fail_status = 9, 500
+        service.engine.fail_next, service.engine.fail_status = 9, 500
         with pytest.raises(openai.InternalServerError, match="the fake engine was told to fail"):
-            await client.chat.completions.create(model="acts", messages=ASK)
-        room.engine.fail_next = 0
-        room.engine.fail_next, room.engine.fail_status = 1, 429
+            await client.chat.completions.create(model="policy", messages=ASK)
+        service.engine.fail_next = 0
+        service.engine.fail_next, service.engine.fail_status = 1, 429
         with pytest.raises(openai.RateLimitError) as busy:
-            await client.chat.completions.create(model="acts", messages=ASK)
+            await client.chat.completions.create(model="policy", messages=ASK)
         assert int(busy.value.response.headers["retry-after"]) >= 1
-    async with room.client() as client:
-        assert [model.id async for model in client.models.list()] == ["acts"]
+    async with service.client() as client:
+        assert [model.id async for model in client.models.list()] == ["policy"]

@@ -15,16 +15,16 @@ import httpx
 import pytest
 import uvicorn
 
-from services.doors.server import careful
 from services.env_adapter.environments import registry
 from services.env_adapter.environments.openenv.family import FAMILY, action_of
 from services.env_adapter.environments.sokoban.family import SokobanFamily
 from services.env_adapter.openenv.app import Served, create_app
 from services.env_adapter.openenv.session import Session, Tasks
 from triforge.errors import ConflictError, EnvError, InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, Reset, StepResult
 from triforge.testing.check_environment import check_environment, require
+from triforge.types import Params, Task
+from triforge.web.server import careful
 
 pytest.importorskip("wsproto", reason="pip install -c constraints.txt -e '.[openenv]'")
 
@@ -55,7 +55,7 @@ def http() -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://server")
 
 
-async def test_the_doors_answer_as_openenv_words_it(http: httpx.AsyncClient) -> None:
+async def test_the_apis_answer_as_openenv_words_it(http: httpx.AsyncClient) -> None:
     async with http:
         assert (await http.get("/health")).json() == {"status": "healthy"}
         assert (await http.get("/metadata")).json()["name"] == "sokoban"
@@ -248,7 +248,7 @@ async def test_an_adapter_that_breaks_is_an_error_of_the_step_not_the_end_of_the
 
 async def test_a_server_of_ours_keeps_the_contract_as_an_environment() -> None:
     async with running(served()) as url:
-        results = await check_environment(FAMILY, knobs={"url": url, "horizon": 30}, count=2)
+        results = await check_environment(FAMILY, options={"url": url, "horizon": 30}, count=2)
         require(results)
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import redis
 
 from tests.service.test_rollout_worker import group
-from triforge.queues import ROLLOUT_QUEUE, Wire
+from triforge.broker import ROLLOUT_QUEUE, Broker
 from triforge.supervisor.process import Process, ProcessSpec
 
 _WORKER = """
 import asyncio, sys
-from triforge.errands import register
-from triforge.messages import GroupTask
-from triforge.queues import ROLLOUT_QUEUE, ROLLOUT_TASK, LoopThread, celery_app, start_worker
+from triforge.jobs import register
+from triforge.types import GroupTask
+from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, LoopThread, celery_app, start_worker
 
 async def play(task):
     await asyncio.Event().wait()  # as if what it waits for had died, too
@@ -48,15 +48,15 @@ async def until_gone(pid: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_worker_whose_parent_was_killed_ends_although_its_errand_does_not(
-    wire: Wire, redis_url: str, tmp_path: Path
+async def test_a_worker_whose_parent_was_killed_ends_although_its_job_does_not(
+    broker: Broker, redis_url: str, tmp_path: Path
 ) -> None:
     command = (sys.executable, "-c", _PARENT, str(tmp_path), "-c", _WORKER, redis_url)
     parent = Process(ProcessSpec(name="parent", command=command, env={}), tmp_path / "parent.log")
     parent.start()
     with redis.Redis.from_url(redis_url) as client:
         try:
-            await wire.send_rollout(group())
+            await broker.send_rollout(group())
             async with asyncio.timeout(60):
                 while not client.hlen("unacked"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -67,4 +67,4 @@ async def test_a_worker_whose_parent_was_killed_ends_although_its_errand_does_no
         finally:
             await parent.stop(0.0)
         assert "its parent is gone" in (tmp_path / "worker.log").read_text()
-        assert client.hlen("unacked") + await wire.depth(ROLLOUT_QUEUE) == 1
+        assert client.hlen("unacked") + await broker.depth(ROLLOUT_QUEUE) == 1

@@ -1,4 +1,4 @@
-"""The policy room over real sockets: real server, real client, fake engines that come, fail and reload."""
+"""The policy service over real sockets: real server, real client, fake engines that come, fail and reload."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from services.policy.sglang import SGLangEngine
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client
 from triforge.errors import UnavailableError, WeightsError
-from triforge.messages import ChatMessage, GenerateRequest, WeightsUpdate
 from triforge.testing import FakeEngine
 from triforge.testing.model_folders import words_folder
+from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
 
 WORDS = ("go", "take", "cup", "fridge")
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
@@ -51,11 +51,11 @@ async def serving(app: Any, port: int = 0) -> AsyncIterator[tuple[str, int]]:
 
 
 @contextlib.asynccontextmanager
-async def room(model: Path, *urls: str, api_key: str = "") -> AsyncIterator[str]:
-    """A policy room before the given engines."""
+async def service(model: Path, *urls: str, api_key: str = "") -> AsyncIterator[str]:
+    """A policy service before the given engines."""
     pool = Pool([SGLangEngine(url) for url in urls])
-    fence = Fence(pool, role="acts", model_path=str(model), probe_s=0.05)
-    app = create_app(gateway=Gateway(pool, fence), role="acts", api_key=api_key)
+    fence = Fence(pool, role="policy", model_path=str(model), probe_s=0.05)
+    app = create_app(gateway=Gateway(pool, fence), role="policy", api_key=api_key)
     async with serving(app) as (url, _):
         yield url
 
@@ -65,8 +65,8 @@ def model(tmp_path: Path) -> Path:
     return words_folder(tmp_path / "model", WORDS)
 
 
-def engine(model: Path, **knobs: Any) -> FakeEngine:
-    return FakeEngine(model_path=str(model), **knobs)
+def engine(model: Path, **options: Any) -> FakeEngine:
+    return FakeEngine(model_path=str(model), **options)
 
 
 async def test_weights_change_under_load_and_no_request_fails(model: Path, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_weights_change_under_load_and_no_request_fails(model: Path, tmp_p
     async with (
         serving(fakes[0]) as (a, _),
         serving(fakes[1]) as (b, _),
-        room(model, a, b) as url,
+        service(model, a, b) as url,
         PolicyClient(url, batch=4) as client,
     ):
         workers = [asyncio.create_task(load(client)) for _ in range(8)]
@@ -109,7 +109,7 @@ async def test_an_engine_that_starts_late_dies_and_returns_only_makes_callers_wa
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     async with (
-        room(model, f"http://127.0.0.1:{port}") as url,
+        service(model, f"http://127.0.0.1:{port}") as url,
         PolicyClient(url) as client,
         http_client(url) as plain,
     ):
@@ -124,11 +124,11 @@ async def test_an_engine_that_starts_late_dies_and_returns_only_makes_callers_wa
             assert (await asked).outputs[0].ids == (3, 1)
 
 
-async def test_keys_travel_from_client_to_room_to_engine(model: Path) -> None:
+async def test_keys_travel_from_client_to_service_to_engine(model: Path) -> None:
     async with serving(engine(model, api_key="deep", admin_api_key="deeper")) as (deep, _):
         pool = Pool([SGLangEngine(deep, api_key="deep", admin_api_key="deeper")])
-        gateway = Gateway(pool, Fence(pool, role="acts", model_path=str(model), probe_s=0.05))
-        app = create_app(gateway=gateway, role="acts", api_key="user")
+        gateway = Gateway(pool, Fence(pool, role="policy", model_path=str(model), probe_s=0.05))
+        app = create_app(gateway=gateway, role="policy", api_key="user")
         async with serving(app) as (url, _), PolicyClient(url, api_key="user") as client:
             assert (await client(GO)).outputs[0].ids == (3, 1)
             async with httpx.AsyncClient(base_url=url) as stranger:
@@ -154,7 +154,7 @@ async def test_tokens_arrive_while_the_engine_still_writes_and_leaving_ends_its_
     fake = engine(model, answer=lambda *_: [5, 6, 7, 1], wait_at=2)
     async with (
         serving(fake) as (deep, _),
-        room(model, deep) as url,
+        service(model, deep) as url,
         httpx.AsyncClient(base_url=url) as client,
         http_client(url) as plain,
     ):
@@ -174,20 +174,20 @@ async def test_tokens_arrive_while_the_engine_still_writes_and_leaving_ends_its_
 
 async def test_a_caller_that_hangs_up_ends_the_work_at_the_engine(model: Path) -> None:
     fake = engine(model, answer=lambda *_: [5, 1], wait_at=1)
-    async with serving(fake) as (deep, _), room(model, deep) as url, PolicyClient(url) as client:
+    async with serving(fake) as (deep, _), service(model, deep) as url, PolicyClient(url) as client:
         asked = asyncio.create_task(client(GO))
         await fake.reached.wait()
         asked.cancel()
         await aborted(fake)
 
 
-async def test_64_callers_of_a_room_that_takes_16_slow_down_and_none_fails(model: Path) -> None:
+async def test_64_callers_of_a_service_that_takes_16_slow_down_and_none_fails(model: Path) -> None:
     fake = engine(model, pause_s=0.001)
     async with serving(fake) as (deep, _):
         limits = Limits(in_flight=8, waiting=8)
         pool = Pool([SGLangEngine(deep)], limits=limits)
-        gateway = Gateway(pool, Fence(pool, role="acts", model_path=str(model), probe_s=0.05))
-        app = create_app(gateway=gateway, role="acts")
+        gateway = Gateway(pool, Fence(pool, role="policy", model_path=str(model), probe_s=0.05))
+        app = create_app(gateway=gateway, role="policy")
         async with serving(app) as (url, _), PolicyClient(url, batch=1) as client:
             replies = await asyncio.gather(*(client(GO) for _ in range(64)))
     assert len(replies) == 64

@@ -44,13 +44,13 @@ def process(**settings: str) -> Iterator[subprocess.Popen[str]]:
         started.communicate(timeout=30)
 
 
-async def test_the_room_comes_up_before_its_engines_and_stops_when_told(tmp_path: Path) -> None:
+async def test_the_service_comes_up_before_its_engines_and_stops_when_told(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     settings = {
-        "ROLE": "judges",
-        "JUDGES_URL": url,
+        "ROLE": "reward",
+        "REWARD_URL": url,
         "ENGINES": "http://127.0.0.1:1",
         "MODEL": str(words_folder(tmp_path, ["go"])),
     }
@@ -83,7 +83,7 @@ def test_settings_that_cannot_work_end_it_with_a_sentence(
     assert "Traceback" not in said
 
 
-async def test_a_room_that_is_told_to_end_answers_what_runs_and_refuses_what_is_new(
+async def test_a_service_that_is_told_to_end_answers_what_runs_and_refuses_what_is_new(
     tmp_path: Path,
 ) -> None:
     model = words_folder(tmp_path, ["go"])
@@ -92,7 +92,7 @@ async def test_a_room_that_is_told_to_end_answers_what_runs_and_refuses_what_is_
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     async with serving(fake) as (deep, _), http_client(url) as client:
-        settings = {"ACTS_URL": url, "ENGINES": deep, "MODEL": str(model), "DRAIN_S": "60"}
+        settings = {"POLICY_URL": url, "ENGINES": deep, "MODEL": str(model), "DRAIN_S": "60"}
         with process(**settings) as started:
             await get_json(client, "/readyz", deadline_s=60)
             body = {"requests": [{"messages": [{"role": "user", "content": "go"}]}]}

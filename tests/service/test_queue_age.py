@@ -1,4 +1,4 @@
-"""How long errands have waited, as a real queue tells it."""
+"""How long jobs have waited, as a real queue tells it."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ import time
 import redis
 
 from tests.service.test_rollout_worker import group
+from triforge.broker import ROLLOUT_QUEUE, Broker
+from triforge.broker.names import SENT_AT
 from triforge.config import Settings
-from triforge.doctor.stores import broker
-from triforge.queues import ROLLOUT_QUEUE, Wire
-from triforge.queues.names import SENT_AT
 
 
-async def test_the_age_of_a_queue_is_that_of_its_oldest_errand(wire: Wire, redis_url: str) -> None:
-    assert await wire.oldest_s(ROLLOUT_QUEUE) == 0.0
+async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redis_url: str) -> None:
+    assert await broker.oldest_s(ROLLOUT_QUEUE) == 0.0
     before = time.time()
-    await wire.send_rollout(group())
-    await wire.send_rollout(group())
-    assert await wire.depth(ROLLOUT_QUEUE) == 2
-    assert 0.0 <= await wire.oldest_s(ROLLOUT_QUEUE) <= time.time() - before
+    await broker.send_rollout(group())
+    await broker.send_rollout(group())
+    assert await broker.depth(ROLLOUT_QUEUE) == 2
+    assert 0.0 <= await broker.oldest_s(ROLLOUT_QUEUE) <= time.time() - before
     with redis.Redis.from_url(redis_url) as client:  # as if the first one had come an hour ago
         message = json.loads(client.lindex(ROLLOUT_QUEUE, -1))  # type: ignore[arg-type]
         message["headers"][SENT_AT] -= 3600
         client.lset(ROLLOUT_QUEUE, -1, json.dumps(message))
-    assert 3600 <= await wire.oldest_s(ROLLOUT_QUEUE) < 3600 + 600
+    assert 3600 <= await broker.oldest_s(ROLLOUT_QUEUE) < 3600 + 600
     found = [f for f in await broker(Settings(redis_url=redis_url)) if f.state != "ok"]
     assert [(f.check, f.state) for f in found] == [("queue rollout", "warning")]
-    assert found[0].said.startswith("2 errands wait, the oldest for 6")
+    assert found[0].said.startswith("2 jobs wait, the oldest for 6")
     assert "start rollout workers" in found[0].mend
 
 
-async def test_errands_that_have_just_come_are_no_fault(wire: Wire, redis_url: str) -> None:
-    await wire.send_rollout(group())
+async def test_jobs_that_have_just_come_are_no_fault(broker: Broker, redis_url: str) -> None:
+    await broker.send_rollout(group())
     assert {f.state for f in await broker(Settings(redis_url=redis_url))} == {"ok"}
 
 
-async def test_what_others_put_into_a_queue_has_no_age(wire: Wire, redis_url: str) -> None:
+async def test_what_others_put_into_a_queue_has_no_age(broker: Broker, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         for text in ("no JSON", "[]", "{}", '{"headers": {"triforge_sent_at": "yesterday"}}'):
             client.delete(ROLLOUT_QUEUE)
             client.lpush(ROLLOUT_QUEUE, text)
-            assert await wire.oldest_s(ROLLOUT_QUEUE) == 0.0, text
+            assert await broker.oldest_s(ROLLOUT_QUEUE) == 0.0, text

@@ -20,18 +20,18 @@ from services.trainer.models.tiny_vision import build_tiny_vision_model
 from services.trainer.weights.folders import version_name
 from services.trainer.weights.sharding import Ranks, Sharding
 from services.trainer.weights.tensors import load_tensors
-from triforge.messages import ImageRef, PlacedImage, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.store.rows import write_rows
 from triforge.supervisor.layout import free_port
 from triforge.testing.pictures import png
+from triforge.types import ImageRef, PlacedImage, TrainBatch, TrainRow
 
 BASE = 2
-KNOBS = {"learning_rate": 1e-3, "updates_per_step": 2, "token_budget": 60}
-WIDE = {**KNOBS, "token_budget": 1000}
+OPTIONS = {"learning_rate": 1e-3, "updates_per_step": 2, "token_budget": 60}
+WIDE = {**OPTIONS, "token_budget": 1000}
 CRITIC = {"estimator": "gae", "gamma": 0.9, "value_clip": 0.5, "whiten": True}
-ADAPTER = {**KNOBS, "lora_rank": 2, "lora_alpha": 4}
+ADAPTER = {**OPTIONS, "lora_rank": 2, "lora_alpha": 4}
 
 
 def rows_of(step: int, *, vocabulary: int = 9) -> list[TrainRow]:
@@ -123,7 +123,7 @@ class Scene:
         self,
         run: str,
         step: int,
-        knobs: dict[str, Any],
+        options: dict[str, Any],
         rule: dict[str, Any] | None = None,
         *,
         rows: list[TrainRow] | None = None,
@@ -134,10 +134,10 @@ class Scene:
         uri = write_rows(self.store, f"runs/{run}/batches/{step:05d}.parquet", rows)
         return TrainBatch.model_validate(
             {
-                "batch_id": f"{run}-{step:05d}", "run_id": run, "role": "acts", "step": step, "uri": uri,
+                "batch_id": f"{run}-{step:05d}", "run_id": run, "role": "policy", "step": step, "uri": uri,
                 "version": BASE + step - 1, "num_rows": len(rows), "num_tokens": 0,
                 "settings": {
-                    "model_path": str(model or self.model), "base_version": BASE, "learner": knobs, "critic": rule,
+                    "model_path": str(model or self.model), "base_version": BASE, "learner": options, "critic": rule,
                     **settings,
                 },
             }
@@ -190,7 +190,7 @@ class Scene:
 
     def tensors(self, run: str, step: int, file: str, shelf: str) -> dict[str, torch.Tensor]:
         name = version_name(BASE + step)
-        return load_tensors(Path(self.store.uri(f"{shelf}/{run}/acts/{name}/{file}")))
+        return load_tensors(Path(self.store.uri(f"{shelf}/{run}/policy/{name}/{file}")))
 
     def apart(self, one: str, other: str, step: int, file: str, shelf: str = "weights") -> float:
         """The largest difference between two runs' tensors after a step."""
@@ -203,18 +203,20 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """With what one rank comes to."""
     scene = Scene(tmp_path_factory.mktemp("ranks"))
-    scene.alone(*[scene.batch("one", step, KNOBS) for step in (1, 2, 3, 4)])
+    scene.alone(*[scene.batch("one", step, OPTIONS) for step in (1, 2, 3, 4)])
     scene.alone(*[scene.batch("lora-one", step, ADAPTER) for step in (1, 2)])
-    scene.alone(*[scene.batch("critic-one", step, KNOBS, CRITIC) for step in (1, 2)])
-    scene.alone(*[scene.batch("pairs-one", s, KNOBS, rows=pairs_of(s), **PAIRS) for s in (1, 2)])
-    scene.alone(scene.batch("items-one", 1, KNOBS, rows=with_items(1), **AUXILIARY))
+    scene.alone(*[scene.batch("critic-one", step, OPTIONS, CRITIC) for step in (1, 2)])
+    scene.alone(*[scene.batch("pairs-one", s, OPTIONS, rows=pairs_of(s), **PAIRS) for s in (1, 2)])
+    scene.alone(scene.batch("items-one", 1, OPTIONS, rows=with_items(1), **AUXILIARY))
     for blind in (0, 2):
         scene.alone(images_batch(scene, f"seen-one-{blind}", blind))
     return scene
 
 
-def images_batch(scene: Scene, run: str, blind: int, knobs: dict[str, Any] = KNOBS) -> TrainBatch:
-    return scene.batch(run, 1, knobs, rows=shown(scene.images, blind), model=scene.seeing)
+def images_batch(
+    scene: Scene, run: str, blind: int, options: dict[str, Any] = OPTIONS
+) -> TrainBatch:
+    return scene.batch(run, 1, options, rows=shown(scene.images, blind), model=scene.seeing)
 
 
 @pytest.mark.timeout(400)
@@ -223,22 +225,22 @@ def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
     scene: Scene, sharding: Sharding
 ) -> None:
     s = sharding
-    scene.alone(scene.batch(f"{s}-fewer", 1, KNOBS))
-    bad = scene.batch(f"{s}-bad", 1, KNOBS, rows=rows_of(1, vocabulary=4000))
+    scene.alone(scene.batch(f"{s}-fewer", 1, OPTIONS))
+    bad = scene.batch(f"{s}-bad", 1, OPTIONS, rows=rows_of(1, vocabulary=4000))
     two = scene.together(
         sharding,
         (scene.batch(f"{s}-two", 1, WIDE), False),  # one pass a rank where one took several
         (scene.batch(f"{s}-two", 2, WIDE), False),
         (bad, False),
-        (scene.batch(f"{s}-two", 3, KNOBS), False),  # from the checkpoint: a failure forgets
-        (scene.batch(f"{s}-fewer", 2, KNOBS), True),  # begun by one rank
+        (scene.batch(f"{s}-two", 3, OPTIONS), False),  # from the checkpoint: a failure forgets
+        (scene.batch(f"{s}-fewer", 2, OPTIONS), True),  # begun by one rank
         (scene.batch(f"{s}-lora", 1, ADAPTER), False),
         (scene.batch(f"{s}-lora", 2, ADAPTER), True),
         (scene.batch(f"{s}-critic", 1, WIDE, CRITIC), False),
-        (scene.batch(f"{s}-critic", 2, KNOBS, CRITIC), True),
+        (scene.batch(f"{s}-critic", 2, OPTIONS, CRITIC), True),
         (scene.batch(f"{s}-pairs", 1, WIDE, rows=pairs_of(1), **PAIRS), False),
-        (scene.batch(f"{s}-pairs", 2, KNOBS, rows=pairs_of(2), **PAIRS), False),
-        (scene.batch(f"{s}-items", 1, KNOBS, rows=with_items(1), **AUXILIARY), False),
+        (scene.batch(f"{s}-pairs", 2, OPTIONS, rows=pairs_of(2), **PAIRS), False),
+        (scene.batch(f"{s}-items", 1, OPTIONS, rows=with_items(1), **AUXILIARY), False),
         (images_batch(scene, f"{s}-seen-0", 0), False),
         (images_batch(scene, f"{s}-seen-2", 2, WIDE), False),
     )
@@ -267,7 +269,7 @@ def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
     assert two[9]["pairs_right"] == pairs["pairs_right"]
 
     # One rank goes on from what two have left.
-    scene.alone(scene.batch(f"{s}-two", 4, KNOBS))
+    scene.alone(scene.batch(f"{s}-two", 4, OPTIONS))
     assert scene.apart("one", f"{s}-two", 4, "model.safetensors") < 1e-5
 
 

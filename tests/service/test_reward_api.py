@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+from services.reward.api import JudgeApi
 
 from services.reward.app import create_app
-from services.reward.door import JudgeDoor
 from triforge.clients.reward import RewardClient
 from triforge.errors import InputError, RewardError, UnavailableError
-from triforge.messages import (
+from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
@@ -26,7 +26,7 @@ from triforge.messages import (
 BODY: dict[str, Any] = {
     "instruction": "put mug in shelf",
     "steps": [
-        {"observation": "room desk", "response": "go desk", "next_observation": "mug"},
+        {"observation": "service desk", "response": "go desk", "next_observation": "mug"},
         {"observation": "mug", "response": "I will take it.\ntake mug", "action": "take mug",
          "next_observation": "ok"},
     ],
@@ -35,7 +35,7 @@ BODY: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Room:
+class Service:
     """Votes +1, nonsense, -1 on every step, with weights of version 4."""
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class Room:
 
 
 class House:
-    """The room's app and what stands behind it."""
+    """The service's app and what stands behind it."""
 
     def __init__(self) -> None:
-        self.room = Room()
+        self.service = Service()
         self.ready_error: Exception | None = None
-        door = JudgeDoor(self.room, sampling=Sampling(temperature=0.5), votes=2, deadline_s=0.5)
-        app = create_app(door=door, ready=self.ready)
+        api = JudgeApi(self.service, sampling=Sampling(temperature=0.5), votes=2, deadline_s=0.5)
+        app = create_app(api=api, ready=self.ready)
         self.transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=self.transport, base_url="http://reward")
 
@@ -98,8 +98,8 @@ async def test_a_trajectory_in_text_form_gets_votes_on_every_step(house: House) 
         "invalid": 2,
         "versions": [4],
     }
-    (first,) = house.room.requests[1].messages
-    assert first.content == "task put mug in shelf ; room desk > go desk ; mug > take mug ; ok ?"
+    (first,) = house.service.requests[1].messages
+    assert first.content == "task put mug in shelf ; service desk > go desk ; mug > take mug ; ok ?"
 
 
 async def test_what_the_request_leaves_out_is_the_deployments_own(house: House) -> None:
@@ -107,17 +107,17 @@ async def test_what_the_request_leaves_out_is_the_deployments_own(house: House) 
     reply = (await house.http.post("/v1/judge", json=body)).json()
     assert [len(step["votes"]) for step in reply["steps"]] == [2, 2]
     assert reply["mean"] == 0.5
-    assert "| I will take it." in house.room.requests[1].messages[0].content
-    assert house.room.requests[0].sampling.temperature == 0.5
+    assert "| I will take it." in house.service.requests[1].messages[0].content
+    assert house.service.requests[0].sampling.temperature == 0.5
 
 
 async def test_the_same_seed_asks_for_the_same_votes_and_no_seed_for_fresh_ones(
     house: House,
 ) -> None:
     async def seeds(**extra: int) -> list[int | None]:
-        house.room.requests.clear()
+        house.service.requests.clear()
         await house.http.post("/v1/judge", json=BODY | extra)
-        return [request.sampling.seed for request in house.room.requests]
+        return [request.sampling.seed for request in house.service.requests]
 
     assert await seeds(seed=3) == await seeds(seed=3)
     assert await seeds() != await seeds()
@@ -129,7 +129,7 @@ async def test_the_typed_client_speaks_the_same(house: House) -> None:
     step = StepText(observation="o", response="a", next_observation="p")
     reply = await client.judge(JudgeRequest(instruction="win", steps=(step,), votes=1))
     assert [vote.value for vote in reply.steps[0].votes] == [1]
-    house.room.error = RewardError("no")
+    house.service.error = RewardError("no")
     with pytest.raises(RewardError, match="no"):
         await client.judge(JudgeRequest(instruction="win", steps=(step,)))
     await client.close()
@@ -152,7 +152,7 @@ async def test_a_malformed_request_is_a_problem_that_names_the_field(
     assert reply.status_code == 422
     assert reply.headers["content-type"] == "application/problem+json"
     assert field in reply.json()["detail"]
-    assert house.room.requests == []
+    assert house.service.requests == []
 
 
 async def test_more_votes_than_a_request_may_ask_for_are_refused(house: House) -> None:
@@ -172,7 +172,7 @@ async def test_more_votes_than_a_request_may_ask_for_are_refused(house: House) -
 async def test_errors_of_the_model_leave_as_problem_documents(
     house: House, error: Exception, status: int
 ) -> None:
-    house.room.error = error
+    house.service.error = error
     reply = await house.http.post("/v1/judge", json=BODY)
     assert reply.status_code == status
     assert reply.json()["detail"] == str(error)
@@ -180,13 +180,13 @@ async def test_errors_of_the_model_leave_as_problem_documents(
 
 
 async def test_a_model_that_hangs_meets_the_deadline(house: House) -> None:
-    house.room.hangs = True
+    house.service.hangs = True
     reply = await house.http.post("/v1/judge", json=BODY)
     assert reply.status_code == 502
     assert "reward.deadline_s" in reply.json()["detail"]
 
 
-async def test_the_room_is_alive_always_and_ready_when_its_model_is(house: House) -> None:
+async def test_the_service_is_alive_always_and_ready_when_its_model_is(house: House) -> None:
     assert (await house.http.get("/healthz")).status_code == 200
     assert (await house.http.get("/readyz")).status_code == 200
     house.ready_error = UnavailableError("nobody at 127.0.0.1:8011")

@@ -1,4 +1,4 @@
-"""The errand of the queue `judge` against a real Valkey: voted once, announced once, complete even without a judge."""
+"""The job of the queue `judge` against a real Valkey: voted once, announced once, complete even without a judge."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from prometheus_client import REGISTRY
 
 from services.reward.worker import JudgeWorker
 from tests.service.left_behind import leave_votes
+from triforge.broker import Broker
 from triforge.errors import ConfigError, PolicyError, TriforgeError, UnavailableError
-from triforge.messages import (
+from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
@@ -32,7 +33,6 @@ from triforge.messages import (
     TrajectoryVotes,
     VersionSpan,
 )
-from triforge.queues import Wire
 
 PolicyUrl = Callable[..., str]
 
@@ -71,7 +71,7 @@ def trajectory(index: int) -> Trajectory:
     )
 
 
-def errand(index: int = 0, **changes: object) -> JudgeTask:
+def job(index: int = 0, **changes: object) -> JudgeTask:
     fields: dict[str, object] = {
         "trajectory_id": f"g-{index:02d}",
         "group_id": "g",
@@ -90,8 +90,8 @@ def answer(request: GenerateRequest, text: str) -> GenerateReply:
     return GenerateReply(prompt_ids=(5,), outputs=(output,) * request.n)
 
 
-class Room:
-    """A policy room that says one text for ever, or raises the given errors first."""
+class Service:
+    """A policy service that says one text for ever, or raises the given errors first."""
 
     def __init__(self, text: str = r"\boxed{1}", errors: Sequence[Exception] = ()) -> None:
         self.text, self.errors = text, list(errors)
@@ -107,133 +107,133 @@ class Room:
         return [answer(request, self.text) for request in requests]
 
 
-def worker(wire: Wire, room: Room) -> JudgeWorker:
-    return JudgeWorker(wire=wire, generate_many=room, retries=2, patience_s=0.3)
+def worker(broker: Broker, service: Service) -> JudgeWorker:
+    return JudgeWorker(broker=broker, generate_many=service, retries=2, patience_s=0.3)
 
 
 @pytest.fixture
-async def played(wire: Wire) -> Wire:
+async def played(broker: Broker) -> Broker:
     """A wire that holds a played group of two trajectories."""
     both = (trajectory(0), trajectory(1))
     for one in both:
-        await wire.put_trajectory(one)
-    await wire.put_group(TrajectoryGroup(group=GROUP, task=TASK, trajectories=both))
-    return wire
+        await broker.put_trajectory(one)
+    await broker.put_group(TrajectoryGroup(group=GROUP, task=TASK, trajectories=both))
+    return broker
 
 
-async def announced(wire: Wire) -> list[str]:
-    return [name for _, name in await wire.read_judged("0", block_s=0.01)]
+async def announced(broker: Broker) -> list[str]:
+    return [name for _, name in await broker.read_judged("0", block_s=0.01)]
 
 
-async def votes_of(wire: Wire) -> dict[str, TrajectoryVotes]:
-    judged = await wire.judged_group("g")
+async def votes_of(broker: Broker) -> dict[str, TrajectoryVotes]:
+    judged = await broker.judged_group("g")
     assert judged is not None
     return {votes.trajectory_id: votes for votes in judged.votes if votes is not None}
 
 
-async def test_the_last_judged_trajectory_completes_and_announces_the_group(played: Wire) -> None:
-    judge = worker(played, Room())
-    await judge.judge(errand(0))
+async def test_the_last_judged_trajectory_completes_and_announces_the_group(played: Broker) -> None:
+    judge = worker(played, Service())
+    await judge.judge(job(0))
     assert await announced(played) == []
-    await judge.judge(errand(1))
+    await judge.judge(job(1))
     assert await announced(played) == ["g"]
     votes = await votes_of(played)
     assert set(votes) == {"g-00", "g-01"}
     assert [[v.value for v in s.votes] for s in votes["g-00"].steps] == [[1, 1], [1, 1]]
 
 
-async def test_a_trajectory_is_judged_before_its_group_is_played(wire: Wire) -> None:
-    await wire.put_trajectory(trajectory(0))
-    await worker(wire, Room()).judge(errand(0))
-    assert await wire.voted("g") == {"g-00"}
-    assert await announced(wire) == []
+async def test_a_trajectory_is_judged_before_its_group_is_played(broker: Broker) -> None:
+    await broker.put_trajectory(trajectory(0))
+    await worker(broker, Service()).judge(job(0))
+    assert await broker.voted("g") == {"g-00"}
+    assert await announced(broker) == []
 
 
-async def test_an_errand_delivered_twice_is_judged_once_and_announced_once(played: Wire) -> None:
-    room = Room()
-    judge = worker(played, room)
-    await asyncio.gather(judge.judge(errand(0)), judge.judge(errand(0)))
-    await judge.judge(errand(0))
-    await judge.judge(errand(1))
-    await judge.judge(errand(1))
-    assert room.calls == 2
+async def test_an_job_delivered_twice_is_judged_once_and_announced_once(played: Broker) -> None:
+    service = Service()
+    judge = worker(played, service)
+    await asyncio.gather(judge.judge(job(0)), judge.judge(job(0)))
+    await judge.judge(job(0))
+    await judge.judge(job(1))
+    await judge.judge(job(1))
+    assert service.calls == 2
     assert await announced(played) == ["g"]
 
 
-async def test_an_errand_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
-    played: Wire,
+async def test_an_job_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
+    played: Broker,
 ) -> None:
-    room = Room()
+    service = Service()
     await played.end_run("r")
-    await worker(played, room).judge(errand(0))
-    assert (room.calls, await played.voted("g")) == (0, set())
+    await worker(played, service).judge(job(0))
+    assert (service.calls, await played.voted("g")) == (0, set())
     await played.begin_run("r")
-    await worker(played, room).judge(errand(0))
+    await worker(played, service).judge(job(0))
     assert await played.voted("g") == {"g-00"}
 
 
-async def test_an_errand_that_another_worker_holds_is_left_alone(played: Wire) -> None:
-    room = Room()
+async def test_an_job_that_another_worker_holds_is_left_alone(played: Broker) -> None:
+    service = Service()
     async with played.lease("g-00"):
-        await worker(played, room).judge(errand(0))
-    assert room.calls == 0
+        await worker(played, service).judge(job(0))
+    assert service.calls == 0
     assert await played.voted("g") == set()
 
 
-async def test_the_errand_of_a_killed_worker_is_taken_over(played: Wire, redis_url: str) -> None:
+async def test_the_job_of_a_killed_worker_is_taken_over(played: Broker, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         client.set("tf:lease:g-00", "dead", px=200)
-    judge = worker(played, Room())
-    await judge.judge(errand(0))
+    judge = worker(played, Service())
+    await judge.judge(job(0))
     assert await played.voted("g") == set()
     async with asyncio.timeout(30):
         while await played.is_held("g-00"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await judge.judge(errand(0))
+    await judge.judge(job(0))
     assert await played.voted("g") == {"g-00"}
 
 
 async def test_a_worker_that_died_between_voting_and_announcing_loses_nothing(
-    played: Wire,
+    played: Broker,
 ) -> None:
     for index in (0, 1):
         await leave_votes(
             played, TrajectoryVotes(trajectory_id=f"g-{index:02d}", group_id="g", steps=())
         )
-    room = Room()
-    await worker(played, room).judge(errand(1))
+    service = Service()
+    await worker(played, service).judge(job(1))
     assert await announced(played) == ["g"]
-    assert room.calls == 0
+    assert service.calls == 0
 
 
 async def test_votes_that_another_worker_stored_first_are_the_ones_that_count(
-    played: Wire,
+    played: Broker,
 ) -> None:
-    room = Room()
-    room.hold = asyncio.Event()
-    judging = asyncio.create_task(worker(played, room).judge(errand(0)))
+    service = Service()
+    service.hold = asyncio.Event()
+    judging = asyncio.create_task(worker(played, service).judge(job(0)))
     first = TrajectoryVotes(trajectory_id="g-00", group_id="g", steps=(), seconds=77.0)
     await leave_votes(played, first)
-    room.hold.set()
+    service.hold.set()
     await judging
-    await worker(played, Room()).judge(errand(1))
+    await worker(played, Service()).judge(job(1))
     assert (await votes_of(played))["g-00"] == first
 
 
-async def test_a_trajectory_whose_group_was_forgotten_is_not_judged(wire: Wire) -> None:
-    room = Room()
-    await worker(wire, room).judge(errand(0))
-    assert room.calls == 0
-    assert await wire.voted("g") == set()
+async def test_a_trajectory_whose_group_was_forgotten_is_not_judged(broker: Broker) -> None:
+    service = Service()
+    await worker(broker, service).judge(job(0))
+    assert service.calls == 0
+    assert await broker.voted("g") == set()
 
 
 async def test_a_judge_that_answers_nonsense_votes_zero_and_the_group_completes(
-    played: Wire,
+    played: Broker,
 ) -> None:
     before = REGISTRY.get_sample_value("triforge_reward_votes_total", {"value": "invalid"}) or 0.0
-    judge = worker(played, Room(text="I like trains."))
-    await judge.judge(errand(0))
-    await judge.judge(errand(1))
+    judge = worker(played, Service(text="I like trains."))
+    await judge.judge(job(0))
+    await judge.judge(job(1))
     assert await announced(played) == ["g"]
     votes = await votes_of(played)
     values = [v.value for one in votes.values() for s in one.steps for v in s.votes]
@@ -251,12 +251,12 @@ AWAY = UnavailableError("nobody at 127.0.0.1:8011", retry_after_s=0.05)
     [([AWAY, AWAY], 3), ([PolicyError("engine says 500"), KeyError("ids")], 3)],
 )
 async def test_a_judge_that_recovers_is_waited_for(
-    played: Wire, errors: list[Exception], calls: int
+    played: Broker, errors: list[Exception], calls: int
 ) -> None:
-    room = Room(errors=errors)
-    await worker(played, room).judge(errand(0))
-    await worker(played, Room()).judge(errand(1))
-    assert room.calls == calls
+    service = Service(errors=errors)
+    await worker(played, service).judge(job(0))
+    await worker(played, Service()).judge(job(1))
+    assert service.calls == calls
     votes = (await votes_of(played))["g-00"]
     assert votes.error is None
     assert len(votes.steps) == 2
@@ -271,12 +271,12 @@ async def test_a_judge_that_recovers_is_waited_for(
     ],
 )
 async def test_a_judge_that_stays_broken_leaves_an_error_and_the_group_completes(
-    played: Wire, error: Exception, kind: str, calls: int
+    played: Broker, error: Exception, kind: str, calls: int
 ) -> None:
-    room = Room(errors=[error] * 50)
-    await worker(played, room).judge(errand(0))
-    await worker(played, Room()).judge(errand(1))
-    assert room.calls == calls
+    service = Service(errors=[error] * 50)
+    await worker(played, service).judge(job(0))
+    await worker(played, Service()).judge(job(1))
+    assert service.calls == calls
     votes = (await votes_of(played))["g-00"]
     assert votes.error is not None
     assert (votes.error.kind, votes.steps) == (kind, ())
@@ -285,30 +285,30 @@ async def test_a_judge_that_stays_broken_leaves_an_error_and_the_group_completes
 
 
 async def test_a_judge_that_stays_away_leaves_an_error_when_the_patience_ends(
-    played: Wire,
+    played: Broker,
 ) -> None:
-    await worker(played, Room(errors=[AWAY] * 200)).judge(errand(0))
-    await worker(played, Room()).judge(errand(1))
+    await worker(played, Service(errors=[AWAY] * 200)).judge(job(0))
+    await worker(played, Service()).judge(job(1))
     votes = (await votes_of(played))["g-00"]
     assert votes.error is not None
     assert votes.error.kind == "unavailable"
 
 
-async def test_a_judge_that_hangs_meets_the_deadline(played: Wire) -> None:
-    room = Room()
-    room.hold = asyncio.Event()
-    await worker(played, room).judge(errand(0, deadline_s=0.05))
-    await worker(played, Room()).judge(errand(1))
+async def test_a_judge_that_hangs_meets_the_deadline(played: Broker) -> None:
+    service = Service()
+    service.hold = asyncio.Event()
+    await worker(played, service).judge(job(0, deadline_s=0.05))
+    await worker(played, Service()).judge(job(1))
     votes = (await votes_of(played))["g-00"]
     assert votes.error is not None
     assert votes.error.kind == "deadline"
 
 
-async def test_without_redis_the_errand_is_not_done() -> None:
-    nowhere = Wire("redis://127.0.0.1:1/0")
+async def test_without_redis_the_job_is_not_done() -> None:
+    nowhere = Broker("redis://127.0.0.1:1/0")
     try:
         with pytest.raises(TriforgeError) as caught:
-            await worker(nowhere, Room()).judge(errand(0))
+            await worker(nowhere, Service()).judge(job(0))
     finally:
         await nowhere.close()
     assert isinstance(caught.value, UnavailableError)
@@ -317,13 +317,13 @@ async def test_without_redis_the_errand_is_not_done() -> None:
 # ---- the real worker process ----
 
 
-async def test_a_real_worker_process_takes_errands_from_the_queue_and_completes_the_group(
-    played: Wire, redis_url: str, policy_url: PolicyUrl
+async def test_a_real_worker_process_takes_jobs_from_the_queue_and_completes_the_group(
+    played: Broker, redis_url: str, policy_url: PolicyUrl
 ) -> None:
     environment = {
         **os.environ,
         "TRIFORGE_REDIS_URL": redis_url,
-        "TRIFORGE_JUDGES_URL": policy_url(r"\boxed{1}", r"\boxed{-1}"),
+        "TRIFORGE_REWARD_MODEL_URL": policy_url(r"\boxed{1}", r"\boxed{-1}"),
     }
     process = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-m", "services.reward", "judge-worker", "--concurrency", "4"],
@@ -333,7 +333,7 @@ async def test_a_real_worker_process_takes_errands_from_the_queue_and_completes_
     )
     try:
         for index in (0, 1, 0):
-            await played.send_judge(errand(index))
+            await played.send_judge(job(index))
         async with asyncio.timeout(60):
             while not await announced(played):
                 assert process.poll() is None

@@ -1,4 +1,4 @@
-"""The rollout worker as a process of its own: queue, database, policy room and Valkey are real."""
+"""The rollout worker as a process of its own: queue, database, policy service and Valkey are real."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 from services.env_adapter.environments.registry import family
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
-from triforge.messages import GenerateSpec, GroupTask, PoolRequest, Sampling
-from triforge.queues import Wire
+from triforge.broker import Broker
 from triforge.store.database import open_database
+from triforge.types import GenerateSpec, GroupTask, PoolRequest, Sampling
 
 
 async def test_a_real_worker_process_plays_a_household_group_from_the_queue(
-    wire: Wire, redis_url: str, policy_url: Callable[..., str], tmp_path: Path
+    broker: Broker, redis_url: str, policy_url: Callable[..., str], tmp_path: Path
 ) -> None:
     database_url = f"sqlite:///{tmp_path / 'store.sqlite'}"
     database = open_database(database_url)
     request = PoolRequest(name="p", environment="household", generate=GenerateSpec(count=1))
     pool, _ = PoolMaker(database, family).create(request, ())
     (task,) = PoolStore(database).tasks(pool.id).tasks
-    errand = GroupTask(
+    job = GroupTask(
         group_id="g", run_id="r", step=0, task_id=task.id, purpose="train", rollouts=3, seed=1,
         sampling=Sampling(max_new_tokens=4), max_steps=2, deadline_s=20.0, options={"wording": "terse"},
     )  # fmt: skip
@@ -34,7 +34,7 @@ async def test_a_real_worker_process_plays_a_household_group_from_the_queue(
         **os.environ,
         "TRIFORGE_REDIS_URL": redis_url,
         "TRIFORGE_DATABASE_URL": database_url,
-        "TRIFORGE_ACTS_URL": policy_url("open window"),
+        "TRIFORGE_POLICY_MODEL_URL": policy_url("open window"),
     }
     process = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-m", "services.env_adapter", "rollout-worker"],
@@ -43,10 +43,10 @@ async def test_a_real_worker_process_plays_a_household_group_from_the_queue(
         stderr=subprocess.STDOUT,
     )
     try:
-        await wire.send_rollout(errand)
-        await wire.send_rollout(errand)
+        await broker.send_rollout(job)
+        await broker.send_rollout(job)
         async with asyncio.timeout(60):
-            while not await wire.read_judged("0", block_s=0.1):
+            while not await broker.read_judged("0", block_s=0.1):
                 assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         output, _ = await asyncio.to_thread(process.communicate, timeout=30)
@@ -56,8 +56,8 @@ async def test_a_real_worker_process_plays_a_household_group_from_the_queue(
             process.kill()
             process.communicate()
         database.close()
-    played = await wire.group("g")
+    played = await broker.group("g")
     assert played is not None
     assert [t.outcome.value for t in played.trajectories] == [-1, -1, -1]
     assert {step.next_observation for t in played.trajectories for step in t.steps} == {"fail"}
-    assert len(await wire.read_judged("0", block_s=0.1)) == 1
+    assert len(await broker.read_judged("0", block_s=0.1)) == 1

@@ -1,4 +1,4 @@
-"""The errand of the queue `rollout` against a real Valkey: delivered twice, taken over, and handed on."""
+"""The job of the queue `rollout` against a real Valkey: delivered twice, taken over, and handed on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ import redis
 
 from services.env_adapter.rollout import RolloutWorker
 from tests.service.left_behind import leave_votes
+from triforge.broker import JUDGE_QUEUE, Broker
 from triforge.errors import EnvError, NotFoundError, UnavailableError
-from triforge.messages import (
+from triforge.rollout.episode import play_episode
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.rollout.seeds import derive_seed
+from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
@@ -30,10 +34,6 @@ from triforge.messages import (
     UnitTestTask,
     VersionSpan,
 )
-from triforge.queues import JUDGE_QUEUE, Wire
-from triforge.rollout.episode import play_episode
-from triforge.rollout.protocols import Observation, Reset, StepResult
-from triforge.rollout.seeds import derive_seed
 
 TASK = Task(id="t", pool_id="p", slot="t", family="two", instruction="say yes twice")
 JUDGE_SAMPLING = Sampling(max_new_tokens=7, temperature=0.5)
@@ -114,7 +114,7 @@ async def says_yes(request: GenerateRequest) -> GenerateReply:
     return GenerateReply(prompt_ids=(*request.prefix_ids, 100), outputs=(output,))
 
 
-def worker(wire: Wire, family: Family, *, tasks: tuple[Task, ...] = (TASK,)) -> RolloutWorker:
+def worker(broker: Broker, family: Family, *, tasks: tuple[Task, ...] = (TASK,)) -> RolloutWorker:
     known = {task.id: task for task in tasks}
 
     def read(task_id: str) -> Task:
@@ -123,7 +123,7 @@ def worker(wire: Wire, family: Family, *, tasks: tuple[Task, ...] = (TASK,)) -> 
         return known[task_id]
 
     return RolloutWorker(
-        wire=wire,
+        broker=broker,
         generate=says_yes,
         read_task=read,
         family=lambda _: family,  # type: ignore[arg-type, return-value]
@@ -132,7 +132,7 @@ def worker(wire: Wire, family: Family, *, tasks: tuple[Task, ...] = (TASK,)) -> 
 
 
 def sent(redis_url: str, queue: str = JUDGE_QUEUE, *, kind: type[Any] = JudgeTask) -> list[Any]:
-    """The errands that wait in a queue, oldest first."""
+    """The jobs that wait in a queue, oldest first."""
     with redis.Redis.from_url(redis_url) as client:
         raw = [json.loads(item) for item in client.lrange(queue, 0, -1)]
     bodies = [json.loads(base64.b64decode(item["body"])) for item in reversed(raw)]
@@ -146,19 +146,21 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def announced(wire: Wire) -> list[str]:
-    return [name for _, name in await wire.read_judged("0", block_s=0.01)]
+async def announced(broker: Broker) -> list[str]:
+    return [name for _, name in await broker.read_judged("0", block_s=0.01)]
 
 
-async def test_a_group_is_played_stored_and_sent_to_the_judge(wire: Wire, redis_url: str) -> None:
+async def test_a_group_is_played_stored_and_sent_to_the_judge(
+    broker: Broker, redis_url: str
+) -> None:
     family = Family()
-    await worker(wire, family).play(group())
-    played = await wire.group("g")
+    await worker(broker, family).play(group())
+    played = await broker.group("g")
     assert played is not None
     assert (played.group, played.task) == (group(), TASK)
     assert [t.id for t in played.trajectories] == ["g-00", "g-01", "g-02"]
     assert [t.outcome.value for t in played.trajectories] == [1, 1, 1]
-    assert [await wire.trajectory(t.id) for t in played.trajectories] == list(played.trajectories)
+    assert [await broker.trajectory(t.id) for t in played.trajectories] == list(played.trajectories)
     assert family.made == [{"wording": "plain"}] * 3
     assert {task.trajectory_id: task for task in sent(redis_url)} == {
         f"g-{k:02d}": JudgeTask(
@@ -173,62 +175,64 @@ async def test_a_group_is_played_stored_and_sent_to_the_judge(wire: Wire, redis_
         )
         for k in range(3)
     }
-    assert await announced(wire) == []  # not before it is judged
-    assert not await wire.is_held("g")
+    assert await announced(broker) == []  # not before it is judged
+    assert not await broker.is_held("g")
 
 
 async def test_a_group_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
-    wire: Wire,
+    broker: Broker,
 ) -> None:
     family = Family()
-    await wire.end_run("r")
-    await worker(wire, family).play(group())
-    assert (family.made, await wire.is_played("g")) == ([], False)
-    await wire.begin_run("r")
-    await worker(wire, family).play(group())
-    assert await wire.is_played("g")
+    await broker.end_run("r")
+    await worker(broker, family).play(group())
+    assert (family.made, await broker.is_played("g")) == ([], False)
+    await broker.begin_run("r")
+    await worker(broker, family).play(group())
+    assert await broker.is_played("g")
 
 
-async def test_a_group_of_a_committed_step_is_not_played_when_its_errand_comes_late(
-    wire: Wire,
+async def test_a_group_of_a_committed_step_is_not_played_when_its_job_comes_late(
+    broker: Broker,
 ) -> None:
     family = Family()
-    await wire.settle_group("g", ("g-00", "g-01", "g-02"))
-    await worker(wire, family).play(group())
-    assert (family.made, await wire.is_played("g")) == ([], False)
+    await broker.settle_group("g", ("g-00", "g-01", "g-02"))
+    await worker(broker, family).play(group())
+    assert (family.made, await broker.is_played("g")) == ([], False)
 
 
 async def test_a_group_without_votes_is_complete_as_soon_as_it_is_played(
-    wire: Wire, redis_url: str
+    broker: Broker, redis_url: str
 ) -> None:
-    await worker(wire, Family()).play(group(votes=0))
-    assert await announced(wire) == ["g"]
+    await worker(broker, Family()).play(group(votes=0))
+    assert await announced(broker) == ["g"]
     assert sent(redis_url) == []
 
 
 async def test_a_trajectory_is_sent_to_the_judge_before_its_group_ends(
-    wire: Wire, redis_url: str
+    broker: Broker, redis_url: str
 ) -> None:
     family = Family()
     family.held[2] = asyncio.Event()
-    playing = asyncio.create_task(worker(wire, family).play(group()))
+    playing = asyncio.create_task(worker(broker, family).play(group()))
 
     async def two_sent() -> bool:
         return len(sent(redis_url)) == 2
 
     await until(two_sent)
-    assert not await wire.is_played("g")
+    assert not await broker.is_played("g")
     assert {task.trajectory_id for task in sent(redis_url)} == {"g-00", "g-02"}
     family.held[2].set()
     await playing
-    assert await wire.is_played("g")
+    assert await broker.is_played("g")
 
 
-async def test_an_unmeasured_trajectory_is_kept_but_not_judged(wire: Wire, redis_url: str) -> None:
+async def test_an_unmeasured_trajectory_is_kept_but_not_judged(
+    broker: Broker, redis_url: str
+) -> None:
     family = Family()
     family.broken = {1}
-    await worker(wire, family).play(group())
-    played = await wire.group("g")
+    await worker(broker, family).play(group())
+    played = await broker.group("g")
     assert played is not None
     assert sorted(t.measured for t in played.trajectories) == [False, True, True]
     judged = {task.trajectory_id for task in sent(redis_url)}
@@ -236,7 +240,7 @@ async def test_an_unmeasured_trajectory_is_kept_but_not_judged(wire: Wire, redis
 
 
 async def test_an_environment_gets_its_own_thread_unless_its_family_never_blocks(
-    wire: Wire,
+    broker: Broker,
 ) -> None:
     async def threads(never_blocks: bool, group_id: str) -> set[bool]:
         family, seen = Family(), set()
@@ -246,100 +250,100 @@ async def test_an_environment_gets_its_own_thread_unless_its_family_never_blocks
             seen.add(threading.current_thread() is threading.main_thread())
 
         family.meanwhile = note
-        await worker(wire, family).play(group(group_id=group_id))
+        await worker(broker, family).play(group(group_id=group_id))
         return seen
 
     assert await threads(True, "g1") == {True}
     assert await threads(False, "g2") == {False}
 
 
-async def test_an_errand_delivered_twice_at_once_is_played_once(wire: Wire) -> None:
+async def test_an_job_delivered_twice_at_once_is_played_once(broker: Broker) -> None:
     family = Family()
-    one, two = worker(wire, family), worker(wire, family)
+    one, two = worker(broker, family), worker(broker, family)
     await asyncio.gather(one.play(group(votes=0)), two.play(group(votes=0)))
     await one.play(group(votes=0))
     assert len(family.made) == 3
-    assert await announced(wire) == ["g"]
+    assert await announced(broker) == ["g"]
 
 
-async def test_an_errand_that_another_worker_holds_is_left_alone(wire: Wire) -> None:
+async def test_an_job_that_another_worker_holds_is_left_alone(broker: Broker) -> None:
     family = Family()
-    async with wire.lease("g") as held:
+    async with broker.lease("g") as held:
         assert held
-        await worker(wire, family).play(group())
+        await worker(broker, family).play(group())
     assert family.made == []
-    assert not await wire.is_played("g")
+    assert not await broker.is_played("g")
 
 
-async def test_a_second_delivery_sends_the_missing_judge_errands_again(
-    wire: Wire, redis_url: str
+async def test_a_second_delivery_sends_the_missing_judge_jobs_again(
+    broker: Broker, redis_url: str
 ) -> None:
     family = Family()
-    player = worker(wire, family)
+    player = worker(broker, family)
     await player.play(group())
-    await leave_votes(wire, TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
+    await leave_votes(broker, TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
     with redis.Redis.from_url(redis_url) as client:
         client.delete(JUDGE_QUEUE, "tf:trajectory:g-00")  # what a crash of the queue may lose
     await player.play(group())
     assert len(family.made) == 3
     assert {task.trajectory_id for task in sent(redis_url)} == {"g-00", "g-02"}
-    assert await wire.trajectory("g-00") is not None
+    assert await broker.trajectory("g-00") is not None
 
 
 async def test_the_group_of_a_killed_worker_is_taken_over_where_it_stopped(
-    wire: Wire, redis_url: str
+    broker: Broker, redis_url: str
 ) -> None:
     # the dead worker had stored one trajectory, and its lease is renewed by nobody
     dead = await play_episode(lambda: Two(Family(), 1), says_yes, TASK, group(), 1)
     dead = dead.model_copy(update={"seconds": 77.0})
-    await wire.put_trajectory(dead)
+    await broker.put_trajectory(dead)
     with redis.Redis.from_url(redis_url) as client:
         client.set("tf:lease:g", "dead", px=300)
     family = Family()
-    player = worker(wire, family)
+    player = worker(broker, family)
     await player.play(group())
     assert family.made == []
 
     async def free() -> bool:
-        return not await wire.is_held("g")
+        return not await broker.is_held("g")
 
     await until(free)
     await player.play(group())
     assert len(family.made) == 2
-    played = await wire.group("g")
+    played = await broker.group("g")
     assert played is not None
     assert played.trajectories[1] == dead
     assert {task.trajectory_id for task in sent(redis_url)} == {"g-00", "g-01", "g-02"}
 
 
 async def test_a_trajectory_that_another_worker_stored_first_is_the_one_that_counts(
-    wire: Wire,
+    broker: Broker,
 ) -> None:
     first = await play_episode(lambda: Two(Family(), 1), says_yes, TASK, group(), 0)
     first = first.model_copy(update={"seconds": 77.0})
     family = Family()
 
     async def store() -> None:
-        await wire.put_trajectory(first)
+        await broker.put_trajectory(first)
 
     family.meanwhile = store
-    await worker(wire, family).play(group(rollouts=1))
-    played = await wire.group("g")
+    await worker(broker, family).play(group(rollouts=1))
+    played = await broker.group("g")
     assert played is not None
     assert played.trajectories == (first,)
-    assert await wire.trajectory("g-00") == first
+    assert await broker.trajectory("g-00") == first
 
 
 async def test_a_task_that_the_store_does_not_know_is_an_error_and_frees_the_lease(
-    wire: Wire,
+    broker: Broker,
 ) -> None:
     with pytest.raises(NotFoundError):
-        await worker(wire, Family(), tasks=()).play(group())
-    assert not await wire.is_held("g")
+        await worker(broker, Family(), tasks=()).play(group())
+    assert not await broker.is_held("g")
 
 
-async def test_without_redis_the_errand_is_not_done(wire: Wire) -> None:
-    nowhere = Wire("redis://127.0.0.1:1/0")
+async def test_without_redis_the_job_is_not_done(broker: Broker) -> None:
+    nowhere = Broker("redis://127.0.0.1:1/0")
     try:
         with pytest.raises(UnavailableError):
             await worker(nowhere, Family()).play(group())
@@ -356,38 +360,38 @@ class Programs(Family):
         return self.limits
 
 
-def unit_test_errands(redis_url: str) -> list[UnitTestTask]:
+def unit_test_jobs(redis_url: str) -> list[UnitTestTask]:
     return sent(redis_url, kind=UnitTestTask)
 
 
 async def test_a_group_of_programs_is_sent_for_tests_once_it_is_whole(
-    wire: Wire, redis_url: str
+    broker: Broker, redis_url: str
 ) -> None:
     family, task = Programs(), group(reward_kind="unit_tests")
-    await worker(wire, family).play(task)
+    await worker(broker, family).play(task)
     expected = UnitTestTask(
         group_id="g", run_id="r", tests=2, seed=derive_seed(5, "judge"), sampling=JUDGE_SAMPLING,
         deadline_s=40.0,
     )  # fmt: skip
-    assert unit_test_errands(redis_url) == [expected]
-    played = await wire.group("g")
+    assert unit_test_jobs(redis_url) == [expected]
+    played = await broker.group("g")
     assert played is not None
     assert played.programs == family.limits
-    assert await announced(wire) == []
-    await worker(wire, family).play(task)  # delivered again: the tests are not there yet
-    assert unit_test_errands(redis_url) == [expected] * 2
-    await wire.put_tests(GroupTests(group_id="g", programs=(), prompt_ids=(), tests=()))
-    await worker(wire, family).play(task)
-    assert len(unit_test_errands(redis_url)) == 2
-    assert await announced(wire) == ["g"]
+    assert await announced(broker) == []
+    await worker(broker, family).play(task)  # delivered again: the tests are not there yet
+    assert unit_test_jobs(redis_url) == [expected] * 2
+    await broker.put_tests(GroupTests(group_id="g", programs=(), prompt_ids=(), tests=()))
+    await worker(broker, family).play(task)
+    assert len(unit_test_jobs(redis_url)) == 2
+    assert await announced(broker) == ["g"]
 
 
 @pytest.mark.parametrize("family", [Family(), Programs()])
 async def test_a_group_without_programs_is_complete_without_tests(
-    wire: Wire, redis_url: str, family: Family
+    broker: Broker, redis_url: str, family: Family
 ) -> None:
     if isinstance(family, Programs):
         family.limits = None
-    await worker(wire, family).play(group(reward_kind="unit_tests"))
-    assert unit_test_errands(redis_url) == []
-    assert await announced(wire) == ["g"]
+    await worker(broker, family).play(group(reward_kind="unit_tests"))
+    assert unit_test_jobs(redis_url) == []
+    assert await announced(broker) == ["g"]

@@ -10,12 +10,12 @@ import pytest
 
 from services.trainer.runs.run_store import RunStore
 from services.trainer.runs.runs import RunRequest, Runs
+from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import ConfigError, NotFoundError
-from triforge.messages import PoolState, RunStep
-from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
+from triforge.types import PoolState, RunStep
 
 DOCUMENT = """
 [env_adapter.options]
@@ -42,11 +42,11 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 
 @pytest.fixture
-def runs(wire: Wire, store: RunStore, tmp_path: Path) -> Runs:
+def runs(broker: Broker, store: RunStore, tmp_path: Path) -> Runs:
     document = tmp_path / "deployment.toml"
     document.write_text(DOCUMENT)
     return Runs(
-        store=store, pools=OnePool(), wire=wire, artifacts=ArtifactStore(str(tmp_path)),
+        store=store, pools=OnePool(), broker=broker, artifacts=ArtifactStore(str(tmp_path)),
         settings=Settings(config=str(document)), exports=tmp_path,
     )  # fmt: skip
 

@@ -12,29 +12,29 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy.exc import StatementError
+from tests.service.fake_loop import CONFIG, Loop, loop_of
 
 from services.trainer.app import create_app
 from services.trainer.runs.run_store import RunStore
 from services.trainer.runs.runs import MAX_CONFIG, Runs
-from tests.service.fake_ring import CONFIG, Ring, ring_of
+from triforge.broker import Broker
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
 from triforge.errors import ConflictError, NotFoundError, UnavailableError
-from triforge.messages import PoolState, RunStep
-from triforge.queues import Wire
 from triforge.store.tables import RunRow
 from triforge.supervisor.layout import free_port
+from triforge.types import PoolState, RunStep
 
 BASE = """
 [run]
 steps = 7
 name = "from the deployment"
-[models.acts]
-path = "/models/acts"
-[models.judges]
-path = "/models/judges"
-[models.rewrites]
-path = "/models/rewrites"
+[models.policy]
+path = "/models/policy"
+[models.reward]
+path = "/models/reward"
+[models.rewriter]
+path = "/models/rewriter"
 """
 
 
@@ -54,20 +54,20 @@ class FakePools:
         )  # fmt: skip
 
 
-class Door:
+class Api:
     """The trainer's application, called in this process."""
 
-    def __init__(self, ring: Ring, wire: Wire, settings: Settings, *, conducts: bool) -> None:
+    def __init__(self, loop: Loop, broker: Broker, settings: Settings, *, conducts: bool) -> None:
         self.pools = FakePools()
         runs = Runs(
-            store=ring.store, pools=self.pools, wire=wire, artifacts=ring.artifacts, settings=settings
+            store=loop.store, pools=self.pools, broker=broker, artifacts=loop.artifacts, settings=settings
         )  # fmt: skip
 
         async def ready() -> None:
-            await wire.ping()
+            await broker.ping()
 
-        conductor = ring.conductor() if conducts else None
-        self.app = create_app(runs=runs, conductor=conductor, ready=ready)
+        orchestrator = loop.orchestrator() if conducts else None
+        self.app = create_app(runs=runs, orchestrator=orchestrator, ready=ready)
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://trainer")
         self.client = TrainerClient("http://trainer", transport=transport)
@@ -78,25 +78,25 @@ class Door:
 
 
 @pytest.fixture
-async def ring(wire: Wire, redis_url: str, tmp_path: Path) -> AsyncIterator[Ring]:
-    async with ring_of(wire, redis_url, tmp_path) as made:
+async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
+    async with loop_of(broker, redis_url, tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-async def door(ring: Ring, wire: Wire, tmp_path: Path) -> AsyncIterator[Door]:
+async def api(loop: Loop, broker: Broker, tmp_path: Path) -> AsyncIterator[Api]:
     """The routes, with nobody who works on the runs."""
     document = tmp_path / "base.toml"
     document.write_text(BASE)
-    made = Door(ring, wire, Settings(config=str(document)), conducts=False)
+    made = Api(loop, broker, Settings(config=str(document)), conducts=False)
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def trainer(ring: Ring, wire: Wire) -> AsyncIterator[Door]:
-    """The whole room: the conductor works while the application is up."""
-    made = Door(ring, wire, Settings(), conducts=True)
+async def trainer(loop: Loop, broker: Broker) -> AsyncIterator[Api]:
+    """The whole service: the orchestrator works while the application is up."""
+    made = Api(loop, broker, Settings(), conducts=True)
     async with made.app.router.lifespan_context(made.app):
         yield made
     await made.close()
@@ -116,54 +116,54 @@ def problem(reply: httpx.Response, status: int, kind: str) -> dict[str, Any]:
 # ---- submit ----
 
 
-async def test_a_run_is_laid_over_the_deployments_document(door: Door) -> None:
+async def test_a_run_is_laid_over_the_deployments_document(api: Api) -> None:
     body = {"pool": "kitchen", "name": "mine", "config": {"reward": {"votes": 2}}}
-    reply = await door.http.post("/v1/runs", json=body)
+    reply = await api.http.post("/v1/runs", json=body)
     assert reply.status_code == 201
     run = reply.json()
     assert (run["status"], run["step"], run["steps"], run["pool_id"]) == ("queued", -1, 7, "pool-1")
     assert (run["name"], run["config"]["run"]["name"]) == ("mine", "mine")
     assert run["config"]["reward"]["votes"] == 2
-    assert run["config"]["models"]["acts"]["path"] == "/models/acts"
-    assert (await door.http.get(f"/v1/runs/{run['id']}")).json() == run
-    unnamed = await door.http.post("/v1/runs", json={"pool": "pool-1"})
+    assert run["config"]["models"]["policy"]["path"] == "/models/policy"
+    assert (await api.http.get(f"/v1/runs/{run['id']}")).json() == run
+    unnamed = await api.http.post("/v1/runs", json={"pool": "pool-1"})
     assert unnamed.json()["name"] == "from the deployment"
-    listed = (await door.http.get("/v1/runs")).json()["runs"]
+    listed = (await api.http.get("/v1/runs")).json()["runs"]
     assert [r["name"] for r in listed] == ["from the deployment", "mine"]
 
 
 async def test_runs_come_in_pages_newest_first_and_new_ones_disturb_no_page(
-    door: Door, ring: Ring
+    api: Api, loop: Loop
 ) -> None:
-    made = [(await door.client.submit("kitchen", name=f"r{number}")).id for number in range(5)]
+    made = [(await api.client.submit("kitchen", name=f"r{number}")).id for number in range(5)]
     for number, run_id in enumerate(made):  # two of one moment among them: their ids decide
-        with ring.store._db.write() as session:
+        with loop.store._db.write() as session:
             session.get_one(RunRow, run_id).created_at = float((0, 1, 2, 2, 3)[number])
     wanted = [made[4], *sorted(made[2:4], reverse=True), made[1], made[0]]
     seen: list[str] = []
     cursor: str | None = ""
     for size in (2, 2, 1):
-        page = (await door.http.get("/v1/runs", params={"limit": 2, "cursor": cursor})).json()
+        page = (await api.http.get("/v1/runs", params={"limit": 2, "cursor": cursor})).json()
         assert len(page["runs"]) == size
         seen += [run["id"] for run in page["runs"]]
         cursor = page["next_cursor"]
-        await door.client.submit("kitchen", name="a newer one")
+        await api.client.submit("kitchen", name="a newer one")
     assert (seen, cursor) == (wanted, None)
-    assert [run.id for run in await door.client.runs()][3:] == wanted
-    assert len(await door.client.runs(newest=4)) == 4
+    assert [run.id for run in await api.client.runs()][3:] == wanted
+    assert len(await api.client.runs(newest=4)) == 4
     for query in ({"cursor": "run-nowhere"}, {"limit": 0}, {"limit": 1001}):
-        problem(await door.http.get("/v1/runs", params=query), 422, "input")
+        problem(await api.http.get("/v1/runs", params=query), 422, "input")
 
 
-async def test_an_idempotency_key_makes_one_run_of_two_requests(door: Door) -> None:
+async def test_an_idempotency_key_makes_one_run_of_two_requests(api: Api) -> None:
     first, second = await asyncio.gather(
-        *(door.client.submit("kitchen", config={"run": {"steps": 3}}, key="k") for _ in range(2))
+        *(api.client.submit("kitchen", config={"run": {"steps": 3}}, key="k") for _ in range(2))
     )
     assert first == second
-    assert len(await door.client.runs()) == 1
+    assert len(await api.client.runs()) == 1
     with pytest.raises(ConflictError, match="idempotency key 'k' was used for another run"):
-        await door.client.submit("kitchen", config={"run": {"steps": 4}}, key="k")
-    assert (await door.client.submit("kitchen", key="other")).id != first.id
+        await api.client.submit("kitchen", config={"run": {"steps": 4}}, key="k")
+    assert (await api.client.submit("kitchen", key="other")).id != first.id
 
 
 @pytest.mark.parametrize(
@@ -178,12 +178,12 @@ async def test_an_idempotency_key_makes_one_run_of_two_requests(door: Door) -> N
     ],
 )  # fmt: skip
 async def test_an_impossible_run_is_refused_and_not_stored(
-    door: Door, body: dict[str, Any], kind: str, words: str
+    api: Api, body: dict[str, Any], kind: str, words: str
 ) -> None:
-    found = problem(await door.http.post("/v1/runs", json=body), 422, kind)
+    found = problem(await api.http.post("/v1/runs", json=body), 422, kind)
     assert words in found["detail"]
     assert any(words in sentence for sentence in found["problems"])
-    assert await door.client.runs() == []
+    assert await api.client.runs() == []
 
 
 def options(value: Any) -> dict[str, Any]:
@@ -197,42 +197,42 @@ def options(value: Any) -> dict[str, Any]:
         ({"name": "\udfff"}, "unable to parse raw data as a unicode string"),
         ({"config": options(json.loads('{"a":' * 70 + "1" + "}" * 70))}, "deeper than 64 levels"),
         ({"config": options("x" * MAX_CONFIG)}, "characters of JSON, at most"),
-        ({"config": {"models": {"acts": {"path": "/models/\x00"}}}}, "a character 0"),
+        ({"config": {"models": {"policy": {"path": "/models/\x00"}}}}, "a character 0"),
         ({"name": "n" * 201}, "at most 200 characters"),
         ({"config": {"run": {"name": "n" * 201}}}, "at most 200 characters"),
     ],
 )
 async def test_what_could_not_be_shown_again_is_not_stored_and_the_list_of_runs_stays_readable(
-    door: Door, body: dict[str, Any], words: str
+    api: Api, body: dict[str, Any], words: str
 ) -> None:
     given = json.dumps({"pool": "kitchen", **body})
-    reply = await door.http.post("/v1/runs", content=given, headers={"content-type": "application/json"})  # fmt: skip
+    reply = await api.http.post("/v1/runs", content=given, headers={"content-type": "application/json"})  # fmt: skip
     assert reply.status_code == 422
     assert words in reply.json()["detail"]
-    assert await door.client.runs() == []
+    assert await api.client.runs() == []
 
 
-async def test_text_in_a_config_may_look_like_what_is_refused(door: Door) -> None:
-    reply = await door.http.post("/v1/runs", json={"pool": "kitchen", "config": options("\\u0000 \\ud800")})  # fmt: skip
+async def test_text_in_a_config_may_look_like_what_is_refused(api: Api) -> None:
+    reply = await api.http.post("/v1/runs", json={"pool": "kitchen", "config": options("\\u0000 \\ud800")})  # fmt: skip
     assert reply.status_code == 201
-    assert (await door.client.runs())[0].config["env_adapter"]["options"] == {"wording": "\\u0000 \\ud800"}  # fmt: skip
+    assert (await api.client.runs())[0].config["env_adapter"]["options"] == {"wording": "\\u0000 \\ud800"}  # fmt: skip
 
 
-async def test_a_run_on_an_unknown_pool_is_refused(door: Door) -> None:
-    found = problem(await door.http.post("/v1/runs", json={"pool": "cellar"}), 404, "not_found")
+async def test_a_run_on_an_unknown_pool_is_refused(api: Api) -> None:
+    found = problem(await api.http.post("/v1/runs", json={"pool": "cellar"}), 404, "not_found")
     assert "cellar" in found["detail"]
 
 
-async def test_a_run_is_refused_for_now_while_env_adapter_is_away(door: Door) -> None:
-    door.pools.away = True
-    reply = await door.http.post("/v1/runs", json={"pool": "kitchen"})
+async def test_a_run_is_refused_for_now_while_env_adapter_is_away(api: Api) -> None:
+    api.pools.away = True
+    reply = await api.http.post("/v1/runs", json={"pool": "kitchen"})
     assert problem(reply, 503, "unavailable")["retry_after_s"] == 3.0
     assert reply.headers["retry-after"] == "3"
 
 
-async def test_a_key_that_no_column_holds_is_refused(door: Door) -> None:
+async def test_a_key_that_no_column_holds_is_refused(api: Api) -> None:
     headers = {"Idempotency-Key": "k" * 201}
-    reply = await door.http.post("/v1/runs", json={"pool": "kitchen"}, headers=headers)
+    reply = await api.http.post("/v1/runs", json={"pool": "kitchen"}, headers=headers)
     problem(reply, 422, "input")
 
 
@@ -243,8 +243,8 @@ async def test_a_key_that_no_column_holds_is_refused(door: Door) -> None:
         ("POST", "/resume"),
     ],
 )  # fmt: skip
-async def test_every_door_of_an_unknown_run_says_so(door: Door, method: str, path: str) -> None:
-    found = problem(await door.http.request(method, f"/v1/runs/run-0{path}"), 404, "not_found")
+async def test_every_api_of_an_unknown_run_says_so(api: Api, method: str, path: str) -> None:
+    found = problem(await api.http.request(method, f"/v1/runs/run-0{path}"), 404, "not_found")
     assert "run-0" in found["detail"]
 
 
@@ -260,64 +260,64 @@ def _commit(store: RunStore, run_id: str, count: int) -> None:
         assert store.commit_step(record)
 
 
-async def test_steps_come_in_order_in_pages(door: Door, ring: Ring) -> None:
-    run = await door.client.submit("kitchen")
-    _commit(ring.store, run.id, 5)
-    assert [s.step for s in await door.client.steps(run.id)] == [0, 1, 2, 3, 4]
-    page = (await door.http.get(f"/v1/runs/{run.id}/steps?after=1&limit=2")).json()
+async def test_steps_come_in_order_in_pages(api: Api, loop: Loop) -> None:
+    run = await api.client.submit("kitchen")
+    _commit(loop.store, run.id, 5)
+    assert [s.step for s in await api.client.steps(run.id)] == [0, 1, 2, 3, 4]
+    page = (await api.http.get(f"/v1/runs/{run.id}/steps?after=1&limit=2")).json()
     assert [(s["step"], s["policy_version"], s["metrics"]) for s in page] == [
         (2, 3, {"success": 0.25}),
         (3, 4, {"success": 0.25}),
     ]
     for query in ("after=-2", f"after={10**30}", "limit=0", "limit=x"):
-        problem(await door.http.get(f"/v1/runs/{run.id}/steps?{query}"), 422, "input")
+        problem(await api.http.get(f"/v1/runs/{run.id}/steps?{query}"), 422, "input")
 
 
-async def test_committing_a_step_twice_is_committing_it_once(door: Door, ring: Ring) -> None:
-    run = await door.client.submit("kitchen")
-    _commit(ring.store, run.id, 1)
+async def test_committing_a_step_twice_is_committing_it_once(api: Api, loop: Loop) -> None:
+    run = await api.client.submit("kitchen")
+    _commit(loop.store, run.id, 1)
     again = RunStep(
         run_id=run.id, step=0, at=2.0, policy_version=9, reward_version=9, metrics={}, artifacts={}
     )  # fmt: skip
-    assert not ring.store.commit_step(again)
-    assert [s.policy_version for s in await door.client.steps(run.id)] == [1]
-    assert (await door.client.run(run.id)).policy_version == 1
+    assert not loop.store.commit_step(again)
+    assert [s.policy_version for s in await api.client.steps(run.id)] == [1]
+    assert (await api.client.run(run.id)).policy_version == 1
 
 
-async def test_a_step_and_its_runs_move_are_one_transaction(door: Door, ring: Ring) -> None:
-    run = await door.client.submit("kitchen")
+async def test_a_step_and_its_runs_move_are_one_transaction(api: Api, loop: Loop) -> None:
+    run = await api.client.submit("kitchen")
     fine = RunStep(
         run_id=run.id, step=0, at=1.0, policy_version=1, reward_version=1, metrics={}, artifacts={}
     )  # fmt: skip
     with pytest.raises(NotFoundError):
-        ring.store.commit_step(fine.model_copy(update={"run_id": "run-0"}))
+        loop.store.commit_step(fine.model_copy(update={"run_id": "run-0"}))
     with pytest.raises(StatementError, match="not JSON serializable"):  # fails after the run moved
-        ring.store.commit_step(fine.model_copy(update={"metrics": {"success": object()}}))
-    assert await door.client.steps(run.id) == []
-    assert await door.client.run(run.id) == run
+        loop.store.commit_step(fine.model_copy(update={"metrics": {"success": object()}}))
+    assert await api.client.steps(run.id) == []
+    assert await api.client.run(run.id) == run
 
 
-async def test_a_run_is_stopped_and_resumed_and_both_only_when_that_makes_sense(door: Door) -> None:
-    run = await door.client.submit("kitchen")
-    problem(await door.http.post(f"/v1/runs/{run.id}/resume"), 409, "conflict")
-    stopped = await door.http.post(f"/v1/runs/{run.id}/stop")
+async def test_a_run_is_stopped_and_resumed_and_both_only_when_that_makes_sense(api: Api) -> None:
+    run = await api.client.submit("kitchen")
+    problem(await api.http.post(f"/v1/runs/{run.id}/resume"), 409, "conflict")
+    stopped = await api.http.post(f"/v1/runs/{run.id}/stop")
     assert (stopped.status_code, stopped.json()["status"]) == (202, "stopped")
-    found = problem(await door.http.post(f"/v1/runs/{run.id}/stop"), 409, "conflict")
+    found = problem(await api.http.post(f"/v1/runs/{run.id}/stop"), 409, "conflict")
     assert "only a queued or running run can be stopped" in found["detail"]
-    assert (await door.client.resume(run.id)).status == "queued"
+    assert (await api.client.resume(run.id)).status == "queued"
 
 
-async def test_a_running_run_is_asked_to_stop_once_or_twice(door: Door, ring: Ring) -> None:
-    run = await door.client.submit("kitchen")
-    assert ring.store.take(run.id).status == "running"
-    assert [(await door.client.stop(run.id)).status for _ in range(2)] == ["stopping"] * 2
-    assert ring.store.take(run.id).status == "stopping"
+async def test_a_running_run_is_asked_to_stop_once_or_twice(api: Api, loop: Loop) -> None:
+    run = await api.client.submit("kitchen")
+    assert loop.store.take(run.id).status == "running"
+    assert [(await api.client.stop(run.id)).status for _ in range(2)] == ["stopping"] * 2
+    assert loop.store.take(run.id).status == "stopping"
 
 
-# ---- the whole room ----
+# ---- the whole service ----
 
 
-async def test_a_run_is_watched_to_its_end_and_exported(trainer: Door, tmp_path: Path) -> None:
+async def test_a_run_is_watched_to_its_end_and_exported(trainer: Api, tmp_path: Path) -> None:
     run = await trainer.client.submit("kitchen", config=CONFIG)
     seen = [
         (event.kind, event.step)
@@ -347,7 +347,7 @@ async def test_a_run_is_watched_to_its_end_and_exported(trainer: Door, tmp_path:
             assert step.metrics["eval/sampled"] == sampled.count(1) / len(sampled)
 
 
-async def test_events_are_server_sent_and_can_be_taken_up_after_any_of_them(trainer: Door) -> None:
+async def test_events_are_server_sent_and_can_be_taken_up_after_any_of_them(trainer: Api) -> None:
     run = await trainer.client.submit("kitchen", config=CONFIG)
     url = f"/v1/runs/{run.id}/events"
     text = (await trainer.http.get(url)).text
@@ -364,33 +364,33 @@ async def test_events_are_server_sent_and_can_be_taken_up_after_any_of_them(trai
     problem(await trainer.http.get(f"{url}?after=yesterday"), 422, "input")
 
 
-async def test_a_run_without_a_training_step_has_nothing_to_export(door: Door, ring: Ring) -> None:
-    run = await door.client.submit("kitchen")
-    _commit(ring.store, run.id, 1)
-    problem(await door.http.get(f"/v1/runs/{run.id}/export"), 409, "conflict")
+async def test_a_run_without_a_training_step_has_nothing_to_export(api: Api, loop: Loop) -> None:
+    run = await api.client.submit("kitchen")
+    _commit(loop.store, run.id, 1)
+    problem(await api.http.get(f"/v1/runs/{run.id}/export"), 409, "conflict")
 
 
 # ---- health ----
 
 
-async def test_without_redis_the_room_is_alive_but_not_ready_and_events_are_refused_for_now(
-    ring: Ring,
+async def test_without_redis_the_service_is_alive_but_not_ready_and_events_are_refused_for_now(
+    loop: Loop,
 ) -> None:
-    away = Wire(f"redis://127.0.0.1:{free_port()}/0")
-    door = Door(ring, away, Settings(), conducts=False)
+    away = Broker(f"redis://127.0.0.1:{free_port()}/0")
+    api = Api(loop, away, Settings(), conducts=False)
     try:
-        assert (await door.http.get("/healthz")).status_code == 200
-        run = ring.submit()
+        assert (await api.http.get("/healthz")).status_code == 200
+        run = loop.submit()
         for path in ("/readyz", f"/v1/runs/{run.id}/events"):
-            reply = await door.http.get(path)
+            reply = await api.http.get(path)
             problem(reply, 503, "unavailable")
             assert int(reply.headers["retry-after"]) >= 1
-        assert (await door.http.get(f"/v1/runs/{run.id}")).status_code == 200
+        assert (await api.http.get(f"/v1/runs/{run.id}")).status_code == 200
     finally:
-        await door.close()
+        await api.close()
         await away.close()
 
 
-async def test_with_redis_the_room_is_ready_and_shows_metrics(door: Door) -> None:
-    assert (await door.http.get("/readyz")).json() == {"status": "ready"}
-    assert "python_info" in (await door.http.get("/metrics")).text
+async def test_with_redis_the_service_is_ready_and_shows_metrics(api: Api) -> None:
+    assert (await api.http.get("/readyz")).json() == {"status": "ready"}
+    assert "python_info" in (await api.http.get("/metrics")).text

@@ -36,7 +36,7 @@ def test_a_blank_model_is_made_and_trained_by_two_commands(tmp_path: Path):
     assert Renderer.from_folder(out).encode_text("go fridge ok") == [7, 6, 8]
     found = json.loads(report.read_text())
     assert [step for step, _ in found["train"]] == [0, 1, 2]
-    assert found["knobs"]["learning_rate"] == 0.01
+    assert found["options"]["learning_rate"] == 0.01
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from triforge.broker import Broker, end_task
 from triforge.config import Settings
 from triforge.errors import UnavailableError
-from triforge.queues import Wire, end_task
 from triforge.supervisor.broker import server_command
 from triforge.supervisor.layout import Layout, free_port
 from triforge.supervisor.process import Process, ProcessSpec
@@ -32,7 +32,7 @@ SERVES = """
 import http.server, sys, time
 from pathlib import Path
 
-class Door(http.server.BaseHTTPRequestHandler):
+class Api(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         warm = Path(sys.argv[2]).exists()
         self.send_response(200 if warm else 503)
@@ -42,7 +42,7 @@ class Door(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Door).serve_forever()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Api).serve_forever()
 """
 SUPERVISOR = """
 import asyncio, sys
@@ -127,12 +127,12 @@ def lives(pid: int) -> bool:
         return False
 
 
-async def test_it_waits_until_every_door_serves(deployment: Deployment, tmp_path: Path) -> None:
+async def test_it_waits_until_every_api_serves(deployment: Deployment, tmp_path: Path) -> None:
     port, warm = free_port(), tmp_path / "warm"
-    door = python("door", SERVES, str(port), str(warm), ready_url=f"http://127.0.0.1:{port}/")
-    starting = asyncio.create_task(deployment.start(python("other", SLEEPS), door))
-    await until(lambda: deployment.process("door").pid if deployment.supervisor.processes else None)
-    await until(lambda: deployment.log("door").count("turned away") > 1)  # its 503 is no answer
+    api = python("api", SERVES, str(port), str(warm), ready_url=f"http://127.0.0.1:{port}/")
+    starting = asyncio.create_task(deployment.start(python("other", SLEEPS), api))
+    await until(lambda: deployment.process("api").pid if deployment.supervisor.processes else None)
+    await until(lambda: deployment.log("api").count("turned away") > 1)  # its 503 is no answer
     assert not starting.done()
     warm.touch()
     await asyncio.wait_for(starting, 20)
@@ -149,9 +149,9 @@ async def test_the_broker_serves_before_anything_else_starts(
     )  # fmt: skip
     asks = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('met')"
     await deployment.start(broker, python("asks", asks, str(port)))
-    wire = Wire(f"redis://127.0.0.1:{port}/0")
-    await wire.ping()
-    await wire.close()
+    broker = Broker(f"redis://127.0.0.1:{port}/0")
+    await broker.ping()
+    await broker.close()
     await until(lambda: deployment.process("asks").died() is not None)
     assert (deployment.process("asks").died(), deployment.log("asks")) == (0, "met\n")
 
@@ -160,10 +160,10 @@ async def test_a_process_that_ends_at_its_start_is_named_with_its_last_words(
     deployment: Deployment,
 ) -> None:
     says = "print('line 1'); print('no weights here'); raise SystemExit(3)"
-    door = python("door", says, ready_url=f"http://127.0.0.1:{free_port()}/")
+    api = python("api", says, ready_url=f"http://127.0.0.1:{free_port()}/")
     with pytest.raises(UnavailableError) as caught:
-        await deployment.start(python("other", SLEEPS), door)
-    assert caught.value.detail.startswith("door ended with code 3 at its start; ")
+        await deployment.start(python("other", SLEEPS), api)
+    assert caught.value.detail.startswith("api ended with code 3 at its start; ")
     assert caught.value.detail.endswith("no weights here")
     other = deployment.process("other").pid
     assert other is not None

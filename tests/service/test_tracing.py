@@ -1,4 +1,4 @@
-"""One trajectory is one trace: queue, workers, policy room and engine are processes of their own, the collector is a server."""
+"""One trajectory is one trace: queue, workers, policy service and engine are processes of their own, the collector is a server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from services.trainer.models.tiny import build_tiny_model
 from tests.service.trace_collector import Seen, collector
+from triforge.broker import Broker
 from triforge.clients.transport import get_json, http_client
-from triforge.messages import GenerateSpec, GroupTask, PoolRequest, Sampling
-from triforge.queues import Wire
 from triforge.store.database import open_database
 from triforge.supervisor.layout import free_port
-from triforge.watching.tracing import trace_id_of
+from triforge.telemetry.tracing import trace_id_of
+from triforge.types import GenerateSpec, GroupTask, PoolRequest, Sampling
 
 ROOT = Path(__file__).parents[2]
 STEPS = 2
@@ -61,7 +61,7 @@ class Processes:
                 process.communicate()
 
 
-def errand(name: str, task_id: str, rollouts: int) -> GroupTask:
+def job(name: str, task_id: str, rollouts: int) -> GroupTask:
     return GroupTask(
         group_id=name, run_id="run-1", step=4, task_id=task_id, purpose="train", rollouts=rollouts, seed=1, votes=2,
         sampling=Sampling(max_new_tokens=2), judge_sampling=Sampling(max_new_tokens=2), max_steps=STEPS,
@@ -71,7 +71,7 @@ def errand(name: str, task_id: str, rollouts: int) -> GroupTask:
 
 @pytest.mark.timeout(300)  # four processes begin; seconds on a quiet machine
 async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
-    wire: Wire, redis_url: str, tmp_path: Path
+    broker: Broker, redis_url: str, tmp_path: Path
 ) -> None:
     model = build_tiny_model(tmp_path / "model", [*vocabulary(), r"\boxed{1}", r"\boxed{-1}"])
     database_url = f"sqlite:///{tmp_path / 'store.sqlite'}"
@@ -80,7 +80,7 @@ async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
     pool, _ = PoolMaker(database, family).create(request, ())
     (task,) = PoolStore(database).tasks(pool.id).tasks
     database.close()
-    engine, room = free_port(), free_port()
+    engine, service = free_port(), free_port()
     with collector() as (address, seen):
         processes = Processes(
             TRIFORGE_OTLP_ENDPOINT=address,
@@ -90,8 +90,8 @@ async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
             TRIFORGE_ARTIFACTS_URL=str(tmp_path / "artifacts"),
             TRIFORGE_ENGINES=f"http://127.0.0.1:{engine}",
             TRIFORGE_MODEL=str(model),
-            TRIFORGE_ACTS_URL=f"http://127.0.0.1:{room}",
-            TRIFORGE_JUDGES_URL=f"http://127.0.0.1:{room}",
+            TRIFORGE_ACTS_URL=f"http://127.0.0.1:{service}",
+            TRIFORGE_JUDGES_URL=f"http://127.0.0.1:{service}",
         )
         try:
             given = ("--model-path", str(model), "--port", str(engine), "--weight-version", "0")
@@ -99,13 +99,13 @@ async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
             processes.start("services.policy")
             processes.start("services.env_adapter", "rollout-worker")
             processes.start("services.reward", "judge-worker")
-            async with http_client(f"http://127.0.0.1:{room}") as client:
+            async with http_client(f"http://127.0.0.1:{service}") as client:
                 await get_json(client, "/readyz", deadline_s=120)
-            groups = [errand("solo", task.id, 1), errand("trio", task.id, 3)]
+            groups = [job("solo", task.id, 1), job("trio", task.id, 3)]
             for group in groups:
-                await wire.send_rollout(group)
+                await broker.send_rollout(group)
             async with asyncio.timeout(120):
-                while len(await wire.read_judged("0", block_s=0.2)) < len(groups):
+                while len(await broker.read_judged("0", block_s=0.2)) < len(groups):
                     processes.check()
             await asyncio.to_thread(processes.stop)
         finally:
@@ -126,7 +126,7 @@ def expect_whole(name: str, seen: Sequence[Seen]) -> None:
         "a parent elsewhere"
     )
     (link,) = roots[0].links
-    assert every[link].name == "triforge.rollout errand"
+    assert every[link].name == "triforge.rollout job"
     assert {
         span["triforge.trajectory"] for span in own if span.service != "triforge-local-engine"
     } == {name}
@@ -135,7 +135,7 @@ def expect_whole(name: str, seen: Sequence[Seen]) -> None:
         return [span for span in among if span.parent == parent.id and span.name == span_name]
 
     (episode,) = below(roots[0], "episode")
-    (judge,) = below(roots[0], "triforge.judge errand")
+    (judge,) = below(roots[0], "triforge.judge job")
     assert judge.service == "triforge-reward"
     turns, votes = below(episode, "generate"), below(judge, "generate")
     assert (len(turns), len(votes)) == (STEPS, 1)

@@ -15,7 +15,7 @@ from tests.unit.local_engine.models import (
     random_prompts,
     run_all,
 )
-from triforge.messages import TrainBatch, TrainRow
+from triforge.types import TrainBatch, TrainRow
 
 CLOSE = 1e-4
 
@@ -48,7 +48,7 @@ def played(folder: Path, temperature: float) -> list[TrainRow]:
 def trained(folder: Path, rows: list[TrainRow], **settings: Any) -> dict[str, float]:
     learner = {"learning_rate": 1e-3, "updates_per_step": 1}
     batch = TrainBatch(
-        batch_id="b", run_id="run", role="acts", step=1, version=1, uri="", num_rows=len(rows),
+        batch_id="b", run_id="run", role="policy", step=1, version=1, uri="", num_rows=len(rows),
         num_tokens=0, settings={"model_path": str(folder), "learner": learner, **settings},
     )  # fmt: skip
     return Learner.fresh(folder).train(batch, rows).metrics

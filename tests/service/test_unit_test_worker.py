@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from services.reward.unit_test_worker import UnitTestWorker
+from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import PolicyError, SandboxError
-from triforge.messages import (
+from triforge.sandbox.client import Sandbox
+from triforge.sandbox.limits import Limits, RunResult
+from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
@@ -29,9 +32,6 @@ from triforge.messages import (
     UnitTestTask,
     VersionSpan,
 )
-from triforge.queues import Wire, unit_tests_id, unjudged
-from triforge.sandbox.client import Sandbox
-from triforge.sandbox.limits import Limits, RunResult
 
 GROUP = GroupTask(
     group_id="g", run_id="r", step=0, task_id="t", purpose="train", rollouts=3, votes=2, seed=5,
@@ -40,7 +40,7 @@ GROUP = GroupTask(
 TASK = Task(id="t", pool_id="p", slot="t", family="code", instruction="Say yes.")
 DEFAULT = Limits()
 NAME = unit_tests_id("g")
-ERRAND = UnitTestTask(
+JOB = UnitTestTask(
     group_id="g", run_id="r", tests=2, seed=7, sampling=Sampling(max_new_tokens=4), deadline_s=20.0
 )
 TEXTS = ("```input\n1\n```\n```output\nyes\n```", "I like trains.")
@@ -58,8 +58,8 @@ def trajectory(index: int, *, program: str | None, value: int | None = -1) -> Tr
     )  # fmt: skip
 
 
-class Room:
-    """A policy room that writes the texts, or raises the given errors first."""
+class Service:
+    """A policy service that writes the texts, or raises the given errors first."""
 
     def __init__(self, errors: Sequence[Exception] = ()) -> None:
         self.errors = list(errors)
@@ -94,8 +94,10 @@ class Echo(Sandbox):
         )
 
 
-def worker(wire: Wire, room: Room, sandbox: Sandbox) -> UnitTestWorker:
-    return UnitTestWorker(wire=wire, generate_many=room, sandbox=sandbox, retries=2, patience_s=0.3)
+def worker(broker: Broker, service: Service, sandbox: Sandbox) -> UnitTestWorker:
+    return UnitTestWorker(
+        broker=broker, generate_many=service, sandbox=sandbox, retries=2, patience_s=0.3
+    )
 
 
 def group(*, programs: bool = True, measured: bool = True) -> TrajectoryGroup:
@@ -111,27 +113,27 @@ def group(*, programs: bool = True, measured: bool = True) -> TrajectoryGroup:
 
 
 @pytest.fixture
-async def played(wire: Wire) -> Wire:
-    await wire.put_group(group())
-    return wire
+async def played(broker: Broker) -> Broker:
+    await broker.put_group(group())
+    return broker
 
 
-async def stored_tests(wire: Wire) -> GroupTests:
-    judged = await wire.judged_group("g")
+async def stored_tests(broker: Broker) -> GroupTests:
+    judged = await broker.judged_group("g")
     assert judged is not None
     assert judged.votes == (None,) * 4
     assert judged.tests is not None
     return judged.tests
 
 
-async def announced(wire: Wire) -> list[str]:
-    return [name for _, name in await wire.read_judged("0", block_s=0.01)]
+async def announced(broker: Broker) -> list[str]:
+    return [name for _, name in await broker.read_judged("0", block_s=0.01)]
 
 
-async def test_tests_are_written_run_stored_and_announced(played: Wire) -> None:
-    room, sandbox = Room(), Echo()
+async def test_tests_are_written_run_stored_and_announced(played: Broker) -> None:
+    service, sandbox = Service(), Echo()
     assert await played.judged_group("g") is None
-    await worker(played, room, sandbox).judge(ERRAND)
+    await worker(played, service, sandbox).judge(JOB)
     assert await announced(played) == ["g"]
     tests = await stored_tests(played)
     assert tests.programs == ("g-00", "g-01", "g-02")  # the fourth was not measured
@@ -141,61 +143,61 @@ async def test_tests_are_written_run_stored_and_announced(played: Wire) -> None:
     ]
     assert [t.text for t in tests.tests] == list(TEXTS)
     assert sandbox.runs == 2
-    (request,) = room.asked
+    (request,) = service.asked
     assert (request.n, request.sampling.seed) == (2, 7)
     shown = str(request.messages)
     assert "Say yes." in shown
     assert "g-00" not in shown
 
 
-async def test_an_errand_delivered_twice_is_done_once(played: Wire) -> None:
-    room, sandbox = Room(), Echo()
-    writer = worker(played, room, sandbox)
-    await asyncio.gather(writer.judge(ERRAND), writer.judge(ERRAND))
-    await writer.judge(ERRAND)
-    assert (len(room.asked), sandbox.runs) == (1, 2)
+async def test_an_job_delivered_twice_is_done_once(played: Broker) -> None:
+    service, sandbox = Service(), Echo()
+    writer = worker(played, service, sandbox)
+    await asyncio.gather(writer.judge(JOB), writer.judge(JOB))
+    await writer.judge(JOB)
+    assert (len(service.asked), sandbox.runs) == (1, 2)
     assert await announced(played) == ["g"]
 
 
-async def test_what_another_worker_stored_first_counts_and_is_announced(played: Wire) -> None:
+async def test_what_another_worker_stored_first_counts_and_is_announced(played: Broker) -> None:
     first = GroupTests(group_id="g", programs=(), prompt_ids=(), tests=(), seconds=77.0)
     assert await played.put_tests(first)
     assert not await played.put_tests(first.model_copy(update={"seconds": 1.0}))
-    room = Room()
-    await worker(played, room, Echo()).judge(ERRAND)
-    assert room.asked == []
+    service = Service()
+    await worker(played, service, Echo()).judge(JOB)
+    assert service.asked == []
     assert await stored_tests(played) == first
     assert await announced(played) == ["g"]
 
 
-async def test_an_errand_that_another_holds_or_whose_run_ended_or_whose_group_is_gone_is_left(
-    played: Wire,
+async def test_an_job_that_another_holds_or_whose_run_ended_or_whose_group_is_gone_is_left(
+    played: Broker,
 ) -> None:
-    room = Room()
-    writer = worker(played, room, Echo())
+    service = Service()
+    writer = worker(played, service, Echo())
     async with played.lease(NAME):
-        await writer.judge(ERRAND)
+        await writer.judge(JOB)
     await played.end_run("r")
-    await writer.judge(ERRAND)
+    await writer.judge(JOB)
     await played.begin_run("r")
     await played.forget_group("g", ())
-    await writer.judge(ERRAND)
-    assert room.asked == []
+    await writer.judge(JOB)
+    assert service.asked == []
     assert await played.voted("g") == set()
 
 
 async def test_a_sandbox_that_recovers_gives_verdicts_and_the_tests_are_not_written_again(
-    played: Wire,
+    played: Broker,
 ) -> None:
-    room, sandbox = Room(), Echo(errors=[SandboxError("no namespace"), SandboxError("again")])
-    await worker(played, room, sandbox).judge(ERRAND)
-    assert len(room.asked) == 1
+    service, sandbox = Service(), Echo(errors=[SandboxError("no namespace"), SandboxError("again")])
+    await worker(played, service, sandbox).judge(JOB)
+    assert len(service.asked) == 1
     assert (await stored_tests(played)).tests[0].accepts == (True, False, False)
 
 
-async def test_a_sandbox_that_stays_broken_is_an_error_and_never_a_verdict(played: Wire) -> None:
+async def test_a_sandbox_that_stays_broken_is_an_error_and_never_a_verdict(played: Broker) -> None:
     broken = Echo(errors=[SandboxError("bubblewrap is not installed")] * 99)
-    await worker(played, Room(), broken).judge(ERRAND)
+    await worker(played, Service(), broken).judge(JOB)
     tests = await stored_tests(played)
     assert tests.error is not None
     assert (tests.error.kind, tests.tests) == ("sandbox", ())
@@ -203,26 +205,26 @@ async def test_a_sandbox_that_stays_broken_is_an_error_and_never_a_verdict(playe
     assert await announced(played) == ["g"]
 
 
-async def test_a_model_that_stays_broken_is_an_error_too(played: Wire) -> None:
-    await worker(played, Room(errors=[PolicyError("engine says 500")] * 9), Echo()).judge(ERRAND)
+async def test_a_model_that_stays_broken_is_an_error_too(played: Broker) -> None:
+    await worker(played, Service(errors=[PolicyError("engine says 500")] * 9), Echo()).judge(JOB)
     tests = await stored_tests(played)
     assert tests.error is not None
     assert tests.error.kind == "policy"
 
 
-async def test_programs_that_do_not_end_meet_the_deadline(played: Wire) -> None:
+async def test_programs_that_do_not_end_meet_the_deadline(played: Broker) -> None:
     class Hangs(Echo):
         async def run(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> RunResult:
             await asyncio.Event().wait()
             return await super().run(program, stdin, limits)
 
-    await worker(played, Room(), Hangs()).judge(ERRAND.model_copy(update={"deadline_s": 0.05}))
+    await worker(played, Service(), Hangs()).judge(JOB.model_copy(update={"deadline_s": 0.05}))
     tests = await stored_tests(played)
     assert tests.error is not None
     assert tests.error.kind == "deadline"
 
 
-async def test_the_programs_of_one_group_run_at_a_time(wire: Wire) -> None:
+async def test_the_programs_of_one_group_run_at_a_time(broker: Broker) -> None:
     class Counts(Echo):
         active = peak = 0
 
@@ -235,7 +237,7 @@ async def test_the_programs_of_one_group_run_at_a_time(wire: Wire) -> None:
             self.active -= 1
             return await super().run(program, stdin, limits)
 
-    class Tells(Room):
+    class Tells(Service):
         async def __call__(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
             replies = await super().__call__(requests)
             if len(self.asked) == 2:
@@ -246,21 +248,21 @@ async def test_the_programs_of_one_group_run_at_a_time(wire: Wire) -> None:
     for name in ("g", "h"):
         played = group()
         task = played.group.model_copy(update={"group_id": name})
-        await wire.put_group(played.model_copy(update={"group": task}))
-    writer = worker(wire, Tells(), sandbox)
-    errands = [ERRAND, ERRAND.model_copy(update={"group_id": "h"})]
-    await asyncio.gather(*(writer.judge(errand) for errand in errands))
+        await broker.put_group(played.model_copy(update={"group": task}))
+    writer = worker(broker, Tells(), sandbox)
+    jobs = [JOB, JOB.model_copy(update={"group_id": "h"})]
+    await asyncio.gather(*(writer.judge(job) for job in jobs))
     assert (sandbox.runs, sandbox.peak) == (4, 2)
-    assert await wire.voted("g") | await wire.voted("h") == {NAME, unit_tests_id("h")}
+    assert await broker.voted("g") | await broker.voted("h") == {NAME, unit_tests_id("h")}
 
 
-async def test_forgotten_tests_are_written_again(played: Wire) -> None:
-    room = Room()
-    await worker(played, room, Echo()).judge(ERRAND)
+async def test_forgotten_tests_are_written_again(played: Broker) -> None:
+    service = Service()
+    await worker(played, service, Echo()).judge(JOB)
     await played.forget_votes("g", (NAME,))
     assert await played.judged_group("g") is None
-    await worker(played, room, Echo()).judge(ERRAND)
-    assert len(room.asked) == 2
+    await worker(played, service, Echo()).judge(JOB)
+    assert len(service.asked) == 2
     assert await announced(played) == ["g", "g"]
 
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from services.doors.furniture import install
+from triforge.web.furniture import install
 
 UPLOAD = "/upload"
 
@@ -49,7 +49,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
     app.include_router(router)
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://room") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         yield client
 
 

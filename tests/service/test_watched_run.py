@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from tests.service.fake_loop import Loop, loop_of
 
 from services.trainer.runs.metrics import PHASES
-from tests.service.fake_ring import Ring, ring_of
+from triforge.broker import Broker
 from triforge.errors import StorageError
-from triforge.queues import Wire
-from triforge.watching import known, tracing
+from triforge.telemetry import known, tracing
 
 REASON = "OpenTelemetry is not installed; pip install 'triforge[otel]'"
 
 
 @pytest.fixture
-async def ring(wire: Wire, redis_url: str, tmp_path: Path) -> AsyncIterator[Ring]:
-    async with ring_of(wire, redis_url, tmp_path) as made:
+async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
+    async with loop_of(broker, redis_url, tmp_path) as made:
         yield made
 
 
@@ -29,7 +29,7 @@ def counted(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(f"triforge_trainer_{name}", labels) or 0.0
 
 
-async def test_a_step_is_a_trace_with_a_span_a_phase(ring: Ring) -> None:
+async def test_a_step_is_a_trace_with_a_span_a_phase(loop: Loop) -> None:
     memory = pytest.importorskip(
         "opentelemetry.sdk.trace.export.in_memory_span_exporter", reason=REASON
     )
@@ -37,8 +37,8 @@ async def test_a_step_is_a_trace_with_a_span_a_phase(ring: Ring) -> None:
     exporter = memory.InMemorySpanExporter()
     tracing.record("trainer", "api", export.SimpleSpanProcessor(exporter))
     try:
-        run = ring.submit()
-        await ring.conduct(run)
+        run = loop.submit()
+        await loop.conduct(run)
     finally:
         tracing.stop()
     spans: list[Any] = exporter.get_finished_spans()
@@ -52,28 +52,28 @@ async def test_a_step_is_a_trace_with_a_span_a_phase(ring: Ring) -> None:
         assert step.attributes["triforge.run"] == run.id
 
 
-async def test_a_run_is_counted_as_it_goes(ring: Ring) -> None:
+async def test_a_run_is_counted_as_it_goes(loop: Loop) -> None:
     before = {
         status: counted("runs_ended_total", status=status) for status in ("finished", "failed")
     }
     landed, seconds = counted("groups_landed_total"), counted("phase_seconds_count", phase="train")
     tokens, progress = (
-        counted("staleness_versions_count", role="acts"),
+        counted("staleness_versions_count", role="policy"),
         counted("progress_timestamp_seconds"),
     )
-    await ring.conduct(ring.submit())
+    await loop.conduct(loop.submit())
     assert counted("runs_ended_total", status="finished") == before["finished"] + 1
     assert counted("runs_ended_total", status="failed") == before["failed"]
     assert counted("groups_landed_total") > landed
     assert counted("phase_seconds_count", phase="train") == seconds + 2
-    assert counted("staleness_versions_count", role="acts") > tokens
+    assert counted("staleness_versions_count", role="policy") > tokens
     assert counted("progress_timestamp_seconds") > progress
-    assert counted("weight_version", role="acts") == 3.0
-    assert ring.store.count_by_status() == {"finished": 1}
+    assert counted("weight_version", role="policy") == 3.0
+    assert loop.store.count_by_status() == {"finished": 1}
 
 
 async def test_what_is_logged_of_a_run_that_fails_names_the_run(
-    ring: Ring, caplog: pytest.LogCaptureFixture
+    loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     said: list[tuple[str, dict[str, str]]] = []
 
@@ -87,10 +87,10 @@ async def test_what_is_logged_of_a_run_that_fails_names_the_run(
     handler = Listening()
     logging.getLogger("services.trainer").addHandler(handler)
     before = counted("runs_ended_total", status="failed")
-    ring.artifacts.write = full  # type: ignore[method-assign]
+    loop.artifacts.write = full  # type: ignore[method-assign]
     try:
-        run = ring.submit()
-        assert (await ring.conduct(run)).status == "failed"
+        run = loop.submit()
+        assert (await loop.conduct(run)).status == "failed"
     finally:
         logging.getLogger("services.trainer").removeHandler(handler)
     (ids,) = (ids for message, ids in said if message == f"run {run.id} failed")

@@ -24,9 +24,9 @@ from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
-from services.trainer.broadcasts.app import create_door
+from services.trainer.broadcasts.app import create_api
 from services.trainer.broadcasts.sender import Broadcaster
-from services.trainer.broadcasts.serving import open_door
+from services.trainer.broadcasts.serving import open_api
 from tests.unit.local_engine.models import (
     build_folder,
     edit_weights,
@@ -34,7 +34,10 @@ from tests.unit.local_engine.models import (
     plain_logprobs,
     plain_model,
 )
-from triforge.messages import (
+from triforge.store.manifests import write_manifest
+from triforge.supervisor.layout import free_port
+from triforge.testing import FakeEngine
+from triforge.types import (
     BroadcastOffer,
     ChatMessage,
     GenerateReply,
@@ -43,9 +46,6 @@ from triforge.messages import (
     Sampling,
     WeightsUpdate,
 )
-from triforge.store.manifests import write_manifest
-from triforge.supervisor.layout import free_port
-from triforge.testing import FakeEngine
 
 ROOT = Path(__file__).parents[2]
 ADMIN = "admin"
@@ -97,14 +97,14 @@ def engine_url(folders: Path) -> Iterator[str]:
         log.close()
 
 
-class Room:
-    """A policy room around some engines."""
+class Service:
+    """A policy service around some engines."""
 
     def __init__(self, engines: list[SGLangEngine], model: Path, way: Way) -> None:
         self.pool = Pool(engines)
         delivery = Delivery(way=way, timeout_s=20.0)
         self.fence = Fence(
-            self.pool, role="acts", model_path=str(model), delivery=delivery,
+            self.pool, role="policy", model_path=str(model), delivery=delivery,
             broadcasts=Broadcasts(admin_api_key=ADMIN),
         )  # fmt: skip
         self.gateway = Gateway(self.pool, self.fence)
@@ -114,31 +114,31 @@ class Room:
 
 
 @asynccontextmanager
-async def room_at(url: str, model: Path, way: Way) -> AsyncIterator[Room]:
-    room = Room([SGLangEngine(url, admin_api_key=ADMIN)], model, way)
+async def service_at(url: str, model: Path, way: Way) -> AsyncIterator[Service]:
+    service = Service([SGLangEngine(url, admin_api_key=ADMIN)], model, way)
     try:
-        await room.fence.look()
-        yield room
+        await service.fence.look()
+        yield service
     finally:
-        await room.pool.close()
+        await service.pool.close()
 
 
 @asynccontextmanager
 async def learner(folders: Path, bucket_bytes: int = 4000) -> AsyncIterator[Handover]:
-    """The learner's door, with buckets so small that the tiny model needs several."""
+    """The learner's API, with buckets so small that the tiny model needs several."""
     broadcaster = Broadcaster(
         folders, host="127.0.0.1", device=torch.device("cpu"), backend="gloo", timeout_s=20.0,
         bucket_bytes=bucket_bytes,
     )  # fmt: skip
-    async with open_door(
+    async with open_api(
         broadcaster, host="127.0.0.1", listen="127.0.0.1", admin_api_key=ADMIN
     ) as handover:
         yield handover
 
 
-async def holds(room: Room, folder: Path, version: int) -> None:
+async def holds(service: Service, folder: Path, version: int) -> None:
     """Pass if what is sampled now comes from the weights of a folder."""
-    reply = await room.answer()
+    reply = await service.answer()
     (output,) = reply.outputs
     assert {span.version for span in output.versions} == {version}
     wanted = plain_logprobs(plain_model(folder), list(reply.prompt_ids), list(output.ids))
@@ -151,12 +151,12 @@ async def test_by_every_way_the_published_weights_are_those_that_serve(
     ways: list[Way] = ["disk", "tensor", "distributed"]
     async with learner(folders) as handover:
         for number, way in enumerate(ways, start=1):
-            async with room_at(engine_url, folders / "v000000", way) as room:
+            async with service_at(engine_url, folders / "v000000", way) as service:
                 folder = folders / f"v{number:06d}"
-                state = await room.fence.update(update_of(folder, number, handover))
-                assert (state.version, state.ready, room.fence.fallbacks) == (number, 1, 0)
-                await holds(room, folder, number)
-                named = (await room.pool.members[0].engine.info()).model_path
+                state = await service.fence.update(update_of(folder, number, handover))
+                assert (state.version, state.ready, service.fence.fallbacks) == (number, 1, 0)
+                await holds(service, folder, number)
+                named = (await service.pool.members[0].engine.info()).model_path
                 assert (named == str(folder)) == (way == "disk"), "no other way goes by the disk"
 
 
@@ -164,10 +164,10 @@ async def test_without_a_learner_to_receive_from_the_folder_is_read(
     engine_url: str, folders: Path
 ) -> None:
     gone = Handover(url=f"http://127.0.0.1:{free_port()}")
-    async with room_at(engine_url, folders / "v000000", "distributed") as room:
-        live = room.fence.state().version
-        await room.fence.update(update_of(folders / "v000001", live + 1, gone))
-        await holds(room, folders / "v000001", live + 1)
+    async with service_at(engine_url, folders / "v000000", "distributed") as service:
+        live = service.fence.state().version
+        await service.fence.update(update_of(folders / "v000001", live + 1, gone))
+        await holds(service, folders / "v000001", live + 1)
 
 
 async def test_an_engine_that_cannot_join_keeps_nobody_waiting(
@@ -180,22 +180,22 @@ async def test_an_engine_that_cannot_join_keeps_nobody_waiting(
             SGLangEngine(engine_url, admin_api_key=ADMIN),
             SGLangEngine("http://fake", transport=httpx.ASGITransport(stranger)),
         ]
-        room = Room(engines, folders / "v000000", "distributed")
-        await room.fence.look()
-        live = room.fence.state().version
-        await room.fence.update(update_of(folders / "v000003", live + 1))
-        assert room.fence.state().ready == 2
-        state = await room.fence.update(update_of(folders / "v000002", live + 2, handover))
-        assert (state.ready, room.fence.fallbacks) == (2, 1)
-        named = (await room.pool.members[0].engine.info()).model_path
+        service = Service(engines, folders / "v000000", "distributed")
+        await service.fence.look()
+        live = service.fence.state().version
+        await service.fence.update(update_of(folders / "v000003", live + 1))
+        assert service.fence.state().ready == 2
+        state = await service.fence.update(update_of(folders / "v000002", live + 2, handover))
+        assert (state.ready, service.fence.fallbacks) == (2, 1)
+        named = (await service.pool.members[0].engine.info()).model_path
         assert named == str(folders / "v000003"), (
             "the other one took its weights from the broadcast"
         )
         assert stranger.model_path == str(folders / "v000002")
-        await room.pool.members[1].engine.close()
-        room.pool.fence_off(room.pool.members[1], "the test looks at the other one")
-        await holds(room, folders / "v000002", live + 2)
-        await room.pool.close()
+        await service.pool.members[1].engine.close()
+        service.pool.fence_off(service.pool.members[1], "the test looks at the other one")
+        await holds(service, folders / "v000002", live + 2)
+        await service.pool.close()
 
 
 async def test_no_engine_is_sent_to_a_place_where_nobody_listens(folders: Path) -> None:
@@ -215,25 +215,25 @@ async def test_no_engine_is_sent_to_a_place_where_nobody_listens(folders: Path) 
     assert "/init_weights_update_group" not in fake.paths()
 
 
-# ---- what is refused, at the room's own door, with an engine in this process ----
+# ---- what is refused, at the service's own API, with an engine in this process ----
 
 
 @asynccontextmanager
-async def doors(folders: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Room]]:
+async def apis(folders: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Service]]:
     engine = new_engine(folders / "v000000")
     engine.start()
     app = create_engine_app(engine=engine, served_name="tiny", admin_api_key=ADMIN)
     client = SGLangEngine("http://engine", admin_api_key=ADMIN, transport=httpx.ASGITransport(app))
-    room = Room([client], folders / "v000000", "disk")
-    await room.fence.look()
-    own = create_app(gateway=room.gateway, role="acts", admin_api_key=ADMIN)
+    service = Service([client], folders / "v000000", "disk")
+    await service.fence.look()
+    own = create_app(gateway=service.gateway, role="policy", admin_api_key=ADMIN)
     key = {"authorization": f"Bearer {ADMIN}"}
     transport = httpx.ASGITransport(own, raise_app_exceptions=False)
     try:
         async with httpx.AsyncClient(
-            transport=transport, base_url="http://room", headers=key
+            transport=transport, base_url="http://service", headers=key
         ) as http:
-            yield http, room
+            yield http, service
     finally:
         engine.stop()
 
@@ -274,51 +274,55 @@ async def test_bad_weights_are_a_problem_document_and_the_old_ones_serve_on(
     (folder / "manifest.json").unlink()
     if damage is not None:
         damage(folder)
-    async with doors(folders) as (http, room):
+    async with apis(folders) as (http, service):
         reply = await http.post("/v1/weights", json={"version": 1, "uri": str(folder)})
         assert reply.status_code == 422
         assert reply.headers["content-type"] == "application/problem+json"
         assert sentence in reply.json()["detail"]
         assert str(folder) in reply.json()["detail"]
-        await holds(room, folders / "v000000", 0)
+        await holds(service, folders / "v000000", 0)
 
 
-async def test_a_rollback_at_the_door_is_one_call(folders: Path) -> None:
-    async with doors(folders) as (http, room):
+async def test_a_rollback_at_the_api_is_one_call(folders: Path) -> None:
+    async with apis(folders) as (http, service):
         for version in (1, 2):
             update = update_of(folders / f"v{version:06d}", version)
             assert (await http.post("/v1/weights", json=update.model_dump())).status_code == 200
         reply = await http.post("/v1/weights/rollback", json={"version": 1})
         assert (reply.status_code, reply.json()["version"]) == (200, 3)
-        await holds(room, folders / "v000001", 3)
+        await holds(service, folders / "v000001", 3)
         reply = await http.post("/v1/weights/rollback", json={"version": 99})
         assert reply.status_code == 404
-        assert "given version 99, expected one that this room has served" in reply.json()["detail"]
+        assert (
+            "given version 99, expected one that this service has served" in reply.json()["detail"]
+        )
         refused = {"authorization": "Bearer wrong"}
         for path, body in (("", {"version": 9, "uri": "/x"}), ("/rollback", {"version": 1})):
             reply = await http.post(f"/v1/weights{path}", json=body, headers=refused)
             assert reply.status_code == 401
 
 
-async def test_an_engine_that_refuses_the_rooms_key_is_named_with_the_setting(
+async def test_an_engine_that_refuses_the_services_key_is_named_with_the_setting(
     engine_url: str, folders: Path
 ) -> None:
-    room = Room([SGLangEngine(engine_url, admin_api_key="wrong")], folders / "v000000", "disk")
-    await room.fence.look()
+    service = Service(
+        [SGLangEngine(engine_url, admin_api_key="wrong")], folders / "v000000", "disk"
+    )
+    await service.fence.look()
     with pytest.raises(
         Exception, match=r"refuses the key \(Unauthorized\).*TRIFORGE_ADMIN_API_KEY"
     ):
-        await room.fence.update(update_of(folders / "v000003", 999))
-    await room.pool.close()
+        await service.fence.update(update_of(folders / "v000003", 999))
+    await service.pool.close()
 
 
-async def test_a_learners_door_sends_nothing_but_published_weights(
+async def test_a_learners_api_sends_nothing_but_published_weights(
     folders: Path, tmp_path: Path
 ) -> None:
     broadcaster = Broadcaster(
         folders, host="127.0.0.1", device=torch.device("cpu"), backend="gloo", timeout_s=5.0
     )
-    transport = httpx.ASGITransport(create_door(broadcaster, admin_api_key=ADMIN))
+    transport = httpx.ASGITransport(create_api(broadcaster, admin_api_key=ADMIN))
     key = {"authorization": f"Bearer {ADMIN}"}
     elsewhere = build_folder(tmp_path / "elsewhere")
     cases = [

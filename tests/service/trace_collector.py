@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-wire = pytest.importorskip(
+broker = pytest.importorskip(
     "scripts.compose_test.collector",
     reason="OpenTelemetry is not installed; pip install 'triforge[otel]'",
     exc_type=ImportError,
@@ -39,11 +39,11 @@ def collector() -> Iterator[tuple[str, list[Seen]]]:
     """Its address, and what it has seen so far."""
     seen: list[Seen] = []
 
-    class Door(BaseHTTPRequestHandler):
+    class Api(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            assert self.path == wire.ROUTE
+            assert self.path == broker.ROUTE
             body = self.rfile.read(int(self.headers["content-length"]))
-            seen.extend(map(seen_as, wire.spans_of(body)))
+            seen.extend(map(seen_as, broker.spans_of(body)))
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -51,7 +51,7 @@ def collector() -> Iterator[tuple[str, list[Seen]]]:
         def log_message(self, format: str, *args: object) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

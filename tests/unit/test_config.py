@@ -38,14 +38,14 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("run.step_deadline_s", 0, "greater than 0"),
     ("run.step_deadline_s", float("inf"), "finite"),
     ("run", 5, "valid dictionary"),
-    ("models.acts.temperature", 5.5, "less than or equal to 5"),
-    ("models.acts.temperature", 0, "above 0"),
-    ("models.judges.temperature", 0, "above 0"),
-    ("models.acts.top_p", 0.9, "allowed 1.0"),
-    ("models.judges.top_p", 0.9, "allowed 1.0"),
-    ("models.acts.max_new_tokens", 0, "greater than or equal to 1"),
-    ("models.judges.max_new_tokens", 131073, "less than or equal to 131072"),
-    ("models.acts.stop", "text", "valid tuple"),
+    ("models.policy.temperature", 5.5, "less than or equal to 5"),
+    ("models.policy.temperature", 0, "above 0"),
+    ("models.reward.temperature", 0, "above 0"),
+    ("models.policy.top_p", 0.9, "allowed 1.0"),
+    ("models.reward.top_p", 0.9, "allowed 1.0"),
+    ("models.policy.max_new_tokens", 0, "greater than or equal to 1"),
+    ("models.reward.max_new_tokens", 131073, "less than or equal to 131072"),
+    ("models.policy.stop", "text", "valid tuple"),
     ("env_adapter.rollouts", 1, "greater than or equal to 2"),
     ("env_adapter.rollouts", 257, "less than or equal to 256"),
     ("env_adapter.max_steps", 0, "greater than or equal to 1"),
@@ -103,13 +103,13 @@ def test_a_bound_above_zero_needs_a_correction_or_the_word_bypass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knob", "given"), [("vote_weight", "trust"), ("estimator", "gigpo"), ("estimator", "fused")]
+    ("option", "given"), [("vote_weight", "trust"), ("estimator", "gigpo"), ("estimator", "fused")]
 )
-def test_whole_programs_are_compared_where_tests_are_written(knob: str, given: str) -> None:
+def test_whole_programs_are_compared_where_tests_are_written(option: str, given: str) -> None:
     document: dict[str, Any] = {"reward": {"kind": "unit_tests"}}
     assert parse(document).reward.kind == "unit_tests"
-    document["algorithm"] = {"overrides": {knob: given}}
-    with pytest.raises(ConfigError, match=f"'unit_tests' with algorithm {knob} = '{given}'"):
+    document["algorithm"] = {"overrides": {option: given}}
+    with pytest.raises(ConfigError, match=f"'unit_tests' with algorithm {option} = '{given}'"):
         parse(document)
 
 
@@ -134,14 +134,14 @@ def test_votes_are_not_dropped_where_nothing_else_rewards() -> None:
         parse(document)
 
 
-def test_a_step_that_rewrites_has_room_for_a_pair_of_groups() -> None:
+def test_a_step_that_rewrites_has_service_for_a_pair_of_groups() -> None:
     with pytest.raises(ConfigError, match=r"run.groups_per_step: given 1, expected at least 2"):
         parse({"run": {"groups_per_step": 1}})
     alone = {"run": {"groups_per_step": 1}, "adaptation": {"controller": "none"}}
     assert parse(alone).run.groups_per_step == 1
 
 
-def test_a_proposal_needs_room_for_one_whole_group() -> None:
+def test_a_proposal_needs_service_for_one_whole_group() -> None:
     document = {"env_adapter": {"rollouts": 16}, "adaptation": {"max_rollouts": 8}}
     with pytest.raises(ConfigError, match=r"adaptation.max_rollouts: given 8, .*rollouts = 16"):
         parse(document)
@@ -153,7 +153,7 @@ def test_a_proposal_needs_room_for_one_whole_group() -> None:
         ("run.stpes", "steps"),
         ("rnu", "adaptation"),
         ("trainer.policy.lr", "learning_rate"),
-        ("models.critic", "rewrites"),
+        ("models.critic", "rewriter"),
     ],
 )
 def test_an_unknown_field_is_refused_with_the_fields_that_there_are(field: str, known: str) -> None:
@@ -161,7 +161,7 @@ def test_an_unknown_field_is_refused_with_the_fields_that_there_are(field: str, 
         parse(at(field, 1))
 
 
-def test_an_unknown_knob_of_a_preset_is_refused_with_the_knobs_that_there_are() -> None:
+def test_an_unknown_option_of_a_preset_is_refused_with_the_options_that_there_are() -> None:
     with pytest.raises(ConfigError, match=r"algorithm.preset rlanything.*'lambda'.*'lam'"):
         parse({"algorithm": {"overrides": {"lambda": 1}}})
 
@@ -191,7 +191,7 @@ def test_a_config_survives_the_database_as_json() -> None:
     config = parse(
         {
             "run": {"steps": 3, "seed": 2**32 - 1},
-            "models": {"acts": {"path": "/m", "stop": ["\n"]}},
+            "models": {"policy": {"path": "/m", "stop": ["\n"]}},
             "env_adapter": {"options": {"wording": "plain", "depth": [1, None]}},
             "algorithm": {"overrides": {"policy_band": "none", "lam": 0.5}},
         }
@@ -205,7 +205,7 @@ def test_a_config_cannot_be_changed() -> None:
 
 
 def test_greedy_sampling_differs_in_temperature_only() -> None:
-    model = RunConfig().models.acts
+    model = RunConfig().models.policy
     assert model.sampling(greedy=True) == model.sampling().model_copy(update={"temperature": 0.0})
 
 
@@ -233,7 +233,7 @@ def test_merging_changes_neither_side() -> None:
         ("run.name=five", {"run": {"name": "five"}}),
         ("run.name=a=b", {"run": {"name": "a=b"}}),
         ("run.eval_greedy=false", {"run": {"eval_greedy": False}}),
-        ('models.acts.stop=["x"]', {"models": {"acts": {"stop": ["x"]}}}),
+        ('models.policy.stop=["x"]', {"models": {"policy": {"stop": ["x"]}}}),
         ("run.name=", {"run": {"name": ""}}),
     ],
 )
@@ -303,10 +303,10 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("TRIFORGE_LEASE_S", "soon", "valid number"),
         ("TRIFORGE_LEASE_S", "0", "greater than 0"),
         ("TRIFORGE_RESEND_S", "nan", "finite"),
-        ("TRIFORGE_ROLE", "sings", "'acts', 'judges' or 'rewrites'"),
+        ("TRIFORGE_ROLE", "sings", "'policy', 'reward' or 'rewriter'"),
         ("TRIFORGE_TRAINER_URL", "localhost:8004", "http://host:port"),
-        ("TRIFORGE_ACTS_URL", "http://:8001", "http://host:port"),
-        ("TRIFORGE_ACTS_URL", "http://host:99999", "http://host:port"),
+        ("TRIFORGE_POLICY_MODEL_URL", "http://:8001", "http://host:port"),
+        ("TRIFORGE_POLICY_MODEL_URL", "http://host:99999", "http://host:port"),
         ("TRIFORGE_REWARD_URL", "http://host:port", "http://host:port"),
     ],
 )

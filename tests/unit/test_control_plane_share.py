@@ -1,4 +1,4 @@
-"""How the bench holds the ring against the queue alone."""
+"""How the bench holds the loop against the queue alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_middle_round_counts_and_the_range_is_told() -> None:
 def a_round(rate: float) -> dict[str, Any]:
     return {
         "trajectories_s": rate, "cpu_ms_all": 3.0, "cores": 1.5, "resent": 0.0, "turns": 1, "votes": 1, "steps": 2,
-        "trajectories": 512, "cpu_ms": {"conductor": 3.0}, "others_cores": 0.01,
+        "trajectories": 512, "cpu_ms": {"orchestrator": 3.0}, "others_cores": 0.01,
     }  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triforge.errors import InputError, WeightsError
-from triforge.messages import ChatMessage
 from triforge.rendering import Renderer
 from triforge.testing.model_folders import chatml_folder, words_folder
+from triforge.types import ChatMessage
 
 START, END = 1, 2  # <|im_start|>, <|im_end|> of the chat tokenizer
 WORDS = ("go", "take", "cup", "fridge", "you", "see", "a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from triforge.cli.watch import View
-from triforge.messages import Event, RunState
+from triforge.types import Event, RunState
 
 RUN = RunState(
     id="r", name="run", pool_id="p", status="running", step=0, steps=4, policy_version=1,

@@ -1,7 +1,7 @@
-"""Who asks, what a door wants of them, and what they may see.
+"""Who asks, what an API wants of them, and what they may see.
 
-Who asks stands in a context variable while a door works on a request, so what reads and writes rows can narrow itself.
-Outside of a request, in a worker or in the conductor, nobody asks and everything is seen.
+Who asks stands in a context variable while an API works on a request, so what reads and writes rows can narrow itself.
+Outside of a request, in a worker or in the orchestrator, nobody asks and everything is seen.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a door asks of each request: whose key, which scope, how often.
+"""What an API asks of each request: whose key, which scope, how often.
 
 A key is looked up in the database once in `KNOWN_S` seconds a process, so a key that is revoked, or whose tenant's rate is
-changed, opens doors for at most so long. The secret of the deployment's own services needs no database: training goes on
+changed, opens APIs for at most so long. The secret of the deployment's own services needs no database: training goes on
 while it is away.
 """
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Limiter(Protocol):
-    """Counts requests over all replicas of a room."""
+    """Counts requests over all replicas of a service."""
 
     async def take(self, name: str, *, per_minute: int) -> float:
         """Seconds until the next request of this name is in order; 0 when this one is.
@@ -271,7 +271,7 @@ class Gate:
         try:
             wait = await self._limiter.take(who.tenant, per_minute=who.rate)
         except (UnavailableError, StorageError) as error:
-            # A rate guards against load and not against strangers; without Redis the rooms can take on little anyway.
+            # A rate guards against load and not against strangers; without Redis the services can take on little anyway.
             _log.warning("requests of tenant %s are not counted: %s", who.tenant, error.detail)
             return
         if wait > 0:

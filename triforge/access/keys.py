@@ -1,7 +1,7 @@
 """API keys: `tfk_<id>_<secret>`. The secret is 32 random bytes and is shown once; the database keeps its SHA-256.
 
 A slow hash is for secrets that people choose. Nobody can try 2^256 of them, and a slow hash a request would be a way to
-tire a room out.
+tire a service out.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class KeyStore:
                 reason="",
                 detail={"name": row.name, "scope": row.scope},
                 tenant=row.tenant,
-                room="triforge key",
+                service="triforge key",
             )
         )
 

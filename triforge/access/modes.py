@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def demand_safe(settings: Settings) -> None:
-    """Pass settings with which a door may be opened; says so loudly where it is open to everybody.
+    """Pass settings with which an API may be opened; says so loudly where it is open to everybody.
 
     Raises:
         ConfigError: other machines could ask and TRIFORGE_AUTH does not say that they may, or the secret is missing.
@@ -27,7 +27,7 @@ def demand_safe(settings: Settings) -> None:
         return
     if settings.auth == "open":
         _log.warning(
-            "TRIFORGE_AUTH is 'open' and this room listens on %s: whoever reaches it may do everything",
+            "TRIFORGE_AUTH is 'open' and this service listens on %s: whoever reaches it may do everything",
             settings.host,
         )
         return
@@ -50,7 +50,7 @@ def is_loopback(host: str) -> bool:
 def make_gate(
     settings: Settings, database: Database | None, limiter: Limiter | None = None
 ) -> Gate:
-    """The gate of a room.
+    """The gate of a service.
 
     Args:
         settings: of the deployment.

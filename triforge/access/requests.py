@@ -1,4 +1,4 @@
-"""Requests for changes, on record: who asked which door for what, from where, and what came of it. No bodies."""
+"""Requests for changes, on record: who asked which API for what, from where, and what came of it. No bodies."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class RequestRecord:
 
     Args:
         database: at head.
-        room: whose door it is.
+        service: whose API it is.
         clock: seconds since 1970.
     """
 
     def __init__(
-        self, database: Database, room: str, *, clock: Callable[[], float] = time.time
+        self, database: Database, service: str, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._database = database
-        self._room = room
+        self._service = service
         self._clock = clock
         self._minute = 0
         self._refused: Counter[str] = Counter()
@@ -68,7 +68,7 @@ class RequestRecord:
             detail=detail,
             tenant=known.tenant if who else "",
             key_id=known.key_id,
-            room=self._room,
+            service=self._service,
             address=_text(address)[:64],
             status=status,
         )

@@ -32,7 +32,7 @@ class Tenant:
         max_pools: pools that are not retired.
         max_tasks: tasks in pools that are not retired; versions of a task count once.
         max_runs: runs that are queued or running.
-        requests_per_minute: over all keys and rooms.
+        requests_per_minute: over all keys and services.
     """
 
     name: str
@@ -107,13 +107,13 @@ class TenantStore:
             session.add(
                 AuditRow(
                     at=now, by=by, action="tenant.set", subject=tenant, pool_id=None, reason="",
-                    detail={"before": before, "after": after}, tenant=tenant, room="triforge tenant",
+                    detail={"before": before, "after": after}, tenant=tenant, service="triforge tenant",
                 )
             )  # fmt: skip
             return _tenant(row)
 
 
-def demand_room_for_pool(session: Session, tenant: str, tasks: int) -> None:
+def demand_service_for_pool(session: Session, tenant: str, tasks: int) -> None:
     """Raises QuotaError when a further pool of so many tasks is more than the tenant may have."""
     row = hold_tenant(session, tenant)
     open_ = (PoolRow.tenant == tenant, PoolRow.state != "retired")
@@ -126,7 +126,7 @@ def demand_room_for_pool(session: Session, tenant: str, tasks: int) -> None:
         _demand(tenant, "max_tasks", row.max_tasks, held, tasks, "retire a pool")
 
 
-def demand_room_for_run(session: Session, tenant: str) -> None:
+def demand_service_for_run(session: Session, tenant: str) -> None:
     """Raises QuotaError when the tenant has as many unfinished runs as it may have."""
     row = hold_tenant(session, tenant)
     if row.max_runs is not None:
@@ -137,11 +137,11 @@ def demand_room_for_run(session: Session, tenant: str) -> None:
         )
 
 
-def _demand(tenant: str, knob: str, bound: int, held: int, more: int, mend: str) -> None:
+def _demand(tenant: str, option: str, bound: int, held: int, more: int, mend: str) -> None:
     if held + more > bound:
-        option = knob.replace("_", "-")
+        option = option.replace("_", "-")
         raise QuotaError(
-            f"tenant {tenant} holds {held} and asks for {more} more, {knob} is {bound}: {mend}, or let the operator "
+            f"tenant {tenant} holds {held} and asks for {more} more, {option} is {bound}: {mend}, or let the operator "
             f"raise it (`triforge tenant set {tenant} --{option} N`)"
         )
 

@@ -1,7 +1,7 @@
-"""Clients and rooms of different versions.
+"""Clients and services of different versions.
 
 Messages refuse unknown fields, so a newer client would meet sentences about fields that nobody can explain. It is told
-what is the matter instead. An older client is served: a room knows what was before it.
+what is the matter instead. An older client is served: a service knows what was before it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORM: Final = re.compile(r"(\d{1,6})\.(\d{1,6})(\.[0-9A-Za-z.+-]{1,40})?")
 
 
 def demand_not_newer(given: str, here: str = __version__) -> None:
-    """Pass a client that is as old as this room or older; patch releases do not count, nor does what is no version.
+    """Pass a client that is as old as this service or older; patch releases do not count, nor does what is no version.
 
     Raises:
         VersionError: the client is newer.
@@ -25,7 +25,7 @@ def demand_not_newer(given: str, here: str = __version__) -> None:
     theirs, ours = _FORM.fullmatch(given), _FORM.fullmatch(here)
     if theirs and ours and _number(theirs) > _number(ours):
         raise VersionError(
-            f"the client is triforge {given}, this room is {here}: upgrade the room, or use a client of "
+            f"the client is triforge {given}, this service is {here}: upgrade the service, or use a client of "
             f"{ours[1]}.{ours[2]}"
         )
 

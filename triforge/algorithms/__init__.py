@@ -1,11 +1,11 @@
 """Arithmetic only: plain numbers or arrays in, numbers or arrays out; nothing here opens a file, a socket or a model.
 
-Formulas, sources and knobs stand in `docs/algorithms.md`.
+Formulas, sources and options stand in `docs/algorithms.md`.
 
-knobs
-  presets        every knob in one frozen record; `named` are the presets as data
-  combinations   what no preset may be; `unread` knobs that nothing would read
-what was played, on numbers (the conductor calls `credit`)
+options
+  presets        every option in one frozen record; `named` are the presets as data
+  combinations   what no preset may be; `unread` options that nothing would read
+what was played, on numbers (the orchestrator calls `credit`)
   credit         what every step and every vote of one task's rollouts is worth
   rewards        of a step, a vote, a program, a test; `shapers` what is taken off
   advantages     compared with what else was tried; `estimators` read more of a trajectory than its reward

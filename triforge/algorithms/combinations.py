@@ -1,4 +1,4 @@
-"""What no preset may be: values out of range, and knobs that contradict each other."""
+"""What no preset may be: values out of range, and options that contradict each other."""
 
 from __future__ import annotations
 

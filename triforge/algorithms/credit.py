@@ -1,4 +1,4 @@
-"""The two functions the conductor calls: what every step and every vote of one task's rollouts is worth.
+"""The two functions the orchestrator calls: what every step and every vote of one task's rollouts is worth.
 
 `policy_credit` and `vote_credit` take outcomes and votes as they were measured and return rewards, advantages and, for
 everything that is not trained on, the reason. An entry is trained on exactly when its reason is None; all others have

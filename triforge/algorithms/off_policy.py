@@ -31,7 +31,7 @@ Level = Literal["token", "sequence", "geometric"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Correction:
-    """What is done about samples of other weights. Knobs are those of `triforge.algorithms.presets.Preset`.
+    """What is done about samples of other weights. Options are those of `triforge.algorithms.presets.Preset`.
 
     Attributes:
         mode: `none` and `bypass` take the behaviour log-probabilities for those of prox, so one ratio does both jobs and

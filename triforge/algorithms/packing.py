@@ -33,13 +33,13 @@ def micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[list[int
             "expected both at least 1"
         )
     batches: list[list[int]] = []
-    room = 0
+    service = 0
     for row in sorted(range(len(lengths)), key=lambda r: (-lengths[r], r)):
-        if room == 0:
+        if service == 0:
             batches.append([])
-            room = max(1, token_budget // lengths[row])
+            service = max(1, token_budget // lengths[row])
         batches[-1].append(row)
-        room -= 1
+        service -= 1
     return batches
 
 

@@ -24,7 +24,7 @@ Pooled = Callable[[Array], Array]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossRule:
-    """Which loss, and its constants: knobs of `triforge.algorithms.presets.Preset`, and the published ones of SAPO."""
+    """Which loss, and its constants: options of `triforge.algorithms.presets.Preset`, and the published ones of SAPO."""
 
     loss: Loss = "ppo"
     clip_low: float = 0.2

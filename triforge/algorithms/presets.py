@@ -1,7 +1,7 @@
-"""Every knob of the arithmetic in one frozen record, and the named settings of them.
+"""Every option of the arithmetic in one frozen record, and the named settings of them.
 
-The knobs are orthogonal axes: estimator, normalisation, loss, aggregation, off-policy correction, KL, filter, shaper. A
-preset is a dict of knobs (`named.NAMED`) laid over the defaults below, which are those of `rlanything`. What cannot be
+The options are orthogonal axes: estimator, normalisation, loss, aggregation, off-policy correction, KL, filter, shaper. A
+preset is a dict of options (`named.NAMED`) laid over the defaults below, which are those of `rlanything`. What cannot be
 combined is refused with the reason (`combinations`).
 """
 
@@ -24,7 +24,7 @@ Band = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """One setting of every knob. Construction refuses impossible combinations.
+    """One setting of every option. Construction refuses impossible combinations.
 
     Rewards: a step is worth `R = O + lam * mean(S)` with outcome O in {-1, +1} and votes S in {-1, +1}; an unparsable
     vote counts 0 and stays in the denominator. A vote is worth `R * S`.
@@ -222,7 +222,7 @@ class Preset:
         return self.needs_critic or self.estimator == "gigpo"
 
     def off_policy_in_force(self, staleness_bound: int, *, policy: bool = True) -> dict[str, Any]:
-        """The off-policy knobs with `auto` and everything that depends on another one decided.
+        """The off-policy options with `auto` and everything that depends on another one decided.
 
         What a policy imitates needs no correction; the reward model (`policy` false) never imitates.
         """
@@ -242,36 +242,38 @@ class Preset:
         }
 
     def loss_settings(self, *, policy: bool = True) -> dict[str, Any]:
-        """The knobs that a learner reads besides those of the off-policy correction, of the policy or the reward model."""
-        names = _LOSS_KNOBS + (_POLICY_KNOBS if policy else ())
+        """The options that a learner reads besides those of the off-policy correction, of the policy or the reward model."""
+        names = _LOSS_OPTIONS + (_POLICY_OPTIONS if policy else ())
         found = {name: getattr(self, name) for name in names}
         if policy and self.needs_critic:
-            found["critic"] = {name: getattr(self, name) for name in _CRITIC_KNOBS}
+            found["critic"] = {name: getattr(self, name) for name in _CRITIC_OPTIONS}
         return found
 
 
-_LOSS_KNOBS = (
+_LOSS_OPTIONS = (
     "loss", "clip_low", "clip_high", "dual_clip", "log_ratio_clamp", "entropy_bonus",
     "kl_beta", "kl_estimator", "kl_reference", "kl_clamp", "kl_weighted", "kl_target", "kl_gain",
     "aggregation",
 )  # fmt: skip
 
-_CRITIC_KNOBS = ("estimator", "gamma", "gae_lam", "turn_gamma", "value_clip", "whiten")
+_CRITIC_OPTIONS = ("estimator", "gamma", "gae_lam", "turn_gamma", "value_clip", "whiten")
 
-_POLICY_KNOBS = ("job", "dpo_beta", "kl_placement", "std_ddof", "std_eps")
+_POLICY_OPTIONS = ("job", "dpo_beta", "kl_placement", "std_ddof", "std_eps")
 
-PRESETS: Mapping[str, Preset] = {name: Preset(name=name, **knobs) for name, knobs in NAMED.items()}
+PRESETS: Mapping[str, Preset] = {
+    name: Preset(name=name, **options) for name, options in NAMED.items()
+}
 
 
 def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
-    """The named preset with some knobs turned.
+    """The named preset with some options turned.
 
     Args:
         name: one of `PRESETS`.
         overrides: field name to value. Bands are two numbers, or the word "none" (TOML has no null).
 
     Raises:
-        ConfigError: the name, a field or a value is unknown, the combination is impossible, or nothing reads a knob.
+        ConfigError: the name, a field or a value is unknown, the combination is impossible, or nothing reads a option.
     """
     if name not in PRESETS:
         raise ConfigError(f"preset: given {name!r}, allowed one of {sorted(PRESETS)}")
@@ -282,7 +284,7 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
         if field == "name" and value == name:
             continue
         if field not in known:
-            raise ConfigError(f"preset {name}: given unknown knob {field!r}, allowed {known}")
+            raise ConfigError(f"preset {name}: given unknown option {field!r}, allowed {known}")
         changes[field] = _coerce(field, hints[field], value)
     found, usual = replace(PRESETS[name], **changes), (PRESETS[name], Preset(name=name))
     given = [n for n, value in changes.items() if value not in [getattr(p, n) for p in usual]]

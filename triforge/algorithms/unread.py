@@ -1,6 +1,6 @@
-"""Knobs that are turned although nothing reads them: somebody believes that they do something.
+"""Options that are turned although nothing reads them: somebody believes that they do something.
 
-A preset may set more than a change of another knob leaves in use, so only what was given and differs from both the preset
+A preset may set more than a change of another option leaves in use, so only what was given and differs from both the preset
 and the default is refused.
 """
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Unread(NamedTuple):
-    """Knobs that a combination does not read, what it is, what would read them, and why it does not."""
+    """Options that a combination does not read, what it is, what would read them, and why it does not."""
 
-    knobs: tuple[str, ...]
+    options: tuple[str, ...]
     holds: bool
     given: str
     allowed: str
@@ -24,18 +24,18 @@ class Unread(NamedTuple):
 
 
 def unread(p: Preset, given: Iterable[str]) -> str | None:
-    """The sentence that refuses the first of the given knobs that nothing reads, or None.
+    """The sentence that refuses the first of the given options that nothing reads, or None.
 
     Args:
         p: the combination.
-        given: names of the knobs that were turned.
+        given: names of the options that were turned.
     """
     turned = set(given)
     for rule in (*_policy_rules(p), *_vote_rules(p)):
-        for knob in rule.knobs if rule.holds else ():
-            if knob in turned:
-                value = getattr(p, knob)
-                return f"{knob}: given {value} with {rule.given}, allowed only with {rule.allowed}: {rule.why}"
+        for option in rule.options if rule.holds else ():
+            if option in turned:
+                value = getattr(p, option)
+                return f"{option}: given {value} with {rule.given}, allowed only with {rule.allowed}: {rule.why}"
     return None
 
 

@@ -7,7 +7,7 @@ keys          key, tenant
 backup        backup, restore
 environments  env
 findings      how the doctor's findings are shown
-addresses     where the doors are; `terminal` what all commands share
+addresses     where the APIs are; `terminal` what all commands share
 """
 
 from triforge.cli.main import main

@@ -1,4 +1,4 @@
-"""Where the doors are: the environment first, then what `triforge up` wrote, then the defaults."""
+"""Where the APIs are: the environment first, then what `triforge up` wrote, then the defaults."""
 
 from __future__ import annotations
 

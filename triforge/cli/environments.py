@@ -27,7 +27,7 @@ def env_serve(
     ] = None,
     count: Annotated[int, typer.Option(help="Tasks to generate.")] = 64,
     seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
-    generate: Annotated[str, typer.Option(help="Knobs of the generator, JSON.")] = "{}",
+    generate: Annotated[str, typer.Option(help="Options of the generator, JSON.")] = "{}",
     options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
     sessions: Annotated[int, typer.Option(help="Clients at a time.")] = 64,
     idle: Annotated[float, typer.Option(help="Seconds until a silent client is let go.")] = 900.0,
@@ -39,4 +39,4 @@ def env_serve(
     command += ["--sessions", str(sessions), "--idle", str(idle)]
     command += ["--tasks", str(tasks)] if tasks else []
     sys.stdout.flush()
-    os.execv(sys.executable, command)  # noqa: S606  the room takes this process over
+    os.execv(sys.executable, command)  # noqa: S606  the service takes this process over

@@ -16,7 +16,7 @@ from triforge.cli.watch import watch
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, assignment, merge, read_document
 from triforge.errors import ConflictError, InputError, NotFoundError
-from triforge.messages import ENDED, RunStep
+from triforge.types import ENDED, RunStep
 
 MODES = ("sampled", "greedy")
 
@@ -34,7 +34,7 @@ def evaluate(
         Path | None, typer.Option("--config", "-c", help="TOML laid over the deployment's own.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="One field, e.g. models.acts.path=DIR.")
+        list[str] | None, typer.Option("--set", help="One field, e.g. models.policy.path=DIR.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="JSON file for the figures.")
@@ -68,7 +68,9 @@ async def _evaluate(
     client = TrainerClient(addresses.trainer_url, api_key=addresses.key.get_secret_value())
     try:
         if run:
-            over = merge(over, {"models": {"acts": {"path": await _folder(client, run, version)}}})
+            over = merge(
+                over, {"models": {"policy": {"path": await _folder(client, run, version)}}}
+            )
         made = await client.submit(pool, name=name, config=over)
         await watch(console, made, client.events(made.id))
         ended = await client.run(made.id)
@@ -91,9 +93,9 @@ async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
     if status not in ENDED:
         raise ConflictError(
             f"run {run} is {status} and deletes old versions as it goes; wait for its end, stop it, or copy the folder "
-            "(`triforge run weights`) and name the copy: --set models.acts.path=COPY"
+            "(`triforge run weights`) and name the copy: --set models.policy.path=COPY"
         )
-    rows = [row for row in await client.weights(run) if row.role == "acts"]
+    rows = [row for row in await client.weights(run) if row.role == "policy"]
     if version is not None:
         rows = [row for row in rows if row.version == version]
     if not rows:

@@ -1,6 +1,6 @@
 """`triforge key | tenant`: who may ask, and how much of a deployment they may take.
 
-They speak to the deployment's database and not to a door: whoever can reach it is its operator, and the first key must come
+They speak to the deployment's database and not to an API: whoever can reach it is its operator, and the first key must come
 from somewhere.
 """
 
@@ -91,7 +91,7 @@ def key_revoke(
     with _database(state) as database:
         key = KeyStore(database).revoke(key_id, by=_by())
     console.print(
-        f"key {key.id} ({key.name}) is revoked; every door refuses it within {KNOWN_S:g} s",
+        f"key {key.id} ({key.name}) is revoked; every API refuses it within {KNOWN_S:g} s",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""The commands. Each asks a room through its client; only `up` starts anything."""
+"""The commands. Each asks a service through its client; only `up` starts anything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from triforge.cli.watch import watch as watch_run
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, assignment, load, merge, read_document
 from triforge.doctor import examine
-from triforge.doctor.rooms import ROOMS
+from triforge.doctor.services import SERVICES
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
@@ -85,8 +85,8 @@ def up(
     state: StateOption = STATE,
     auto_ports: Annotated[bool, typer.Option("--auto-ports", help="Take free ports.")] = False,
 ) -> None:
-    """Start every room, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
-    os.environ.pop("TRIFORGE_KEY", None)  # a person's; none of the rooms' business
+    """Start every service, the workers, the engines and Valkey on this machine; Ctrl-C stops them."""
+    os.environ.pop("TRIFORGE_KEY", None)  # a person's; none of the services' business
     layout = plan_layout(
         load(config), Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
     )
@@ -124,7 +124,7 @@ async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
 
 
 def _print_addresses(addresses: Settings, state: Path) -> None:
-    table = grid("door", "address", whole=2)
+    table = grid("api", "address", whole=2)
     for name, value in addresses:
         if value and name.endswith("_url") and name not in ("database_url", "artifacts_url"):
             table.add_row(name.removesuffix("_url"), str(value))
@@ -136,7 +136,7 @@ def _print_addresses(addresses: Settings, state: Path) -> None:
 
 @app.command()
 def status(state: StateOption = STATE) -> None:
-    """What serves, what is ready, and the newest runs. Exit code 1 when a room is not ready."""
+    """What serves, what is ready, and the newest runs. Exit code 1 when a service is not ready."""
     ready = finish(_status(settings(state)))
     if not ready:
         raise typer.Exit(1)
@@ -144,16 +144,16 @@ def status(state: StateOption = STATE) -> None:
 
 
 async def _status(addresses: Settings) -> bool:
-    table, all_ready = grid("room", "address", "state", whole=2), True
+    table, all_ready = grid("service", "address", "state", whole=2), True
     async with httpx.AsyncClient(timeout=3.0, trust_env=False) as client:
-        for name in ROOMS:
+        for name in SERVICES:
             url = str(getattr(addresses, f"{name}_url"))
             try:
                 reply = await client.get(f"{url}/readyz")
                 state = "ready" if reply.status_code == 200 else f"not ready: {_detail(reply)}"
             except httpx.HTTPError as error:
                 state = f"no answer ({type(error).__name__})"
-            all_ready &= state == "ready" or name == "rewrites"
+            all_ready &= state == "ready" or name == "rewriter"
             table.add_row(name, url, state)
     console.print(table)
     return all_ready
@@ -281,17 +281,17 @@ def run_weights(run_id: RunArgument, state: StateOption = STATE) -> None:
 @run_app.command("rollback")
 def run_rollback(
     run_id: RunArgument,
-    role: Annotated[str, typer.Option(help="acts or judges.")],
+    role: Annotated[str, typer.Option(help="policy or reward.")],
     version: Annotated[int, typer.Option(help="The version to go back to.")],
     state: StateOption = STATE,
 ) -> None:
     """Take a stopped run's model back to an older version, under the next number."""
-    if role not in ("acts", "judges"):
-        raise typer.BadParameter(f"given {role!r}, expected acts or judges", param_hint="--role")
+    if role not in ("policy", "reward"):
+        raise typer.BadParameter(f"given {role!r}, expected policy or reward", param_hint="--role")
 
     async def work(client: TrainerClient) -> None:
-        run = await client.roll_back(run_id, "acts" if role == "acts" else "judges", version)
-        now = run.policy_version if role == "acts" else run.reward_version
+        run = await client.roll_back(run_id, "policy" if role == "policy" else "reward", version)
+        now = run.policy_version if role == "policy" else run.reward_version
         console.print(f"{run_id} {role}: version {version} serves as {now}", highlight=False)
 
     finish(_with_client(settings(state), work))

@@ -1,4 +1,4 @@
-"""A pool from a file. The door checks the rows and names each bad one; here the file is only read."""
+"""A pool from a file. The API checks the rows and names each bad one; here the file is only read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import InputError
-from triforge.messages import Approval, PoolState
+from triforge.types import Approval, PoolState
 
 _CHUNK = 2**20
 

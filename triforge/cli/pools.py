@@ -1,4 +1,4 @@
-"""`triforge pool | task | proposal`: what people ask and change of task pools. Answers are JSON as the door gave it."""
+"""`triforge pool | task | proposal`: what people ask and change of task pools. Answers are JSON as the API gave it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triforge.cli.addresses import STATE, settings
 from triforge.cli.terminal import StateOption, console, finish
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import StorageError
-from triforge.messages import (
+from triforge.types import (
     Approval,
     Change,
     Lineage,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from triforge.messages import Event, RunState
+from triforge.types import Event, RunState
 
 _COLUMNS = (
     ("success", "success"),
@@ -70,7 +70,7 @@ class View:
             metrics, versions = data.get("metrics", {}), data.get("versions", {})
             cells = [_cell(metrics.get(key)) for _, key in _COLUMNS]
             table.add_row(
-                str(step), *cells, f"{versions.get('acts', '')}/{versions.get('judges', '')}"
+                str(step), *cells, f"{versions.get('policy', '')}/{versions.get('reward', '')}"
             )
         counts = ", ".join(f"{count} {kind}" for kind, count in self._rewrites.items())
         caption = f"rewrites: {counts}. {self._last}".strip()

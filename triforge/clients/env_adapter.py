@@ -1,4 +1,4 @@
-"""Typed client of env_adapter's doors."""
+"""Typed client of env_adapter's APIs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triforge.clients.transport import (
     unreachable,
 )
 from triforge.errors import PausedError, UnavailableError
-from triforge.messages import (
+from triforge.types import (
     Approval,
     AuditEntry,
     AuditPage,
@@ -75,7 +75,7 @@ class EnvAdapterClient:
     ) -> PoolState:
         """Make a pool. With an idempotency key the same request can be sent again.
 
-        A dict is sent as it is: the door checks it and names every bad row.
+        A dict is sent as it is: the API checks it and names every bad row.
 
         Raises:
             InputError: rows are malformed; `problems` names them.
@@ -117,7 +117,7 @@ class EnvAdapterClient:
         return parse_json(reply)
 
     async def pools(self, **wanted: str | None) -> list[PoolState]:
-        """All pools by name, or those that meet the filters of the door."""
+        """All pools by name, or those that meet the filters of the API."""
         pages = self._pages("/v1/pools", PoolPage, **wanted)
         return [pool async for page in pages for pool in page.pools]
 
@@ -146,13 +146,13 @@ class EnvAdapterClient:
         return PoolState.model_validate(parse_json(reply))
 
     async def tasks(self, pool: str, **wanted: str | None) -> AsyncIterator[Task]:
-        """A pool's task versions in order of split, position, version; those that meet the filters of the door."""
+        """A pool's task versions in order of split, position, version; those that meet the filters of the API."""
         async for page in self._pages(f"/v1/pools/{segment(pool)}/tasks", TaskPage, **wanted):
             for task in page.tasks:
                 yield task
 
     async def proposals(self, pool: str, **wanted: str | None) -> list[Proposal]:
-        """A pool's rewrites, oldest first; those that meet the filters of the door."""
+        """A pool's rewrites, oldest first; those that meet the filters of the API."""
         pages = self._pages(f"/v1/pools/{segment(pool)}/proposals", ProposalPage, **wanted)
         return [proposal async for page in pages for proposal in page.proposals]
 

@@ -22,7 +22,7 @@ from triforge.clients.transport import (
     session_of,
     unreachable,
 )
-from triforge.watching import tracing
+from triforge.telemetry import tracing
 
 _OK = 200
 

@@ -13,7 +13,7 @@ import httpx
 
 from triforge.clients.transport import get_json, http_client, post_json
 from triforge.errors import InputError, PolicyError
-from triforge.messages import GenerateOutput, GenerateReply, GenerateRequest
+from triforge.types import GenerateOutput, GenerateReply, GenerateRequest
 
 PATIENCE_S = 20.0
 TIMEOUT_S = 300.0
@@ -22,7 +22,7 @@ _FINISH: dict[str, Literal["stop", "length"]] = {"stop": "stop", "length": "leng
 
 
 def is_openai_url(url: str) -> bool:
-    """Whether an address names an OpenAI-compatible endpoint: it has a path (`.../v1`), a policy room has none."""
+    """Whether an address names an OpenAI-compatible endpoint: it has a path (`.../v1`), a policy service has none."""
     return urlsplit(url).path.strip("/") != ""
 
 
@@ -66,13 +66,13 @@ class OpenAIGenerate:
         """Sample.
 
         Raises:
-            InputError: the endpoint refused the request, or it has prefix ids, which only a policy room can echo.
+            InputError: the endpoint refused the request, or it has prefix ids, which only a policy service can echo.
             PolicyError: the endpoint failed or answers something else.
             UnavailableError: nothing answers until the patience ends.
         """
         if request.prefix_ids:
             raise InputError(
-                "prefix_ids: given, but an OpenAI-compatible endpoint takes messages only; use a policy room"
+                "prefix_ids: given, but an OpenAI-compatible endpoint takes messages only; use a policy service"
             )
         body = await self._body(request)
         try:

@@ -1,4 +1,4 @@
-"""Typed client of a policy room."""
+"""Typed client of a policy service."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from triforge.clients.hot_path import JsonPost
 from triforge.clients.transport import get_json, persist, request
 from triforge.config import Settings
 from triforge.errors import InputError, PolicyError, TooLargeError, UnavailableError
-from triforge.messages import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
-from triforge.watching import known, tracing
-from triforge.watching.ids import Ids, common, only
+from triforge.telemetry import known, tracing
+from triforge.telemetry.ids import Ids, common, only
+from triforge.types import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
 
 # Sampling again is harmless, so a lost or refused request is simply sent again for this long.
 PATIENCE_S = 60.0
-# A room that says 429 lives and will come to it: callers slow down and do not fail. Their own deadlines end the wait.
+# A service that says 429 lives and will come to it: callers slow down and do not fail. Their own deadlines end the wait.
 BUSY_S = 3600.0
 TIMEOUT_S = 600.0
-_SPARE_S = 30.0  # for a room to say that an engine was too slow
+_SPARE_S = 30.0  # for a service to say that an engine was too slow
 
 
 # A request, its answer, and for whom it is asked: ids, and a span while traces are on.
@@ -40,23 +40,23 @@ class _Replies(BaseModel):
 
 
 class PolicyClient:
-    """A policy room, as a `Generate`. One a process and event loop; close it.
+    """A policy service, as a `Generate`. One a process and event loop; close it.
 
     Args:
-        base_url: address of the room.
-        api_key: the room's key; empty if it asks for none.
+        base_url: address of the service.
+        api_key: the service's key; empty if it asks for none.
         admin_api_key: key for `update_weights`; empty takes `api_key`.
         batch: short requests made in the same turn of the event loop travel together, up to this many; 1 sends each
             by itself. Those that are made while others are being answered wait for `linger_s` for more. Episodes that
-            are answered together go on together, so this keeps itself going: a tiny model behind one room answers
+            are answered together go on together, so this keeps itself going: a tiny model behind one service answers
             three to five times as many requests a second.
         batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
             would hold up the others.
         linger_s: see `batch`; far below what a model takes to answer.
         always: they wait for so long even when no others are being answered: for work that nobody waits for at once.
         timeout_s: longest silence while an answer is awaited.
-        patience_s: how long to go on trying while the room is away.
-        busy_s: how long to go on trying while the room has too much to do.
+        patience_s: how long to go on trying while the service is away.
+        busy_s: how long to go on trying while the service has too much to do.
         transport: replaces the network in tests.
     """
 
@@ -101,11 +101,11 @@ class PolicyClient:
         linger_s: float = 0.005,
         always: bool = False,
     ) -> PolicyClient:
-        """The client of a role's room, with the deployment's address and keys."""
+        """The client of a role's service, with the deployment's address and keys."""
         urls: dict[Role, str] = {
-            "acts": settings.acts_url,
-            "judges": settings.judges_url,
-            "rewrites": settings.rewrites_url,
+            "policy": settings.policy_model_url,
+            "reward": settings.reward_model_url,
+            "rewriter": settings.rewriter_model_url,
         }
         return cls(
             urls[role],
@@ -119,7 +119,7 @@ class PolicyClient:
 
     @property
     def base_url(self) -> str:
-        """Address of the room."""
+        """Address of the service."""
         return str(self._http.base_url).rstrip("/")
 
     async def __aenter__(self) -> PolicyClient:
@@ -156,7 +156,7 @@ class PolicyClient:
 
         Raises:
             InputError: a request is malformed, cannot be rendered or is too long.
-            PolicyError: the room or its engines failed.
+            PolicyError: the service or its engines failed.
             UnavailableError: nothing answers until the patience ends.
         """
         if not tracing.is_on():
@@ -201,7 +201,7 @@ class PolicyClient:
             replies = _Replies.model_validate_json(content).replies
         except ValidationError as error:
             raise PolicyError(
-                f"{self.base_url}: not an answer of a policy room: {error}"
+                f"{self.base_url}: not an answer of a policy service: {error}"
             ) from error
         if len(replies) != len(requests):
             raise PolicyError(
@@ -248,7 +248,7 @@ class PolicyClient:
 
         def given_up(_: asyncio.Future[GenerateReply]) -> None:
             if all(future.done() for _, future, *_ in wanted):
-                task.cancel()  # closes the connection, and the room stops sampling
+                task.cancel()  # closes the connection, and the service stops sampling
 
         for _, future, *_ in wanted:
             future.add_done_callback(given_up)

@@ -1,11 +1,11 @@
-"""Typed client of the reward room's door."""
+"""Typed client of the reward service's API."""
 
 from __future__ import annotations
 
 import httpx
 
 from triforge.clients.transport import http_client, post_json
-from triforge.messages import JudgeReply, JudgeRequest
+from triforge.types import JudgeReply, JudgeRequest
 
 _TIMEOUT_S = 600.0  # longer than any sensible reward.deadline_s
 
@@ -14,7 +14,7 @@ class RewardClient:
     """Judging by a deployment.
 
     Args:
-        base_url: of the reward room, e.g. http://127.0.0.1:8002.
+        base_url: of the reward service, e.g. http://127.0.0.1:8002.
         api_key: sent with every request, where the deployment asks for keys.
         transport: replaces the network in tests.
     """
@@ -39,12 +39,12 @@ class RewardClient:
 
         Args:
             request: the trajectory and how to vote.
-            deadline_s: seconds to go on trying while the room is away or busy; 0 tries once.
+            deadline_s: seconds to go on trying while the service is away or busy; 0 tries once.
 
         Raises:
             InputError: the request is malformed or a prompt too long.
-            RewardError: the room could not judge.
-            UnavailableError: the room or its model is away.
+            RewardError: the service could not judge.
+            UnavailableError: the service or its model is away.
         """
         reply = await post_json(
             self._http, "/v1/judge", request, deadline_s=deadline_s, repeatable=True

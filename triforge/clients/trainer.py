@@ -1,4 +1,4 @@
-"""Typed client of the trainer's doors."""
+"""Typed client of the trainer's APIs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from triforge.clients.transport import (
     unreachable,
 )
 from triforge.errors import InputError, StorageError, UnavailableError
-from triforge.messages import (
+from triforge.types import (
     Event,
     RunPage,
     RunRollback,

@@ -33,7 +33,7 @@ from triforge.errors import (
     TriforgeError,
     UnavailableError,
 )
-from triforge.watching import tracing
+from triforge.telemetry import tracing
 
 CONNECT_TIMEOUT_S = 5.0
 # Shorter than the keep-alive of any server we talk to (uvicorn closes after 5 s): a connection that the server closes

@@ -1,4 +1,4 @@
-"""One frozen document for a run, one section a room, and the addresses of a deployment.
+"""One frozen document for a run, one section a service, and the addresses of a deployment.
 
 A run is described by TOML (`load`), by JSON in `POST /v1/runs`, or by both: overrides are laid over the deployment's
 own document. Secrets and addresses come from the environment only (`Settings.from_env`), never from the document.

@@ -1,4 +1,4 @@
-"""The document of a run: one section a room, `RunConfig` the whole."""
+"""The document of a run: one section a service, `RunConfig` the whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triforge.config.learner import LearnerSection
 from triforge.config.reporting import ReportSection
 from triforge.config.unread import unread
 from triforge.errors import ConfigError
-from triforge.messages import ControllerName, Params, Sampling
+from triforge.types import ControllerName, Params, Sampling
 
 
 class RunSection(Section):
@@ -89,11 +89,11 @@ class ModelSection(Section):
 
 
 class ModelsSection(Section):
-    """The three roles: one acts, one judges, one rewrites. Every model is served by the policy room."""
+    """The three models: policy, reward and rewriter. Every model is served by the policy service."""
 
-    acts: ModelSection = ModelSection()
-    judges: ModelSection = ModelSection()
-    rewrites: ModelSection = ModelSection(max_new_tokens=256)
+    policy: ModelSection = ModelSection()
+    reward: ModelSection = ModelSection()
+    rewriter: ModelSection = ModelSection(max_new_tokens=256)
 
 
 class EnvAdapterSection(Section):
@@ -236,7 +236,7 @@ class RewardSection(Section):
     )
     deadline_s: Seconds = Field(
         default=300.0,
-        description="A judge errand that takes longer fails; running the programs of a group on its tests has as long again.",
+        description="A judge job that takes longer fails; running the programs of a group on its tests has as long again.",
     )
 
 
@@ -250,7 +250,7 @@ class TrainerSection(Section):
 
 
 class AlgorithmSection(Section):
-    """Which preset, and which of its knobs are turned."""
+    """Which preset, and which of its options are turned."""
 
     preset: str = Field(default="rlanything", description="Name of a preset.")
     overrides: dict[str, Any] = Field(
@@ -299,7 +299,7 @@ class RunConfig(Section):
                 f"run.groups_per_step: given {self.run.groups_per_step}, expected at least 2 with adaptation.controller = "
                 f'"{self.adaptation.controller}": a rewrite is measured by a pair of groups, so none would ever be decided'
             )
-        for role, model in (("acts", self.models.acts), ("judges", self.models.judges)):
+        for role, model in (("policy", self.models.policy), ("reward", self.models.reward)):
             if model.top_p < 1.0:
                 raise ValueError(
                     f"models.{role}.top_p: given {model.top_p}, allowed 1.0: the trainer recomputes log-probabilities "
@@ -336,11 +336,11 @@ class RunConfig(Section):
 
     @property
     def correction(self) -> dict[str, Any]:
-        """The off-policy knobs in force, by the names of the preset; `auto` and what depends on it are decided."""
+        """The off-policy options in force, by the names of the preset; `auto` and what depends on it are decided."""
         return self.algorithm.resolved().off_policy_in_force(self.run.staleness_bound)
 
     def _demand_obedience(self) -> None:
-        """Refuse knobs of trainings that do not take place."""
+        """Refuse options of trainings that do not take place."""
         preset, critic = self.algorithm.resolved(), self.trainer.critic
         changed = [name for name, value in CriticSection() if getattr(critic, name) != value]
         if changed and not preset.needs_critic:

@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, ValidationError
 from triforge.config.base import Positive, Seconds, Section, Url
 from triforge.config.document import sentence
 from triforge.errors import ConfigError
-from triforge.watching.masking import masked
+from triforge.telemetry.masking import masked
 
 _SHORTEST: Final = 24  # characters of the services' secret
 
@@ -29,7 +29,7 @@ class Settings(Section):
         "`s3://bucket/prefix#/data/artifacts` (extra `s3`).",
     )
     config: str = Field(default="", description="TOML document that runs start from.")
-    host: str = Field(default="127.0.0.1", description="Address the doors listen on.")
+    host: str = Field(default="127.0.0.1", description="Address the APIs listen on.")
     metrics_port: int = Field(
         default=0,
         ge=0,
@@ -48,13 +48,15 @@ class Settings(Section):
         description="Where traces are sent (OTLP over HTTP, such as `http://collector:4318`); empty sends none, unless "
         "OpenTelemetry's own variables say where. Needs the extra `otel`.",
     )
-    acts_url: Url = Field(default="http://127.0.0.1:8001", description="Policy room, role acts.")
-    judges_url: Url = Field(
-        default="http://127.0.0.1:8011", description="Policy room, role judges."
+    policy_model_url: Url = Field(
+        default="http://127.0.0.1:8001", description="Policy service, role policy."
     )
-    rewrites_url: Url = Field(
+    reward_model_url: Url = Field(
+        default="http://127.0.0.1:8011", description="Policy service, role reward."
+    )
+    rewriter_model_url: Url = Field(
         default="http://127.0.0.1:8021",
-        description="Policy room, role rewrites, or any OpenAI-compatible URL; `#name` names the model there.",
+        description="Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names the model there.",
     )
     critic_url: str = Field(
         default="",
@@ -64,23 +66,25 @@ class Settings(Section):
         default="",
         description="Stronger policy that proves rewrites by solving them, addressed likewise; empty has none.",
     )
-    reward_url: Url = Field(default="http://127.0.0.1:8002", description="Reward room.")
-    env_adapter_url: Url = Field(default="http://127.0.0.1:8003", description="env_adapter room.")
-    trainer_url: Url = Field(default="http://127.0.0.1:8004", description="Trainer room.")
+    reward_url: Url = Field(default="http://127.0.0.1:8002", description="Reward service.")
+    env_adapter_url: Url = Field(
+        default="http://127.0.0.1:8003", description="env_adapter service."
+    )
+    trainer_url: Url = Field(default="http://127.0.0.1:8004", description="Trainer service.")
     dashboard_url: Url = Field(
         default="http://127.0.0.1:8005", description="Dashboard: the pages that people look at."
     )
     engines: str = Field(
         default="http://127.0.0.1:9001",
-        description="Comma-separated engines of a policy room: `http://host:port`, `dns+http://name:port` for one a "
+        description="Comma-separated engines of a policy service: `http://host:port`, `dns+http://name:port` for one a "
         "resolved address, or a lone `router+http://host:port` for SGLang's router.",
     )
-    acts_engines: str = Field(
+    policy_engines: str = Field(
         default="",
         description="Engines that run already, for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a local one.",
     )
-    judges_engines: str = Field(default="", description="Likewise for the role judges.")
-    rewrites_engines: str = Field(default="", description="Likewise for the role rewrites.")
+    reward_engines: str = Field(default="", description="Likewise for the role reward.")
+    rewriter_engines: str = Field(default="", description="Likewise for the role rewriter.")
     router_workers: str = Field(
         default="",
         description="Engines behind a router, as `http://` or `dns+http://`; empty asks the router for them.",
@@ -89,42 +93,45 @@ class Settings(Section):
         default=512, description="Most samples in flight at one engine; further ones wait."
     )
     max_waiting: Positive = Field(
-        default=4096, description="Most samples that wait in a policy room; more are answered 429."
+        default=4096,
+        description="Most samples that wait in a policy service; more are answered 429.",
     )
     queue_s: Seconds = Field(
         default=60.0, description="A request that waits longer for an engine is answered 429."
     )
     request_s: Seconds = Field(
         default=600.0,
-        description="An engine that takes longer for an answer has failed at it. Rooms and workers read it: whoever asks "
-        "a room waits for so long and `TRIFORGE_QUEUE_S`.",
+        description="An engine that takes longer for an answer has failed at it. Services and workers read it: whoever asks "
+        "a service waits for so long and `TRIFORGE_QUEUE_S`.",
     )
     drain_s: Seconds = Field(
-        default=10.0, description="How long a policy room that ends lets requests run on."
+        default=10.0, description="How long a policy service that ends lets requests run on."
     )
-    role: Literal["acts", "judges", "rewrites"] = Field(
-        default="acts", description="Model role of a policy room."
+    role: Literal["policy", "reward", "rewriter"] = Field(
+        default="policy", description="Model role of a policy service."
     )
-    model: str = Field(default="", description="Model folder that a policy room serves at start.")
+    model: str = Field(
+        default="", description="Model folder that a policy service serves at start."
+    )
     api_key: SecretStr = Field(default=SecretStr(""), description="Key that the engines ask for.")
     admin_api_key: SecretStr = Field(
         default=SecretStr(""), description="Key for the engines' weight and pause routes."
     )
     auth: Literal["auto", "open", "keys"] = Field(
         default="auto",
-        description="`keys` asks for API keys and the services' secret at every door; `auto` asks for none and listens on "
+        description="`keys` asks for API keys and the services' secret at every API; `auto` asks for none and listens on "
         "this machine only; `open` asks for none wherever it listens.",
     )
     service_secret: SecretStr = Field(
         default=SecretStr(""),
-        description="What rooms and workers show each other where keys are asked for; 24 characters or more.",
+        description="What services and workers show each other where keys are asked for; 24 characters or more.",
     )
     key: SecretStr = Field(
         default=SecretStr(""), description="API key that the command line and other clients send."
     )
     own_hosts: str = Field(
         default="",
-        description="Comma-separated hosts whose policy rooms are this deployment's own, beside those that need not be "
+        description="Comma-separated hosts whose policy services are this deployment's own, beside those that need not be "
         "named (docs/security.md): addresses without a path are sent the services' secret there and nowhere else.",
     )
     env_reach: str = Field(
@@ -134,7 +141,7 @@ class Settings(Section):
     )
     cors_origins: str = Field(
         default="",
-        description="Comma-separated web origins whose pages may ask the doors; empty allows none.",
+        description="Comma-separated web origins whose pages may ask the APIs; empty allows none.",
     )
     handover: Literal["disk", "distributed", "tensor"] = Field(
         default="disk",
@@ -146,7 +153,7 @@ class Settings(Section):
     )
     handover_host: str = Field(
         default="127.0.0.1",
-        description="Name under which policy rooms and engines reach a learner that broadcasts.",
+        description="Name under which policy services and engines reach a learner that broadcasts.",
     )
     handover_timeout_s: Seconds = Field(
         default=120.0,
@@ -157,7 +164,7 @@ class Settings(Section):
     )
     weights_check: Literal["contents", "sizes"] = Field(
         default="contents",
-        description="What a policy room reads of a new folder before any engine does.",
+        description="What a policy service reads of a new folder before any engine does.",
     )
     weights_proof: Literal["tensors", "info"] = Field(
         default="tensors",
@@ -170,10 +177,10 @@ class Settings(Section):
         default=256, description="MiB of an upload to `POST /v1/pools`, which is read from disk."
     )
     lease_s: Seconds = Field(
-        default=10.0, description="Lease of an errand; renewed while a worker works."
+        default=10.0, description="Lease of an job; renewed while a worker works."
     )
     resend_s: Seconds = Field(
-        default=20.0, description="An errand that nobody started for so long is sent again."
+        default=20.0, description="An job that nobody started for so long is sent again."
     )
 
     @classmethod
@@ -197,7 +204,7 @@ class Settings(Section):
 
     @property
     def keyed(self) -> bool:
-        """Whether doors ask for keys."""
+        """Whether APIs ask for keys."""
         return self.auth == "keys"
 
     @property
@@ -206,7 +213,7 @@ class Settings(Section):
         return self.service_secret.get_secret_value() if self.keyed else ""
 
     def demand_secret(self) -> None:
-        """Pass settings with which a program is let in by the deployment's own rooms.
+        """Pass settings with which a program is let in by the deployment's own services.
 
         Raises:
             ConfigError: keys are asked for, and the services' secret is missing or short.
@@ -216,7 +223,7 @@ class Settings(Section):
             given = f"{len(secret)} characters" if secret else "nothing"
             raise ConfigError(
                 f"TRIFORGE_SERVICE_SECRET: given {given}, expected at least {_SHORTEST} characters, the same in every "
-                "room and worker, because TRIFORGE_AUTH is 'keys'; scripts/write_env.sh writes one"
+                "service and worker, because TRIFORGE_AUTH is 'keys'; scripts/write_env.sh writes one"
             )
 
     def __repr_args__(self) -> Any:

@@ -2,7 +2,7 @@
 
 A field that says what is its default anyway is let pass. So is a whole section whose model is not trained
 (`trainer.reward` without a reward model): what decides that is a preset, and presets are exchanged with the rest of the
-document left as it is. Knobs of the preset itself: `triforge.algorithms.unread`.
+document left as it is. Options of the preset itself: `triforge.algorithms.unread`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def unread(config: RunConfig) -> str | None:
     )
     for path, section, rules in checked:
         for rule in rules:
-            for knob in turned(section, rule.knobs) if rule.holds else ():
-                given = getattr(section, knob)
-                return f"{path}.{knob}: given {given!r} with {rule.given}, allowed only with {rule.allowed}: {rule.why}"
+            for option in turned(section, rule.options) if rule.holds else ():
+                given = getattr(section, option)
+                return f"{path}.{option}: given {given!r} with {rule.given}, allowed only with {rule.allowed}: {rule.why}"
     return None
 
 

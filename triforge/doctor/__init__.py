@@ -1,7 +1,7 @@
 """What is wrong with an installation, and how to mend it: `triforge doctor`.
 
 In: a deployment's addresses and, before a start, its document. Out: findings, one a check, each with the command or the
-knob that mends it. It changes nothing but one small object in the artifact store, which it deletes again.
+option that mends it. It changes nothing but one small object in the artifact store, which it deletes again.
 """
 
 from triforge.doctor.findings import Finding

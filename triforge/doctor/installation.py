@@ -9,7 +9,7 @@ from triforge.config import RunConfig, Settings
 from triforge.doctor.findings import Finding, bad, ok
 from triforge.doctor.machine import LEARNER, LOCAL_ENGINE, disks, extras, packages, sandbox
 from triforge.doctor.models import models
-from triforge.doctor.rooms import engines, rooms
+from triforge.doctor.services import engines, services
 from triforge.doctor.stores import artifacts, broker, database
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import Layout, plan_layout
@@ -40,7 +40,7 @@ async def examine(
     found += packages(asked) if asked else []
     found += await asyncio.to_thread(database, settings.database_url)
     found += await asyncio.to_thread(artifacts, settings.artifacts_url)
-    return [*found, *await broker(settings), *await rooms(settings), *await engines(settings)]
+    return [*found, *await broker(settings), *await services(settings), *await engines(settings)]
 
 
 def _plan(

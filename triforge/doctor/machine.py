@@ -1,4 +1,4 @@
-"""What the machine itself lacks: programs, packages, room on its disks."""
+"""What the machine itself lacks: programs, packages, service on its disks."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _RENDERS = ("tokenizer.json", "tokenizer_config.json")
 def models(config: RunConfig) -> list[Finding]:
     """The folders of the three roles."""
     found = []
-    for role in ("acts", "judges", "rewrites"):
+    for role in ("policy", "reward", "rewriter"):
         path = getattr(config.models, role).path
         if path:
             found.append(weights(f"models.{role}.path", Path(path)))
@@ -28,7 +28,7 @@ def weights(what: str, folder: Path) -> Finding:
     """A model folder: its config, its tokenizer, every tensor where the headers say.
 
     Args:
-        what: names the knob or the room, for the report.
+        what: names the option or the service, for the report.
         folder: the folder.
     """
     mend = (

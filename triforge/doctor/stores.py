@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from triforge.broker import QUEUES, Broker
 from triforge.config import Settings
 from triforge.doctor.findings import Finding, bad, ok, warning
 from triforge.errors import TriforgeError, UnavailableError
-from triforge.queues import QUEUES, Wire
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database
 
@@ -29,10 +29,12 @@ def database(url: str) -> list[Finding]:
             mend = "start it, or set TRIFORGE_DATABASE_URL"
         return [bad("database", error.detail, mend)]
     if revision is None:
-        return [ok("database", "is empty; the first room that starts fills it")]
+        return [ok("database", "is empty; the first service that starts fills it")]
     if revision != head:
         said = f"has schema {revision}, this version writes {head}"
-        return [warning("database", said, "restart the rooms: the first one brings it up to date")]
+        return [
+            warning("database", said, "restart the services: the first one brings it up to date")
+        ]
     return [ok("database", f"answers, schema {head}")]
 
 
@@ -48,27 +50,27 @@ def artifacts(url: str) -> list[Finding]:
 
 async def broker(settings: Settings) -> list[Finding]:
     """Whether Redis answers with these credentials, and whether its clock agrees with ours."""
-    wire = Wire(settings.redis_url)
+    broker = Broker(settings.redis_url)
     try:
         before = time.time()
-        theirs = await wire.clock()
+        theirs = await broker.clock()
         after = time.time()
-        waiting = [found for queue in QUEUES for found in await _queue(wire, queue)]
+        waiting = [found for queue in QUEUES for found in await _queue(broker, queue)]
     except TriforgeError as error:
         mend = "start Valkey or Redis, or set TRIFORGE_REDIS_URL (redis://:password@host:port/0)"
         return [bad("redis", error.detail, mend)]
     finally:
-        await wire.close()
+        await broker.close()
     seen = clock("redis", theirs - (before + after) / 2, blur_s=(after - before) / 2)
     return [ok("redis", "answers"), seen, *waiting]
 
 
-async def _queue(wire: Wire, queue: str) -> list[Finding]:
-    """An errand that waits for long; a queue that gets on is not worth a line."""
-    oldest_s = await wire.oldest_s(queue)
+async def _queue(broker: Broker, queue: str) -> list[Finding]:
+    """An job that waits for long; a queue that gets on is not worth a line."""
+    oldest_s = await broker.oldest_s(queue)
     if oldest_s < _LONG_S:
         return []
-    said = f"{await wire.depth(queue)} errands wait, the oldest for {oldest_s / 60:.0f} minutes"
+    said = f"{await broker.depth(queue)} jobs wait, the oldest for {oldest_s / 60:.0f} minutes"
     mend = (
         f"start {queue} workers, or more of them; the log of one that runs says what it waits for"
     )

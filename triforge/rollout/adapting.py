@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Final, Protocol, runtime_checkable
 
-from triforge.messages import Params
+from triforge.types import Params
 
 PROOFS: Final[tuple[str, ...]] = ("not_satisfied_at_reset", "solvable", "instruction_agrees")
 """Not won before the first action · somebody or something solves it · whoever does what the instruction says wins."""

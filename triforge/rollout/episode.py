@@ -20,7 +20,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from triforge.errors import ContextFullError, EnvError, InputError, PolicyError, TriforgeError
-from triforge.messages import (
+from triforge.rollout.choices import one_of
+from triforge.rollout.patience import patiently
+from triforge.rollout.protocols import Environment, Generate, KeepImage, Observation, StepResult
+from triforge.rollout.seeds import derive_seed
+from triforge.rollout.tape import Tape, content_of
+from triforge.telemetry import about, tracing
+from triforge.types import (
     ChatMessage,
     ErrorInfo,
     GenerateOutput,
@@ -34,12 +40,6 @@ from triforge.messages import (
     Trajectory,
     TrajectoryGroup,
 )
-from triforge.rollout.choices import one_of
-from triforge.rollout.patience import patiently
-from triforge.rollout.protocols import Environment, Generate, KeepImage, Observation, StepResult
-from triforge.rollout.seeds import derive_seed
-from triforge.rollout.tape import Tape, content_of
-from triforge.watching import about, tracing
 
 MakeEnvironment = Callable[[], Environment]
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]

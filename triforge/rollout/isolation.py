@@ -9,8 +9,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from triforge.messages import Task
 from triforge.rollout.protocols import Environment, Reset, StepResult
+from triforge.types import Task
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

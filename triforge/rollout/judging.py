@@ -1,14 +1,14 @@
-"""The judge's errand on a trajectory: it follows from the group, so whoever misses one can send it again."""
+"""The judge's job on a trajectory: it follows from the group, so whoever misses one can send it again."""
 
 from __future__ import annotations
 
-from triforge.messages import GroupTask, JudgeTask
 from triforge.rollout.episode import trajectory_id
 from triforge.rollout.seeds import derive_seed
+from triforge.types import GroupTask, JudgeTask
 
 
 def judge_task(group: GroupTask, index: int) -> JudgeTask:
-    """The errand on rollout `index` of a group that is judged by votes; the same every time."""
+    """The job on rollout `index` of a group that is judged by votes; the same every time."""
     return JudgeTask(
         trajectory_id=trajectory_id(group.group_id, index),
         group_id=group.group_id,

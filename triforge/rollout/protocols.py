@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from triforge.messages import (
+from triforge.types import (
     CheckResult,
     Direction,
     GenerateReply,
@@ -21,7 +21,7 @@ from triforge.messages import (
 
 
 class Generate(Protocol):
-    """Anything that samples: a policy room, a fake, an engine in process."""
+    """Anything that samples: a policy service, a fake, an engine in process."""
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Sample.
@@ -159,7 +159,7 @@ class EnvironmentFamily(Protocol):
         ...
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` solvable tasks. Same seed and options, same tasks. `options` are the difficulty knobs.
+        """Make `count` solvable tasks. Same seed and options, same tasks. `options` are the difficulty options.
 
         Raises:
             InputError: an option is unknown or impossible.

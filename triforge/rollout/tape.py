@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triforge.messages import (
+from triforge.types import (
     GenerateOutput,
     GenerateReply,
     ImagePart,

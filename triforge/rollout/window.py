@@ -125,8 +125,8 @@ class Window:
     def next_round(self) -> int | None:
         """The round that may be offered now, if there is room for one."""
         newest = self._step + len(self._places)
-        room = newest < self._steps and newest <= self._step + self._bound
-        return newest + 1 if room and self._training is None else None
+        service = newest < self._steps and newest <= self._step + self._bound
+        return newest + 1 if service and self._training is None else None
 
     def offer(self, group_ids: Sequence[str]) -> None:
         """Put the groups of `next_round()` in flight at the live versions. A round may be empty.
@@ -161,7 +161,7 @@ class Window:
             return None
         ready = [group for group in self._offers if group in self._arrived]
         chosen = tuple(ready[: self._places[self._step + 1]])
-        if len(chosen) < self._places[self._step + 1] or not self._leaves_room(chosen):
+        if len(chosen) < self._places[self._step + 1] or not self._leaves_service(chosen):
             return None
         return chosen
 
@@ -255,15 +255,15 @@ class Window:
             )
         return window
 
-    def _leaves_room(self, chosen: tuple[str, ...]) -> bool:
+    def _leaves_service(self, chosen: tuple[str, ...]) -> bool:
         """Whether the groups that stay can all still be trained on in time: none is due before there is room for it."""
         if self._late == "mask":
             return True
         due = [o.step + self._bound + 1 for group, o in self._offers.items() if group not in chosen]
-        room = 0
+        service = 0
         for step in range(self._step + 1, self._step + self._bound + 2):
-            room += self._places.get(step, 0) if step > self._step + 1 else 0
-            if sum(last <= step for last in due) > room:
+            service += self._places.get(step, 0) if step > self._step + 1 else 0
+            if sum(last <= step for last in due) > service:
                 return False
         return True
 

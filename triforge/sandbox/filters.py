@@ -1,7 +1,7 @@
 """The system calls that a sandboxed program may not make, as a filter for seccomp.
 
 Namespaces hide most of the machine. What they do not hide is closed here: virtual sockets reach the hypervisor from any
-network namespace, key rings outlive the program, files in memory and System V's segments and queues are counted by no
+network namespace, key loops outlive the program, files in memory and System V's segments and queues are counted by no
 limit, further namespaces open the kernel to whoever is root in them, and a tracer could take a sibling over. A program
 that gives way to all others could make a busy machine its excuse. A forbidden call fails with EPERM, as it would for
 want of a right. Numbers are those of Linux's own tables.

@@ -41,7 +41,7 @@ def storage_error(action: str, where: str, error: OSError) -> StorageError:
 class ArtifactStore:
     """Files below one root.
 
-    Names are relative paths with forward slashes (`rows/run/00001-acts.parquet`); wherever a name is expected, the URI
+    Names are relative paths with forward slashes (`rows/run/00001-policy.parquet`); wherever a name is expected, the URI
     that `write` returned works as well.
 
     Args:
@@ -224,7 +224,7 @@ def _try_folder(folder: Path, *, writes: bool) -> None:
             trial.touch(exist_ok=False)
             trial.unlink()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # room can be made while it runs
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # service can be made while it runs
             raise storage_error("write to", place, error) from error
     try:
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:

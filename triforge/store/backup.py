@@ -23,10 +23,10 @@ from typing import Any
 
 from triforge import __version__
 from triforge.errors import ConfigError, InputError, StorageError, WeightsError
-from triforge.messages import ENDED
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.database import Database
 from triforge.store.manifests import load_manifest
+from triforge.types import ENDED
 
 DATABASE, ARTIFACTS, ABOUT = "triforge.sqlite", "artifacts", "backup.json"
 _FORMAT = "triforge-backup/1"
@@ -141,7 +141,7 @@ def _note_restore(database: Path, source: Path, by: str) -> None:
     """Put it on record that everything was put back; whatever was on record since the backup is not there any more."""
     row = {
         "at": time.time(), "by": by, "action": "restore", "subject": str(source)[:300], "reason": "", "detail": "{}",
-        "tenant": "operator", "room": "triforge restore",
+        "tenant": "operator", "service": "triforge restore",
     }  # fmt: skip
     with closing(sqlite3.connect(database)) as link, link:
         there = {

@@ -1,6 +1,6 @@
-"""The database behind every room: one place that knows SQLite's locking, PostgreSQL's driver and the schema's version.
+"""The database behind every service: one place that knows SQLite's locking, PostgreSQL's driver and the schema's version.
 
-`Database` opens an engine and brings the schema to head. Sessions are synchronous; rooms call them in threads.
+`Database` opens an engine and brings the schema to head. Sessions are synchronous; services call them in threads.
 Failures leave as the errors of `triforge.errors`: a database that does not answer is `UnavailableError`, a full disk is
 `StorageError`.
 """

@@ -6,8 +6,8 @@ import asyncio
 from collections import OrderedDict
 
 from triforge.errors import NotFoundError, StorageError
-from triforge.messages import ImageRef
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import ImageRef
 from triforge.vision.files import describe, digest_of
 
 _ENDINGS = {"image/png": "png", "image/jpeg": "jpg"}
@@ -82,7 +82,7 @@ class ImageStore:
             data = self._artifacts.read(name)
         except NotFoundError:
             raise NotFoundError(
-                f"image {ref.id} is not in the artifact store; do all rooms have the same TRIFORGE_ARTIFACTS_URL?"
+                f"image {ref.id} is not in the artifact store; do all services have the same TRIFORGE_ARTIFACTS_URL?"
             ) from None
         if digest_of(data) != ref.id:
             raise StorageError(

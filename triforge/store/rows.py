@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triforge.errors import StorageError
-from triforge.messages import TrainRow
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import TrainRow
 
 _IMAGE: pa.DataType = pa.struct(
     [

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from triforge.messages import RunStep
+from triforge.types import RunStep
 
 _HEAD = (
     ("run_id", pa.string()), ("step", pa.int64()), ("at", pa.float64()), ("policy_version", pa.int64()),

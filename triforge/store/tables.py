@@ -126,7 +126,7 @@ class ProposalRow(Base):
 class AuditRow(Base):
     """One change that people made by hand, or one request that asked for a change: who, when, what and why.
 
-    Only ever added to. A request has `room`, `address` and the `status` that it was answered with, and no pool; `subject`
+    Only ever added to. A request has `service`, `address` and the `status` that it was answered with, and no pool; `subject`
     is its path. `by` is what people said of themselves, or the name of the request's key.
     """
 
@@ -142,7 +142,7 @@ class AuditRow(Base):
     detail: Mapped[dict[str, Any]]
     tenant: Mapped[str] = mapped_column(String(64), default="default", server_default="default")
     key_id: Mapped[str] = mapped_column(String(16), default="", server_default="")
-    room: Mapped[str] = mapped_column(String(32), default="", server_default="")
+    service: Mapped[str] = mapped_column(String(32), default="", server_default="")
     address: Mapped[str] = mapped_column(String(64), default="", server_default="")
     status: Mapped[int | None] = mapped_column(Integer)
     __table_args__ = (

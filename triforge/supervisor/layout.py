@@ -16,16 +16,16 @@ from pydantic import SecretStr
 from triforge.access.modes import demand_safe
 from triforge.config import RunConfig, Settings
 from triforge.errors import ConfigError
-from triforge.messages import Role
 from triforge.supervisor.broker import server_command
 from triforge.supervisor.process import ProcessSpec
+from triforge.types import Role
 
-ENGINE_PORTS: Mapping[Role, int] = {"acts": 9001, "judges": 9011, "rewrites": 9021}
+ENGINE_PORTS: Mapping[Role, int] = {"policy": 9001, "reward": 9011, "rewriter": 9021}
 REDIS_PORT = 6379
 _LAST_PORT = 65535
 BROKER = "valkey"  # folder below the state folder in which the deployment's own Valkey keeps what is in flight
-_DOORS = (
-    "acts_url", "judges_url", "rewrites_url", "reward_url", "env_adapter_url", "trainer_url", "dashboard_url",
+_APIS = (
+    "policy_model_url", "reward_model_url", "rewriter_model_url", "reward_url", "env_adapter_url", "trainer_url", "dashboard_url",
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ class Ports:
         self._taken[port] = "--auto-ports"
         return port
 
-    def take(self, wanted: int, knob: str) -> int:
+    def take(self, wanted: int, option: str) -> int:
         """The wanted port, or a free one.
 
         Raises:
@@ -71,20 +71,20 @@ class Ports:
         """
         if self._auto:
             return self.free()
-        self.claim(wanted, knob)
+        self.claim(wanted, option)
         return wanted
 
-    def claim(self, port: int, knob: str) -> None:
+    def claim(self, port: int, option: str) -> None:
         """Note a port that is decided. Raises as `take` does."""
         if self._taken.get(port, "--auto-ports") != "--auto-ports":
             raise ConfigError(
-                f"port {port}: given to both {self._taken[port]} and {knob}, expected a port of its own for each"
+                f"port {port}: given to both {self._taken[port]} and {option}, expected a port of its own for each"
             )
-        check_port(port, knob)
-        self._taken[port] = knob
+        check_port(port, option)
+        self._taken[port] = option
 
 
-def check_port(port: int, knob: str) -> None:
+def check_port(port: int, option: str) -> None:
     """Raises ConfigError when somebody listens on the port already."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -92,7 +92,7 @@ def check_port(port: int, knob: str) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise ConfigError(
-                f"port {port} ({knob}) is taken ({error.strerror}); stop what uses it, set {knob} to another address, or "
+                f"port {port} ({option}) is taken ({error.strerror}); stop what uses it, set {option} to another address, or "
                 "start with --auto-ports"
             ) from None
 
@@ -130,7 +130,7 @@ def plan_layout(
     if auto_ports:
         changes |= {
             name: f"http://127.0.0.1:{ports.free()}"
-            for name in _DOORS
+            for name in _APIS
             if f"TRIFORGE_{name.upper()}" not in given
         }
     specs: list[ProcessSpec] = []
@@ -150,24 +150,24 @@ def plan_layout(
         changes["service_secret"] = SecretStr(secrets.token_urlsafe(32))  # of this start alone
     settings = settings.model_copy(update=changes)
     demand_safe(settings)
-    for name in _DOORS:
-        if name != "rewrites_url" or config.models.rewrites.path:
+    for name in _APIS:
+        if name != "rewriter_model_url" or config.models.rewriter.path:
             ports.claim(_port(getattr(settings, name)), f"TRIFORGE_{name.upper()}")
     env = settings.environment() | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    for role in ("acts", "judges", "rewrites"):
+    for role in ("policy", "reward", "rewriter"):
         specs += _model_processes(role, config, settings, env, ports)
-    rooms = _with_metrics(_rooms(config, settings, env), settings.metrics_port, ports)
-    return Layout(settings=settings, specs=(*specs, *rooms))
+    services = _with_metrics(_services(config, settings, env), settings.metrics_port, ports)
+    return Layout(settings=settings, specs=(*specs, *services))
 
 
 def _check_rewriter(config: RunConfig, given: Mapping[str, str]) -> None:
     """Without a rewriter every rewrite would fail, a minute each, and the run would say nothing of it."""
-    if not config.adaptation.rewrites or config.models.rewrites.path:
+    if not config.adaptation.rewrites or config.models.rewriter.path:
         return
-    if "TRIFORGE_REWRITES_URL" not in given:
+    if "TRIFORGE_REWRITER_MODEL_URL" not in given:
         raise ConfigError(
-            "models.rewrites.path: given nothing, expected a model folder, an OpenAI-compatible address in "
-            'TRIFORGE_REWRITES_URL, or adaptation.controller = "none"'
+            "models.rewriter.path: given nothing, expected a model folder, an OpenAI-compatible address in "
+            'TRIFORGE_REWRITER_MODEL_URL, or adaptation.controller = "none"'
         )
 
 
@@ -183,10 +183,10 @@ def _python(module: str, *arguments: str) -> tuple[str, ...]:
 def _model_processes(
     role: Role, config: RunConfig, settings: Settings, env: Mapping[str, str], ports: Ports
 ) -> list[ProcessSpec]:
-    """The engine of a role, unless one runs already, and the policy room in front; none if the role has no model."""
+    """The engine of a role, unless one runs already, and the policy service in front; none if the role has no model."""
     path = str(getattr(config.models, role).path)
     if not path:
-        if role == "rewrites":
+        if role == "rewriter":
             return []
         raise ConfigError(f"models.{role}.path: given nothing, expected a model folder")
     if not (Path(path) / "config.json").is_file():
@@ -200,20 +200,20 @@ def _model_processes(
         specs.append(_local_engine(role, path, port, env))
     url = str(getattr(settings, f"{role}_url"))
     own = {"TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": engines, "TRIFORGE_MODEL": path}
-    room = ProcessSpec(
+    service = ProcessSpec(
         name=f"policy-{role}",
         command=_python("services.policy"),
         env={**env, **own},
         ready_url=f"{url}/readyz",
     )
-    return [*specs, room]
+    return [*specs, service]
 
 
 def _local_engine(role: Role, path: str, port: int, env: Mapping[str, str]) -> ProcessSpec:
     known = (
         "API_KEY",
         "ADMIN_API_KEY",
-    )  # the room in front shows them, so the engine asks for them
+    )  # the service in front shows them, so the engine asks for them
     keys = {f"LOCAL_ENGINE_{k}": env[f"TRIFORGE_{k}"] for k in known if f"TRIFORGE_{k}" in env}
     return ProcessSpec(
         name=f"engine-{role}",
@@ -226,8 +226,8 @@ def _local_engine(role: Role, path: str, port: int, env: Mapping[str, str]) -> P
     )  # fmt: skip
 
 
-def _rooms(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> list[ProcessSpec]:
-    rooms = [
+def _services(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> list[ProcessSpec]:
+    services = [
         ProcessSpec(
             name="env_adapter",
             command=_python("services.env_adapter", "api"),
@@ -262,26 +262,26 @@ def _rooms(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> lis
         ),
     ]
     if config.adaptation.controller != "none":
-        rooms.append(
+        services.append(
             ProcessSpec(
                 name="adapt-worker",
                 command=_python("services.env_adapter", "adapt-worker"),
                 env=env,
             )
         )
-    rooms += [
+    services += [
         ProcessSpec(
             name=f"learner-{role}",
             command=_python("services.trainer", "learner", "--role", role),
             env=env,
         )
-        for role in ("acts", "judges")
+        for role in ("policy", "reward")
     ]
-    return rooms
+    return services
 
 
 def _with_metrics(specs: list[ProcessSpec], first: int, ports: Ports) -> list[ProcessSpec]:
-    """What has no door shows its metrics at a port of its own: the one that was asked for, and those after it."""
+    """What has no API shows its metrics at a port of its own: the one that was asked for, and those after it."""
     if not first:
         return specs
     own = {spec.name: first + n for n, spec in enumerate(s for s in specs if not s.ready_url)}

@@ -30,7 +30,7 @@ class ProcessSpec:
         name: for logs and people.
         command: argument vector, no shell.
         env: variables laid over our own.
-        ready_url: GET answers 200 when the process can serve; empty if it has no door.
+        ready_url: GET answers 200 when the process can serve; empty if it has no API.
         tcp_port: a port that is open when the process can serve, for servers that do not speak HTTP; 0 if none.
         folder: made before it starts; None if it needs none.
     """

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from triforge.errors import EnvError, InputError
-from triforge.messages import CheckResult, Direction, Params, Task
 from triforge.rollout.adapting import Drift, Levels
 from triforge.rollout.protocols import (
     Environment,
@@ -28,6 +27,7 @@ from triforge.rollout.protocols import (
     StepResult,
     TaskDraft,
 )
+from triforge.types import CheckResult, Direction, Params, Task
 
 NONSENSE: Final = "no such action, certainly"
 DIRECTIONS: Final[tuple[Direction, ...]] = ("harder", "easier")
@@ -70,7 +70,7 @@ class _Timed(Generic[T]):
 class _Suite:
     family: EnvironmentFamily
     options: Params
-    knobs: Params
+    generator_options: Params
     seed: int
     count: int
     max_steps: int
@@ -124,8 +124,12 @@ class _Suite:
     # ---- checks ------------------------------------------------------------------------------------------------
 
     async def generate_is_deterministic(self) -> None:
-        first = self.family.generate(count=self.count, seed=self.seed, options=self.knobs)
-        again = self.family.generate(count=self.count, seed=self.seed, options=self.knobs)
+        first = self.family.generate(
+            count=self.count, seed=self.seed, options=self.generator_options
+        )
+        again = self.family.generate(
+            count=self.count, seed=self.seed, options=self.generator_options
+        )
         _expect(len(first) == self.count, f"asked for {self.count} tasks, got {len(first)}")
         _expect(first == again, "the same seed and options gave other tasks the second time")
         for index, params in enumerate(first):
@@ -143,10 +147,12 @@ class _Suite:
         strange: Params = {"no_such_field": 1}
         validated: Params = {**self.tasks[0].params, **strange}
         options: Params = {**self.options, **strange}
-        knobs: Params = {**self.knobs, **strange}
+        generator_options: Params = {**self.generator_options, **strange}
         _refuses("validate", lambda: self.family.validate(validated))
         _refuses("make", lambda: self.family.make(options))
-        _refuses("generate", lambda: self.family.generate(count=1, seed=0, options=knobs))
+        _refuses(
+            "generate", lambda: self.family.generate(count=1, seed=0, options=generator_options)
+        )
 
     async def first_observation_announces_the_task(self) -> None:
         for task in self.tasks:
@@ -262,7 +268,7 @@ class _Suite:
         family: object = self.family
         if isinstance(family, Levels):
             for level in range(LEVELS_TRIED):
-                await self.expect_level(family.at_level(level, self.knobs), level)
+                await self.expect_level(family.at_level(level, self.generator_options), level)
         if isinstance(family, Drift):
             for task in self.tasks:
                 near = family.drift(task.params, task.params)
@@ -330,7 +336,7 @@ async def check_environment(
     family: EnvironmentFamily,
     *,
     options: Params | None = None,
-    knobs: Params | None = None,
+    generator_options: Params | None = None,
     seed: int = 0,
     count: int = 3,
     max_steps: int = 1000,
@@ -342,7 +348,7 @@ async def check_environment(
     Args:
         family: the family under test.
         options: settings of a run, as given to `make` and `gold`.
-        knobs: difficulty knobs, as given to `generate`.
+        generator_options: difficulty generator_options, as given to `generate`.
         seed: of tasks and episodes.
         count: how many tasks to generate and play, at least 1.
         max_steps: an episode of nonsense must end within this many steps.
@@ -355,7 +361,7 @@ async def check_environment(
     suite = _Suite(
         family=family,
         options=options or {},
-        knobs=knobs or {},
+        generator_options=generator_options or {},
         seed=seed,
         count=count,
         max_steps=max_steps,

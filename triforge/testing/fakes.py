@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from triforge.errors import EnvError, InputError, TriforgeError
-from triforge.messages import (
+from triforge.rollout.protocols import Observation, Reset, RewriteMenu, StepResult, TaskDraft
+from triforge.types import (
     CheckResult,
     Direction,
     GenerateOutput,
@@ -23,7 +24,6 @@ from triforge.messages import (
     VersionSpan,
     Vote,
 )
-from triforge.rollout.protocols import Observation, Reset, RewriteMenu, StepResult, TaskDraft
 
 FAKE_LOGPROB = -0.5
 _MAX_TARGET = 20
@@ -245,7 +245,7 @@ class FakeFamily:
         return TaskDraft(params={"target": target}, instruction=f"Count to {target}.")
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Targets 1, 2, 3, ... from the seed on. The one knob is `most`, the largest target."""
+        """Targets 1, 2, 3, ... from the seed on. The one option is `most`, the largest target."""
         _only(options, "most")
         most = int(str(options.get("most", 3)))
         return [{"target": (seed + index) % most + 1} for index in range(count)]

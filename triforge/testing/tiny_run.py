@@ -16,18 +16,18 @@ eval_every = 100
 eval_tasks = {eval_tasks}
 step_deadline_s = {step_deadline_s}
 
-[models.acts]
+[models.policy]
 path = "{model}"
 max_new_tokens = 4
 
 # held to its two words and hot: a random judge votes both ways in every step, so both models always have something to learn
-[models.judges]
+[models.reward]
 path = "{model}"
 max_new_tokens = 2
 temperature = 5.0
 regex = ' ?\\\\boxed\\{{-?1\\}}'
 
-[models.rewrites]
+[models.rewriter]
 path = "{model}"
 max_new_tokens = 24
 

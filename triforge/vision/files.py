@@ -15,7 +15,7 @@ import zlib
 from typing import Literal
 
 from triforge.errors import InputError
-from triforge.messages import ImageRef
+from triforge.types import ImageRef
 
 MAX_BYTES = 16 * 2**20
 MAX_PIXELS = 2**24  # 4096 x 4096

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triforge.errors import ConfigError, InputError
-from triforge.messages import ImageRef
+from triforge.types import ImageRef
 from triforge.vision.sight import Sight
 
 

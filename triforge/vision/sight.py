@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triforge.errors import InputError, WeightsError
-from triforge.messages import ImageRef, PlacedImage
+from triforge.types import ImageRef, PlacedImage
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")  # model types whose images are understood here
 _LONGEST_RATIO = 200

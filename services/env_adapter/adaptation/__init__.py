@@ -1,6 +1,6 @@
 """How tasks change: outcome in, changed tasks out. docs/adaptation.md tells the whole of it.
 
-worker       the errand of the queue: a lease round `adapter`
+worker       the job of the queue: a lease round `adapter`
 adapter      adaptation as a plain object: counts, then asks the run's controller
 controller   the protocol of controllers, `none` and `mixed`
 llm_rewrite  a rewrite by a language model, measured before it is taken

@@ -18,15 +18,15 @@ from services.env_adapter.adaptation.ladder import LadderController
 from services.env_adapter.adaptation.ledger import Closed, Ledger
 from services.env_adapter.adaptation.llm_rewrite import LlmRewrite
 from triforge.errors import PolicyError
-from triforge.messages import (
+from triforge.rollout.protocols import EnvironmentFamily, Generate
+from triforge.store.database import Database
+from triforge.types import (
     ControllerName,
     GenerateReply,
     GenerateRequest,
     Proposal,
     TaskOutcome,
 )
-from triforge.rollout.protocols import EnvironmentFamily, Generate
-from triforge.store.database import Database
 
 _log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.rows import proposal_of
-from triforge.messages import AdaptSettings, PlannedGroup, Proposal, Task, TaskOutcome
 from triforge.rollout.seeds import derive_seed
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import AdaptSettings, PlannedGroup, Proposal, Task, TaskOutcome
 
 _DECIDED = ("accepted", "rejected", "awaiting", "rolled_back")
 

@@ -23,11 +23,11 @@ from services.env_adapter.adaptation.ledger import Opening
 from services.env_adapter.adaptation.rewriter import Choices
 from services.env_adapter.adaptation.solver import Solver
 from triforge.errors import InputError, TriforgeError
-from triforge.messages import AdaptSettings, CheckResult, Params, Task
 from triforge.rollout.adapting import PROOFS, drift, identity
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.protocols import Environment, EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import derive_seed
+from triforge.types import AdaptSettings, CheckResult, Params, Task
 
 _NO_SOLVER = "the family does not prove it and there is no solver (TRIFORGE_SOLVER_URL)"
 

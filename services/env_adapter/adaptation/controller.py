@@ -14,7 +14,7 @@ from typing import Protocol
 
 from services.env_adapter.adaptation.ledger import Closed, Ledger
 from triforge.algorithms.filters import rewrite_direction
-from triforge.messages import ControllerName, Direction, Proposal, TaskOutcome
+from triforge.types import ControllerName, Direction, Proposal, TaskOutcome
 
 
 class Controller(Protocol):

@@ -15,10 +15,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from triforge.messages import ChatMessage, CriticNote, Direction, GenerateRequest, Sampling
-from triforge.quoting import one_line, quote
+from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.protocols import Generate
 from triforge.rollout.seeds import derive_seed
+from triforge.types import ChatMessage, CriticNote, Direction, GenerateRequest, Sampling
 
 MAX_PROMPT: Final = 9000  # characters
 MAX_STEPS: Final = 6  # steps of one trajectory that are read one by one

@@ -22,10 +22,10 @@ from services.env_adapter.adaptation.rewriter import (
 )
 from services.env_adapter.adaptation.solver import Solver
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.messages import Direction, Proposal, TaskOutcome
 from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import EnvironmentFamily, Generate, RewriteMenu, TaskDraft
 from triforge.rollout.seeds import derive_seed
+from triforge.types import Direction, Proposal, TaskOutcome
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

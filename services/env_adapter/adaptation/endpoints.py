@@ -1,6 +1,6 @@
 """Which models criticise, rewrite and prove, by the deployment's addresses.
 
-An address with a path (`https://host/v1`) is an OpenAI-compatible endpoint, one without is a policy room. A fragment names
+An address with a path (`https://host/v1`) is an OpenAI-compatible endpoint, one without is a policy service. A fragment names
 the model (`https://host/v1#name`); without it the first that the endpoint lists is asked.
 """
 
@@ -18,24 +18,26 @@ from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
-from triforge.watching.masking import masked
+from triforge.telemetry.masking import masked
 
 _OTHERS: Final = (
-    "acts",
-    "judges",
+    "policy",
+    "reward",
     "reward",
     "env_adapter",
     "trainer",
-)  # rooms that are nobody else's
+)  # services that are nobody else's
 
 
-def endpoint(address: str, settings: Settings, knob: str = "TRIFORGE_REWRITES_URL") -> Generate:
+def endpoint(
+    address: str, settings: Settings, option: str = "TRIFORGE_REWRITER_MODEL_URL"
+) -> Generate:
     """The model behind an address.
 
     Args:
-        address: what `knob` names.
+        address: what `option` names.
         settings: of the deployment.
-        knob: for the sentence.
+        option: for the sentence.
 
     Raises:
         ConfigError: keys are asked for, and the address would be sent the services' secret although nothing says that it is
@@ -47,31 +49,33 @@ def endpoint(address: str, settings: Settings, knob: str = "TRIFORGE_REWRITES_UR
         return OpenAIGenerate(url, model, api_key=key, timeout_s=settings.request_s)
     if settings.own_key and not is_own(url, settings):
         raise ConfigError(
-            f"{knob}: given {masked(address)!r}, which without a path stands for a policy room of this deployment and would be "
+            f"{option}: given {masked(address)!r}, which without a path stands for a policy service of this deployment and would be "
             "sent TRIFORGE_SERVICE_SECRET: name its host in TRIFORGE_OWN_HOSTS if it is one, else give the path of the "
             "endpoint (https://host/v1)"
         )
-    return PolicyClient.from_settings(settings.model_copy(update={"rewrites_url": url}), "rewrites")
+    return PolicyClient.from_settings(
+        settings.model_copy(update={"rewriter_model_url": url}), "rewriter"
+    )
 
 
 def is_own(url: str, settings: Settings) -> bool:
-    """Whether a policy room is this deployment's own.
+    """Whether a policy service is this deployment's own.
 
     It is on this machine, under a name without a dot (a service of the same compose file or namespace), on a host where
-    another room of ours is, or on one of `own_hosts`.
+    another service of ours is, or on one of `own_hosts`.
     """
     host = urlsplit(url).hostname or ""
     if is_loopback(host) or not set(".:") & set(host):
         return True
-    rooms = (getattr(settings, f"{room}_url") for room in _OTHERS)
+    services = (getattr(settings, f"{service}_url") for service in _OTHERS)
     listed = (name.strip().lower().strip("[]") for name in settings.own_hosts.split(","))
-    return host in {*(urlsplit(room).hostname for room in rooms), *listed}
+    return host in {*(urlsplit(service).hostname for service in services), *listed}
 
 
 def make_drafter(settings: Settings, family: Callable[[str], EnvironmentFamily]) -> Drafter:
-    """A drafter that asks the models of `settings`: `rewrites_url`, and where given `critic_url` and `solver_url`.
+    """A drafter that asks the models of `settings`: `rewriter_model_url`, and where given `critic_url` and `solver_url`.
 
-    A policy room is held to the choices by a regular expression, any other endpoint by a JSON schema.
+    A policy service is held to the choices by a regular expression, any other endpoint by a JSON schema.
     """
     asked = {
         name: endpoint(address, settings, f"TRIFORGE_{name.upper()}")
@@ -79,9 +83,9 @@ def make_drafter(settings: Settings, family: Callable[[str], EnvironmentFamily])
         if (address := str(getattr(settings, name)))
     }
     return Drafter(
-        endpoint(settings.rewrites_url, settings),
+        endpoint(settings.rewriter_model_url, settings),
         family,
         critic=asked.get("critic_url"),
         solver=Solver(asked["solver_url"]) if "solver_url" in asked else None,
-        form="json" if is_openai_url(urldefrag(settings.rewrites_url)[0]) else "regex",
+        form="json" if is_openai_url(urldefrag(settings.rewriter_model_url)[0]) else "regex",
     )

@@ -23,12 +23,12 @@ from services.env_adapter.rows import lock_pool, new_row, task_in
 from services.env_adapter.slots import replace, successor, withdraw
 from triforge.algorithms.ladder import Ladder, LadderRule
 from triforge.errors import InputError
-from triforge.messages import Direction, LadderSettings, Proposal, Task, TaskOutcome
 from triforge.rollout.adapting import Levels
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
 from triforge.store.tables import LadderRow, LevelRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import Direction, LadderSettings, Proposal, Task, TaskOutcome
 
 _DRAWS: Final = 8  # of level and seed before the slot is left as it is
 

@@ -21,10 +21,10 @@ from services.env_adapter.adaptation.caps import kept_original, why_closed
 from services.env_adapter.adaptation.pairs import weigh
 from services.env_adapter.rows import lock_pool, new_row, proposal_of, task_in, task_of
 from services.env_adapter.slots import successor
-from triforge.messages import Proposal, Task, TaskOutcome
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import MeasurementRow, ProposalRow, TaskRow
+from triforge.types import Proposal, Task, TaskOutcome
 
 
 def proposal_id(group_id: str) -> str:

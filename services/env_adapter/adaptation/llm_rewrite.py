@@ -12,7 +12,7 @@ from collections import Counter as Tally
 from services.env_adapter.adaptation.controller import wanted_direction
 from services.env_adapter.adaptation.drafter import Drafter
 from services.env_adapter.adaptation.ledger import Closed, Ledger, Opening
-from triforge.messages import Proposal, TaskOutcome
+from triforge.types import Proposal, TaskOutcome
 
 
 class LlmRewrite:

@@ -18,8 +18,8 @@ from services.env_adapter.adaptation.caps import over_acceptance
 from services.env_adapter.rows import proposal_of
 from services.env_adapter.slots import replace, withdraw
 from triforge.algorithms.adaptation import decide, paper_accepts
-from triforge.messages import AdaptSettings, Proposal, TaskOutcome
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import AdaptSettings, Proposal, TaskOutcome
 
 MAX_DISCARDED: Final = 12
 

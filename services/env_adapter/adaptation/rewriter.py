@@ -1,7 +1,7 @@
 """The rewriter: from a family's menu to answers that cannot be anything else than choices from it.
 
 The menu becomes a list of one-line answers and the list a constraint of the decoder: a regular expression for a policy
-room, a JSON schema for other endpoints. So even a very small model answers validly. An endpoint that refuses or ignores the
+service, a JSON schema for other endpoints. So even a very small model answers validly. An endpoint that refuses or ignores the
 constraint is read just as strictly: what is not exactly one of the choices is no answer, and the reason is kept.
 """
 
@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 
 from services.env_adapter.adaptation.schema import escape_of
 from triforge.errors import InputError
-from triforge.messages import ChatMessage, Direction, GenerateReply, GenerateRequest, Sampling
-from triforge.quoting import quote
+from triforge.prompt_escaping import quote
 from triforge.rollout.choices import one_of
 from triforge.rollout.protocols import Generate, RewriteMenu
+from triforge.types import ChatMessage, Direction, GenerateReply, GenerateRequest, Sampling
 
 MAX_CHOICES: Final = 64  # alternatives of the constraint
 MAX_TRIED: Final = 1024  # joint choices looked at for them

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from triforge.errors import TriforgeError
-from triforge.messages import ChatMessage, GenerateRequest, Sampling, Task
 from triforge.rollout.protocols import Environment, Generate
 from triforge.rollout.seeds import derive_seed
+from triforge.types import ChatMessage, GenerateRequest, Sampling, Task
 
 _EPISODE_S: Final = 300.0
 _TOGETHER: Final = 4  # episodes at the same time

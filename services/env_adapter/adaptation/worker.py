@@ -1,4 +1,4 @@
-"""The errand of the queue `adapt`: an outcome is handled by whoever holds its lease, and people hear what came of it."""
+"""The job of the queue `adapt`: an outcome is handled by whoever holds its lease, and people hear what came of it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from prometheus_client import Counter
 
 from services.env_adapter.adaptation.adapter import Adapter
+from triforge.broker import Broker, outcome_job
 from triforge.errors import StorageError, TriforgeError, UnavailableError
-from triforge.messages import Proposal, TaskOutcome
-from triforge.queues import Wire, outcome_errand
+from triforge.types import Proposal, TaskOutcome
 
 REWRITES = Counter(
     "triforge_env_adapter_rewrites_total", "Task rewrites that came to a state.", ["state"]
@@ -20,42 +20,42 @@ REWRITES = Counter(
 log = logging.getLogger(__name__)
 
 _SWEEP_S = 1.0  # how often outcomes are looked for that nobody works on
-_COMES_BACK_S = 200.0  # an errand that a service has refused is back in the queue by then
+_COMES_BACK_S = 200.0  # an job that a service has refused is back in the queue by then
 
 
 class AdaptWorker:
-    """Handles outcomes; one a process, shared by all of its errands, in one event loop.
+    """Handles outcomes; one a process, shared by all of its jobs, in one event loop.
 
     Args:
         wire: leases and events.
         adapter: does the work.
     """
 
-    def __init__(self, *, wire: Wire, adapter: Adapter) -> None:
-        self._wire = wire
+    def __init__(self, *, broker: Broker, adapter: Adapter) -> None:
+        self._broker = broker
         self._adapter = adapter
 
     async def handle(self, outcome: TaskOutcome) -> None:
         """Handle an outcome under its lease; see `Adapter.handle`. Returns at once when another worker holds it.
 
         Raises:
-            UnavailableError: Redis or the database does not answer; deliver the errand again later.
-            StorageError: the database cannot be written; deliver the errand again later.
+            UnavailableError: Redis or the database does not answer; deliver the job again later.
+            StorageError: the database cannot be written; deliver the job again later.
             NotFoundError: the store has no such pool or task; delivering again would not help.
         """
-        async with self._wire.lease(outcome_errand(outcome.group_id)) as held:
+        async with self._broker.lease(outcome_job(outcome.group_id)) as held:
             if not held:
                 return
             try:
                 for proposal in await self._adapter.handle(outcome):
                     await self._announce(proposal)
             except (UnavailableError, StorageError):
-                await self._wire.outcomes.postpone(outcome.group_id, _COMES_BACK_S)
+                await self._broker.outcomes.postpone(outcome.group_id, _COMES_BACK_S)
                 raise
             except TriforgeError:
-                await self._wire.outcomes.done(outcome.group_id)
+                await self._broker.outcomes.done(outcome.group_id)
                 raise
-            await self._wire.outcomes.done(outcome.group_id)
+            await self._broker.outcomes.done(outcome.group_id)
 
     async def watch(self, *, resend_s: float) -> None:
         """Send outcomes again that nobody works on, until cancelled: nobody else would miss them.
@@ -65,7 +65,7 @@ class AdaptWorker:
         """
         while True:
             try:
-                count = await self._wire.resend_outcomes(resend_s=resend_s)
+                count = await self._broker.resend_outcomes(resend_s=resend_s)
             except (UnavailableError, StorageError) as error:
                 log.warning("outcomes are not looked for: %s", error.detail)
             else:
@@ -79,4 +79,4 @@ class AdaptWorker:
             mode="json", exclude={"prompt", "checks", "run_id", "step"}
         )
         kind = proposal.state if proposal.decided_step is not None else "proposal"
-        await self._wire.emit(kind, run_id=proposal.run_id, step=proposal.step, **shown)
+        await self._broker.emit(kind, run_id=proposal.run_id, step=proposal.step, **shown)

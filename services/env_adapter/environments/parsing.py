@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _SHOWN = 60  # characters of a bad value
 
 
 class Strict(BaseModel):
-    """Base of the models that describe tasks, knobs and options: frozen, nothing unknown, nothing coerced."""
+    """Base of the models that describe tasks, options and options: frozen, nothing unknown, nothing coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -9,8 +9,8 @@ from contextvars import copy_context
 from typing import Protocol, TypeVar
 
 from triforge.errors import EnvError, InputError
-from triforge.messages import CheckResult, Direction, Params, Task
 from triforge.rollout.protocols import Reset, RewriteMenu, StepResult, TaskDraft
+from triforge.types import CheckResult, Direction, Params, Task
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from services.env_adapter.environments.playing import (
 )
 from services.env_adapter.environments.worker import TooSlowError
 from triforge.errors import InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.types import Params, Task
 
 _log = logging.getLogger(__name__)
 

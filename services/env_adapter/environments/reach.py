@@ -1,7 +1,7 @@
 """What pools and runs may make the workers reach.
 
 Tasks of some families name addresses, and whoever may make a pool would reach through the workers what only those reach: the
-rooms, the database, the machines' own metadata. `TRIFORGE_ENV_REACH` says what may be named. A name is looked up once, when
+services, the database, the machines' own metadata. `TRIFORGE_ENV_REACH` says what may be named. A name is looked up once, when
 it is connected to, and the address that was found is the one that is judged, so no name server can change its mind between.
 """
 
@@ -21,7 +21,7 @@ from yarl import URL
 from triforge.config import Settings
 from triforge.errors import ConfigError, EnvError, InputError
 
-KNOB: Final = "TRIFORGE_ENV_REACH"
+OPTION: Final = "TRIFORGE_ENV_REACH"
 ANY, PUBLIC, DOCKER = "any", "public", "docker"
 _NAME: Final = re.compile(r"(\*\.)?\w([\w.-]*\w)?")
 _PORT: Final = re.compile(r"([^:]+|\[.*\]):([0-9]{1,5})")
@@ -162,7 +162,7 @@ class Reach:
         return socket.socket(family=family, type=kind, proto=protocol)
 
 
-_REFUSED: Final = f"which {KNOB} does not let the environments of this deployment reach; the operator may name it there"
+_REFUSED: Final = f"which {OPTION} does not let the environments of this deployment reach; the operator may name it there"
 
 
 def place_of(url: str) -> tuple[str, int]:
@@ -193,7 +193,7 @@ def here() -> Reach:
 
 async def _refuse_redirect(*_: object) -> None:
     raise PermissionError(
-        errno.EACCES, f"it redirects, which is not followed where {KNOB} is bounded; name the last address"
+        errno.EACCES, f"it redirects, which is not followed where {OPTION} is bounded; name the last address"
     )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def _place(entry: str) -> _Place:
         pass
     if _NAME.fullmatch(host) is None or (port is not None and not 0 < port < 65536):
         raise ConfigError(
-            f"{KNOB}: given {entry!r}, expected any, public, docker, or hosts, addresses and networks such as envs:8000, "
+            f"{OPTION}: given {entry!r}, expected any, public, docker, or hosts, addresses and networks such as envs:8000, "
             "*.example.org, 10.1.0.0/16, separated by commas"
         )
     return _Place(host, None, port)

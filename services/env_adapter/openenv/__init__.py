@@ -4,5 +4,5 @@ What enters: OpenEnv's messages over HTTP or a WebSocket. What leaves: observati
 nothing to do with pools and runs; it plays the tasks that its family generates.
 
 session     one client's episode, and which task it plays
-app         the doors
+app         the APIs
 """

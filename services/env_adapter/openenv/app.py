@@ -1,4 +1,4 @@
-"""The doors of an OpenEnv server: HTTP for one shared session, a WebSocket for a session of one's own."""
+"""The APIs of an OpenEnv server: HTTP for one shared session, a WebSocket for a session of one's own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.doors.furniture import install
 from services.env_adapter.openenv.session import ACTION, OBSERVATION, STATE, Session, Tasks
 from triforge.errors import EnvError, InputError, TriforgeError
-from triforge.messages import Params
+from triforge.types import Params
+from triforge.web.furniture import install
 
 _INVALID_REQUEST: Final = -32600  # JSON-RPC
 _FULL, _IDLE, _NO_TEXT = (

@@ -13,8 +13,8 @@ from services.env_adapter.environments import registry
 from services.env_adapter.environments.about import ABOUT
 from triforge import __version__
 from triforge.errors import ConfigError, InputError
-from triforge.messages import Params
-from triforge.watching import server_options
+from triforge.telemetry import server_options
+from triforge.types import Params
 
 
 def object_of(text: str, what: str) -> Params:
@@ -73,13 +73,13 @@ def serve(
         tasks: JSONL file of tasks; None generates them.
         count: how many are generated.
         seed: of the generator.
-        generate: its knobs, JSON.
+        generate: its options, JSON.
         options: how episodes are played, JSON.
         sessions: WebSockets at a time.
         idle: seconds without a message after which one is closed.
 
     Raises:
-        InputError: the family, a knob, an option or a task is unknown or malformed.
+        InputError: the family, a option, an option or a task is unknown or malformed.
         ConfigError: a package is missing.
     """
     family = registry.family(name)
@@ -89,9 +89,9 @@ def serve(
         )
     import uvicorn  # noqa: PLC0415  only who serves needs it
 
-    from services.doors.server import careful  # noqa: PLC0415
     from services.env_adapter.openenv.app import Served, create_app  # noqa: PLC0415
     from services.env_adapter.openenv.session import Tasks  # noqa: PLC0415
+    from triforge.web.server import careful  # noqa: PLC0415
 
     if sessions < 1 or idle <= 0:
         raise InputError(

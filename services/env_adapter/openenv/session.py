@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from triforge.errors import ConflictError, InputError
-from triforge.messages import Params, Task
 from triforge.rollout.adapting import identity
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.protocols import Environment, EnvironmentFamily, Observation
+from triforge.types import Params, Task
 
 _BIT: Final = {"type": ["boolean", "null"]}
 

@@ -1,4 +1,4 @@
-"""The door of a learner that broadcasts: the policy rooms ask here. It exists only while weights travel that way."""
+"""The API of a learner that broadcasts: the policy services ask here. It exists only while weights travel that way."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import hmac
 from fastapi import Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 
-from services.doors.furniture import install
 from services.trainer.broadcasts.sender import Broadcaster
-from triforge.messages import BroadcastOffer, BroadcastRequest
+from triforge.types import BroadcastOffer, BroadcastRequest
+from triforge.web.furniture import install
 
 
-def create_door(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
+def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
     """The application.
 
     Args:
@@ -30,7 +30,7 @@ def create_door(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI
         ):
             raise HTTPException(
                 401,
-                "a bearer token is needed: the policy room's TRIFORGE_ADMIN_API_KEY must be the learner's",
+                "a bearer token is needed: the policy service's TRIFORGE_ADMIN_API_KEY must be the learner's",
                 {"WWW-Authenticate": "Bearer"},
             )
 

@@ -30,8 +30,8 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from services.trainer.weights.tensors import TENSORS
 from triforge.errors import InputError, NotFoundError, WeightsError
-from triforge.messages import BroadcastOffer, BroadcastRequest, TensorBucket
 from triforge.store.manifests import load_manifest
+from triforge.types import BroadcastOffer, BroadcastRequest, TensorBucket
 
 log = logging.getLogger(__name__)
 

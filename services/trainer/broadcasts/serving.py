@@ -1,4 +1,4 @@
-"""Running the learner's door beside its training."""
+"""Running the learner's API beside its training."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from contextlib import AbstractAsyncContextManager
 import torch
 import uvicorn
 
-from services.trainer.broadcasts.app import create_door
+from services.trainer.broadcasts.app import create_api
 from services.trainer.broadcasts.sender import Broadcaster
 from triforge.config import Settings
-from triforge.messages import Handover
 from triforge.store.artifacts import ArtifactStore
-from triforge.watching import server_options
+from triforge.telemetry import server_options
+from triforge.types import Handover
 
 
 @contextlib.asynccontextmanager
-async def open_door(
+async def open_api(
     broadcaster: Broadcaster, *, host: str, listen: str, admin_api_key: str = ""
 ) -> AsyncIterator[Handover]:
-    """Serve the door at a port that the kernel chooses, as long as the block lasts.
+    """Serve the API at a port that the kernel chooses, as long as the block lasts.
 
     Args:
         broadcaster: what answers.
-        host: name under which rooms reach this machine.
+        host: name under which services reach this machine.
         listen: address to listen on.
         admin_api_key: bearer token that callers must send.
     """
     with socket.create_server((listen, 0)) as listener:
-        app = create_door(broadcaster, admin_api_key=admin_api_key)
+        app = create_api(broadcaster, admin_api_key=admin_api_key)
         config = uvicorn.Config(
             app, **server_options(), timeout_graceful_shutdown=1, lifespan="off"
         )
@@ -50,7 +50,7 @@ async def open_door(
 def broadcasts(
     store: ArtifactStore, settings: Settings, device: torch.device
 ) -> AbstractAsyncContextManager[Handover]:
-    """The door of a learner as the settings want it. A GPU's tensors go over NCCL, a CPU's over gloo."""
+    """The API of a learner as the settings want it. A GPU's tensors go over NCCL, a CPU's over gloo."""
     backend = settings.handover_backend
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -61,7 +61,7 @@ def broadcasts(
         backend=backend,
         timeout_s=settings.handover_timeout_s,
     )
-    return open_door(
+    return open_api(
         broadcaster,
         host=settings.handover_host,
         listen=settings.host,

@@ -9,9 +9,9 @@
 It is looked at before the training and once more before the publishing, which one process does at a time: two learners of one
 model are no harm, be it that one stands by for the other's death, or that one comes back from where nobody heard of it.
 
-A failure is announced as well (`WeightsReady.error`), so that the conductor stops the run with the reason. So is a batch
+A failure is announced as well (`WeightsReady.error`), so that the orchestrator stops the run with the reason. So is a batch
 that three processes have begun and none has come back from. An artifact store that does not answer is no failure: the
-step is taken again when it does, as long as the conductor waits for it.
+step is taken again when it does, as long as the orchestrator waits for it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from services.trainer.learner.loop import GivenUp
 from services.trainer.objectives.train_settings import TrainSettings
 from services.trainer.weights.sharding import Ranks
 from triforge.errors import TrainerError, TriforgeError, UnavailableError
-from triforge.messages import ErrorInfo, StepReport, TrainBatch, TrainedRole, WeightsReady
 from triforge.store.artifacts import ArtifactStore
-from triforge.watching import tracing
+from triforge.telemetry import tracing
+from triforge.types import ErrorInfo, StepReport, TrainBatch, TrainedRole, WeightsReady
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class Answers:
             said = str(error).partition("\n")[0]
             raise TrainerError(
                 f"the GPU has too little memory for this batch ({batch.num_rows} rows, {batch.num_tokens} tokens): "
-                f"{_knobs(batch)}, or set activation_checkpointing there ({said})"
+                f"{_options(batch)}, or set activation_checkpointing there ({said})"
             ) from error
 
     def _begin(self, batch: TrainBatch) -> None:
@@ -172,7 +172,7 @@ class Answers:
         if ended >= MOST:
             raise TrainerError(
                 f"the learner ended {ended} times while training this batch ({batch.num_rows} rows, {batch.num_tokens} "
-                f"tokens); its log says more. Without a word there it was most likely for want of memory: {_knobs(batch)}"
+                f"tokens); its log says more. Without a word there it was most likely for want of memory: {_options(batch)}"
             )
         self._attempts.begin(batch)
 
@@ -188,9 +188,9 @@ def _is_done(shelf: Shelf, batch: TrainBatch) -> tuple[bool, WeightsReady | None
     return newest is not None and newest > target, None
 
 
-def _knobs(batch: TrainBatch) -> str:
+def _options(batch: TrainBatch) -> str:
     """What makes a batch need less memory."""
-    section = "trainer.policy" if batch.role == "acts" else "trainer.reward"
+    section = "trainer.policy" if batch.role == "policy" else "trainer.reward"
     return f"lower {section}.token_budget or {section}.max_tokens"
 
 

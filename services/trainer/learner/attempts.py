@@ -10,8 +10,8 @@ import json
 import logging
 
 from triforge.errors import TriforgeError
-from triforge.messages import TrainBatch, TrainedRole
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import TrainBatch, TrainedRole
 
 log = logging.getLogger(__name__)
 

@@ -31,10 +31,10 @@ from services.trainer.weights.folders import atomic_folder, prune, sweep, versio
 from services.trainer.weights.sharding import Ranks
 from services.trainer.weights.tensors import load_tensors, publish_model, save_tensors
 from triforge.errors import WeightsError
-from triforge.messages import StepReport, TrainBatch, TrainedRole, WeightsReady
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.images import ImageStore
 from triforge.store.manifests import read_manifest, verify_manifest, write_manifest
+from triforge.types import StepReport, TrainBatch, TrainedRole, WeightsReady
 
 log = logging.getLogger(__name__)
 

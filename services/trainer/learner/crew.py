@@ -32,9 +32,9 @@ from triforge.errors import (
     TriforgeError,
     UnavailableError,
 )
-from triforge.messages import StepReport, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows
+from triforge.types import StepReport, TrainBatch, TrainRow
 
 log = logging.getLogger(__name__)
 

@@ -42,8 +42,8 @@ from services.trainer.weights.sharding import Ranks
 from services.trainer.weights.tensors import whole_weights
 from triforge.algorithms.packing import minibatches
 from triforge.errors import ConfigError, TrainerError
-from triforge.messages import StepReport, TrainBatch, TrainRow
 from triforge.store.images import ImageStore
+from triforge.types import StepReport, TrainBatch, TrainRow
 
 _SAMPLE = 64  # ids of a prompt by which engines show that they hold an adapter
 

@@ -17,12 +17,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from services.trainer.learner import metrics
+from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import StorageError, TriforgeError, UnavailableError
-from triforge.messages import Handover, TrainBatch, TrainedRole, WeightsReady
-from triforge.queues import Wire
 from triforge.store.artifacts import ArtifactStore
-from triforge.watching import about, ids_of, tracing
+from triforge.telemetry import about, ids_of, tracing
+from triforge.types import Handover, TrainBatch, TrainedRole, WeightsReady
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +59,14 @@ class LearnerLoop:
 
     def __init__(
         self,
-        wire: Wire,
+        broker: Broker,
         store: ArtifactStore,
         role: TrainedRole,
         *,
         load: Callable[[], Trains],
         handover: Handover | None = None,
     ) -> None:
-        self._wire, self._store, self._role = wire, store, role
+        self._broker, self._store, self._role = broker, store, role
         self._load = load
         self._loading: asyncio.Task[Trains] | None = None
         self._handover = handover
@@ -101,7 +101,7 @@ class LearnerLoop:
             if loading.done():
                 loading.result()  # a process that cannot train is to end at once, not with its first batch
             try:
-                entries = await self._wire.read_batches(self._role, cursor, block_s=_BLOCK_S)
+                entries = await self._broker.read_batches(self._role, cursor, block_s=_BLOCK_S)
             except (UnavailableError, StorageError) as error:
                 log.warning("waiting: %s", error.detail)
                 await self._pause()
@@ -125,9 +125,9 @@ class LearnerLoop:
         while not self._stopping.is_set():
             try:
                 if not answered:
-                    async with self._wire.lease(f"learner:{batch.run_id}:{batch.role}") as mine:
+                    async with self._broker.lease(f"learner:{batch.run_id}:{batch.role}") as mine:
                         if mine:
-                            side = "policy" if batch.role == "acts" else "reward"
+                            side = "policy" if batch.role == "policy" else "reward"
                             with about(**ids_of(batch), **{side: batch.version}):
                                 trains = await self._answers()
                                 with tracing.served("learner step", above, "consumer"):
@@ -138,7 +138,7 @@ class LearnerLoop:
                 if answered:
                     if ready is not None:
                         told = ready.model_copy(update={"handover": self._handover})
-                        await self._wire.announce_weights(told)
+                        await self._broker.announce_weights(told)
                     return True
             except GivenUp:
                 return False
@@ -173,7 +173,7 @@ async def serve_learner(
     store: ArtifactStore,
     *,
     load: Callable[[], Trains],
-    door: Callable[[], AbstractAsyncContextManager[Handover]] | None = None,
+    api: Callable[[], AbstractAsyncContextManager[Handover]] | None = None,
 ) -> None:
     """Run the first rank of a learner until SIGTERM or SIGINT.
 
@@ -182,13 +182,13 @@ async def serve_learner(
         settings: where Redis is.
         store: rows, weights, checkpoints and the place in the stream.
         load: gives what answers batches.
-        door: opens a door at which the policy rooms get its weights; None if they read folders.
+        api: opens an API at which the policy services get its weights; None if they read folders.
     """
-    wire = Wire(settings.redis_url, lease_s=settings.lease_s)
+    broker = Broker(settings.redis_url, lease_s=settings.lease_s)
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(wire.close)
-        handover = await stack.enter_async_context(door()) if door else None
-        loop = LearnerLoop(wire, store, role, load=load, handover=handover)
+        stack.push_async_callback(broker.close)
+        handover = await stack.enter_async_context(api()) if api else None
+        loop = LearnerLoop(broker, store, role, load=load, handover=handover)
         events: Any = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             events.add_signal_handler(name, loop.stop)

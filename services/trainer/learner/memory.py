@@ -20,7 +20,7 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     wanted = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1))
-    done = [mallopt(knob, value) == 1 for knob, value in wanted]
+    done = [mallopt(option, value) == 1 for option, value in wanted]
     return all(done)
 
 

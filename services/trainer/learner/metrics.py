@@ -6,7 +6,7 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge
 
-from triforge.messages import StepReport, TrainedRole
+from triforge.types import StepReport, TrainedRole
 
 BATCHES: Final = Counter(
     "triforge_trainer_learner_batches",

@@ -22,15 +22,15 @@ from services.trainer.models.batches import Floats, Sequences
 from services.trainer.models.model import ScoringModel
 from services.trainer.weights.tensors import publish_model
 from triforge.errors import InputError
-from triforge.messages import ChatMessage
 from triforge.rendering import Renderer
+from triforge.types import ChatMessage
 
 _BUCKET = 16  # batches whose rows are sorted by length together, so that little is padding
 _EVAL_ROWS = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SupervisedKnobs:
+class SupervisedOptions:
     """How to train.
 
     Attributes:
@@ -143,26 +143,26 @@ class SupervisedJob:
     Args:
         source: model folder to start from.
         items: conversations.
-        knobs: how to train.
+        options: how to train.
     """
 
-    def __init__(self, source: Path, items: Items, knobs: SupervisedKnobs) -> None:
-        self._source, self._items, self._knobs = source, items, knobs
+    def __init__(self, source: Path, items: Items, options: SupervisedOptions) -> None:
+        self._source, self._items, self._options = source, items, options
         self._model = ScoringModel.load(source)
         order = list(range(len(items.sequences.counts)))
-        self._draw = random.Random(knobs.seed)  # noqa: S311 - a reproducible order, not a secret
+        self._draw = random.Random(options.seed)  # noqa: S311 - a reproducible order, not a secret
         self._draw.shuffle(order)
-        held = round(len(order) * knobs.eval_share)
+        held = round(len(order) * options.eval_share)
         self._eval, self._train = order[:held][:_EVAL_ROWS], order[held:]
         if not self._train:
             raise InputError(
-                f"eval_share: given {knobs.eval_share} of {len(order)} conversations, expected some left to train on"
+                f"eval_share: given {options.eval_share} of {len(order)} conversations, expected some left to train on"
             )
         self._queue: list[list[int]] = []
         self._optimizer = torch.optim.AdamW(
             list(self._model.parameters().values()),
-            lr=knobs.learning_rate,
-            weight_decay=knobs.weight_decay,
+            lr=options.learning_rate,
+            weight_decay=options.weight_decay,
             fused=True,
         )
 
@@ -177,7 +177,7 @@ class SupervisedJob:
             StorageError: the folder cannot be written.
             WeightsError: it exists and is not to be replaced.
         """
-        knobs, started = self._knobs, time.monotonic()
+        options, started = self._options, time.monotonic()
         curve: list[tuple[int, float]] = []
         measured = [self._measure(0)] if self._eval else []
         step = tokens = 0
@@ -187,13 +187,13 @@ class SupervisedJob:
             curve.append((step, self._update(rows)))
             tokens += sum(self._items.sequences.lengths[r] for r in rows)
             step += 1
-            if self._eval and knobs.eval_every and step % knobs.eval_every == 0:
+            if self._eval and options.eval_every and step % options.eval_every == 0:
                 measured.append(self._measure(step))
         seconds = time.monotonic() - started
         if self._eval and measured[-1][0] != step:
             measured.append(self._measure(step))
         report = {
-            "knobs": asdict(knobs),
+            "options": asdict(options),
             "items": len(self._train),
             "held_out": len(self._eval),
             "parameters": sum(p.numel() for p in self._model.parameters().values()),
@@ -204,30 +204,30 @@ class SupervisedJob:
             "train": [[s, round(loss, 6)] for s, loss in _thinned(curve)],
             "eval": [[s, round(loss, 6), round(accuracy, 6)] for s, loss, accuracy in measured],
         }
-        about = {"kind": "supervised", "steps": step, "seed": knobs.seed}
+        about = {"kind": "supervised", "steps": step, "seed": options.seed}
         publish_model(self._model.module, self._source, target, about, replace=replace)
         return report
 
     def _finished(self, step: int, started: float) -> bool:
-        knobs = self._knobs
-        late = knobs.seconds > 0 and time.monotonic() - started >= knobs.seconds
-        return late or (knobs.steps > 0 and step >= knobs.steps)
+        options = self._options
+        late = options.seconds > 0 and time.monotonic() - started >= options.seconds
+        return late or (options.steps > 0 and step >= options.steps)
 
     def _set_rate(self, step: int, elapsed: float) -> None:
         """Linear warm-up, then linear decay along whichever budget is nearer to its end."""
-        knobs = self._knobs
+        options = self._options
         done = max(
-            step / knobs.steps if knobs.steps else 0.0,
-            elapsed / knobs.seconds if knobs.seconds else 0.0,
+            step / options.steps if options.steps else 0.0,
+            elapsed / options.seconds if options.seconds else 0.0,
         )
-        share = 1.0 - (1.0 - knobs.final_share) * min(1.0, done)
-        rising = min(1.0, (step + 1) / knobs.warmup) if knobs.warmup else 1.0
-        self._optimizer.param_groups[0]["lr"] = knobs.learning_rate * share * rising
+        share = 1.0 - (1.0 - options.final_share) * min(1.0, done)
+        rising = min(1.0, (step + 1) / options.warmup) if options.warmup else 1.0
+        self._optimizer.param_groups[0]["lr"] = options.learning_rate * share * rising
 
     def _next_rows(self) -> list[int]:
         """Shuffled epochs; within a window rows are sorted by length, and the window's batches are shuffled again."""
         if not self._queue:
-            order, size = list(self._train), self._knobs.batch_rows
+            order, size = list(self._train), self._options.batch_rows
             self._draw.shuffle(order)
             window = size * _BUCKET
             for start in range(0, len(order), window):
@@ -252,13 +252,13 @@ class SupervisedJob:
             piece = -(logprobs * share).sum()
             piece.backward()  # type: ignore[no-untyped-call]
             loss += float(piece.detach())
-        torch.nn.utils.clip_grad_norm_(self._model.parameters().values(), self._knobs.grad_clip)
+        torch.nn.utils.clip_grad_norm_(self._model.parameters().values(), self._options.grad_clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
         return loss
 
     def _parts(self, rows: Sequence[int]) -> list[list[int]]:
-        return self._model.passes(self._items.sequences, rows, self._knobs.token_budget)
+        return self._model.passes(self._items.sequences, rows, self._options.token_budget)
 
     @torch.no_grad()
     def _measure(self, step: int) -> tuple[int, float, float]:

@@ -26,9 +26,9 @@ from services.trainer.ledger.transitions import (
 )
 from triforge.config import RunConfig
 from triforge.config.auxiliary import AuxiliarySection
-from triforge.messages import ChatMessage, JudgedGroup, PlacedImage, TrainRow, Trajectory
 from triforge.rendering import Renderer
 from triforge.rollout.seeds import derive_seed
+from triforge.types import ChatMessage, JudgedGroup, PlacedImage, TrainRow, Trajectory
 
 Objective = Literal["sp", "id"]
 OBJECTIVES: Final[tuple[Objective, ...]] = ("sp", "id")

@@ -32,7 +32,7 @@ from triforge.algorithms.filters import LOW_SPREAD, spread_filter
 from triforge.algorithms.presets import Preset
 from triforge.algorithms.shapers import Acted, shaped, used_up
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
-from triforge.messages import (
+from triforge.types import (
     JudgedGroup,
     Step,
     TrainRow,

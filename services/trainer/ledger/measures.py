@@ -11,7 +11,7 @@ from triforge.algorithms.credit import accuracy
 from triforge.algorithms.presets import Preset
 from triforge.algorithms.theory import Estimate, GroupVotes, Theory, count_votes, estimate
 from triforge.algorithms.unit_tests import count_unit_tests, total
-from triforge.messages import CriticNote, JudgedGroup, JudgedStep, Step, Trajectory, Vote
+from triforge.types import CriticNote, JudgedGroup, JudgedStep, Step, Trajectory, Vote
 
 _JUDGE_TEXT = 600  # characters of a vote that the critic may read
 _JUDGED_STEPS = 12  # steps of a trajectory with such texts
@@ -178,7 +178,7 @@ def critic_notes(group: JudgedGroup, *, succeeded: bool, count: int) -> tuple[Cr
 
 
 def _judged(trajectory: Trajectory, by_step: dict[int, tuple[Vote, ...]]) -> tuple[JudgedStep, ...]:
-    """All texts of the steps with a negative vote, clipped: an errand is no place for long ones."""
+    """All texts of the steps with a negative vote, clipped: an job is no place for long ones."""
     found = []
     for step in trajectory.steps:
         votes = by_step.get(step.index, ())

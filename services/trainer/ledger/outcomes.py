@@ -6,7 +6,8 @@ from services.trainer.ledger.measures import critic_notes
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.filters import rewrite_direction
 from triforge.config import RunConfig
-from triforge.messages import (
+from triforge.rollout.window import Offer
+from triforge.types import (
     AdaptSettings,
     CriticNote,
     JudgedGroup,
@@ -14,7 +15,6 @@ from triforge.messages import (
     RunState,
     TaskOutcome,
 )
-from triforge.rollout.window import Offer
 
 
 def task_outcome(
@@ -67,7 +67,7 @@ def sampled_versions(group: JudgedGroup, offered: int) -> tuple[int, int]:
 
 
 def adapt_settings(config: RunConfig) -> AdaptSettings:
-    """The knobs of a run that adaptation needs."""
+    """The options of a run that adaptation needs."""
     adaptation, preset = config.adaptation, config.algorithm.resolved()
     gap = adaptation.max_version_gap
     return AdaptSettings(
@@ -95,6 +95,6 @@ def adapt_settings(config: RunConfig) -> AdaptSettings:
         solver_tries=adaptation.solver_tries,
         max_steps=config.env_adapter.max_steps,
         options=config.env_adapter.options,
-        sampling=config.models.rewrites.sampling(),
+        sampling=config.models.rewriter.sampling(),
         ladder=LadderSettings.model_validate(adaptation.ladder.model_dump()),
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from triforge.algorithms.credit import PolicyCredit, VoteCredit
-from triforge.messages import JudgedGroup, StepVotes, VersionSpan
+from triforge.types import JudgedGroup, StepVotes, VersionSpan
 
 UNKNOWN = -1  # the version of a token that nobody sampled, or nobody knows who
 

@@ -12,7 +12,7 @@ from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.estimators import whitened
 from triforge.algorithms.imitation import NO_PAIR
 from triforge.algorithms.presets import Preset
-from triforge.messages import PlacedImage, TrainRow
+from triforge.types import PlacedImage, TrainRow
 
 OVER_BUDGET = "over max_rows"
 STALE = "stale weight version"
@@ -112,11 +112,11 @@ def _pairs(
     order = list(wholes)
     if max_rows:
         random.Random(seed).shuffle(order)  # noqa: S311 (a draw, not a secret)
-    kept, room = set[str](), max_rows or len(drafts)
+    kept, service = set[str](), max_rows or len(drafts)
     for name in order:
-        if len(wholes[name]) <= room:
+        if len(wholes[name]) <= service:
             kept.add(name)
-            room -= len(wholes[name])
+            service -= len(wholes[name])
     _leave_out([d for d in drafts if d[0].trajectory not in kept], OVER_BUDGET)
     chosen = [d for d in drafts if d[0].trajectory in kept]
     sides: dict[str, set[bool]] = {}

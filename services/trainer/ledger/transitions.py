@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from services.trainer.ledger.ledger import NOT_FOR_TRAINING
 from triforge.algorithms.auxiliary import displaced, draw_evenly
 from triforge.config.auxiliary import AuxiliarySection
-from triforge.messages import JudgedGroup, Step, Trajectory
+from triforge.types import JudgedGroup, Step, Trajectory
 
 UNMEASURED = "no outcome"
 TERMINAL = "terminal"

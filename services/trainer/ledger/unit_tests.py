@@ -7,7 +7,7 @@ from typing import Any
 from services.trainer.ledger.records import UNKNOWN, versions_of
 from services.trainer.ledger.rows import Draft, Limits, Span, unfit
 from triforge.algorithms.unit_tests import UnitTestCredit
-from triforge.messages import JudgedGroup
+from triforge.types import JudgedGroup
 
 
 def accepted(group: JudgedGroup) -> list[tuple[bool, ...] | None]:

@@ -1,4 +1,4 @@
-"""What the run's latest groups said about the votes, kept in the conductor's notes so that a restart forgets nothing.
+"""What the run's latest groups said about the votes, kept in the orchestrator's notes so that a restart forgets nothing.
 
 The notes hold, under `votes`, one entry a step: its number and one row of counts a group. A step is credited with what
 the steps before it said; recording a step twice is the same as once. So a repeated step gets the same trust.
@@ -19,7 +19,7 @@ class VoteMemory:
     """A window of `preset.trust_groups` groups.
 
     Args:
-        notes: the conductor's notes on the run; only the entry `NOTE` is read and written.
+        notes: the orchestrator's notes on the run; only the entry `NOTE` is read and written.
         preset: reads `trust_groups`.
     """
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from triforge.errors import TrainerError
-from triforge.messages import ImageRef, PlacedImage, TrainRow
 from triforge.store.images import ImageStore
+from triforge.types import ImageRef, PlacedImage, TrainRow
 from triforge.vision.pixels import pixels_of
 from triforge.vision.sight import Sight
 

@@ -24,7 +24,7 @@ from services.trainer.objectives.train_settings import TrainSettings
 from services.trainer.weights.sharding import Ranks
 from triforge.algorithms.auxiliary import LOSSES
 from triforge.algorithms.packing import minibatches
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 _GUESSES = 32  # rows whose best guess is compared with the target a step
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triforge.errors import TrainerError
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 Ints = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]

@@ -266,7 +266,7 @@ def _measure(lesson: Lesson, cells: Any, settings: TrainSettings) -> None:
 
 
 def _section(settings: TrainSettings) -> LearnerSection:
-    """The knobs of the critic's optimiser, as every optimiser reads them."""
+    """The options of the critic's optimiser, as every optimiser reads them."""
     own = settings.critic_learner
     return LearnerSection(
         learning_rate=own.learning_rate,

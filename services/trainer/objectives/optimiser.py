@@ -53,7 +53,7 @@ class Optimiser:
 
         Args:
             loss: of the whole update, over all ranks.
-            section: the learner's knobs.
+            section: the learner's options.
 
         Raises:
             TrainerError: too many updates in a row were not finite.

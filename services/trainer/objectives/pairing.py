@@ -14,7 +14,7 @@ import numpy as np
 from services.trainer.models.batches import Floats
 from services.trainer.objectives.step_data import StepData
 from triforge.algorithms.pairs import PairLoss, pair_loss
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 
 class Pairing:

@@ -12,7 +12,7 @@ from services.trainer.models.batches import Floats, Inputs, Ints, Sequences
 from services.trainer.models.seeing import inputs_of
 from services.trainer.objectives.courses import Courses
 from triforge.errors import TrainerError
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What one training step works with, and the door between a forward pass and its loss."""
+"""What one training step works with, and the API between a forward pass and its loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch says about how it is to be trained on: the conductor's side of the bargain, checked by the learner."""
+"""What a batch says about how it is to be trained on: the orchestrator's side of the bargain, checked by the learner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triforge.algorithms.off_policy import Correction, Level, Mode
 from triforge.algorithms.policy_losses import Job, Loss, LossRule
 from triforge.config import CriticSection, LearnerSection
 from triforge.errors import ConfigError
-from triforge.messages import TrainBatch
+from triforge.types import TrainBatch
 
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -47,7 +47,7 @@ class CriticRule(BaseModel):
 
 
 class TrainSettings(BaseModel):
-    """`TrainBatch.settings`, typed. Unknown fields are refused: a knob that is not obeyed must not look obeyed.
+    """`TrainBatch.settings`, typed. Unknown fields are refused: a option that is not obeyed must not look obeyed.
 
     Attributes:
         model_path: the run's initial model folder, also the anchor of `kl_reference = "initial"`.

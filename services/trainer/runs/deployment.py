@@ -1,4 +1,4 @@
-"""What the trainer knows of the deployment as a whole, measured when Prometheus asks: queues, runs, room in the store."""
+"""What the trainer knows of the deployment as a whole, measured when Prometheus asks: queues, runs, service in the store."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final, Generic, Protocol, TypeVar, get_args
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
+from triforge.broker import QUEUES
 from triforge.errors import TriforgeError
-from triforge.messages import RunStatus
-from triforge.queues import QUEUES
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import RunStatus
 
 _PATIENCE_S: Final = 3.0
 _T = TypeVar("_T")
@@ -31,11 +31,11 @@ class Queues(Protocol):
     """The part of the wire that is needed."""
 
     async def depth(self, queue: str) -> int:
-        """Errands waiting in a queue."""
+        """Jobs waiting in a queue."""
         ...
 
     async def oldest_s(self, queue: str) -> float:
-        """How long its oldest errand has waited."""
+        """How long its oldest job has waited."""
         ...
 
 
@@ -43,7 +43,7 @@ class _Look(Generic[_T]):
     """A look that blocks, in a thread, one at a time.
 
     One that hangs (a dead mount, a silent database) takes one thread, and not one more every time that Prometheus asks: they
-    are the conductor's, too.
+    are the orchestrator's, too.
 
     Args:
         work: looks.
@@ -93,15 +93,15 @@ class DeploymentGauges:
             return Gauge(f"triforge_trainer_{name}", about, labels, registry=registry)
 
         self._broker = gauge("broker_up", "1 if Redis answered when this was asked.")
-        self._depth = gauge("queue_depth", "Errands that wait in a queue.", "queue")
+        self._depth = gauge("queue_depth", "Jobs that wait in a queue.", "queue")
         self._oldest = gauge(
             "queue_oldest_seconds",
-            "How long the oldest waiting errand of a queue has waited.",
+            "How long the oldest waiting job of a queue has waited.",
             "queue",
         )
         self._runs = gauge("runs", "Runs in the database, by status.", "status")
         if artifacts.is_local:
-            self._free = gauge("artifacts_free_bytes", "Room left on the artifact store's disk.")
+            self._free = gauge("artifacts_free_bytes", "Service left on the artifact store's disk.")
             self._size = gauge("artifacts_size_bytes", "Size of the artifact store's disk.")
 
     async def refresh(self) -> None:

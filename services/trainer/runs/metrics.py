@@ -14,11 +14,11 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from triforge.messages import RunStep, TrainedRole
+from triforge.types import RunStep, TrainedRole
 
 PHASES: Final = ("play", "credit", "train", "publish", "adapt", "record")
 _LAGS: Final = (0, 1, 2, 4, 8, 16)
-_SIDES: Final[tuple[tuple[TrainedRole, str], ...]] = (("acts", "policy"), ("judges", "reward"))
+_SIDES: Final[tuple[tuple[TrainedRole, str], ...]] = (("policy", "policy"), ("reward", "reward"))
 
 
 class StepGauges:
@@ -71,8 +71,8 @@ class StepGauges:
                 self._seconds.labels(phase).observe(seconds)
         for role, side in _SIDES:
             self._skipped.labels(role).inc(record.metrics.get(f"{side}/skipped_updates", 0.0))
-        self._version.labels("acts").set(record.policy_version)
-        self._version.labels("judges").set(record.reward_version)
+        self._version.labels("policy").set(record.policy_version)
+        self._version.labels("reward").set(record.reward_version)
 
 
 class Staleness(Collector):
@@ -115,7 +115,7 @@ class Staleness(Collector):
 STEPS: Final = StepGauges()
 STALENESS: Final = Staleness()
 RESENT: Final = Counter(
-    "triforge_trainer_errands_resent", "Errands sent again because nobody was at them any more."
+    "triforge_trainer_jobs_resent", "Jobs sent again because nobody was at them any more."
 )
 REPLAYED: Final = Counter(
     "triforge_trainer_groups_replayed", "Groups played again because other weights had played them."

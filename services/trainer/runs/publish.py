@@ -1,4 +1,4 @@
-"""Weights out: a batch to each learner, the new version to each policy room, live only when it is proven to serve."""
+"""Weights out: a batch to each learner, the new version to each policy service, live only when it is proven to serve."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from triforge.broker import WEIGHTS_STREAM, Broker
 from triforge.errors import TrainerError
-from triforge.messages import (
+from triforge.types import (
     Handover,
     TrainBatch,
     TrainedRole,
@@ -17,18 +18,17 @@ from triforge.messages import (
     WeightsState,
     WeightsUpdate,
 )
-from triforge.queues import WEIGHTS_STREAM, Wire
 
 log = logging.getLogger(__name__)
 
 _BLOCK_S = 0.5
 
 
-class WeightsDoor(Protocol):
-    """The part of a policy room's client that the conductor needs."""
+class WeightsApi(Protocol):
+    """The part of a policy service's client that the orchestrator needs."""
 
     async def weights(self) -> WeightsState:
-        """What the room serves."""
+        """What the service serves."""
         ...
 
     async def update_weights(self, update: WeightsUpdate) -> WeightsState:
@@ -45,37 +45,37 @@ class Published:
 
 
 class Publisher:
-    """Hands batches to learners and their weights to the policy rooms.
+    """Hands batches to learners and their weights to the policy services.
 
     Args:
         wire: streams.
-        doors: policy room of each trained role.
+        APIs: policy service of each trained role.
         check: awaited regularly; raises to abandon the wait (stop requested).
     """
 
     def __init__(
         self,
-        wire: Wire,
-        doors: Mapping[TrainedRole, WeightsDoor],
+        broker: Broker,
+        apis: Mapping[TrainedRole, WeightsApi],
         *,
         check: Callable[[], Awaitable[None]],
     ) -> None:
-        self._wire = wire
-        self._doors = doors
+        self._broker = broker
+        self._apis = apis
         self._check = check
         self._handovers: dict[str, Handover] = {}  # by folder, until it is served
 
     async def live(self, role: TrainedRole) -> WeightsState:
-        """What the room serves now."""
-        return await self._doors[role].weights()
+        """What the service serves now."""
+        return await self._apis[role].weights()
 
     async def serve(self, role: TrainedRole, *, version: int, uri: str, digest: str = "") -> None:
-        """Make a room serve a version; nothing happens when it serves it already."""
-        state = await self._doors[role].weights()
+        """Make a service serve a version; nothing happens when it serves it already."""
+        state = await self._apis[role].weights()
         if state.version == version and state.uri == uri:
             return
         handover = self._handovers.pop(uri, None)
-        await self._doors[role].update_weights(
+        await self._apis[role].update_weights(
             WeightsUpdate(version=version, uri=uri, digest=digest, handover=handover)
         )
 
@@ -87,10 +87,10 @@ class Publisher:
         Raises:
             TrainerError: a learner failed, or did not answer within `deadline_s`.
         """
-        cursor = await self._wire.last_id(WEIGHTS_STREAM)
+        cursor = await self._broker.last_id(WEIGHTS_STREAM)
         started = time.monotonic()
         for batch in batches:
-            await self._wire.announce_batch(batch)
+            await self._broker.announce_batch(batch)
         waiting = {batch.role: batch for batch in batches}
         published: dict[TrainedRole, Published] = {}
         while waiting:
@@ -100,7 +100,7 @@ class Publisher:
                     f"no weights from the learner of {', '.join(waiting)} after {deadline_s:.0f} s; is it running? "
                     "run.step_deadline_s sets the limit"
                 )
-            for entry, ready in await self._wire.read_weights(cursor, block_s=_BLOCK_S):
+            for entry, ready in await self._broker.read_weights(cursor, block_s=_BLOCK_S):
                 cursor = entry
                 if ready is None:
                     log.error("entry %s announces no weights: skipped", entry)

@@ -1,6 +1,6 @@
 """Telling dashboards of committed steps: TensorBoard's event files, Weights & Biases.
 
-The database is the record, and dashboards are told from it: what a dashboard has missed, because the conductor died or was
+The database is the record, and dashboards are told from it: what a dashboard has missed, because the orchestrator died or was
 somewhere else, it is told when the run is taken up. A dashboard that fails costs the run nothing but a line in the log.
 """
 
@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from triforge.config import RunConfig
 from triforge.errors import ConfigError
-from triforge.messages import RunState, RunStep
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import RunState, RunStep
 
 _log = logging.getLogger(__name__)
 
@@ -192,11 +192,11 @@ def demand_packages(config: RunConfig, artifacts: ArtifactStore) -> None:
     report = config.report
     wanted = [("tensorboard", "tensorboardX", report.tensorboard)]
     wanted.append(("wandb_project", "wandb", bool(report.wandb_project)))
-    for knob, module, asked in wanted:
+    for option, module, asked in wanted:
         if asked and importlib.util.find_spec(module) is None:
-            extra = knob.removesuffix("_project")
+            extra = option.removesuffix("_project")
             raise ConfigError(
-                f"report.{knob}: {module} is not installed beside the trainer; pip install 'triforge[{extra}]' there, or "
+                f"report.{option}: {module} is not installed beside the trainer; pip install 'triforge[{extra}]' there, or "
                 "leave it out"
             )
     if report.tensorboard and not artifacts.is_local:

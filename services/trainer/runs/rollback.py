@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.trainer.runs.publish import WeightsDoor
+from services.trainer.runs.publish import WeightsApi
 from services.trainer.runs.run_store import RunStore
 from services.trainer.weights.folders import copy_version, version_name, versions
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
-from triforge.messages import RunRollback, RunState, TrainedRole, WeightsRecord, WeightsUpdate
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import verify_manifest
+from triforge.types import RunRollback, RunState, TrainedRole, WeightsRecord, WeightsUpdate
 
 log = logging.getLogger(__name__)
 _FOLDER = re.compile(r"v(\d{6,})")
@@ -134,18 +134,18 @@ class Versions:
 
 
 class Rollbacks:
-    """What the REST doors call.
+    """What the REST APIs call.
 
     Args:
         store: run tables.
         artifacts: where the versions lie.
-        doors: policy room of each trained role.
+        APIs: policy service of each trained role.
     """
 
     def __init__(
-        self, store: RunStore, artifacts: ArtifactStore, doors: Mapping[TrainedRole, WeightsDoor]
+        self, store: RunStore, artifacts: ArtifactStore, apis: Mapping[TrainedRole, WeightsApi]
     ) -> None:
-        self._store, self._artifacts, self._doors = store, artifacts, doors
+        self._store, self._artifacts, self._apis = store, artifacts, apis
 
     async def records(self, run_id: str) -> list[WeightsRecord]:
         """The weight versions of a run, oldest first a role."""
@@ -157,15 +157,15 @@ class Rollbacks:
         return [row.model_copy(update={"kept": Path(row.uri).is_dir()}) for row in found]
 
     async def roll_back(self, run_id: str, request: RunRollback) -> RunState:
-        """Take a stopped run's model back to an older version, and its policy room with it.
+        """Take a stopped run's model back to an older version, and its policy service with it.
 
-        The room follows if it serves weights of this run; if it serves another run's, or does not answer, it follows
+        The service follows if it serves weights of this run; if it serves another run's, or does not answer, it follows
         when the run is resumed.
 
         Raises:
             ConflictError: the run is at work, or the version is the one it stands at.
             NotFoundError: there is no such run or version.
-            WeightsError: the version's folders are gone or damaged, or the room refuses them. Nothing has changed.
+            WeightsError: the version's folders are gone or damaged, or the service refuses them. Nothing has changed.
         """
         role = request.role
         run = await asyncio.to_thread(self._store.resting, run_id)
@@ -173,7 +173,7 @@ class Rollbacks:
         await asyncio.to_thread(mine.look, request.version)
         live = None
         with contextlib.suppress(UnavailableError):
-            live = await self._doors[role].weights()
+            live = await self._apis[role].weights()
         own = live is not None and await asyncio.to_thread(self._is_own, mine, run_id, live.uri)
         new = await asyncio.to_thread(mine.next_number, 0 if live is None else live.version + 1)
         base = (await asyncio.to_thread(self._store.run_state, run_id)).get("base", {}).get(role, 0)
@@ -200,11 +200,11 @@ class Rollbacks:
 
     async def _serve(self, role: TrainedRole, done: Repeated) -> None:
         try:
-            await self._doors[role].update_weights(
+            await self._apis[role].update_weights(
                 WeightsUpdate(version=done.version, uri=done.uri, digest=done.digest)
             )
         except UnavailableError as error:
-            log.warning("the %s room follows when the run is resumed: %s", role, error.detail)
+            log.warning("the %s service follows when the run is resumed: %s", role, error.detail)
 
     def _is_own(self, mine: Versions, run_id: str, uri: str) -> bool:
         rows = self._store.weights_of(run_id)

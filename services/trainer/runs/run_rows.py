@@ -9,19 +9,19 @@ from sqlalchemy.orm import Session
 
 from triforge.access.callers import caller
 from triforge.errors import NotFoundError
-from triforge.messages import RunState
 from triforge.store.database import Database
 from triforge.store.tables import RunRow
+from triforge.types import RunState
 
-CONDUCTOR: Final = "conductor"  # among the notes of a run: the token of whoever took it last
+ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
 
 
 class Superseded(Exception):  # noqa: N818 (a signal, not a failure)
-    """Another conductor has taken the run; this one has nothing to say about it any more."""
+    """Another orchestrator has taken the run; this one has nothing to say about it any more."""
 
 
 class RunRows:
-    """The rows of runs, as one conductor or anybody reaches them.
+    """The rows of runs, as one orchestrator or anybody reaches them.
 
     Args:
         database: opened, its schema at head.
@@ -32,9 +32,9 @@ class RunRows:
         self._holder = ""
 
     def held_by(self, token: str) -> Self:
-        """This store for one conductor: once another one has taken a run, its status and all writes raise `Superseded`.
+        """This store for one orchestrator: once another one has taken a run, its status and all writes raise `Superseded`.
 
-        Whose run it is says the database, in the same transaction as the write. A conductor that stood still for an hour
+        Whose run it is says the database, in the same transaction as the write. A orchestrator that stood still for an hour
         and believes in its lease can therefore do no harm here.
         """
         held = copy.copy(self)
@@ -42,7 +42,7 @@ class RunRows:
         return held
 
     def _guard(self, row: RunRow) -> RunRow:
-        if self._holder and row.state.get(CONDUCTOR) != self._holder:
+        if self._holder and row.state.get(ORCHESTRATOR) != self._holder:
             raise Superseded(row.id)
         return row
 

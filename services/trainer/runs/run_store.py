@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from services.trainer.runs.run_rows import CONDUCTOR, hold, row_of, shown
+from services.trainer.runs.run_rows import ORCHESTRATOR, hold, row_of, shown
 from services.trainer.runs.run_weights import RunWeights
 from triforge.access.callers import DEFAULT, caller, own
-from triforge.access.tenants import demand_room_for_run, hold_tenant
+from triforge.access.tenants import demand_service_for_run, hold_tenant
 from triforge.errors import ConflictError, InputError
-from triforge.messages import ENDED, RunPage, RunState, RunStatus, RunStep
 from triforge.store.tables import RunRow, StepRow
+from triforge.types import ENDED, RunPage, RunState, RunStatus, RunStep
 
 
 class RunStore(RunWeights):
@@ -41,7 +41,7 @@ class RunStore(RunWeights):
             found = _repeated(session, tenant_row.name, idempotency_key, pool_id, config)
             if found is not None:
                 return shown(found)
-            demand_room_for_run(session, tenant)
+            demand_service_for_run(session, tenant)
             row = RunRow(
                 id=f"run-{uuid.uuid4().hex[:10]}", name=name, pool_id=pool_id, status="queued", step=-1,
                 policy_version=0, reward_version=0, config=config, state={}, reason="", tenant=tenant,
@@ -97,13 +97,13 @@ class RunStore(RunWeights):
             return self._guard(row_of(session, run_id)).status  # type: ignore[return-value]
 
     def take(self, run_id: str) -> RunState:
-        """Begin a queued run; one that was asked to stop in the meantime keeps its status. It is this conductor's now."""
+        """Begin a queued run; one that was asked to stop in the meantime keeps its status. It is this orchestrator's now."""
         with self._db.write() as session:
             row = hold(session, run_id)
             if row.status == "queued":
                 row.status, row.updated_at = "running", time.time()
             if self._holder and row.status not in ENDED:
-                row.state = {**row.state, CONDUCTOR: self._holder}
+                row.state = {**row.state, ORCHESTRATOR: self._holder}
             return shown(row)
 
     def say(self, run_id: str, reason: str) -> None:
@@ -146,7 +146,7 @@ class RunStore(RunWeights):
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
                 )
-            demand_room_for_run(session, row.tenant)
+            demand_service_for_run(session, row.tenant)
             row.status, row.reason, row.updated_at = "queued", "", time.time()
             return shown(row)
 
@@ -158,13 +158,13 @@ class RunStore(RunWeights):
             row.policy_version, row.reward_version = policy, reward
 
     def run_state(self, run_id: str) -> dict[str, Any]:
-        """The conductor's own notes on the run (initial folders, base versions)."""
+        """The orchestrator's own notes on the run (initial folders, base versions)."""
         with self._db.read() as session:
             notes = row_of(session, run_id).state
-            return {name: value for name, value in notes.items() if name != CONDUCTOR}
+            return {name: value for name, value in notes.items() if name != ORCHESTRATOR}
 
     def note(self, run_id: str, name: str, value: Any) -> None:
-        """Write one of the conductor's notes; the others stay."""
+        """Write one of the orchestrator's notes; the others stay."""
         with self._db.write() as session:
             row = self._guard(hold(session, run_id))
             row.state = {**row.state, name: value}
@@ -172,7 +172,7 @@ class RunStore(RunWeights):
     def commit_step(self, step: RunStep, state: dict[str, Any] | None = None) -> bool:
         """Write a finished step and move the run to it, in one transaction; False if it was written before.
 
-        `state` replaces the conductor's notes in the same transaction.
+        `state` replaces the orchestrator's notes in the same transaction.
         """
         with self._db.write() as session:
             row = self._guard(hold(session, step.run_id))
@@ -232,5 +232,5 @@ def _repeated(
 
 
 def _noted(row: RunRow, state: dict[str, Any]) -> dict[str, Any]:
-    """Other notes of a run, by the same conductor."""
-    return state | {name: value for name, value in row.state.items() if name == CONDUCTOR}
+    """Other notes of a run, by the same orchestrator."""
+    return state | {name: value for name, value in row.state.items() if name == ORCHESTRATOR}

@@ -8,8 +8,8 @@ from sqlalchemy import func, select
 
 from services.trainer.runs.run_rows import RunRows, hold, row_of, shown
 from triforge.errors import ConflictError, NotFoundError
-from triforge.messages import ENDED, RunState, TrainedRole, WeightsRecord
 from triforge.store.tables import RunRow, WeightsRow
+from triforge.types import ENDED, RunState, TrainedRole, WeightsRecord
 
 
 class RunWeights(RunRows):
@@ -107,7 +107,7 @@ class RunWeights(RunRows):
             if found is not None:
                 session.delete(found)
             row.state = {**row.state, "base": {**row.state["base"], role: base}}
-            _stand(row, role, run.policy_version if role == "acts" else run.reward_version)
+            _stand(row, role, run.policy_version if role == "policy" else run.reward_version)
 
     def newest_weights(self, run_id: str, role: TrainedRole) -> int:
         """The newest recorded version of a role, committed or not; -1 if there is none."""
@@ -128,4 +128,4 @@ def _rested(row: RunRow) -> RunRow:
 
 
 def _stand(row: RunRow, role: TrainedRole, version: int) -> None:
-    setattr(row, "policy_version" if role == "acts" else "reward_version", version)
+    setattr(row, "policy_version" if role == "policy" else "reward_version", version)

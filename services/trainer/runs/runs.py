@@ -13,15 +13,18 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import Field
 
-from services.doors.text import demand_keepable
-from services.trainer.runs.publish import WeightsDoor
+from services.trainer.runs.publish import WeightsApi
 from services.trainer.runs.reporting import demand_packages
 from services.trainer.runs.rollback import Rollbacks
 from services.trainer.runs.run_store import RunStore
 from triforge.access.callers import caller
+from triforge.broker import EVENTS_STREAM, Broker
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConfigError, ConflictError, InputError
-from triforge.messages import (
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.ledgers import export_ledgers
+from triforge.store.step_tables import steps_jsonl, steps_parquet
+from triforge.types import (
     ENDED,
     Event,
     Message,
@@ -31,10 +34,7 @@ from triforge.messages import (
     RunStep,
     TrainedRole,
 )
-from triforge.queues import EVENTS_STREAM, Wire
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.ledgers import export_ledgers
-from triforge.store.step_tables import steps_jsonl, steps_parquet
+from triforge.web.text import demand_keepable
 
 MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -60,7 +60,7 @@ def _demand_kept(config: dict[str, Any]) -> None:
         )
 
 
-class PoolDoor(Protocol):
+class PoolApi(Protocol):
     """The part of env_adapter's client that submitting needs."""
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
@@ -82,7 +82,7 @@ class Runs:
         artifacts: where records lie.
         settings: names the document that runs start from.
         exports: where exports lie for a moment; the machine's temporary folder by default.
-        doors: policy room of each trained role; a rollback asks them to follow.
+        APIs: policy service of each trained role; a rollback asks them to follow.
 
     Attributes:
         rollbacks: weight versions of runs, and the way back to one.
@@ -92,18 +92,18 @@ class Runs:
         self,
         *,
         store: RunStore,
-        pools: PoolDoor,
-        wire: Wire,
+        pools: PoolApi,
+        broker: Broker,
         artifacts: ArtifactStore,
         settings: Settings,
         exports: Path | None = None,
-        doors: Mapping[TrainedRole, WeightsDoor] | None = None,
+        apis: Mapping[TrainedRole, WeightsApi] | None = None,
     ) -> None:
-        self.rollbacks = Rollbacks(store, artifacts, doors or {})
+        self.rollbacks = Rollbacks(store, artifacts, apis or {})
         self._exports = exports
         self._store = store
         self._pools = pools
-        self._wire = wire
+        self._broker = broker
         self._artifacts = artifacts
         self._settings = settings
 
@@ -174,18 +174,18 @@ class Runs:
             UnavailableError: Redis is away.
         """
         await self.run(run_id)
-        await self._wire.ping()
+        await self._broker.ping()
 
     async def events(self, run_id: str, after: str) -> AsyncIterator[tuple[str, Event] | None]:
         """The run's events after `after` (`0` is from the start), then live, until the run has ended.
 
-        Yields None when nothing came for a while, so that a door can keep its connection alive.
+        Yields None when nothing came for a while, so that an API can keep its connection alive.
         """
         cursor = after
         while True:
             ended = (await self.run(run_id)).status in ENDED
-            newest = await self._wire.last_id(EVENTS_STREAM)
-            events = await self._wire.read_events(cursor, run_id=run_id, block_s=1.0)
+            newest = await self._broker.last_id(EVENTS_STREAM)
+            events = await self._broker.read_events(cursor, run_id=run_id, block_s=1.0)
             for entry, event in events:
                 cursor = entry
                 yield entry, event

@@ -1,6 +1,6 @@
-"""Which weight versions are a run's own, and keeping the policy rooms on them.
+"""Which weight versions are a run's own, and keeping the policy services on them.
 
-Versions are absolute and only go up. A room may serve something else than the run left there: nothing of it (everything
+Versions are absolute and only go up. A service may serve something else than the run left there: nothing of it (everything
 was restarted), a step of it that was published but not committed, or another run's weights. `hold` puts that right
 before each step, so that a run never plays or trains on weights that are not its own.
 """
@@ -15,10 +15,10 @@ from services.trainer.runs.rollback import Versions
 from services.trainer.runs.run_store import RunStore
 from triforge.config import RunConfig
 from triforge.errors import ConfigError
-from triforge.messages import TrainedRole, WeightsState
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import TrainedRole, WeightsState
 
-ROLES: tuple[TrainedRole, ...] = ("acts", "judges")
+ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
 
 
 class RunWeights:
@@ -26,12 +26,12 @@ class RunWeights:
 
     Args:
         store: run tables.
-        publisher: asks and updates the policy rooms.
+        publisher: asks and updates the policy services.
         run_id: the run.
-        artifacts: where its versions lie; without, a room that somebody has rolled back is not noticed.
+        artifacts: where its versions lie; without, a service that somebody has rolled back is not noticed.
 
     Attributes:
-        state: the conductor's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
+        state: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
             are served, by role.
     """
 
@@ -70,15 +70,15 @@ class RunWeights:
         await self._note(base)
 
     async def hold(self) -> dict[TrainedRole, int]:
-        """Make both rooms serve the run's newest weights; returns the versions that the run stands at.
+        """Make both services serve the run's newest weights; returns the versions that the run stands at.
 
         A version that was published by a step that was not committed serves on: the step is repeated, with the samples
         and the weights that it had.
         """
         run = await asyncio.to_thread(self._store.get, self._run_id)
         versions: dict[TrainedRole, int] = {
-            "acts": run.policy_version,
-            "judges": run.reward_version,
+            "policy": run.policy_version,
+            "reward": run.reward_version,
         }
         for role, version in list(versions.items()):
             live = await self._publisher.live(role)
@@ -95,7 +95,7 @@ class RunWeights:
         return versions
 
     def _rolled_back(self, role: TrainedRole, version: int, live: WeightsState) -> int | None:
-        """The older version of this run to which somebody has taken the room back; None if nobody has."""
+        """The older version of this run to which somebody has taken the service back; None if nobody has."""
         if self._artifacts is None or live.version <= version:
             return None
         mine = Versions(self._store, self._artifacts, self._run_id, role)
@@ -113,7 +113,7 @@ class RunWeights:
         *,
         step: int,
     ) -> None:
-        """Train on from the version that the room was taken back to, and not from the newer one."""
+        """Train on from the version that the service was taken back to, and not from the newer one."""
         assert self._artifacts is not None
         mine = Versions(self._store, self._artifacts, self._run_id, role)
         new = await asyncio.to_thread(mine.next_number, least)
@@ -157,6 +157,6 @@ class RunWeights:
             self._store.begin,
             self._run_id,
             state=dict(self.state),
-            policy=versions["acts"],
-            reward=versions["judges"],
+            policy=versions["policy"],
+            reward=versions["reward"],
         )

@@ -52,7 +52,7 @@ class CommonMemory:
         folder: Path = _MEMORY,
         piece: int = _PIECE,
     ) -> CommonMemory | None:
-        """The memory of some ranks, or None on all of them if one of them has none: another machine, or too little room.
+        """The memory of some ranks, or None on all of them if one of them has none: another machine, or too little service.
 
         Args:
             rank: of this process.
@@ -124,16 +124,16 @@ def _open(name: str, size: int) -> mmap.mmap:
 def _rounds(tensors: Sequence[Tensor], piece: int) -> Iterator[list[Tensor]]:
     """Flat parts of the tensors, in order, together at most a piece each time."""
     parts: list[Tensor] = []
-    room = piece
+    service = piece
     for tensor in tensors:
         flat = tensor.view(-1)
         begin = 0
         while begin < len(flat):
-            part = flat[begin : begin + room]
+            part = flat[begin : begin + service]
             parts.append(part)
-            begin, room = begin + len(part), room - len(part)
-            if not room:
+            begin, service = begin + len(part), service - len(part)
+            if not service:
                 yield parts
-                parts, room = [], piece
+                parts, service = [], piece
     if parts:
         yield parts

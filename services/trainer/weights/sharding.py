@@ -2,7 +2,7 @@
 
 Each rank takes a share of an update's forward passes. One rank is the ordinary case: then everything here is the identity.
 
-    torchrun --nproc-per-node 2 -m services.trainer learner --role acts
+    torchrun --nproc-per-node 2 -m services.trainer learner --role policy
 
 full        a share of every tensor, of its gradient and of its optimiser state lies on each rank (FSDP2). PyTorch's
             `fully_shard` shards block by block, so that only one block is whole at a time on a GPU; on a CPU blocks stay

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from triforge.messages import Task
 
 from services.env_adapter.environments import registry
 from services.env_adapter.environments.alfworld import __main__ as writer
@@ -25,7 +26,6 @@ from services.env_adapter.environments.alfworld.writing import write_game
 from services.env_adapter.environments.household.generator import generate
 from services.env_adapter.environments.household.params import params_of
 from triforge.errors import ConfigError, InputError
-from triforge.messages import Task
 from triforge.testing import check_environment, require
 
 WORLD = generate(count=1, seed=6, options={"rules": "alfworld", "goals": ["clean"]})[0]
@@ -174,7 +174,11 @@ SMALL = {"rooms": ["bathroom"], "receptacles": [4, 6], "things": [3, 4], "goals"
 @pytest.mark.parametrize("options", [{}, {"actions": "numbered", "answer": "boxed"}], ids=str)
 async def test_the_family_keeps_the_contract(options: dict[str, Any]) -> None:
     knobs: Any = {**SMALL, "horizon": 20}
-    require(await check_environment(FAMILY, options=options, knobs=knobs, count=1, max_steps=30))
+    require(
+        await check_environment(
+            FAMILY, options=options, generator_options=knobs, count=1, max_steps=30
+        )
+    )
 
 
 @live

@@ -118,19 +118,19 @@ def scores(reply: Any) -> list[float]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    room = tmp_path_factory.mktemp("engine")
+    service = tmp_path_factory.mktemp("engine")
     if os.environ.get("ENGINE_URL"):
         start, other = (Path(os.environ[name]) for name in ("ENGINE_MODEL", "ENGINE_OTHER"))
         yield Served(
             url=os.environ["ENGINE_URL"],
             api_key=os.environ["ENGINE_API_KEY"],
             admin_key=os.environ["ENGINE_ADMIN_KEY"],
-            folders=Folders(start=start, other=other, missing=room / "missing"),
+            folders=Folders(start=start, other=other, missing=service / "missing"),
             real=True,
         )
         return
-    folders = folders_beside(_tiny_model(room / "tiny"), room)
-    with _local_engine(folders.start, room / "engine.log") as url:
+    folders = folders_beside(_tiny_model(service / "tiny"), service)
+    with _local_engine(folders.start, service / "engine.log") as url:
         yield Served(url=url, api_key=API_KEY, admin_key=ADMIN_KEY, folders=folders, real=False)
 
 

@@ -116,7 +116,7 @@ async def test_a_truncated_folder_leaves_the_old_weights_serving(
     engine: Engine, tmp_path: Path
 ) -> None:
     if engine.served.real:
-        pytest.skip("SGLang dies of it: docs/engines.md; the policy room never hands one over")
+        pytest.skip("SGLang dies of it: docs/engines.md; the policy service never hands one over")
     before = (await engine.norm(), await engine.info())
     folder = truncated(engine.folders.start, tmp_path / "truncated")
     body = {"model_path": str(folder), "weight_version": "9"}
@@ -129,7 +129,9 @@ async def test_a_truncated_folder_leaves_the_old_weights_serving(
 @pytest.mark.parametrize("token", [-1, 10**6])
 async def test_a_token_that_no_vocabulary_has_is_refused(engine: Engine, token: int) -> None:
     if engine.served.real:
-        pytest.skip("SGLang on a CPU dies of it: docs/engines.md; the policy room never sends one")
+        pytest.skip(
+            "SGLang on a CPU dies of it: docs/engines.md; the policy service never sends one"
+        )
     response = await engine.post(
         "/generate", {"input_ids": [1, token], "sampling_params": SAMPLING}
     )
@@ -139,7 +141,7 @@ async def test_a_token_that_no_vocabulary_has_is_refused(engine: Engine, token: 
 
 async def test_a_stop_token_that_no_vocabulary_has_is_refused(engine: Engine) -> None:
     if engine.served.real:
-        pytest.skip("SGLang takes it, and it never stops anything; the policy room refuses it")
+        pytest.skip("SGLang takes it, and it never stops anything; the policy service refuses it")
     params = SAMPLING | {"stop_token_ids": [999_999]}
     response = await engine.post("/generate", {"input_ids": PROMPT, "sampling_params": params})
     assert response.status_code == 400

@@ -109,7 +109,7 @@ async def test_a_session_opens_once(engine: Engine) -> None:
 
 
 async def test_tensors_replace_weights_in_a_session(engine: Engine) -> None:
-    # what the policy room sends to each of the two
+    # what the policy service sends to each of the two
     entries = read_folder(engine.folders.other)
     chosen = [entries[name] for name in NAMES]
     body: dict[str, Any] = {"weight_version": "5", "flush_cache": True}

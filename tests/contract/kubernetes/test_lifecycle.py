@@ -1,4 +1,4 @@
-"""Probes ask for what the programs answer, pods get the time their programs take to end, and doors are behind the ingress."""
+"""Probes ask for what the programs answer, pods get the time their programs take to end, and APIs are behind the ingress."""
 
 from __future__ import annotations
 
@@ -25,41 +25,43 @@ from tests.contract.kubernetes.rendering import (
     variant_name,
     workloads,
 )
+from triforge.broker import celery_app
 from triforge.config import Settings
 from triforge.metrics import serve_metrics
-from triforge.queues import celery_app
 from triforge.store.database import Database
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
-ROOMS = {
+SERVICES = {
     "triforge/policy": "policy", "triforge/env-adapter": "env_adapter", "triforge/reward": "reward",
     "triforge/trainer": "trainer", "triforge/dashboard": "dashboard", "triforge/local-engine": "local_engine",
 }  # fmt: skip
 
 
-def app_of(room: str) -> FastAPI:
-    """A room's application with nothing behind it."""
-    create: Any = importlib.import_module(f"services.{room}.app").create_app
+def app_of(service: str) -> FastAPI:
+    """A service's application with nothing behind it."""
+    create: Any = importlib.import_module(f"services.{service}.app").create_app
     nothing: Any = None
-    if room == "policy":
+    if service == "policy":
         gateway = SimpleNamespace(ready=nothing, registry=CollectorRegistry())
-        return create(gateway=gateway, role="acts")
-    if room == "env_adapter":
+        return create(gateway=gateway, role="policy")
+    if service == "env_adapter":
         parts: Any = importlib.import_module("services.env_adapter.app").Parts
         memory = Database("sqlite://")
         return create(parts=parts(database=memory, family=nothing, registry=CollectorRegistry()))
-    if room == "dashboard":
-        return create(doors=nothing)
-    if room == "trainer":
-        return create(runs=nothing, conductor=nothing, ready=nothing)
-    return create(door=nothing, ready=nothing)
+    if service == "dashboard":
+        return create(apis=nothing)
+    if service == "trainer":
+        return create(runs=nothing, orchestrator=nothing, ready=nothing)
+    return create(api=nothing, ready=nothing)
 
 
-def paths_of(room: str) -> set[str]:
-    if room == "local_engine":  # its table of routes, read and not imported: that would bring torch
+def paths_of(service: str) -> set[str]:
+    if (
+        service == "local_engine"
+    ):  # its table of routes, read and not imported: that would bring torch
         text = (ROOT / "services" / "local_engine" / "app.py").read_text()
         return set(re.findall(r'^    "(/[\w/]+)": _Route\(', text, re.M))
-    app = app_of(room)
+    app = app_of(service)
     return {str(route.path) for route in app.routes if hasattr(route, "path")} | set(
         app.openapi()["paths"]
     )
@@ -67,8 +69,8 @@ def paths_of(room: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def answered() -> dict[str, set[str]]:
-    """Paths that each room answers."""
-    return {room: paths_of(room) for room in ROOMS.values()}
+    """Paths that each service answers."""
+    return {service: paths_of(service) for service in SERVICES.values()}
 
 
 @every_variant
@@ -88,8 +90,8 @@ def test_probes_ask_for_paths_that_the_programs_answer(
             if port == "metrics":  # triforge.metrics answers every path alike
                 assert path == "/healthz"
             else:
-                room = "local_engine" if image == "lmsysorg/sglang" else ROOMS[image]
-                assert path in answered[room], f"{named(document)}: {path}"
+                service = "local_engine" if image == "lmsysorg/sglang" else SERVICES[image]
+                assert path in answered[service], f"{named(document)}: {path}"
             assert found.get("timeoutSeconds", 1) < found["periodSeconds"], named(document)
 
 
@@ -100,13 +102,13 @@ def test_everything_that_lives_on_is_looked_after(variant: tuple[str, ...]) -> N
             continue
         assert "livenessProbe" in container, named(document)
         names = {port["name"] for port in container["ports"]}
-        doors = {"http"} & names and document["kind"] != "LeaderWorkerSet"
-        if doors:
+        apis = {"http"} & names and document["kind"] != "LeaderWorkerSet"
+        if apis:
             assert "readinessProbe" in container, named(document)
             assert "startupProbe" in container, named(document)
 
 
-def test_the_door_of_a_worker_answers_the_probe() -> None:
+def test_the_api_of_a_worker_answers_the_probe() -> None:
     server = serve_metrics(Settings(host="127.0.0.1", metrics_port=_free_port()))
     assert server is not None
     try:
@@ -123,9 +125,9 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# Seconds that uvicorn waits for answers under way, as the rooms' __main__ say it.
-def uvicorn_grace(room: str) -> float:
-    text = (ROOT / "services" / room / "__main__.py").read_text()
+# Seconds that uvicorn waits for answers under way, as the services' __main__ say it.
+def uvicorn_grace(service: str) -> float:
+    text = (ROOT / "services" / service / "__main__.py").read_text()
     (found,) = re.findall(r"timeout_graceful_shutdown=(\d+)", text)
     return float(found)
 
@@ -144,7 +146,7 @@ def needed(document: Document, container: Document) -> float:
         "triforge/trainer",
         "triforge/dashboard",
     ):
-        return uvicorn_grace(ROOMS[image])
+        return uvicorn_grace(SERVICES[image])
     if name.startswith("learner-"):
         return 30.0  # torchrun kills ranks that have not ended by then
     return 10.0
@@ -162,7 +164,7 @@ def test_pods_get_more_time_to_end_than_their_programs_take(variant: tuple[str, 
 
 
 @every_variant
-def test_a_door_that_is_replaced_while_others_ask_answers_until_nobody_is_sent_to_it(
+def test_a_api_that_is_replaced_while_others_ask_answers_until_nobody_is_sent_to_it(
     variant: tuple[str, ...],
 ) -> None:
     for document in of_kind(render(variant), "Deployment"):
@@ -191,13 +193,13 @@ def prefixes(documents: list[Document]) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("component", ["ingress", "gateway"])
-def test_the_doors_for_people_are_reached_and_metrics_are_not(
+def test_the_apis_for_people_are_reached_and_metrics_are_not(
     component: str, answered: dict[str, set[str]]
 ) -> None:
     found = prefixes(render(("gpu-cluster", component)))
     assert set(found) == set(OUTSIDE)
-    for service, room in OUTSIDE.items():
-        routes = {path for path in answered[room] if path.startswith("/v1/")}
+    for service, service in OUTSIDE.items():
+        routes = {path for path in answered[service] if path.startswith("/v1/")}
         for prefix in found[service]:
             assert any(path.startswith(prefix) for path in routes), f"{service}: {prefix}"
         missed = {p for p in routes if not any(p.startswith(prefix) for prefix in found[service])}

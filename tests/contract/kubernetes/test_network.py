@@ -24,27 +24,27 @@ from tests.contract.kubernetes.rendering import (
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 
 REDIS, POSTGRES, ANY = 6379, 5432, 0
-POLICIES = {"policy-acts": 8001, "policy-judges": 8011, "policy-rewrites": 8021}
-ROOMS = {**POLICIES, "env-adapter": 8003, "reward": 8002, "trainer": 8004}
+POLICIES = {"policy-model": 8001, "reward-model": 8011, "rewriter-model": 8021}
+SERVICES = {**POLICIES, "env-adapter": 8003, "reward": 8002, "trainer": 8004}
 WORKERS = ("rollout-worker", "adapt-worker", "judge-worker")
-LEARNERS = ("learner-acts", "learner-judges")
-# Who calls whom, at which port: the addresses that each program's own wiring (services/*/__main__.py) opens. Doors read keys
-# from the database and count requests in Redis; the dashboard asks every door whether it is ready.
+LEARNERS = ("learner-policy", "learner-reward")
+# Who calls whom, at which port: the addresses that each program's own wiring (services/*/__main__.py) opens. APIs read keys
+# from the database and count requests in Redis; the dashboard asks every API whether it is ready.
 CALLS = {
-    *((who, "postgres", POSTGRES) for who in (*ROOMS, "rollout-worker", "adapt-worker")),
-    *((who, "valkey", REDIS) for who in (*ROOMS, *WORKERS, *LEARNERS)),
-    *(("dashboard", room, port) for room, port in ROOMS.items()),
-    *(("trainer", room, ROOMS[room]) for room in ("policy-acts", "policy-judges", "env-adapter")),
-    ("rollout-worker", "policy-acts", 8001),
-    ("judge-worker", "policy-judges", 8011),
-    ("reward", "policy-judges", 8011),
-    ("adapt-worker", "policy-rewrites", 8021),
-    *(("toolbox", room, port) for room, port in (*ROOMS.items(), ("dashboard", 8005), ("postgres", POSTGRES), ("valkey", REDIS))),
-    *(("toolbox", f"engine-{role}", 9001) for role in ("acts", "judges", "rewrites")),
-    *((f"policy-{role}", f"engine-{role}", 9001) for role in ("acts", "judges", "rewrites")),
+    *((who, "postgres", POSTGRES) for who in (*SERVICES, "rollout-worker", "adapt-worker")),
+    *((who, "valkey", REDIS) for who in (*SERVICES, *WORKERS, *LEARNERS)),
+    *(("dashboard", service, port) for service, port in SERVICES.items()),
+    *(("trainer", service, SERVICES[service]) for service in ("policy-model", "reward-model", "env-adapter")),
+    ("rollout-worker", "policy-model", 8001),
+    ("judge-worker", "reward-model", 8011),
+    ("reward", "reward-model", 8011),
+    ("adapt-worker", "rewriter-model", 8021),
+    *(("toolbox", service, port) for service, port in (*SERVICES.items(), ("dashboard", 8005), ("postgres", POSTGRES), ("valkey", REDIS))),
+    *(("toolbox", f"engine-{role}", 9001) for role in ("policy", "reward", "rewriter")),
+    *((f"policy-{role}", f"engine-{role}", 9001) for role in ("policy", "reward", "rewriter")),
 }  # fmt: skip
-DOORS = {("env-adapter", 8003), ("trainer", 8004)}
-METRICS = {*ROOMS.items(), ("dashboard", 8005), *((who, 9100) for who in (*WORKERS, *LEARNERS))}
+APIS = {("env-adapter", 8003), ("trainer", 8004)}
+METRICS = {*SERVICES.items(), ("dashboard", 8005), *((who, 9100) for who in (*WORKERS, *LEARNERS))}
 INGRESS = {"triforge.dev/ingress": "true"}
 
 
@@ -169,8 +169,8 @@ def test_only_what_was_asked_for_comes_in_from_elsewhere(variant: tuple[str, ...
     assert let_in("default") == set()
     assert let_in("monitoring") == (METRICS if "monitoring" in variant else set())
     assert let_in("keda") == ({("valkey", REDIS)} if "keda" in variant else set())
-    doors = DOORS if {"ingress", "gateway"} & set(variant) else set()
-    assert cluster.from_namespaces(INGRESS) == doors
+    apis = APIS if {"ingress", "gateway"} & set(variant) else set()
+    assert cluster.from_namespaces(INGRESS) == apis
 
 
 @every_variant

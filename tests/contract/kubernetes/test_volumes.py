@@ -18,8 +18,8 @@ from tests.contract.kubernetes.rendering import (
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 # Who opens the artifact store (`ArtifactStore(settings.artifacts_url)` in services/*/__main__.py); engines read its folders of weights.
-READERS = {"policy-acts", "policy-judges", "policy-rewrites"}
-WRITERS = {"trainer", "rollout-worker", "learner-acts", "learner-judges", "toolbox"}
+READERS = {"policy-model", "reward-model", "rewriter-model"}
+WRITERS = {"trainer", "rollout-worker", "learner-policy", "learner-reward", "toolbox"}
 
 
 def pod_name(document: Document) -> str:

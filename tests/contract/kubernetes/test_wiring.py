@@ -27,12 +27,12 @@ from tests.contract.kubernetes.rendering import (
     variant_name,
     workloads,
 )
+from triforge.broker import ADAPT_QUEUE, JUDGE_QUEUE, ROLLOUT_QUEUE
 from triforge.config import Settings
-from triforge.queues import ADAPT_QUEUE, JUDGE_QUEUE, ROLLOUT_QUEUE
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 # Parts of which there must never be two: each holds something alone.
-ALONE = {"policy-acts", "policy-judges", "policy-rewrites", "trainer"}
+ALONE = {"policy-model", "reward-model", "rewriter-model", "trainer"}
 PRIORITIES = {"triforge-alone": ALONE | {"valkey", "postgres"}, "triforge-workers": {"rollout-worker", "judge-worker", "adapt-worker"}}  # fmt: skip
 QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-worker": ADAPT_QUEUE}
 # Variables of others' programs that manifests set.
@@ -101,7 +101,7 @@ def test_ports_and_addresses_fit_together(variant: tuple[str, ...]) -> None:
 
 
 @every_variant
-def test_a_policy_room_finds_every_replica_of_its_engines(variant: tuple[str, ...]) -> None:
+def test_a_policy_service_finds_every_replica_of_its_engines(variant: tuple[str, ...]) -> None:
     documents = render(variant)
     found = services(documents)
     for document, _, container in containers(documents):
@@ -261,7 +261,7 @@ def crews(documents: list[Document]) -> list[tuple[Document, Document, str]]:
 
 def test_the_ranks_of_a_learner_are_as_many_as_its_pods_and_gpus_and_find_each_other() -> None:
     found = crews(render(("gpu-cluster",)))
-    assert [job["metadata"]["name"] for job, _, _ in found] == ["learner-acts", "learner-judges"]
+    assert [job["metadata"]["name"] for job, _, _ in found] == ["learner-policy", "learner-reward"]
     for job, container, script in found:
         name, spec = job["metadata"]["name"], job["spec"]
 

@@ -15,7 +15,7 @@ from triforge.config import Settings
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = "".join(
-    f'[models.{role}]\npath = "{{model}}"\n\n' for role in ("acts", "judges", "rewrites")
+    f'[models.{role}]\npath = "{{model}}"\n\n' for role in ("policy", "reward", "rewriter")
 )
 
 

@@ -20,7 +20,7 @@ from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConfigError
-from triforge.messages import PoolRequest, RunState, RunStep
+from triforge.types import PoolRequest, RunState, RunStep
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -34,10 +34,10 @@ STEPS, GROUPS, TASKS = 2, 2, 3
 SMALL: dict[str, Any] = {
     "run": {"steps": STEPS, "groups_per_step": GROUPS, "eval_every": 0, "step_deadline_s": 200.0},
     "models": {
-        "acts": {"max_new_tokens": 8},
+        "policy": {"max_new_tokens": 8},
         # held to its two words and hot: a random judge votes both ways, so there is always something to learn
-        "judges": {"max_new_tokens": 12, "temperature": 5.0, "regex": r"\\boxed\{-?1\}"},
-        "rewrites": {"max_new_tokens": 16},
+        "reward": {"max_new_tokens": 12, "temperature": 5.0, "regex": r"\\boxed\{-?1\}"},
+        "rewriter": {"max_new_tokens": 16},
     },
     "env_adapter": {"rollouts": 4, "max_steps": 3, "episode_deadline_s": 120.0},
     "reward": {"votes": 2, "deadline_s": 120.0},

@@ -1,4 +1,4 @@
-"""Programs and tests in the whole ring: the policy writes programs, the reward model tests, and both learn from both.
+"""Programs and tests in the whole loop: the policy writes programs, the reward model tests, and both learn from both.
 
 The model knows nothing, so its answers are held to a few: programs of which one in three is right, and tests that are
 right or wrong. What counts is that every program met every test, and that the record gives the same rewards again.
@@ -20,7 +20,7 @@ from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge
-from triforge.messages import PoolRequest, TaskUpload
+from triforge.types import PoolRequest, TaskUpload
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -30,12 +30,12 @@ HIDDEN: Any = [{"input": "1\n", "output": "1\n"}, {"input": "2\n", "output": "1\
 CHOICES: dict[str, Any] = {
     "run": {"groups_per_step": GROUPS},
     "models": {
-        "acts": {
+        "policy": {
             "max_new_tokens": 48,
             "temperature": 5.0,
             "regex": r"```python\nprint\((1|2|input\(\))\)\n```",
         },
-        "judges": {
+        "reward": {
             "max_new_tokens": 64,
             "temperature": 5.0,
             "regex": r"```input\n[12]\n```\n```output\n[12]\n```",

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.unit.local_engine.wire import body, client_of, generate, until
 
 from services.local_engine.engine import Engine
 from services.local_engine.scheduler import Limits
 from tests.unit.local_engine.models import new_engine
-from tests.unit.local_engine.wire import body, client_of, generate, until
 
 
 async def test_pausing_in_place_holds_requests_and_continuing_finishes_them(
@@ -67,7 +67,7 @@ async def test_a_request_is_aborted_by_its_rid_and_all_by_abort_all(
     assert (await client.post("/abort_request", json={})).status_code == 400
 
 
-async def test_a_prompt_beyond_the_token_budget_names_its_knob(folder: Path) -> None:
+async def test_a_prompt_beyond_the_token_budget_names_its_option(folder: Path) -> None:
     async with client_of(new_engine(folder, limits=Limits(max_total_tokens=20))) as client:
         reply = await client.post("/generate", json=body([5] * 15, sampling={"max_new_tokens": 6}))
     assert reply.status_code == 400

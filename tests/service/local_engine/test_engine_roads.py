@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from tests.unit.local_engine.wire import generate, scores, until
 
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import (
@@ -28,7 +29,6 @@ from tests.unit.local_engine.roads import (
     trainer_of,
     weights_of,
 )
-from tests.unit.local_engine.wire import generate, scores, until
 
 CLOSE = 1e-4
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -37,8 +37,8 @@ GREEDY = {"max_new_tokens": 6, "temperature": 0.0, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    room = tmp_path_factory.mktemp("models")
-    return [build_folder(room / str(seed), seed=seed) for seed in range(2)]
+    service = tmp_path_factory.mktemp("models")
+    return [build_folder(service / str(seed), seed=seed) for seed in range(2)]
 
 
 @pytest.fixture

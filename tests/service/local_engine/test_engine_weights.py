@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from safetensors.torch import load_file
+from tests.unit.local_engine.wire import generate, scores, until
 
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import (
@@ -18,7 +19,6 @@ from tests.unit.local_engine.models import (
     plain_model,
     random_prompts,
 )
-from tests.unit.local_engine.wire import generate, scores, until
 
 CLOSE = 1e-4
 

@@ -1,4 +1,4 @@
-"""Keys are made once and kept as digests; tenants have bounds; clients may not be newer; doors are not left open."""
+"""Keys are made once and kept as digests; tenants have bounds; clients may not be newer; APIs are not left open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 from tests.service.keyed import fresh
 from triforge.access.keys import KeyStore, split
 from triforge.access.modes import demand_safe, is_loopback
-from triforge.access.tenants import TenantStore, demand_room_for_pool, demand_room_for_run
+from triforge.access.tenants import TenantStore, demand_service_for_pool, demand_service_for_run
 from triforge.access.versions import demand_not_newer
 from triforge.config import Settings
 from triforge.errors import ConfigError, InputError, NotFoundError, QuotaError, VersionError
@@ -114,11 +114,11 @@ def test_pools_are_bounded_and_retired_ones_and_others_do_not_count(database: Da
     with database.write() as session:
         session.add_all([pool("a"), pool("b", state="retired"), pool("c", tenant="red")])
     with database.write() as session:
-        demand_room_for_pool(session, "blue", 10**6)
+        demand_service_for_pool(session, "blue", 10**6)
         session.add(pool("d"))
         session.flush()
         with pytest.raises(QuotaError, match="max_pools is 2") as refused:
-            demand_room_for_pool(session, "blue", 1)
+            demand_service_for_pool(session, "blue", 1)
     assert (refused.value.status, refused.value.kind) == (429, "quota")
     assert refused.value.retry_after_s is not None
 
@@ -128,12 +128,12 @@ def test_runs_are_bounded_and_ended_ones_do_not_count(database: Database) -> Non
     with database.write() as session:
         session.add_all([run("a", "queued"), run("b", "finished"), run("c", "running", "red")])
     with database.write() as session:
-        demand_room_for_run(session, "blue")
+        demand_service_for_run(session, "blue")
         session.add(run("d", "stopping"))
         session.flush()
         with pytest.raises(QuotaError, match="max_runs is 2"):
-            demand_room_for_run(session, "blue")
-        demand_room_for_run(session, "red")  # has no bounds
+            demand_service_for_run(session, "blue")
+        demand_service_for_run(session, "red")  # has no bounds
 
 
 def test_a_bound_is_set_and_taken_away_and_the_others_stay(database: Database) -> None:
@@ -170,8 +170,8 @@ def test_a_client_that_is_as_old_or_says_nothing_is_served(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["0.2.0", "1.0.0", "0.10"])
-def test_a_newer_client_is_told_to_upgrade_the_room(given: str) -> None:
-    with pytest.raises(VersionError, match="upgrade the room") as refused:
+def test_a_newer_client_is_told_to_upgrade_the_service(given: str) -> None:
+    with pytest.raises(VersionError, match="upgrade the service") as refused:
         demand_not_newer(given, "0.1.3")
     assert refused.value.status == 400
 
@@ -179,13 +179,13 @@ def test_a_newer_client_is_told_to_upgrade_the_room(given: str) -> None:
 @pytest.mark.parametrize(
     ("host", "inside"),
     [("127.0.0.1", True), ("127.3.2.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
-     ("10.0.0.4", False), ("::", False), ("room", False), ("", False)],
+     ("10.0.0.4", False), ("::", False), ("service", False), ("", False)],
 )  # fmt: skip
 def test_only_this_machine_reaches_loopback(host: str, inside: bool) -> None:
     assert is_loopback(host) is inside
 
 
-def test_a_door_for_other_machines_must_be_said_to_be_open(
+def test_a_api_for_other_machines_must_be_said_to_be_open(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     demand_safe(Settings())

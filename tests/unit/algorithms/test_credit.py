@@ -1,4 +1,4 @@
-"""What the conductor gets for one task's rollouts."""
+"""What the orchestrator gets for one task's rollouts."""
 
 import pytest
 
@@ -116,7 +116,7 @@ def test_the_convention_of_the_deviation_reaches_all_three_estimators():
     assert votes.advantages[0][0][0] == pytest.approx(0.5**0.5)
 
 
-def test_the_reward_of_an_unparsable_vote_is_a_knob():
+def test_the_reward_of_an_unparsable_vote_is_a_option():
     preset = resolve("rlanything", {"invalid_vote_reward": -3.0, "invalid_vote_margin": 0.5})
     credit = vote_credit([1, -1], [[[1, 0]], [[-1]]], preset=preset)
     assert credit.rewards[0][0] == (1.5, -3.0)

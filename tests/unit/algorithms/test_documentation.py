@@ -1,4 +1,4 @@
-"""docs/algorithms.md names every preset and every knob with its value in each preset."""
+"""docs/algorithms.md names every preset and every option with its value in each preset."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from triforge.algorithms.named import NAMED
 from triforge.algorithms.presets import PRESETS, Preset
 
-KNOBS = [field.name for field in fields(Preset) if field.name != "name"]
+OPTIONS = [field.name for field in fields(Preset) if field.name != "name"]
 PAGE = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text(encoding="utf-8")
 
 
@@ -21,9 +21,9 @@ def _shown(value):
     return f"[{value[0]:g}, {value[1]:g}]" if isinstance(value, tuple) else f"{value}"
 
 
-def test_every_knob_is_documented_with_its_published_and_its_default_value():
-    assert "| knob | `rlanything_paper` | `rlanything` |" in PAGE
-    for name in KNOBS:
+def test_every_option_is_documented_with_its_published_and_its_default_value():
+    assert "| option | `rlanything_paper` | `rlanything` |" in PAGE
+    for name in OPTIONS:
         values = [getattr(PRESETS[preset], name) for preset in ("rlanything_paper", "rlanything")]
         row = f"| `{name}` | " + " | ".join(map(_shown, values)) + " |"
         assert row in PAGE, f"docs/algorithms.md lacks the row {row}"
@@ -31,8 +31,10 @@ def test_every_knob_is_documented_with_its_published_and_its_default_value():
 
 @pytest.mark.parametrize("preset", sorted(set(NAMED) - {"rlanything_paper", "rlanything"}))
 def test_every_other_preset_is_documented_by_what_it_sets(preset):
-    knobs = [f"`{k}` {_shown(getattr(PRESETS[preset], k))}" for k in KNOBS if k in NAMED[preset]]
-    row = f"| `{preset}` | {', '.join(knobs)} |"
+    options = [
+        f"`{k}` {_shown(getattr(PRESETS[preset], k))}" for k in OPTIONS if k in NAMED[preset]
+    ]
+    row = f"| `{preset}` | {', '.join(options)} |"
     assert row in PAGE, f"docs/algorithms.md lacks the row {row}"
 
 

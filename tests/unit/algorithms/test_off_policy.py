@@ -22,11 +22,11 @@ PROX, BEHAVE = [[-1.0, -0.5, -2.0]], [[-1.2, -0.4, -3.5]]
 RATIOS = [1.221403, 0.904837, 4.481689]
 
 
-def weigh(xp, prox=PROX, behave=BEHAVE, mask=None, **knobs):
+def weigh(xp, prox=PROX, behave=BEHAVE, mask=None, **options):
     prox = xp.asarray(prox, dtype=xp.float64)
     mask = xp.ones(prox.shape, dtype=xp.bool) if mask is None else xp.asarray(mask)
     weights, metrics = importance_weights(
-        prox, xp.asarray(behave, dtype=xp.float64), mask, Correction(**knobs)
+        prox, xp.asarray(behave, dtype=xp.float64), mask, Correction(**options)
     )
     rows, columns = weights.shape
     return [[float(weights[r, c]) for c in range(columns)] for r in range(rows)], metrics
@@ -45,7 +45,7 @@ def test_decoupled_ppo_matches_its_goldens(xp, new, advantage, expected):
 
 @both
 @pytest.mark.parametrize(
-    ("knobs", "expected"),
+    ("options", "expected"),
     [
         ({"mode": "decoupled"}, RATIOS),
         ({"mode": "tis", "cap": 2.0}, [*RATIOS[:2], 2.0]),
@@ -59,8 +59,8 @@ def test_decoupled_ppo_matches_its_goldens(xp, new, advantage, expected):
         ({"mode": "none"}, [1.0] * 3),
     ],
 )
-def test_weights_match_their_goldens(xp, knobs, expected):
-    [weights], _ = weigh(xp, **knobs)
+def test_weights_match_their_goldens(xp, options, expected):
+    [weights], _ = weigh(xp, **options)
     assert weights == pytest.approx(expected, abs=1e-6)
 
 
@@ -88,9 +88,9 @@ def test_what_is_no_token_has_no_weight_and_no_say(xp):
     loud = [[-1.0, -0.5, -2.0, -500.0], [-1.0, -500.0, -500.0, -500.0]]
     mask = [[True, True, True, False], [True, False, False, False]]
     for level in ("token", "sequence", "geometric"):
-        knobs = {"mode": "decoupled", "level": level}
-        weights, metrics = weigh(xp, loud, [[*BEHAVE[0], 0.0], [-1.0, 0, 0, 0]], mask, **knobs)
-        alone, _ = weigh(xp, **knobs)
+        options = {"mode": "decoupled", "level": level}
+        weights, metrics = weigh(xp, loud, [[*BEHAVE[0], 0.0], [-1.0, 0, 0, 0]], mask, **options)
+        alone, _ = weigh(xp, **options)
         assert weights == [[*alone[0], 0.0], [1.0, 0.0, 0.0, 0.0]]
         assert metrics.vetoed == 0.0
 

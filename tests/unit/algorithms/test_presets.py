@@ -1,4 +1,4 @@
-"""The presets: knobs, overrides, and one test a mend that shows the fault and its absence."""
+"""The presets: options, overrides, and one test a mend that shows the fault and its absence."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def test_only_the_mends_differ_between_the_published_rules_and_the_default():
     }
 
 
-def test_overrides_turn_single_knobs_and_leave_the_rest():
+def test_overrides_turn_single_options_and_leave_the_rest():
     changed = resolve("rlanything", {"lam": 2, "policy_band": [0.1, 0.9], "reward_band": "none"})
     assert (changed.lam, changed.policy_band, changed.reward_band) == (2, (0.1, 0.9), None)
     assert changed.std_floor == DEFAULT.std_floor
@@ -56,10 +56,10 @@ def test_a_preset_survives_json(name):
     assert resolve(name, json.loads(json.dumps(asdict(preset)))) == preset
 
 
-@pytest.mark.parametrize("knob", ["kl_clamp", "policy_band"])
-def test_null_and_the_word_none_mean_no_limit(knob):
-    assert getattr(resolve("rlanything", {knob: None}), knob) is None
-    assert getattr(resolve("rlanything", {knob: "none"}), knob) is None
+@pytest.mark.parametrize("option", ["kl_clamp", "policy_band"])
+def test_null_and_the_word_none_mean_no_limit(option):
+    assert getattr(resolve("rlanything", {option: None}), option) is None
+    assert getattr(resolve("rlanything", {option: "none"}), option) is None
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_an_unknown_preset_is_refused_with_the_known_ones():
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        ({"discount": 1.0}, "unknown knob 'discount'"),
-        ({"name": "other"}, "unknown knob 'name'"),
+        ({"discount": 1.0}, "unknown option 'discount'"),
+        ({"name": "other"}, "unknown option 'name'"),
         ({"lam": "one"}, "lam: given 'one', allowed a number"),
         ({"lam": True}, "lam: given True, allowed a number"),
         ({"lam": math.nan}, "lam: given nan, allowed a number"),

@@ -12,16 +12,16 @@ def test_a_constant_step_size_rises_and_stays():
 
 
 def test_a_linear_fall_ends_at_its_share_and_stays_there():
-    knobs = {"highest": 1.0, "schedule": "linear", "warmup": 2, "total": 6, "final_share": 0.2}
-    rates = [learning_rate(u, **knobs) for u in range(8)]
+    options = {"highest": 1.0, "schedule": "linear", "warmup": 2, "total": 6, "final_share": 0.2}
+    rates = [learning_rate(u, **options) for u in range(8)]
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2])
 
 
 def test_a_cosine_is_half_way_down_in_the_middle():
-    knobs = {"highest": 1.0, "schedule": "cosine", "total": 8}
-    assert learning_rate(0, **knobs) == 1.0
-    assert learning_rate(4, **knobs) == pytest.approx(0.5)
-    assert learning_rate(8, **knobs) == learning_rate(80, **knobs) == pytest.approx(0.0)
+    options = {"highest": 1.0, "schedule": "cosine", "total": 8}
+    assert learning_rate(0, **options) == 1.0
+    assert learning_rate(4, **options) == pytest.approx(0.5)
+    assert learning_rate(8, **options) == learning_rate(80, **options) == pytest.approx(0.0)
 
 
 def test_a_fall_without_an_end_is_refused():

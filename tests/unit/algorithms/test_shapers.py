@@ -26,8 +26,8 @@ def test_without_a_limit_nothing_is_too_long_and_without_a_buffer_the_penalty_is
 
 
 def test_each_penalty_stands_where_it_was_earned():
-    def of(turns=2, steps=STEPS, **knobs):
-        preset = resolve("grpo", knobs)
+    def of(turns=2, steps=STEPS, **options):
+        preset = resolve("grpo", options)
         return shaped(steps, preset=preset), used_up(steps, max_steps=turns, preset=preset)
 
     assert of() == ([0.0, 0.0], 0.0)
@@ -40,7 +40,7 @@ def test_each_penalty_stands_where_it_was_earned():
 
 
 @pytest.mark.parametrize(
-    ("preset", "knobs", "expected"),
+    ("preset", "options", "expected"),
     [
         # votes of +1 on the first and third of four steps; costs of 1, 2, 4 and 8 and an end of 16
         ("rlanything", {}, (2 - 1, None, 2 - 4 - 16, None)),
@@ -48,15 +48,15 @@ def test_each_penalty_stands_where_it_was_earned():
         ("gigpo", {}, (-1, -2, -4, 1 - 8 - 16)),
     ],
 )
-def test_no_penalty_is_lost_with_a_step_that_nobody_judged(preset, knobs, expected):
+def test_no_penalty_is_lost_with_a_step_that_nobody_judged(preset, options, expected):
     costs = [-1.0, -2.0, -4.0, -8.0]
     played = Played([["o"] * 4], [["a"] * 4], shaped=[costs], endings=[-16.0])
     votes = [[[1], [], [1], []]]
-    credit = policy_credit([1], votes, preset=resolve(preset, knobs), played=played)
+    credit = policy_credit([1], votes, preset=resolve(preset, options), played=played)
     assert credit.rewards == (expected,)
     bare = Played([["o"] * 4], [["a"] * 4], endings=[-16.0])
-    alone = policy_credit([1], votes, preset=resolve(preset, knobs), played=bare)
-    assert alone.rewards[0][0] == credit.rewards[0][0] + (3 if preset == "gigpo" and knobs else 1)
+    alone = policy_credit([1], votes, preset=resolve(preset, options), played=bare)
+    assert alone.rewards[0][0] == credit.rewards[0][0] + (3 if preset == "gigpo" and options else 1)
 
 
 def test_where_trajectories_are_compared_what_they_used_up_stands_on_every_step():
@@ -83,7 +83,7 @@ def test_shaping_of_another_shape_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("knobs", "deviations", "expected"),
+    ("options", "deviations", "expected"),
     [
         ({}, [0.0, 1.0], [True, True]),
         (
@@ -101,8 +101,8 @@ def test_shaping_of_another_shape_is_refused():
         ({"group_filter": "variance_topk"}, [], []),
     ],
 )
-def test_groups_that_differ_most_pass_the_filter(knobs, deviations, expected):
-    preset = resolve("grpo", knobs)
+def test_groups_that_differ_most_pass_the_filter(options, deviations, expected):
+    preset = resolve("grpo", options)
     assert spread_filter(deviations, preset=preset) == [bool(e) for e in expected]
 
 

@@ -1,4 +1,4 @@
-"""Knobs that nothing would read are refused with the reason; what presets bring along never is."""
+"""Options that nothing would read are refused with the reason; what presets bring along never is."""
 
 from dataclasses import asdict
 
@@ -9,7 +9,7 @@ from triforge.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("preset", "knobs", "sentence"),
+    ("preset", "options", "sentence"),
     [
         ("grpo", {"filter_keep": 0.5}, "group_filter = 'none', allowed only with 'variance_topk' or"),
         ("grpo", {"loss": "reinforce", "off_policy": "tis", "clip_low": 0.1}, "it clips no ratio"),
@@ -29,9 +29,9 @@ from triforge.errors import ConfigError
         ("grpo", {"drop_unanimous": True}, "train_reward_model = false, allowed only with true"),
     ],
 )  # fmt: skip
-def test_a_knob_that_nothing_reads_is_refused_with_the_reason(preset, knobs, sentence):
+def test_a_option_that_nothing_reads_is_refused_with_the_reason(preset, options, sentence):
     with pytest.raises(ConfigError) as refused:
-        resolve(preset, knobs)
+        resolve(preset, options)
     assert sentence in str(refused.value)
 
 
@@ -46,6 +46,6 @@ def test_what_a_preset_brought_along_may_lie_idle():
     assert resolve("reinforce_pp", {"kl_beta": 0, "kl_placement": "loss"}).kl_estimator == "k1"
     assert resolve("grpo", {"reward_band": "none"}).reward_band is None
     usual = Preset(name="x")
-    for knob in ("filter_keep", "kl_estimator", "vote_share", "reward_band"):
-        value = getattr(usual, knob)
-        assert resolve("dapo", {knob: list(value) if isinstance(value, tuple) else value})
+    for option in ("filter_keep", "kl_estimator", "vote_share", "reward_band"):
+        value = getattr(usual, option)
+        assert resolve("dapo", {option: list(value) if isinstance(value, tuple) else value})

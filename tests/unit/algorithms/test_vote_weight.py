@@ -105,7 +105,7 @@ def test_whole_trajectories_can_be_weighed_the_same_way():
     assert credit.advantages == (approx(1.2, 1.2), approx(-1.2, -1.2))
 
 
-@pytest.mark.parametrize("knob", ["use_outcome", "use_votes"])
-def test_trust_needs_both_signals(knob):
+@pytest.mark.parametrize("option", ["use_outcome", "use_votes"])
+def test_trust_needs_both_signals(option):
     with pytest.raises(ConfigError, match="vote_weight: given trust with use_outcome or use_votes"):
-        resolve("rlanything", {"vote_weight": "trust", knob: False})
+        resolve("rlanything", {"vote_weight": "trust", option: False})

@@ -11,11 +11,11 @@ import pytest
 
 from bench import serving
 
-BENCH = Path(serving.__file__).parent  # read, not imported: they bring torch and the rooms
+BENCH = Path(serving.__file__).parent  # read, not imported: they bring torch and the services
 
-WAY = {"rate": 100.0, "p50_ms": 5.0, "p99_ms": 9.0, "room_cpu_ms": 1.0}
+WAY = {"rate": 100.0, "p50_ms": 5.0, "p99_ms": 9.0, "service_cpu_ms": 1.0}
 SLOWER = WAY | {"rate": 50.0, "p50_ms": 7.5}
-WAYS = {name: {"directly": WAY, "room": SLOWER} for name in ("one by one", "together", "paced")}
+WAYS = {name: {"directly": WAY, "service": SLOWER} for name in ("one by one", "together", "paced")}
 RELOAD = {
     "updates": 20, "clients": 32, "requests": 900, "failed": 0, "wrong_versions": 0, "wrong_weights": 0, "ratio": 1.5,
     "paused_share": 0.02,
@@ -73,7 +73,7 @@ def test_a_figure_is_met_or_missed_by_what_is_wanted_of_it() -> None:
         "64 requests in flight, one by one: added p50 (queues for the cores)": ("2.5 ms", None),
         "errors of 512 rollouts at once": ("0", True),
     }
-    slow = {**WAYS, "one by one": {"directly": WAY, "room": WAY | {"rate": 39.0}}}
+    slow = {**WAYS, "one by one": {"directly": WAY, "service": WAY | {"rate": 39.0}}}
     first, *_ = serving.gateway_rows({"ways": slow, "rollouts": []})
     assert (first.measured, first.met) == ("39%", False)
 

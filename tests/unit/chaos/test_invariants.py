@@ -44,7 +44,7 @@ def good() -> Evidence:
         ],
         weights=[
             {"role": role, "version": v, "uri": "", "digest": "" if v == 1 else f"digest-{role}-{v}"}
-            for role in ("acts", "judges") for v in (1, 2, 3)
+            for role in ("policy", "reward") for v in (1, 2, 3)
         ],
         plans=[{"step": s, "groups": [{}] * GROUPS} for s in (1, 2)],
         measurements=[
@@ -59,11 +59,11 @@ def good() -> Evidence:
         records=records,
         folders=[
             Folder(role=role, version=v, digest=f"digest-{role}-{v}", wrong=(), step=v - 1, updates=6 * (v - 1))
-            for role in ("acts", "judges") for v in (2, 3)
+            for role in ("policy", "reward") for v in (2, 3)
         ],
         batches=[],
         keys={f"tf:settled:{names[1][0]}": 3600},
-        errands=0,
+        jobs=0,
         outcomes=0,
     )  # fmt: skip
 
@@ -160,7 +160,7 @@ FAULTS: dict[str, tuple[Callable[[Evidence], Evidence], set[str]]] = {
     "not done with": (lambda e: replace(e, outcomes=1), {"measured"}),
     "never counted": (lambda e: replace(e, measurements=e.measurements[1:]), {"measured"}),
     "for ever in Valkey": (lambda e: replace(e, keys={f"tf:group:{RUN}": -1}), {"tidied"}),
-    "rows are left": (lambda e: replace(e, batches=["00001-acts.parquet"]), {"tidied"}),
+    "rows are left": (lambda e: replace(e, batches=["00001-policy.parquet"]), {"tidied"}),
 }  # fmt: skip
 
 
@@ -185,6 +185,6 @@ def test_a_rollout_without_a_step_is_accounted_for_by_the_count_of_failures() ->
     assert dropped(found) == {"infrastructure failures": 1}
 
 
-def test_payloads_and_errands_that_are_left_break_an_undisturbed_run() -> None:
+def test_payloads_and_jobs_that_are_left_break_an_undisturbed_run() -> None:
     assert emptied(replace(good(), keys={f"tf:votes:{RUN}": 60}))
-    assert emptied(replace(good(), errands=1))
+    assert emptied(replace(good(), jobs=1))

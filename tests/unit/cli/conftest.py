@@ -1,4 +1,4 @@
-"""The program as it is installed, and all rooms behind one port with canned answers."""
+"""The program as it is installed, and all services behind one port with canned answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from triforge.cli import main
-from triforge.messages import Event, PoolState, RunState
+from triforge.types import Event, PoolState, RunState
 
 Said = tuple[int, str, str]
-DOORS = ("ACTS", "JUDGES", "REWRITES", "REWARD", "ENV_ADAPTER", "TRAINER", "DASHBOARD")
+APIS = ("ACTS", "JUDGES", "REWRITES", "REWARD", "ENV_ADAPTER", "TRAINER", "DASHBOARD")
 
 
 def run_state(status: str = "running", reason: str = "", **changes: object) -> RunState:
@@ -33,8 +33,8 @@ POOL = PoolState(
 )  # fmt: skip
 
 
-class Rooms:
-    """All rooms behind one port, with canned answers.
+class Services:
+    """All services behind one port, with canned answers.
 
     Attributes:
         answers: (status, content type, body) of a method and path.
@@ -46,14 +46,14 @@ class Rooms:
         self.answers: dict[str, tuple[int, str, bytes]] = {}
         self.asked: list[tuple[str, Any]] = []
         self.date = ""
-        rooms = self
+        services = self
 
         class Handler(BaseHTTPRequestHandler):
             def _answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 what = f"{self.command} {self.path.split('?')[0]}"
-                rooms.asked.append((what, json.loads(body) if body else None))
-                status, kind, answer = rooms.answers.get(what, (404, "text/plain", b"nothing"))
+                services.asked.append((what, json.loads(body) if body else None))
+                status, kind, answer = services.answers.get(what, (404, "text/plain", b"nothing"))
                 self.send_response(status)
                 self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(answer)))
@@ -63,7 +63,7 @@ class Rooms:
             do_GET = do_POST = do_PATCH = _answer  # noqa: N815
 
             def date_time_string(self, timestamp: float | None = None) -> str:
-                return rooms.date or super().date_time_string(timestamp)
+                return services.date or super().date_time_string(timestamp)
 
             def log_message(self, *_: object) -> None:
                 return
@@ -94,10 +94,10 @@ class Rooms:
 
 
 @pytest.fixture
-def rooms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rooms]:
-    made = Rooms()
-    for door in DOORS:
-        monkeypatch.setenv(f"TRIFORGE_{door}_URL", made.url)
+def services(monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
+    made = Services()
+    for api in APIS:
+        monkeypatch.setenv(f"TRIFORGE_{api}_URL", made.url)
     yield made
     made.close()
 

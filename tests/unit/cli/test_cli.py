@@ -1,4 +1,4 @@
-"""The command line: what it asks of the rooms, what it prints, and a sentence and an exit code for everything refused."""
+"""The command line: what it asks of the services, what it prints, and a sentence and an exit code for everything refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Rooms, Triforge, run_state
+from tests.unit.cli.conftest import Services, Triforge, run_state
 from triforge.cli.addresses import settings
 from triforge.errors import ConfigError
-from triforge.messages import Event, RunPage
+from triforge.types import Event, RunPage
 
 # ---- up and doctor ----
 
@@ -20,7 +20,7 @@ def model_config(tmp_path: Path, extra: str = "") -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    roles = "".join(f'[models.{r}]\npath = "{folder}"\n' for r in ("acts", "judges", "rewrites"))
+    roles = "".join(f'[models.{r}]\npath = "{folder}"\n' for r in ("policy", "reward", "rewriter"))
     path = tmp_path / "run.toml"
     path.write_text(roles + extra)
     return path
@@ -53,10 +53,10 @@ def test_up_is_refused_when_a_port_is_taken(
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
-        monkeypatch.setenv("TRIFORGE_ACTS_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("TRIFORGE_POLICY_MODEL_URL", f"http://127.0.0.1:{port}")
         code, out, err = triforge("up", "-c", str(model_config(tmp_path)))
     assert (code, out) == (1, "")
-    assert err.startswith(f"triforge: port {port} (TRIFORGE_ACTS_URL) is taken")
+    assert err.startswith(f"triforge: port {port} (TRIFORGE_POLICY_MODEL_URL) is taken")
     assert "--auto-ports" in err
 
 
@@ -76,7 +76,7 @@ def test_the_doctor_shows_what_would_run_and_touches_nothing(
     code, out, err = triforge("doctor", "-c", str(path))
     assert err == ""
     if "is taken" not in out:  # by another deployment on this machine
-        assert "learner-judges; their ports are free" in out
+        assert "learner-reward; their ports are free" in out
     assert code == 1
     assert "lacks tokenizer.json" in out, "an empty folder is no model"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "run.toml"]
@@ -102,36 +102,36 @@ def test_without_a_command_there_is_help(triforge: Triforge) -> None:
 
 
 def test_a_run_is_started_with_a_file_and_single_fields_over_it(
-    triforge: Triforge, rooms: Rooms, tmp_path: Path
+    triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
     (tmp_path / "over.toml").write_text("[run]\nsteps = 5\nseed = 3\n")
-    rooms.say("POST /v1/runs", run_state("queued"), status=201)
+    services.say("POST /v1/runs", run_state("queued"), status=201)
     arguments = ("--config", "over.toml", "--set", "run.steps=7", "--set", "reward.votes=2")
     assert triforge("run", "start", "kitchen", "--name", "mine", *arguments) == (
         0, "run-1 queued\n", "",
     )  # fmt: skip
     config = {"run": {"steps": 7, "seed": 3}, "reward": {"votes": 2}}
     asked = {"pool": "kitchen", "name": "mine", "config": config}
-    assert rooms.asked == [("POST /v1/runs", asked)]
+    assert services.asked == [("POST /v1/runs", asked)]
 
 
 def test_a_field_without_a_value_is_refused_before_anybody_is_asked(
-    triforge: Triforge, rooms: Rooms
+    triforge: Triforge, services: Services
 ) -> None:
     code, _, err = triforge("run", "start", "kitchen", "--set", "run.steps")
-    assert (code, rooms.asked) == (1, [])
+    assert (code, services.asked) == (1, [])
     assert err == "triforge: override: given 'run.steps', expected section.field=value\n"
 
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("stopped", 0), ("failed", 1)])
 def test_a_run_is_watched_line_by_line_to_its_end(
-    triforge: Triforge, rooms: Rooms, status: str, code: int
+    triforge: Triforge, services: Services, status: str, code: int
 ) -> None:
     reason = "given [b], expected [/b]" if status == "failed" else ""
     metrics = {"success": 0.25, "judge/balanced": 0.5, "other": 9.0}
     rewrite = {"instruction_before": "one", "instruction_after": "two"}
-    rooms.say("GET /v1/runs/run-1", run_state(status, reason))
-    rooms.tell(
+    services.say("GET /v1/runs/run-1", run_state(status, reason))
+    services.tell(
         "run-1",
         Event(kind="step", run_id="run-1", step=2, at=0.0, data={"metrics": metrics}),
         Event(kind="accepted", run_id="run-1", at=0.0, data=rewrite),
@@ -149,9 +149,9 @@ def test_a_run_is_watched_line_by_line_to_its_end(
 
 
 def test_runs_are_listed_with_names_and_reasons_as_they_are(
-    triforge: Triforge, rooms: Rooms
+    triforge: Triforge, services: Services
 ) -> None:
-    rooms.say("GET /v1/runs", RunPage(runs=(run_state("failed", "no [/x] here"),)))
+    services.say("GET /v1/runs", RunPage(runs=(run_state("failed", "no [/x] here"),)))
     code, out, _ = triforge("run", "list")
     assert code == 0
     for text in ("run-1", "mine [bold]", "2/9", "no [/x] here"):
@@ -160,21 +160,21 @@ def test_runs_are_listed_with_names_and_reasons_as_they_are(
 
 @pytest.mark.parametrize("command", ["stop", "resume"])
 def test_a_run_is_stopped_and_resumed_or_the_refusal_is_printed(
-    triforge: Triforge, rooms: Rooms, command: str
+    triforge: Triforge, services: Services, command: str
 ) -> None:
-    rooms.say(f"POST /v1/runs/run-1/{command}", run_state("stopping"), status=202)
+    services.say(f"POST /v1/runs/run-1/{command}", run_state("stopping"), status=202)
     assert triforge("run", command, "run-1") == (0, "run-1 stopping\n", "")
-    rooms.refuse(f"POST /v1/runs/run-1/{command}", 409, "conflict", "run run-1 is finished")
+    services.refuse(f"POST /v1/runs/run-1/{command}", 409, "conflict", "run run-1 is finished")
     assert triforge("run", command, "run-1") == (1, "", "triforge: run run-1 is finished\n")
 
 
 def test_an_export_is_written_or_refused_without_a_file(
-    triforge: Triforge, rooms: Rooms, tmp_path: Path
+    triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
-    rooms.answers["GET /v1/runs/run-1/export"] = (200, "application/octet-stream", b"PAR1")
+    services.answers["GET /v1/runs/run-1/export"] = (200, "application/octet-stream", b"PAR1")
     assert triforge("run", "export", "run-1", "-o", "out.parquet") == (0, "wrote out.parquet\n", "")
     assert (tmp_path / "out.parquet").read_bytes() == b"PAR1"
-    rooms.refuse("GET /v1/runs/run-1/export", 409, "conflict", "nothing to export")
+    services.refuse("GET /v1/runs/run-1/export", 409, "conflict", "nothing to export")
     assert triforge("run", "export", "run-1", "-o", "other.parquet")[0] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
 
@@ -191,16 +191,18 @@ def test_a_trainer_that_does_not_answer_is_named(
 # ---- status ----
 
 
-def test_status_shows_rooms_and_runs_when_all_is_ready(triforge: Triforge, rooms: Rooms) -> None:
-    rooms.say("GET /readyz", "{}")
-    rooms.say("GET /v1/runs", RunPage(runs=(run_state(),)))
+def test_status_shows_services_and_runs_when_all_is_ready(
+    triforge: Triforge, services: Services
+) -> None:
+    services.say("GET /readyz", "{}")
+    services.say("GET /v1/runs", RunPage(runs=(run_state(),)))
     code, out, _ = triforge("status")
     assert (code, out.count(" ready ")) == (0, 7)
     assert "run-1" in out
 
 
-def test_status_says_what_is_not_ready_and_why(triforge: Triforge, rooms: Rooms) -> None:
-    rooms.refuse("GET /readyz", 503, "unavailable", "Redis does not answer")
+def test_status_says_what_is_not_ready_and_why(triforge: Triforge, services: Services) -> None:
+    services.refuse("GET /readyz", 503, "unavailable", "Redis does not answer")
     code, out, _ = triforge("status")
     assert (code, out.count("not ready: Redis does not answer")) == (1, 7)
 
@@ -211,12 +213,15 @@ def test_status_says_what_is_not_ready_and_why(triforge: Triforge, rooms: Rooms)
 def test_addresses_come_from_the_environment_then_from_the_running_deployment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = {"trainer_url": "http://127.0.0.1:5001", "acts_url": "http://127.0.0.1:5002"}
+    written = {"trainer_url": "http://127.0.0.1:5001", "policy_model_url": "http://127.0.0.1:5002"}
     (tmp_path / "addresses.json").write_text(json.dumps(written))
-    monkeypatch.setenv("TRIFORGE_ACTS_URL", "http://elsewhere:1")
+    monkeypatch.setenv("TRIFORGE_POLICY_MODEL_URL", "http://elsewhere:1")
     found = settings(tmp_path)
-    assert (found.trainer_url, found.acts_url) == ("http://127.0.0.1:5001", "http://elsewhere:1")
+    assert (found.trainer_url, found.policy_model_url) == (
+        "http://127.0.0.1:5001",
+        "http://elsewhere:1",
+    )
     assert settings(tmp_path / "nothing").trainer_url == "http://127.0.0.1:8004"
-    monkeypatch.setenv("TRIFORGE_ACTS_URL", "elsewhere")
-    with pytest.raises(ConfigError, match="TRIFORGE_ACTS_URL"):
+    monkeypatch.setenv("TRIFORGE_POLICY_MODEL_URL", "elsewhere")
+    with pytest.raises(ConfigError, match="TRIFORGE_POLICY_MODEL_URL"):
         settings(tmp_path)

@@ -11,7 +11,7 @@ from triforge.access.keys import KeyStore, split
 from triforge.cli.main import app
 from triforge.errors import InputError, NotFoundError
 from triforge.store.database import Database
-from triforge.watching import masked
+from triforge.telemetry import masked
 
 
 def triforge(*arguments: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`triforge pool`, `triforge task` and `triforge proposal`: what they ask of the door, and what they print."""
+"""`triforge pool`, `triforge task` and `triforge proposal`: what they ask of the API, and what they print."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import POOL, Rooms, Triforge
+from tests.unit.cli.conftest import POOL, Services, Triforge
 
 
 def test_a_pool_is_created_listed_and_shown(
-    triforge: Triforge, rooms: Rooms, tmp_path: Path
+    triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
     body = {"generate": {"count": 3}}
     (tmp_path / "pool.json").write_text(json.dumps(body))
-    rooms.say("POST /v1/pools", POOL, status=201)
+    services.say("POST /v1/pools", POOL, status=201)
     code, out, err = triforge("pool", "create", "kitchen", "-f", "pool.json")
     assert (code, json.loads(out)["id"], err) == (0, "pool-1", "")
-    assert rooms.asked[-1][1] == body | {"name": "kitchen", "environment": "household"}
-    rooms.say("GET /v1/pools/kitchen", POOL)
+    assert services.asked[-1][1] == body | {"name": "kitchen", "environment": "household"}
+    services.say("GET /v1/pools/kitchen", POOL)
     code, out, _ = triforge("pool", "show", "kitchen")
     assert (code, json.loads(out)) == (0, POOL.model_dump(mode="json"))
-    rooms.say("GET /v1/pools", json.dumps({"pools": [POOL.model_dump(mode="json")]}))
+    services.say("GET /v1/pools", json.dumps({"pools": [POOL.model_dump(mode="json")]}))
     assert json.loads(triforge("pool", "list")[1])["name"] == "kitchen"
 
 
 def test_every_bad_row_of_a_pool_is_printed(
-    triforge: Triforge, rooms: Rooms, tmp_path: Path
+    triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
     (tmp_path / "pool.json").write_text('{"tasks": []}')
-    rooms.refuse("POST /v1/pools", 422, "input", "2 bad rows", "tasks.0: a", "tasks.7: [b]")
+    services.refuse("POST /v1/pools", 422, "input", "2 bad rows", "tasks.0: a", "tasks.7: [b]")
     code, out, err = triforge("pool", "create", "kitchen", "-f", "pool.json")
     assert (code, out) == (1, "")
     assert err.splitlines() == ["triforge: 2 bad rows", "  - tasks.0: a", "  - tasks.7: [b]"]
@@ -38,13 +38,13 @@ def test_every_bad_row_of_a_pool_is_printed(
 
 @pytest.mark.parametrize("content", [None, "{", "[1]"])
 def test_a_pool_file_that_is_none_is_refused_before_anybody_is_asked(
-    triforge: Triforge, rooms: Rooms, tmp_path: Path, content: str | None
+    triforge: Triforge, services: Services, tmp_path: Path, content: str | None
 ) -> None:
     if content is not None:
         (tmp_path / "pool.json").write_text(content)
     code, _, err = triforge("pool", "create", "kitchen", "-f", "pool.json")
     assert (code, err.startswith("triforge: pool file pool.json: ")) == (1, True)
-    assert rooms.asked == []
+    assert services.asked == []
 
 
 WHO = {"by": "dana", "reason": "a test"}
@@ -87,38 +87,38 @@ def golden(name: str) -> str:
 )
 def test_a_change_is_sent_with_who_and_why(
     triforge: Triforge,
-    rooms: Rooms,
+    services: Services,
     arguments: tuple[str, ...],
     asked: str,
     body: dict[str, str],
     answer: str,
 ) -> None:
-    rooms.say(asked, golden(answer))
+    services.say(asked, golden(answer))
     code, out, err = triforge(*arguments, *FLAGS)
     assert (code, err, json.loads(out)) == (0, "", json.loads(golden(answer)))
-    assert rooms.asked == [(asked, body)]
+    assert services.asked == [(asked, body)]
 
 
-def test_what_cannot_be_changed_is_a_sentence(triforge: Triforge, rooms: Rooms) -> None:
-    rooms.refuse("POST /v1/tasks/t/resume", 409, "conflict", "task t is retired")
+def test_what_cannot_be_changed_is_a_sentence(triforge: Triforge, services: Services) -> None:
+    services.refuse("POST /v1/tasks/t/resume", 409, "conflict", "task t is retired")
     assert triforge("task", "resume", "t") == (1, "", "triforge: task t is retired\n")
 
 
-def test_tasks_and_rewrites_are_shown(triforge: Triforge, rooms: Rooms) -> None:
-    rooms.say("GET /v1/tasks/t", golden("TaskDetail"))
+def test_tasks_and_rewrites_are_shown(triforge: Triforge, services: Services) -> None:
+    services.say("GET /v1/tasks/t", golden("TaskDetail"))
     assert json.loads(triforge("task", "show", "t")[1])["task"]["id"] == SLOT
-    rooms.say("GET /v1/proposals/r", golden("ProposalDetail"))
+    services.say("GET /v1/proposals/r", golden("ProposalDetail"))
     assert json.loads(triforge("proposal", "show", "r")[1])["proposal"]["id"] == PROPOSAL
-    rooms.say("GET /v1/pools/p/proposals", golden("ProposalPage"))
+    services.say("GET /v1/pools/p/proposals", golden("ProposalPage"))
     assert triforge("proposal", "list", "p", "--only", "accepted")[1].splitlines()[0] == (
         f"{PROPOSAL} accepted harder: 'put some mug in shelf' -> 'put clean mug in shelf'"
     )
-    rooms.say("GET /v1/pools/p/audit", golden("AuditPage"))
+    services.say("GET /v1/pools/p/audit", golden("AuditPage"))
     assert json.loads(triforge("pool", "audit", "p")[1])["action"] == "task.pin"
 
 
-def test_a_lineage_is_drawn_as_a_tree(triforge: Triforge, rooms: Rooms) -> None:
-    rooms.say(f"GET /v1/tasks/{SLOT}/lineage", golden("Lineage"))
+def test_a_lineage_is_drawn_as_a_tree(triforge: Triforge, services: Services) -> None:
+    services.say(f"GET /v1/tasks/{SLOT}/lineage", golden("Lineage"))
     code, out, _ = triforge("task", "lineage", SLOT)
     assert (code, out.splitlines()) == (
         0,
@@ -130,9 +130,9 @@ def test_a_lineage_is_drawn_as_a_tree(triforge: Triforge, rooms: Rooms) -> None:
 
 
 def test_a_pool_is_exported_whole_or_not_at_all(
-    triforge: Triforge, rooms: Rooms, tmp_path: Path
+    triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
-    rooms.answers["GET /v1/pools/p/export"] = (200, "application/x-ndjson", b'{"a": 1}\n')
+    services.answers["GET /v1/pools/p/export"] = (200, "application/x-ndjson", b'{"a": 1}\n')
     assert triforge("pool", "export", "p", "-o", "p.jsonl") == (0, "wrote p.jsonl\n", "")
     assert (tmp_path / "p.jsonl").read_text() == '{"a": 1}\n'
     code, _, err = triforge("pool", "export", "q", "-o", "q.jsonl")

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from triforge.doctor.services import SERVICES, engines
+from triforge.doctor.services import services as ask
 
-from tests.unit.cli.conftest import Rooms, Triforge
+from tests.unit.cli.conftest import Services, Triforge
 from triforge import __version__
 from triforge.config import RunConfig, Settings, parse
 from triforge.doctor import examine
 from triforge.doctor.findings import Finding
 from triforge.doctor.machine import disk, extras, packages, sandbox
 from triforge.doctor.models import weights
-from triforge.doctor.rooms import ROOMS, engines
-from triforge.doctor.rooms import rooms as ask
 from triforge.doctor.stores import artifacts, broker, clock, database
 from triforge.store.database import open_database
 
@@ -29,15 +29,15 @@ def faults(found: list[Finding]) -> list[tuple[str, str]]:
     return [(finding.check, finding.state) for finding in found if finding.state != "ok"]
 
 
-def alive(rooms: Rooms, *, version: str = __version__, ready: int = 200) -> None:
+def alive(services: Services, *, version: str = __version__, ready: int = 200) -> None:
     body = json.dumps({"status": "alive", "version": version}).encode()
-    rooms.answers["GET /healthz"] = (200, "application/json", body)
+    services.answers["GET /healthz"] = (200, "application/json", body)
     detail = json.dumps({"detail": "no engine serves"}).encode()
-    rooms.answers["GET /readyz"] = (ready, "application/problem+json", detail)
+    services.answers["GET /readyz"] = (ready, "application/problem+json", detail)
 
 
 def at(url: str) -> Settings:
-    return Settings.model_validate({f"{name}_url": url for name in ROOMS})
+    return Settings.model_validate({f"{name}_url": url for name in SERVICES})
 
 
 @pytest.fixture
@@ -53,57 +53,57 @@ async def test_no_redis(nobody: int) -> None:
     assert "TRIFORGE_REDIS_URL" in found.mend
 
 
-async def test_rooms_that_are_well(rooms: Rooms) -> None:
-    alive(rooms)
-    assert faults(await ask(at(rooms.url))) == []
+async def test_services_that_are_well(services: Services) -> None:
+    alive(services)
+    assert faults(await ask(at(services.url))) == []
 
 
-async def test_rooms_that_nobody_answers_at(nobody: int) -> None:
+async def test_services_that_nobody_answers_at(nobody: int) -> None:
     found = await ask(at(f"http://127.0.0.1:{nobody}"))
-    assert faults(found) == [(f"room {name}", "bad") for name in ROOMS]
-    assert found[0].mend == "start it, or set TRIFORGE_ACTS_URL"
+    assert faults(found) == [(f"service {name}", "bad") for name in SERVICES]
+    assert found[0].mend == "start it, or set TRIFORGE_POLICY_MODEL_URL"
 
 
-async def test_a_room_of_another_version(rooms: Rooms) -> None:
-    alive(rooms, version="9.9")
-    assert faults(await ask(at(rooms.url))) == [("version", "bad")] * len(ROOMS)
+async def test_a_service_of_another_version(services: Services) -> None:
+    alive(services, version="9.9")
+    assert faults(await ask(at(services.url))) == [("version", "bad")] * len(SERVICES)
 
 
-async def test_a_room_that_waits_for_its_engine(rooms: Rooms) -> None:
-    alive(rooms, ready=503)
-    found = await ask(at(rooms.url))
-    assert faults(found) == [(f"room {name}", "bad") for name in ROOMS]
+async def test_a_service_that_waits_for_its_engine(services: Services) -> None:
+    alive(services, ready=503)
+    found = await ask(at(services.url))
+    assert faults(found) == [(f"service {name}", "bad") for name in SERVICES]
     assert "no engine serves" in found[0].said
 
 
-async def test_something_else_at_a_rooms_address(rooms: Rooms) -> None:
-    found = await ask(at(rooms.url))
-    assert faults(found) == [(f"room {name}", "bad") for name in ROOMS if name != "rewrites"]
+async def test_something_else_at_a_services_address(services: Services) -> None:
+    found = await ask(at(services.url))
+    assert faults(found) == [(f"service {name}", "bad") for name in SERVICES if name != "rewriter"]
 
 
 @pytest.mark.parametrize(
     ("status", "said"), [(401, "refuses the key"), (503, "not ready: status 503")]
 )
 async def test_an_engine_with_another_key_or_that_still_loads(
-    rooms: Rooms, status: int, said: str
+    services: Services, status: int, said: str
 ) -> None:
-    rooms.answers["GET /model_info"] = (status, "text/plain", b"")
-    settings = Settings(engines=rooms.url, api_key=SecretStr("k"))
+    services.answers["GET /model_info"] = (status, "text/plain", b"")
+    settings = Settings(engines=services.url, api_key=SecretStr("k"))
     (found,) = await engines(settings)
     assert (found.state, found.said) == ("bad", said)
 
 
-async def test_an_engine_that_is_well_or_gone(rooms: Rooms, nobody: int) -> None:
-    rooms.answers["GET /model_info"] = (200, "application/json", b'{"weight_version": "3"}')
-    both = f"{rooms.url}, http://127.0.0.1:{nobody}"
-    found = await engines(Settings(acts_engines=both))
+async def test_an_engine_that_is_well_or_gone(services: Services, nobody: int) -> None:
+    services.answers["GET /model_info"] = (200, "application/json", b'{"weight_version": "3"}')
+    both = f"{services.url}, http://127.0.0.1:{nobody}"
+    found = await engines(Settings(policy_engines=both))
     assert sorted((finding.state, finding.said) for finding in found) == [
         ("bad", "no answer (ConnectError)"),
         ("ok", "ready, weight version 3"),
     ]
 
 
-def test_engines_that_nobody_named_are_the_rooms_business() -> None:
+def test_engines_that_nobody_named_are_the_services_business() -> None:
     assert "engines" not in Settings().model_fields_set
 
 
@@ -137,23 +137,23 @@ def test_clocks_that_disagree(skew: float, state: str) -> None:
     assert clock("redis", skew).state == state
 
 
-async def test_a_room_whose_clock_is_wrong(rooms: Rooms) -> None:
-    alive(rooms)
-    rooms.date = formatdate(1_000_000_000, usegmt=True)
-    assert ("clock", "bad") in faults(await ask(at(rooms.url)))
+async def test_a_service_whose_clock_is_wrong(services: Services) -> None:
+    alive(services)
+    services.date = formatdate(1_000_000_000, usegmt=True)
+    assert ("clock", "bad") in faults(await ask(at(services.url)))
 
 
-async def test_a_room_that_takes_long_to_say_whether_it_is_ready_keeps_our_time(
-    rooms: Rooms,
+async def test_a_service_that_takes_long_to_say_whether_it_is_ready_keeps_our_time(
+    services: Services,
 ) -> None:
-    alive(rooms)
+    alive(services)
 
     def now() -> float:
-        """Ten seconds pass with each question whether the room is ready."""
-        return 1_000_000_000.0 + 10 * sum(what == "GET /readyz" for what, _ in rooms.asked)
+        """Ten seconds pass with each question whether the service is ready."""
+        return 1_000_000_000.0 + 10 * sum(what == "GET /readyz" for what, _ in services.asked)
 
-    rooms.date = formatdate(now(), usegmt=True)
-    assert faults(await ask(at(rooms.url), names=("reward",), now=now)) == []
+    services.date = formatdate(now(), usegmt=True)
+    assert faults(await ask(at(services.url), names=("reward",), now=now)) == []
 
 
 def test_a_missing_extra() -> None:
@@ -199,19 +199,21 @@ def test_weights_that_cannot_be_read(tmp_path: Path, damage: str) -> None:
         (folder / "tokenizer_config.json").write_text("{}")
     if damage == "truncated":
         (folder / "model.safetensors").write_bytes(b"\x40" + bytes(20))
-    found = weights("models.acts.path", folder)
-    assert (found.state, found.check) == ("bad", "weights of models.acts.path")
-    assert "models.acts.path" in found.mend
+    found = weights("models.policy.path", folder)
+    assert (found.state, found.check) == ("bad", "weights of models.policy.path")
+    assert "models.policy.path" in found.mend
     assert found.said.count(str(folder)) == 1
 
 
-async def test_weights_that_serve_but_cannot_be_read_here(rooms: Rooms, tmp_path: Path) -> None:
-    alive(rooms)
+async def test_weights_that_serve_but_cannot_be_read_here(
+    services: Services, tmp_path: Path
+) -> None:
+    alive(services)
     told = json.dumps({"uri": str(tmp_path)}).encode()
-    rooms.answers["GET /v1/weights"] = (200, "application/json", told)
-    assert faults(await ask(at(rooms.url))) == [
-        ("weights of room acts", "warning"),
-        ("weights of room judges", "warning"),
+    services.answers["GET /v1/weights"] = (200, "application/json", told)
+    assert faults(await ask(at(services.url))) == [
+        ("weights of service policy", "warning"),
+        ("weights of service reward", "warning"),
     ]
 
 

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Rooms, Triforge, run_state
+from tests.unit.cli.conftest import Services, Triforge, run_state
 from triforge.algorithms.intervals import wilson
-from triforge.messages import Event, RunStep, WeightsRecord
+from triforge.types import Event, RunStep, WeightsRecord
 
 
-def say_ended(rooms: Rooms, metrics: dict[str, float], status: str = "finished") -> None:
-    rooms.say("POST /v1/runs", run_state("queued"), status=201)
-    rooms.say("GET /v1/runs/run-1", run_state(status, "the pool is gone"))
-    rooms.tell("run-1", Event(kind="run", run_id="run-1", at=0.0, data={"status": status}))
+def say_ended(services: Services, metrics: dict[str, float], status: str = "finished") -> None:
+    services.say("POST /v1/runs", run_state("queued"), status=201)
+    services.say("GET /v1/runs/run-1", run_state(status, "the pool is gone"))
+    services.tell("run-1", Event(kind="run", run_id="run-1", at=0.0, data={"status": status}))
     step = RunStep(
         run_id="run-1", step=0, at=0.0, policy_version=4, reward_version=2, metrics=metrics
     )
-    rooms.say("GET /v1/runs/run-1/steps", f"[{step.model_dump_json()}]")
+    services.say("GET /v1/runs/run-1/steps", f"[{step.model_dump_json()}]")
 
 
-def weights(version: int, role: str = "acts", *, kept: bool = True) -> str:
+def weights(version: int, role: str = "policy", *, kept: bool = True) -> str:
     row = WeightsRecord.model_validate(
         {
             "role": role,
@@ -37,16 +37,16 @@ def weights(version: int, role: str = "acts", *, kept: bool = True) -> str:
 
 
 def test_an_evaluation_is_a_run_of_no_steps_with_an_interval(
-    triforge: Triforge, rooms: Rooms, tmp_path: Path
+    triforge: Triforge, services: Services, tmp_path: Path
 ) -> None:
-    say_ended(rooms, {"eval/sampled": 0.25, "eval/sampled_episodes": 16.0})
+    say_ended(services, {"eval/sampled": 0.25, "eval/sampled_episodes": 16.0})
     code, out, err = triforge(
         "eval", "kitchen", "--tasks", "16", "--no-greedy", "--set", "run.seed=3", "--out", "f.json"
     )
     assert (code, err) == (0, "")
     run = {"seed": 3, "steps": 0, "eval_every": 1, "eval_tasks": 16, "eval_greedy": False}
     asked = {"pool": "kitchen", "name": "evaluation", "config": {"run": run}}
-    assert rooms.asked[0] == ("POST /v1/runs", asked)
+    assert services.asked[0] == ("POST /v1/runs", asked)
     assert "0.250" in out
     assert "0.102 to 0.495" in out
     figures = json.loads((tmp_path / "f.json").read_text())
@@ -56,17 +56,19 @@ def test_an_evaluation_is_a_run_of_no_steps_with_an_interval(
 
 
 @pytest.mark.parametrize(
-    ("given", "folder"), [((), "/w/acts/7"), (("--version", "5"), "/w/acts/5")]
+    ("given", "folder"), [((), "/w/policy/7"), (("--version", "5"), "/w/policy/5")]
 )
 def test_the_policy_of_a_run_is_taken_the_newest_or_the_one_that_is_named(
-    triforge: Triforge, rooms: Rooms, given: tuple[str, ...], folder: str
+    triforge: Triforge, services: Services, given: tuple[str, ...], folder: str
 ) -> None:
-    say_ended(rooms, {"eval/greedy": 1.0, "eval/greedy_episodes": 2.0})
-    rooms.say("GET /v1/runs/old", run_state("finished"))
-    rooms.say("GET /v1/runs/old/weights", f"[{weights(5)}, {weights(7)}, {weights(9, 'judges')}]")
+    say_ended(services, {"eval/greedy": 1.0, "eval/greedy_episodes": 2.0})
+    services.say("GET /v1/runs/old", run_state("finished"))
+    services.say(
+        "GET /v1/runs/old/weights", f"[{weights(5)}, {weights(7)}, {weights(9, 'reward')}]"
+    )
     code, _, err = triforge("eval", "kitchen", "--run", "old", *given)
     assert (code, err) == (0, "")
-    assert rooms.asked[2][1]["config"]["models"] == {"acts": {"path": folder}}
+    assert services.asked[2][1]["config"]["models"] == {"policy": {"path": folder}}
 
 
 @pytest.mark.parametrize(
@@ -77,29 +79,29 @@ def test_the_policy_of_a_run_is_taken_the_newest_or_the_one_that_is_named(
     ],
 )
 def test_weights_that_are_not_there_are_named_and_no_run_is_made(
-    triforge: Triforge, rooms: Rooms, given: tuple[str, ...], reason: str
+    triforge: Triforge, services: Services, given: tuple[str, ...], reason: str
 ) -> None:
-    rooms.say("GET /v1/runs/old", run_state("stopped"))
-    rooms.say("GET /v1/runs/old/weights", f"[{weights(5, kept=False)}]")
+    services.say("GET /v1/runs/old", run_state("stopped"))
+    services.say("GET /v1/runs/old/weights", f"[{weights(5, kept=False)}]")
     code, _, err = triforge("eval", "kitchen", *given)
     assert code == 1
     assert reason in err
-    assert not any(what.startswith("POST") for what, _ in rooms.asked)
+    assert not any(what.startswith("POST") for what, _ in services.asked)
 
 
 def test_a_run_that_still_deletes_its_versions_is_not_evaluated_from(
-    triforge: Triforge, rooms: Rooms
+    triforge: Triforge, services: Services
 ) -> None:
-    rooms.say("GET /v1/runs/old", run_state("running"))
+    services.say("GET /v1/runs/old", run_state("running"))
     code, _, err = triforge("eval", "kitchen", "--run", "old")
-    assert (code, len(rooms.asked)) == (1, 1)
+    assert (code, len(services.asked)) == (1, 1)
     assert "run old is running and deletes old versions as it goes" in err
 
 
 def test_an_episode_that_was_not_measured_is_no_failure_of_the_model(
-    triforge: Triforge, rooms: Rooms
+    triforge: Triforge, services: Services
 ) -> None:
-    say_ended(rooms, {"eval/sampled_episodes": 0.0})
+    say_ended(services, {"eval/sampled_episodes": 0.0})
     code, out, _ = triforge("eval", "kitchen")
     assert code == 0
     assert "not measured" in out
@@ -107,12 +109,12 @@ def test_an_episode_that_was_not_measured_is_no_failure_of_the_model(
 
 
 def test_a_pool_without_held_out_tasks_and_a_failed_run_end_with_a_sentence(
-    triforge: Triforge, rooms: Rooms
+    triforge: Triforge, services: Services
 ) -> None:
-    say_ended(rooms, {})
+    say_ended(services, {})
     code, _, err = triforge("eval", "kitchen")
     assert code == 1
     assert "the pool has no held-out tasks" in err
-    say_ended(rooms, {}, status="failed")
+    say_ended(services, {}, status="failed")
     code, _, err = triforge("eval", "kitchen")
     assert (code, err) == (1, "triforge: evaluation run-1 failed: the pool is gone\n")

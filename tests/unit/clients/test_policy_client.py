@@ -12,7 +12,7 @@ import pytest
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.messages import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
+from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 
 
 def asked(word: str, *, tokens: int = 8) -> GenerateRequest:
@@ -23,7 +23,7 @@ def asked(word: str, *, tokens: int = 8) -> GenerateRequest:
 
 
 class Server:
-    """A room that says each prompt's word back, refuses the word `bad`, and remembers what it was sent."""
+    """A service that says each prompt's word back, refuses the word `bad`, and remembers what it was sent."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -35,7 +35,7 @@ class Server:
         if self.failure is not None:
             return self.failure
         if request.url.path == "/v1/weights":
-            state = {"role": "acts", "version": 2, "uri": "/w", "engines": 1, "ready": 1}
+            state = {"role": "policy", "version": 2, "uri": "/w", "engines": 1, "ready": 1}
             return httpx.Response(200, json=state)
         requests = json.loads(request.content)["requests"]
         words = [request["messages"][0]["content"] for request in requests]
@@ -49,7 +49,7 @@ class Server:
         return {"prompt_ids": [1], "outputs": [output]}
 
     def client(self, **options: Any) -> PolicyClient:
-        return PolicyClient("http://room", transport=httpx.MockTransport(self), **options)
+        return PolicyClient("http://service", transport=httpx.MockTransport(self), **options)
 
 
 async def say(client: PolicyClient, word: str) -> str:
@@ -132,7 +132,7 @@ async def test_requests_that_are_too_large_only_together_go_one_by_one() -> None
             return httpx.Response(413, json={"type": "urn:triforge:too_large", "detail": "body"})
         return server(request)
 
-    async with PolicyClient("http://room", transport=httpx.MockTransport(answer)) as client:
+    async with PolicyClient("http://service", transport=httpx.MockTransport(answer)) as client:
         assert await asyncio.gather(*(say(client, word) for word in "abc")) == ["a", "b", "c"]
     assert server.batches == [["a"], ["b"], ["c"]]
 
@@ -166,7 +166,7 @@ async def test_when_all_callers_of_a_batch_give_up_so_does_the_batch() -> None:
         finally:
             ended.set()
 
-    async with PolicyClient("http://room", transport=httpx.MockTransport(answer)) as client:
+    async with PolicyClient("http://service", transport=httpx.MockTransport(answer)) as client:
         callers = [asyncio.create_task(say(client, word)) for word in "ab"]
         await asked_for.wait()
         callers[0].cancel()
@@ -177,7 +177,7 @@ async def test_when_all_callers_of_a_batch_give_up_so_does_the_batch() -> None:
         await asyncio.wait(callers)
 
 
-async def test_a_room_with_too_much_to_do_slows_its_callers_down_and_fails_none() -> None:
+async def test_a_service_with_too_much_to_do_slows_its_callers_down_and_fails_none() -> None:
     turned_away: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -189,7 +189,7 @@ async def test_a_room_with_too_much_to_do_slows_its_callers_down_and_fails_none(
 
     server = Server()
     transport = httpx.MockTransport(answer)
-    async with PolicyClient("http://room", patience_s=0.0, transport=transport) as client:
+    async with PolicyClient("http://service", patience_s=0.0, transport=transport) as client:
         assert await say(client, "a") == "a"
     assert len(turned_away) == 2
 
@@ -199,7 +199,7 @@ async def test_who_waits_for_a_client_that_is_closed_is_told_so() -> None:
     waiting = asyncio.create_task(say(client, "a"))
     await asyncio.sleep(0)  # it has joined, and nothing has left yet
     await client.close()
-    with pytest.raises(UnavailableError, match="http://room: the client was closed"):
+    with pytest.raises(UnavailableError, match="http://service: the client was closed"):
         await waiting
 
 
@@ -252,6 +252,8 @@ async def test_weights_travel_with_the_admin_s_key() -> None:
 
 
 async def test_the_settings_name_address_and_key_of_every_role() -> None:
-    settings = Settings.from_env({"TRIFORGE_JUDGES_URL": "http://j:1", "TRIFORGE_API_KEY": "k"})
-    async with PolicyClient.from_settings(settings, "judges") as client:
+    settings = Settings.from_env(
+        {"TRIFORGE_REWARD_MODEL_URL": "http://j:1", "TRIFORGE_API_KEY": "k"}
+    )
+    async with PolicyClient.from_settings(settings, "reward") as client:
         assert str(client.base_url) == "http://j:1"

@@ -10,7 +10,7 @@ import pytest
 
 from triforge.clients.trainer import TrainerClient
 from triforge.errors import ConflictError, NotFoundError, StorageError, UnavailableError
-from triforge.messages import Event
+from triforge.types import Event
 
 
 class Broken(httpx.AsyncByteStream):

@@ -195,7 +195,7 @@ async def test_a_name_stays_one_segment_of_the_path_whatever_stands_in_it(name: 
         asked.append(request.url.raw_path)
         return httpx.Response(404, json={"type": "urn:triforge:not_found", "detail": "none"})
 
-    client = EnvAdapterClient("http://rooms", transport=httpx.MockTransport(answer))
+    client = EnvAdapterClient("http://services", transport=httpx.MockTransport(answer))
     with pytest.raises(NotFoundError):
         await client.pool(name)
     await client.close()

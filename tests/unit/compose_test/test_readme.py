@@ -7,7 +7,7 @@ import re
 from scripts.compose_test.readme import POOL, by_hand
 
 
-def test_the_readme_makes_a_pool_starts_a_run_and_watches_it_at_published_doors() -> None:
+def test_the_readme_makes_a_pool_starts_a_run_and_watches_it_at_published_apis() -> None:
     script = by_hand({"pools": 1, "runs": 2})
     assert set(re.findall(r"127\.0\.0\.1:(\d+)", script)) == {"1", "2"}
     assert f'"name": "{POOL}"' in script

@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Path:
         write_ledger(
             ArtifactStore(str(tmp_path)), f"runs/{RUN}/steps/{step:05d}.parquet", [record(step, i) for i in (0, 1)]
         )  # fmt: skip
-    for role in ("acts", "judges"):
+    for role in ("policy", "reward"):
         folder = tmp_path / "weights" / RUN / role / "v000003"
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(role)
@@ -73,7 +73,7 @@ def facts(store: Path) -> dict[str, Any]:
         for step in (0, 1, 2):
             metrics = {"steps/trained": 2.0, "rows/policy": 2.0, "rows/reward": 2.0} if step else {}
             session.add(StepRow(run_id=RUN, step=step, policy_version=step + 1, reward_version=step + 1, metrics=metrics, artifacts={}, at=0.0))  # fmt: skip
-            for role in ("acts", "judges"):
+            for role in ("policy", "reward"):
                 manifest = store / "weights" / RUN / role / f"v{step + 1:06d}" / "manifest.json"
                 digest = hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""  # fmt: skip
                 session.add(WeightsRow(run_id=RUN, role=role, version=step + 1, uri="", digest=digest, at=0.0))  # fmt: skip
@@ -81,10 +81,10 @@ def facts(store: Path) -> dict[str, Any]:
                 session.add(PlanRow(run_id=RUN, step=step, kind="train", pool_id="p", cursor=0, groups=[{}]))  # fmt: skip
         session.flush()
         found = (
-            rows_of(session, run) | files_of(store, RUN) | {"keys": {}, "errands": 0, "outcomes": 0}
+            rows_of(session, run) | files_of(store, RUN) | {"keys": {}, "jobs": 0, "outcomes": 0}
         )
     printed: dict[str, Any] = json.loads(
-        json.dumps({"runs": [found], "errands": 0, "unacknowledged": []})
+        json.dumps({"runs": [found], "jobs": 0, "unacknowledged": []})
     )
     return printed
 
@@ -119,16 +119,16 @@ def test_a_batch_that_was_trained_twice_is_found(store: Path) -> None:
 
 
 def test_weights_that_are_not_what_their_manifest_says_are_found(store: Path) -> None:
-    (store / "weights" / RUN / "acts" / "v000003" / "config.json").write_text("torn")
+    (store / "weights" / RUN / "policy" / "v000003" / "config.json").write_text("torn")
     assert "whole" in wrong(facts(store))
 
 
-def test_an_errand_that_is_left_in_a_queue_is_found(store: Path) -> None:
-    assert wrong(facts(store) | {"errands": 1}) == {"emptied": ["1 errands"]}
+def test_an_job_that_is_left_in_a_queue_is_found(store: Path) -> None:
+    assert wrong(facts(store) | {"jobs": 1}) == {"emptied": ["1 jobs"]}
 
 
 def delivery(**changes: Any) -> dict[str, Any]:
-    return {"queue": "judge", "run_id": RUN, "group_id": "g", "errand": "g/1", "due": "", "at": 5.0, "state": "settled"} | changes  # fmt: skip
+    return {"queue": "judge", "run_id": RUN, "group_id": "g", "job": "g/1", "due": "", "at": 5.0, "state": "settled"} | changes  # fmt: skip
 
 
 def test_a_delivery_that_died_with_its_worker_is_counted_and_one_that_nobody_explains_is_found(

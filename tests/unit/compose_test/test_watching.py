@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from scripts.compose_test.watching import BOARD, expected_targets, figures_of, traces_of
-from triforge.watching.tracing import trace_id_of
+from triforge.telemetry.tracing import trace_id_of
 
 NAME, RUN = "run-1-00001-train-0000/0", "run-1"
 TRACE = f"{trace_id_of(NAME):032x}"
 
 
 def span(
-    room: str, name: str, id: str, parent: str = "", trace: str = TRACE, **more: Any
+    service: str, name: str, id: str, parent: str = "", trace: str = TRACE, **more: Any
 ) -> dict[str, Any]:
-    about = {"service": f"triforge-{room}", "name": name, "trace": trace, "id": id, "parent": parent}  # fmt: skip
+    about = {"service": f"triforge-{service}", "name": name, "trace": trace, "id": id, "parent": parent}  # fmt: skip
     return {**about, "links": [], "attributes": {}, **more}
 
 
@@ -31,7 +31,7 @@ def whole() -> list[dict[str, Any]]:
         span("env-adapter", "generate batch", "b", trace="beside", links=["3", "other"]),
         span("policy", "POST /v1/generate", "c", "b", trace="beside"),
         span("local-engine", "POST /generate", "d", "c", trace="beside"),
-        span("reward", "triforge.judge errand", "4", "1"),
+        span("reward", "triforge.judge job", "4", "1"),
         span("trainer", "step", "s", trace="step", attributes={"triforge.run": RUN}),
         span("trainer", "learner step", "t", "s", trace="step"),
     ]
@@ -54,7 +54,7 @@ def test_a_trajectory_that_is_one_whole_trace_is_well() -> None:
 @pytest.mark.parametrize(
     ("spans", "said"),
     [
-        (without("triforge.judge errand"), "no span ['triforge.judge errand']"),
+        (without("triforge.judge job"), "no span ['triforge.judge job']"),
         (without("episode"), "1 spans hang below none, such as 'generate'"),
         (without("trajectory"), "0 roots, expected 1"),
         ([*whole(), span("env-adapter", "trajectory", "9")], "2 roots, expected 1"),
@@ -82,7 +82,7 @@ def grafana(
     """A Grafana whose Prometheus has a figure for all but some expressions, and series of some names."""
     count = expected_targets() if targets < 0 else targets
     up = [{"labels": {"instance": f"{n}"}, "health": "up", "scrapeUrl": "", "lastError": ""} for n in range(count)]  # fmt: skip
-    rules = [{"name": "RoomDown", "health": rule, "lastError": "no", "state": "firing"}]
+    rules = [{"name": "ServiceDown", "health": rule, "lastError": "no", "state": "firing"}]
 
     def ask(path: str) -> Any:
         if path.startswith("/api/dashboards/uid/"):
@@ -102,7 +102,7 @@ def grafana(
 def test_a_board_whose_every_figure_is_there_is_well() -> None:
     found, said = figures_of(grafana())
     assert said == []
-    assert found["firing"] == ["RoomDown"]
+    assert found["firing"] == ["ServiceDown"]
     assert found["series"] == found["expressions"] > 30
 
 
@@ -111,7 +111,7 @@ def test_a_board_whose_every_figure_is_there_is_well() -> None:
     [
         (grafana(silent="triforge_policy_engines_serving"), "Engines that serve: no figure"),
         (grafana(targets=3), "targets"),
-        (grafana(rule="err"), "rule RoomDown: no"),
+        (grafana(rule="err"), "rule ServiceDown: no"),
         (grafana(board={"panels": []}), "another board"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.dashboard.charts import Chart, draw, legend
 from services.dashboard.differences import differences
-from triforge.messages import RunStep
+from triforge.types import RunStep
 
 SECONDS = Chart("Seconds", "s", {"play": "a", "train": "b"})
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from services.dashboard.apis import Apis
 
 from services.dashboard.__main__ import main
 from services.dashboard.app import create_app
-from services.dashboard.doors import Doors
 
 GOLDEN = Path(__file__).parents[2] / "contract" / "messages"
-ROOMS = ("trainer", "env_adapter", "reward", "acts", "judges", "rewrites")
+SERVICES = ("trainer", "env_adapter", "reward", "policy", "reward", "rewriter")
 EVIL = '<img src=x onerror="alert(1)">&"\''
 
 
@@ -26,7 +26,7 @@ def golden(name: str, /, **changes: Any) -> dict[str, Any]:
 
 
 class Deployment(httpx.AsyncBaseTransport):
-    """All doors at once, with canned answers.
+    """All APIs at once, with canned answers.
 
     Attributes:
         answers: status and body by path.
@@ -85,23 +85,23 @@ def deployment() -> Deployment:
 
 @pytest.fixture
 async def browser(deployment: Deployment) -> AsyncIterator[httpx.AsyncClient]:
-    doors = Doors({name: f"http://{name}" for name in ROOMS}, transport=deployment)
-    app = httpx.ASGITransport(create_app(doors=doors))
+    apis = Apis({name: f"http://{name}" for name in SERVICES}, transport=deployment)
+    app = httpx.ASGITransport(create_app(apis=apis))
     async with httpx.AsyncClient(transport=app, base_url="http://dashboard") as client:
         yield client
-    await doors.close()
+    await apis.close()
 
 
-async def test_the_first_page_shows_rooms_runs_and_pools(
+async def test_the_first_page_shows_services_runs_and_pools(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
-    deployment.down.add("judges")
+    deployment.down.add("reward")
     reply = await browser.get("/")
     assert reply.status_code == 200
     assert '<a href="/runs/run-1">run-1</a>' in reply.text
     assert '<a href="/pools/pool-1">kitchen</a>' in reply.text
     assert "no answer (ConnectError)" in reply.text
-    assert reply.text.count(">ready<") == len(ROOMS) - 1
+    assert reply.text.count(">ready<") == len(SERVICES) - 1
 
 
 async def test_older_runs_are_a_page_further(
@@ -151,7 +151,7 @@ async def test_a_run_that_has_ended_is_not_followed(
     assert "No step has finished yet." in text
 
 
-async def test_a_pool_is_searched_and_paged_through_its_doors(
+async def test_a_pool_is_searched_and_paged_through_its_apis(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     reply = await browser.get("/pools/pool-1?search=mug&state=active&rewrites=awaiting&after=c9")
@@ -236,7 +236,7 @@ def basic(password: str) -> str:
         ("", ""),
     ],
 )
-async def test_the_key_of_the_browser_goes_to_the_doors_and_nowhere_else(
+async def test_the_key_of_the_browser_goes_to_the_apis_and_nowhere_else(
     browser: httpx.AsyncClient, deployment: Deployment, given: str, sent: str
 ) -> None:
     await browser.get("/", headers={"authorization": given} if given else {})
@@ -246,7 +246,7 @@ async def test_the_key_of_the_browser_goes_to_the_doors_and_nowhere_else(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_door_that_asks_for_a_key_makes_the_browser_ask(
+async def test_a_api_that_asks_for_a_key_makes_the_browser_ask(
     browser: httpx.AsyncClient, deployment: Deployment, status: int
 ) -> None:
     deployment.refuse("/v1/runs", status, "a key is needed")
@@ -290,7 +290,7 @@ async def test_style_and_script_are_served_and_nothing_else(browser: httpx.Async
         assert (await browser.get(f"/assets/{name}")).status_code == 404
 
 
-async def test_the_room_has_the_furniture_of_all_rooms(browser: httpx.AsyncClient) -> None:
+async def test_the_service_has_the_furniture_of_all_services(browser: httpx.AsyncClient) -> None:
     assert (await browser.get("/healthz")).json()["status"] == "alive"
     assert (await browser.get("/readyz")).status_code == 200
     assert (await browser.get("/metrics")).status_code == 200

@@ -10,7 +10,7 @@ from demo.prepare import clear
 from demo.report import rows, write_report
 from demo.session import Record
 from triforge.errors import ConfigError
-from triforge.messages import PoolState, RunState, RunStep
+from triforge.types import PoolState, RunState, RunStep
 
 
 def record(steps: list[RunStep], reason: str = "") -> Record:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from demo.plots import draw
 from demo.theory import answers, bin_lines, lines
-from triforge.messages import RunStep
+from triforge.types import RunStep
 
 
 def step(number: int, **metrics: float) -> RunStep:

@@ -13,7 +13,10 @@ from services.env_adapter.adaptation.ledger import Closed, Ledger, proposal_id
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from triforge.errors import InputError
-from triforge.messages import (
+from triforge.rollout.protocols import Environment, EnvironmentFamily, RewriteMenu, TaskDraft
+from triforge.store.database import Database, open_database
+from triforge.testing import FakeFamily
+from triforge.types import (
     AdaptSettings,
     CheckResult,
     Direction,
@@ -23,9 +26,6 @@ from triforge.messages import (
     Task,
     TaskOutcome,
 )
-from triforge.rollout.protocols import Environment, EnvironmentFamily, RewriteMenu, TaskDraft
-from triforge.store.database import Database, open_database
-from triforge.testing import FakeFamily
 
 COLOURS = ("red", "green", "blue")
 
@@ -112,7 +112,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
-class Room:
+class Service:
     """A pool of two training slots and one held-out one, with its ledger."""
 
     hard = TaskDraft(
@@ -218,5 +218,5 @@ class Room:
 
 
 @pytest.fixture
-def room(database: Database, shelf_family: EnvironmentFamily) -> Room:
-    return Room(database, shelf_family)
+def service(database: Database, shelf_family: EnvironmentFamily) -> Service:
+    return Service(database, shelf_family)

@@ -20,9 +20,9 @@ from typing import Any
 from sqlalchemy import event, select
 
 from services.env_adapter.adaptation.ledger import Ledger
-from triforge.messages import TaskOutcome
 from triforge.store.database import Database
 from triforge.store.tables import MeasurementRow, ProposalRow, TaskRow
+from triforge.types import TaskOutcome
 
 
 def die_at(database: Database, number: int) -> None:

@@ -10,12 +10,12 @@ import pytest
 from services.env_adapter.adaptation.rewriter import Choices, Rewriter, build_prompt, choices
 from services.env_adapter.adaptation.schema import escape_of
 from triforge.errors import InputError
-from triforge.messages import GenerateRequest, Sampling
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
+from triforge.types import GenerateRequest, Sampling
 
 MENU = RewriteMenu(
-    description="A room.",
+    description="A service.",
     fields={"object": ("mug", "egg", "watch"), "hint": ("no", "yes")},
     combinations=(
         {"object": "watch", "hint": "no"},
@@ -125,11 +125,11 @@ async def ask(model: FakeGenerate, offered: Choices = OFFERED, **more: Any) -> t
     )
 
 
-async def test_a_policy_room_is_held_by_an_expression_other_endpoints_by_a_schema() -> None:
-    room, other = FakeGenerate(["a"]), FakeGenerate(["a"])
-    await ask(room)
+async def test_a_policy_service_is_held_by_an_expression_other_endpoints_by_a_schema() -> None:
+    service, other = FakeGenerate(["a"]), FakeGenerate(["a"])
+    await ask(service)
     await ask(other, form="json")
-    (first,), (second,) = room.requests, other.requests
+    (first,), (second,) = service.requests, other.requests
     assert (first.sampling.regex, first.sampling.json_schema) == (OFFERED.regex, None)
     assert (second.sampling.regex, second.sampling.json_schema) == (None, OFFERED.schema)
 

@@ -9,11 +9,11 @@ import pytest
 from services.env_adapter.adaptation.caps import originals, share_of_originals
 from services.env_adapter.adaptation.ledger import Closed
 from services.env_adapter.plans import Planner
-from triforge.messages import AdaptSettings, PlannedGroup, PlanRequest, Proposal
 from triforge.rollout.protocols import TaskDraft
+from triforge.types import AdaptSettings, PlannedGroup, PlanRequest, Proposal
 
 if TYPE_CHECKING:
-    from tests.unit.env_adapter.conftest import Room
+    from tests.unit.env_adapter.conftest import Service
 
 PAPER = AdaptSettings(acceptance="paper", max_pending=9)
 
@@ -24,29 +24,31 @@ def draft(shelf: int) -> TaskDraft:
     )
 
 
-def rewrite(room: Room, number: int, task_id: str, *, accepted: bool, **knobs: Any) -> Proposal:
+def rewrite(
+    service: Service, number: int, task_id: str, *, accepted: bool, **options: Any
+) -> Proposal:
     """Propose a rewrite of a task at step 10 * number and measure it one step later."""
-    settings = PAPER.model_copy(update=knobs)
+    settings = PAPER.model_copy(update=options)
     step = 10 * number
-    outcome = room.outcome(task_id, 8, f"g{number}", step=step, settings=settings)
-    room.ledger.record(outcome)
-    opening = room.ledger.opening(outcome, drafting=0)
+    outcome = service.outcome(task_id, 8, f"g{number}", step=step, settings=settings)
+    service.ledger.record(outcome)
+    opening = service.ledger.opening(outcome, drafting=0)
     assert not isinstance(opening, Closed), opening
-    made = room.pending(task_id, f"made{number}", draft=draft(2 + number), settings=settings)
-    with room.database.write() as session:  # as of its step
+    made = service.pending(task_id, f"made{number}", draft=draft(2 + number), settings=settings)
+    with service.database.write() as session:  # as of its step
         from triforge.store.tables import ProposalRow
 
         row = session.get_one(ProposalRow, made.id)
         row.document = {**row.document, "step": step}
-    decided = room.measure(made, step + 1, 8, 4 if accepted else 0, settings)
+    decided = service.measure(made, step + 1, 8, 4 if accepted else 0, settings)
     assert decided is not None
     return decided
 
 
-def why(room: Room, task_id: str, **knobs: Any) -> str:
-    settings = PAPER.model_copy(update=knobs)
-    found = room.ledger.opening(
-        room.outcome(task_id, 8, "why", step=99, settings=settings), drafting=0
+def why(service: Service, task_id: str, **options: Any) -> str:
+    settings = PAPER.model_copy(update=options)
+    found = service.ledger.opening(
+        service.outcome(task_id, 8, "why", step=99, settings=settings), drafting=0
     )
     return found.reason if isinstance(found, Closed) else ""
 
@@ -54,54 +56,58 @@ def why(room: Room, task_id: str, **knobs: Any) -> str:
 # ---- rewrites in a row ----
 
 
-def test_a_slot_rests_after_so_many_rewrites_in_a_row(room: Room) -> None:
+def test_a_slot_rests_after_so_many_rewrites_in_a_row(service: Service) -> None:
     for number in (1, 2):
-        assert why(room, room.first, max_consecutive=2) == ""
-        rewrite(room, number, room.first, accepted=False)
-    assert "max_consecutive = 2" in why(room, room.first, max_consecutive=2)
-    assert why(room, room.first, max_consecutive=3) == ""
-    assert why(room, room.first, max_consecutive=0) == ""
-    assert why(room, room.second, max_consecutive=2) == ""
+        assert why(service, service.first, max_consecutive=2) == ""
+        rewrite(service, number, service.first, accepted=False)
+    assert "max_consecutive = 2" in why(service, service.first, max_consecutive=2)
+    assert why(service, service.first, max_consecutive=3) == ""
+    assert why(service, service.first, max_consecutive=0) == ""
+    assert why(service, service.second, max_consecutive=2) == ""
 
 
-def test_a_group_inside_the_band_begins_the_count_again(room: Room) -> None:
+def test_a_group_inside_the_band_begins_the_count_again(service: Service) -> None:
     for number in (1, 2):
-        rewrite(room, number, room.first, accepted=False)
-    room.ledger.record(room.outcome(room.first, 4, "inside", step=50))
-    assert why(room, room.first, max_consecutive=1) == ""
+        rewrite(service, number, service.first, accepted=False)
+    service.ledger.record(service.outcome(service.first, 4, "inside", step=50))
+    assert why(service, service.first, max_consecutive=1) == ""
 
 
-def test_what_another_run_rewrote_is_not_counted(room: Room) -> None:
-    rewrite(room, 1, room.first, accepted=False)
-    other = room.outcome(
-        room.first, 8, "o", step=99, settings=PAPER.model_copy(update={"max_consecutive": 1})
+def test_what_another_run_rewrote_is_not_counted(service: Service) -> None:
+    rewrite(service, 1, service.first, accepted=False)
+    other = service.outcome(
+        service.first, 8, "o", step=99, settings=PAPER.model_copy(update={"max_consecutive": 1})
     )
-    found = room.ledger.opening(other.model_copy(update={"run_id": "other"}), drafting=0)
+    found = service.ledger.opening(other.model_copy(update={"run_id": "other"}), drafting=0)
     assert not isinstance(found, Closed)
 
 
 # ---- accepted ones among the last ----
 
 
-def test_more_acceptances_than_allowed_among_the_last_verdicts_are_rejected(room: Room) -> None:
-    knobs: dict[str, Any] = {"max_acceptance": 0.5, "acceptance_window": 4}
-    assert rewrite(room, 1, room.first, accepted=True, **knobs).state == "accepted"
-    assert rewrite(room, 2, room.second, accepted=True, **knobs).state == "accepted"
-    third = rewrite(room, 3, f"{room.first}-v1", accepted=True, **knobs)
+def test_more_acceptances_than_allowed_among_the_last_verdicts_are_rejected(
+    service: Service,
+) -> None:
+    options: dict[str, Any] = {"max_acceptance": 0.5, "acceptance_window": 4}
+    assert rewrite(service, 1, service.first, accepted=True, **options).state == "accepted"
+    assert rewrite(service, 2, service.second, accepted=True, **options).state == "accepted"
+    third = rewrite(service, 3, f"{service.first}-v1", accepted=True, **options)
     assert (third.state, third.verdict) == ("rejected", "accepted")
     assert "2 of the last 2 decisions were accepted already" in third.reason
     assert "50% of 4 (adaptation.max_acceptance)" in third.reason
-    assert room.states()["v1"] == "active"
-    fourth = rewrite(room, 4, f"{room.first}-v1", accepted=False, **knobs)
+    assert service.states()["v1"] == "active"
+    fourth = rewrite(service, 4, f"{service.first}-v1", accepted=False, **options)
     assert fourth.state == "rejected"
     # The window moves on: among the last four with this one there are the second, and this one.
-    fifth = rewrite(room, 5, f"{room.first}-v1", accepted=True, **knobs)
+    fifth = rewrite(service, 5, f"{service.first}-v1", accepted=True, **options)
     assert fifth.state == "accepted"
 
 
-def test_a_cap_of_one_is_none(room: Room) -> None:
-    for number, task in ((1, room.first), (2, room.second)):
-        assert rewrite(room, number, task, accepted=True, acceptance_window=1).state == "accepted"
+def test_a_cap_of_one_is_none(service: Service) -> None:
+    for number, task in ((1, service.first), (2, service.second)):
+        assert (
+            rewrite(service, number, task, accepted=True, acceptance_window=1).state == "accepted"
+        )
 
 
 # ---- rewritten tasks in a step ----
@@ -121,14 +127,14 @@ def test_slots_beyond_the_share_play_their_roots(share: float, played: int) -> N
     assert [group.slot for group in found] == ["t0", "t1", "t2", "t3"]
 
 
-def test_a_plan_keeps_the_share(room: Room) -> None:
-    rewrite(room, 1, room.first, accepted=True)
+def test_a_plan_keeps_the_share(service: Service) -> None:
+    rewrite(service, 1, service.first, accepted=True)
     request = {"run_id": "x", "kind": "train", "groups": 2}
-    planner = Planner(room.database)
+    planner = Planner(service.database)
     free = planner.plan("p", PlanRequest.model_validate({**request, "step": 1}))
     held = planner.plan("p", PlanRequest.model_validate({**request, "step": 2, "max_adapted": 0.0}))
-    assert {g.task_id for g in free.groups} == {f"{room.first}-v1", room.second}
-    assert {g.task_id for g in held.groups} == {room.first, room.second}
+    assert {g.task_id for g in free.groups} == {f"{service.first}-v1", service.second}
+    assert {g.task_id for g in held.groups} == {service.first, service.second}
 
 
 # ---- originals ----

@@ -13,80 +13,84 @@ from services.env_adapter import audit
 from services.env_adapter.changes import Changes, TaskAction
 from services.env_adapter.rows import task_row
 from services.env_adapter.slots import pool_tag, slot_tag
-from tests.unit.env_adapter.conftest import Room
+from tests.unit.env_adapter.conftest import Service
 from triforge.errors import ConflictError, NotFoundError, PreconditionError
-from triforge.messages import AdaptSettings, AuditEntry, Change, PoolChange, Proposal, Rollback
 from triforge.rollout.protocols import TaskDraft
+from triforge.types import AdaptSettings, AuditEntry, Change, PoolChange, Proposal, Rollback
 
 DANA = Change(by="dana", reason="a test")
 PAPER = AdaptSettings(acceptance="paper", max_pending=9)
 
 
 @pytest.fixture
-def changes(room: Room) -> Changes:
-    return Changes(room.database)
+def changes(service: Service) -> Changes:
+    return Changes(service.database)
 
 
-def trail(room: Room) -> list[AuditEntry]:
-    with room.database.read() as session:
+def trail(service: Service) -> list[AuditEntry]:
+    with service.database.read() as session:
         return [e for e in audit.entries(session, []) if e.action != "pool.create"]
 
 
-def accepted(room: Room, parent: str, shelf: int, group: str) -> Proposal:
+def accepted(service: Service, parent: str, shelf: int, group: str) -> Proposal:
     """A rewrite that the published rule takes at once."""
     draft = TaskDraft(params={"shelf": shelf, "colour": "blue"}, instruction=f"blue on {shelf}")
-    proposal = room.pending(parent, group, draft=draft)
-    room.measure(proposal, step=shelf, parent=8, candidate=4, settings=PAPER)
-    return room.stored(proposal)
+    proposal = service.pending(parent, group, draft=draft)
+    service.measure(proposal, step=shelf, parent=8, candidate=4, settings=PAPER)
+    return service.stored(proposal)
 
 
 def rollback(to: str) -> Rollback:
     return Rollback(to=to, by="dana", reason="a test")
 
 
-def current(room: Room) -> Any:
-    found = room.store.lineage(room.first)
+def current(service: Service) -> Any:
+    found = service.store.lineage(service.first)
     return next(v.task for v in found.versions if v.task.id == found.active_id)
 
 
 # ---- pools ----
 
 
-def test_a_pool_is_paused_resumed_and_retired_for_good(room: Room, changes: Changes) -> None:
+def test_a_pool_is_paused_resumed_and_retired_for_good(service: Service, changes: Changes) -> None:
     assert changes.set_pool("p", "paused", DANA).state == "paused"
     assert changes.set_pool("p", "paused", DANA).state == "paused"
     assert changes.set_pool("p", "active", DANA).state == "active"
     assert changes.set_pool("p", "retired", DANA).state == "retired"
     with pytest.raises(ConflictError, match="retired, which is for good"):
         changes.set_pool("p", "active", DANA)
-    assert [entry.action for entry in trail(room)] == ["pool.pause", "pool.resume", "pool.retire"]
-    first = trail(room)[0]
+    assert [entry.action for entry in trail(service)] == [
+        "pool.pause",
+        "pool.resume",
+        "pool.retire",
+    ]
+    first = trail(service)[0]
     assert (first.by, first.reason, first.detail["state"]) == (
         "dana", "a test", ["active", "paused"],
     )  # fmt: skip
 
 
-def test_retiring_a_pool_withdraws_what_is_open(room: Room, changes: Changes) -> None:
-    proposal = room.pending(room.first)
+def test_retiring_a_pool_withdraws_what_is_open(service: Service, changes: Changes) -> None:
+    proposal = service.pending(service.first)
     changes.set_pool("p", "retired", DANA)
-    stored = room.stored(proposal)
+    stored = service.stored(proposal)
     assert (stored.state, stored.verdict) == ("rejected", "")
     assert stored.reason == "withdrawn: the pool was retired by dana: a test"
-    assert room.states() == {"v0": "active", "v1": "rejected"}
-    assert trail(room)[-1].detail["withdrawn"] == [proposal.id]
+    assert service.states() == {"v0": "active", "v1": "rejected"}
+    assert trail(service)[-1].detail["withdrawn"] == [proposal.id]
 
 
-def test_a_paused_pool_gets_no_proposals(room: Room, changes: Changes) -> None:
+def test_a_paused_pool_gets_no_proposals(service: Service, changes: Changes) -> None:
     changes.set_pool("p", "paused", DANA)
-    assert "the pool is paused" in str(room.propose(room.first))
+    assert "the pool is paused" in str(service.propose(service.first))
 
 
-def test_a_tag_that_somebody_made_old_is_refused(room: Room, changes: Changes) -> None:
-    tag = pool_tag(room.store.pool("p"))
+def test_a_tag_that_somebody_made_old_is_refused(service: Service, changes: Changes) -> None:
+    tag = pool_tag(service.store.pool("p"))
     changes.set_approval("p", PoolChange(approval="manual"), match=tag)
     with pytest.raises(PreconditionError, match="somebody changed it since"):
         changes.set_pool("p", "paused", DANA, match=tag)
-    newer = pool_tag(room.store.pool("p"))
+    newer = pool_tag(service.store.pool("p"))
     assert changes.set_pool("p", "paused", DANA, match=f'"other", W/{newer}').state == "paused"
     assert changes.set_pool("p", "active", DANA, match="*").state == "active"
 
@@ -94,233 +98,241 @@ def test_a_tag_that_somebody_made_old_is_refused(room: Room, changes: Changes) -
 # ---- slots ----
 
 
-def test_a_task_is_paused_resumed_and_retired_for_good(room: Room, changes: Changes) -> None:
-    assert changes.set_task(room.first, "pause", DANA) == room.first
-    assert room.states() == {"v0": "paused"}
-    changes.set_task(room.first, "resume", DANA)
-    assert room.states() == {"v0": "active"}
-    changes.set_task(room.first, "retire", DANA)
-    changes.set_task(room.first, "retire", DANA)
+def test_a_task_is_paused_resumed_and_retired_for_good(service: Service, changes: Changes) -> None:
+    assert changes.set_task(service.first, "pause", DANA) == service.first
+    assert service.states() == {"v0": "paused"}
+    changes.set_task(service.first, "resume", DANA)
+    assert service.states() == {"v0": "active"}
+    changes.set_task(service.first, "retire", DANA)
+    changes.set_task(service.first, "retire", DANA)
     for action in ("resume", "pause"):
         with pytest.raises(ConflictError, match="retired, which is for good"):
-            changes.set_task(room.first, action, DANA)
-    assert [entry.action for entry in trail(room)] == ["task.pause", "task.resume", "task.retire"]
+            changes.set_task(service.first, action, DANA)
+    assert [entry.action for entry in trail(service)] == [
+        "task.pause",
+        "task.resume",
+        "task.retire",
+    ]
 
 
 @pytest.mark.parametrize("action", ["pause", "retire", "pin"])
 def test_a_slot_that_rests_or_is_pinned_loses_its_open_proposal(
-    room: Room, changes: Changes, action: TaskAction
+    service: Service, changes: Changes, action: TaskAction
 ) -> None:
-    proposal = room.pending(room.first)
-    changes.set_task(room.first, action, DANA)
-    assert room.stored(proposal).state == "rejected"
-    assert room.states()["v1"] == "rejected"
+    proposal = service.pending(service.first)
+    changes.set_task(service.first, action, DANA)
+    assert service.stored(proposal).state == "rejected"
+    assert service.states()["v1"] == "rejected"
     # What was being played when it happened is counted, and decides nothing any more.
-    assert room.measure(proposal, step=1, parent=8, candidate=4, settings=PAPER) is None
-    assert room.states()["v1"] == "rejected"
-    assert len(room.store.detail(f"{room.first}-v1").measurements) == 1
+    assert service.measure(proposal, step=1, parent=8, candidate=4, settings=PAPER) is None
+    assert service.states()["v1"] == "rejected"
+    assert len(service.store.detail(f"{service.first}-v1").measurements) == 1
 
 
 def test_a_pinned_slot_is_never_rewritten_until_it_is_unpinned(
-    room: Room, changes: Changes
+    service: Service, changes: Changes
 ) -> None:
-    accepted(room, room.first, 5, "g")
-    changes.set_task(room.first, "pin", DANA)
-    assert all(v.task.pinned for v in room.store.lineage(room.first).versions)
-    assert "pinned" in str(room.propose(current(room).id, "h"))
-    changes.set_task(room.first, "unpin", DANA)
-    assert room.pending(current(room).id, "i")
+    accepted(service, service.first, 5, "g")
+    changes.set_task(service.first, "pin", DANA)
+    assert all(v.task.pinned for v in service.store.lineage(service.first).versions)
+    assert "pinned" in str(service.propose(current(service).id, "h"))
+    changes.set_task(service.first, "unpin", DANA)
+    assert service.pending(current(service).id, "i")
 
 
-def test_a_slot_may_be_named_by_any_of_its_versions(room: Room, changes: Changes) -> None:
-    accepted(room, room.first, 5, "g")
-    assert changes.set_task(room.first, "pause", DANA) == f"{room.first}-v1"
-    assert room.states() == {"v0": "replaced", "v1": "paused"}
+def test_a_slot_may_be_named_by_any_of_its_versions(service: Service, changes: Changes) -> None:
+    accepted(service, service.first, 5, "g")
+    assert changes.set_task(service.first, "pause", DANA) == f"{service.first}-v1"
+    assert service.states() == {"v0": "replaced", "v1": "paused"}
 
 
 def test_a_slot_that_moved_since_it_was_looked_at_is_not_changed(
-    room: Room, changes: Changes
+    service: Service, changes: Changes
 ) -> None:
-    with room.database.read() as session:
-        tag = slot_tag(task_row(session, room.first))
-    accepted(room, room.first, 5, "g")
+    with service.database.read() as session:
+        tag = slot_tag(task_row(session, service.first))
+    accepted(service, service.first, 5, "g")
     with pytest.raises(PreconditionError):
-        changes.set_task(room.first, "retire", DANA, match=tag)
-    assert room.states() == {"v0": "replaced", "v1": "active"}
+        changes.set_task(service.first, "retire", DANA, match=tag)
+    assert service.states() == {"v0": "replaced", "v1": "active"}
 
 
 # ---- roll back ----
 
 
-def test_rolling_back_plays_the_ancestor_as_a_new_version(room: Room, changes: Changes) -> None:
-    first = accepted(room, room.first, 5, "g")
-    second = accepted(room, f"{room.first}-v1", 6, "h")
-    root = room.store.task(room.first)
-    made = changes.roll_back(room.first, rollback(room.first))
-    assert made == f"{room.first}-v3"
-    assert room.states() == {
+def test_rolling_back_plays_the_ancestor_as_a_new_version(
+    service: Service, changes: Changes
+) -> None:
+    first = accepted(service, service.first, 5, "g")
+    second = accepted(service, f"{service.first}-v1", 6, "h")
+    root = service.store.task(service.first)
+    made = changes.roll_back(service.first, rollback(service.first))
+    assert made == f"{service.first}-v3"
+    assert service.states() == {
         "v0": "replaced", "v1": "rolled_back", "v2": "rolled_back", "v3": "active",
     }  # fmt: skip
-    task = current(room)
+    task = current(service)
     assert (task.parent_id, task.params, task.instruction) == (
         root.id, root.params, root.instruction,
     )  # fmt: skip
     for proposal in (first, second):
-        stored = room.stored(proposal)
+        stored = service.stored(proposal)
         assert (stored.state, stored.verdict) == ("rolled_back", "accepted")
         assert "rolled back by dana: a test" in stored.reason
-    lineage = room.store.lineage(room.first)
-    assert lineage.versions[0].children == (f"{room.first}-v1", f"{room.first}-v3")
+    lineage = service.store.lineage(service.first)
+    assert lineage.versions[0].children == (f"{service.first}-v1", f"{service.first}-v3")
     assert lineage.versions[3].made_by is None
     assert [entry.action for entry in lineage.changes] == ["task.rollback"]
 
 
 def test_rolling_back_to_the_middle_undoes_only_what_came_after(
-    room: Room, changes: Changes
+    service: Service, changes: Changes
 ) -> None:
-    first = accepted(room, room.first, 5, "g")
-    accepted(room, f"{room.first}-v1", 6, "h")
-    changes.roll_back(room.first, rollback(f"{room.first}-v1"))
-    assert room.states() == {
+    first = accepted(service, service.first, 5, "g")
+    accepted(service, f"{service.first}-v1", 6, "h")
+    changes.roll_back(service.first, rollback(f"{service.first}-v1"))
+    assert service.states() == {
         "v0": "replaced", "v1": "replaced", "v2": "rolled_back", "v3": "active",
     }  # fmt: skip
-    assert room.stored(first).state == "accepted"
-    assert current(room).params == room.store.task(f"{room.first}-v1").params
+    assert service.stored(first).state == "accepted"
+    assert current(service).params == service.store.task(f"{service.first}-v1").params
 
 
-def test_rolling_back_twice_is_rolling_back_once(room: Room, changes: Changes) -> None:
-    accepted(room, room.first, 5, "g")
-    made = changes.roll_back(room.first, rollback(room.first))
-    assert changes.roll_back(room.first, rollback(room.first)) == made
-    assert len(room.states()) == 3
-    assert len(trail(room)) == 1
+def test_rolling_back_twice_is_rolling_back_once(service: Service, changes: Changes) -> None:
+    accepted(service, service.first, 5, "g")
+    made = changes.roll_back(service.first, rollback(service.first))
+    assert changes.roll_back(service.first, rollback(service.first)) == made
+    assert len(service.states()) == 3
+    assert len(trail(service)) == 1
 
 
 def test_rolling_back_withdraws_the_open_rewrite_of_what_is_undone(
-    room: Room, changes: Changes
+    service: Service, changes: Changes
 ) -> None:
-    accepted(room, room.first, 5, "g")
+    accepted(service, service.first, 5, "g")
     draft = TaskDraft(params={"shelf": 6, "colour": "blue"}, instruction="blue on 6")
-    waiting = room.pending(f"{room.first}-v1", "h", draft=draft)
-    changes.roll_back(room.first, rollback(room.first))
-    assert room.states() == {
+    waiting = service.pending(f"{service.first}-v1", "h", draft=draft)
+    changes.roll_back(service.first, rollback(service.first))
+    assert service.states() == {
         "v0": "replaced", "v1": "rolled_back", "v2": "rejected", "v3": "active",
     }  # fmt: skip
-    assert room.stored(waiting).reason == "withdrawn: the task was rolled back by dana: a test"
-    assert isinstance(room.propose(f"{room.first}-v3", "i"), Proposal)
+    assert service.stored(waiting).reason == "withdrawn: the task was rolled back by dana: a test"
+    assert isinstance(service.propose(f"{service.first}-v3", "i"), Proposal)
 
 
-def test_a_paused_slot_is_rolled_back_and_stays_paused(room: Room, changes: Changes) -> None:
-    accepted(room, room.first, 5, "g")
-    changes.set_task(room.first, "pause", DANA)
-    changes.roll_back(room.first, rollback(room.first))
-    assert room.states() == {"v0": "replaced", "v1": "rolled_back", "v2": "paused"}
+def test_a_paused_slot_is_rolled_back_and_stays_paused(service: Service, changes: Changes) -> None:
+    accepted(service, service.first, 5, "g")
+    changes.set_task(service.first, "pause", DANA)
+    changes.roll_back(service.first, rollback(service.first))
+    assert service.states() == {"v0": "replaced", "v1": "rolled_back", "v2": "paused"}
 
 
-def test_only_to_an_ancestor_can_be_rolled_back(room: Room, changes: Changes) -> None:
-    accepted(room, room.first, 5, "g")
-    for to in (f"{room.first}-v1", room.second, "nothing"):
-        with pytest.raises(ConflictError, match=f"no ancestor of .*; its ancestors: {room.first}"):
-            changes.roll_back(room.first, rollback(to))
+def test_only_to_an_ancestor_can_be_rolled_back(service: Service, changes: Changes) -> None:
+    accepted(service, service.first, 5, "g")
+    for to in (f"{service.first}-v1", service.second, "nothing"):
+        with pytest.raises(
+            ConflictError, match=f"no ancestor of .*; its ancestors: {service.first}"
+        ):
+            changes.roll_back(service.first, rollback(to))
     with pytest.raises(NotFoundError):
-        changes.roll_back("nothing", rollback(room.first))
-    changes.set_task(room.first, "retire", DANA)
+        changes.roll_back("nothing", rollback(service.first))
+    changes.set_task(service.first, "retire", DANA)
     with pytest.raises(ConflictError, match="for good"):
-        changes.roll_back(room.first, rollback(room.first))
+        changes.roll_back(service.first, rollback(service.first))
 
 
 # ---- approval ----
 
 
 @pytest.fixture
-def waiting(room: Room, changes: Changes) -> Proposal:
+def waiting(service: Service, changes: Changes) -> Proposal:
     changes.set_approval("p", PoolChange(approval="manual"))
-    return accepted(room, room.first, 5, "g")
+    return accepted(service, service.first, 5, "g")
 
 
 def test_what_the_test_accepts_waits_for_a_person_where_the_pool_asks_for_one(
-    room: Room, waiting: Proposal, changes: Changes
+    service: Service, waiting: Proposal, changes: Changes
 ) -> None:
     assert (waiting.state, waiting.verdict) == ("awaiting", "accepted")
-    assert room.states() == {"v0": "active", "v1": "awaiting"}
-    assert "waits for a person" in str(room.propose(room.first, "h"))
+    assert service.states() == {"v0": "active", "v1": "awaiting"}
+    assert "waits for a person" in str(service.propose(service.first, "h"))
     changes.decide(waiting.id, "approve", DANA)
     changes.decide(waiting.id, "approve", DANA)
-    assert room.states() == {"v0": "replaced", "v1": "active"}
-    stored = room.stored(waiting)
+    assert service.states() == {"v0": "replaced", "v1": "active"}
+    stored = service.stored(waiting)
     assert stored.state == "accepted"
     assert stored.reason == f"{waiting.reason}; accepted by hand by dana: a test"
-    assert [entry.action for entry in trail(room)] == ["pool.approval", "proposal.approve"]
+    assert [entry.action for entry in trail(service)] == ["pool.approval", "proposal.approve"]
     with pytest.raises(ConflictError, match="roll its task back instead"):
         changes.decide(waiting.id, "reject", DANA)
 
 
 def test_what_a_person_rejects_is_not_taken(
-    room: Room, waiting: Proposal, changes: Changes
+    service: Service, waiting: Proposal, changes: Changes
 ) -> None:
     changes.decide(waiting.id, "reject", DANA)
     changes.decide(waiting.id, "reject", DANA)
-    assert room.states() == {"v0": "active", "v1": "rejected"}
-    stored = room.stored(waiting)
+    assert service.states() == {"v0": "active", "v1": "rejected"}
+    stored = service.stored(waiting)
     assert (stored.state, stored.verdict) == ("rejected", "accepted")
     with pytest.raises(ConflictError, match="is rejected; only one that is awaiting"):
         changes.decide(waiting.id, "approve", DANA)
 
 
 def test_what_is_still_measured_can_be_rejected_but_not_approved(
-    room: Room, changes: Changes
+    service: Service, changes: Changes
 ) -> None:
-    proposal = room.pending(room.first)
+    proposal = service.pending(service.first)
     with pytest.raises(ConflictError, match="still being measured"):
         changes.decide(proposal.id, "approve", DANA)
     changes.decide(proposal.id, "reject", DANA)
-    assert room.states() == {"v0": "active", "v1": "rejected"}
+    assert service.states() == {"v0": "active", "v1": "rejected"}
 
 
 def test_pinning_takes_back_what_waits_for_a_person(
-    room: Room, waiting: Proposal, changes: Changes
+    service: Service, waiting: Proposal, changes: Changes
 ) -> None:
-    changes.set_task(room.first, "pin", DANA)
-    assert room.stored(waiting).state == "rejected"
-    assert room.states() == {"v0": "active", "v1": "rejected"}
+    changes.set_task(service.first, "pin", DANA)
+    assert service.stored(waiting).state == "rejected"
+    assert service.states() == {"v0": "active", "v1": "rejected"}
 
 
 @contextmanager
-def crash_at(room: Room, statement: str) -> Iterator[None]:
+def crash_at(service: Service, statement: str) -> Iterator[None]:
     """The process dies at the first statement that begins so."""
 
     def die(_conn: Any, _cursor: Any, sql: str, *_: Any) -> None:
         if sql.startswith(statement):
             raise KeyboardInterrupt
 
-    event.listen(room.database.engine, "before_cursor_execute", die)
+    event.listen(service.database.engine, "before_cursor_execute", die)
     try:
         with pytest.raises(KeyboardInterrupt):
             yield
     finally:
-        event.remove(room.database.engine, "before_cursor_execute", die)
+        event.remove(service.database.engine, "before_cursor_execute", die)
 
 
 @pytest.mark.parametrize("statement", ["UPDATE tasks", "UPDATE proposals", "INSERT INTO audit"])
 def test_a_crash_while_a_rewrite_replaces_its_task_leaves_the_old_one(
-    room: Room, waiting: Proposal, changes: Changes, statement: str
+    service: Service, waiting: Proposal, changes: Changes, statement: str
 ) -> None:
-    with crash_at(room, statement):
+    with crash_at(service, statement):
         changes.decide(waiting.id, "approve", DANA)
-    assert room.states() == {"v0": "active", "v1": "awaiting"}
-    assert room.stored(waiting) == waiting
-    assert [entry.action for entry in trail(room)] == ["pool.approval"]
+    assert service.states() == {"v0": "active", "v1": "awaiting"}
+    assert service.stored(waiting) == waiting
+    assert [entry.action for entry in trail(service)] == ["pool.approval"]
     changes.decide(waiting.id, "approve", DANA)
-    assert room.states() == {"v0": "replaced", "v1": "active"}
+    assert service.states() == {"v0": "replaced", "v1": "active"}
 
 
 @pytest.mark.parametrize("statement", ["INSERT INTO tasks", "INSERT INTO audit"])
 def test_a_crash_while_a_task_is_rolled_back_leaves_it_as_it_was(
-    room: Room, changes: Changes, statement: str
+    service: Service, changes: Changes, statement: str
 ) -> None:
-    accepted(room, room.first, 5, "g")
-    with crash_at(room, statement):
-        changes.roll_back(room.first, rollback(room.first))
-    assert room.states() == {"v0": "replaced", "v1": "active"}
-    changes.roll_back(room.first, rollback(room.first))
-    assert room.states() == {"v0": "replaced", "v1": "rolled_back", "v2": "active"}
+    accepted(service, service.first, 5, "g")
+    with crash_at(service, statement):
+        changes.roll_back(service.first, rollback(service.first))
+    assert service.states() == {"v0": "replaced", "v1": "active"}
+    changes.roll_back(service.first, rollback(service.first))
+    assert service.states() == {"v0": "replaced", "v1": "rolled_back", "v2": "active"}

@@ -13,10 +13,10 @@ from services.env_adapter.adaptation.ledger import Opening
 from services.env_adapter.adaptation.rewriter import Choices, line_of
 from services.env_adapter.adaptation.solver import Solver
 from triforge.errors import PolicyError
-from triforge.messages import AdaptSettings, CheckResult, GenerateRequest, Params, Task
 from triforge.rollout.adapting import drift
 from triforge.rollout.protocols import EnvironmentFamily, Generate, TaskDraft
 from triforge.testing.fakes import FakeFamily, FakeGenerate
+from triforge.types import AdaptSettings, CheckResult, GenerateRequest, Params, Task
 
 RED, BLUE, GREEN = (
     line_of({"shelf": shelf, "colour": colour})

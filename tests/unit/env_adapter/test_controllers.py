@@ -14,7 +14,11 @@ from services.env_adapter.environments import registry
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
-from triforge.messages import (
+from triforge.rollout.protocols import Generate
+from triforge.store.database import Database, open_database
+from triforge.store.tables import LadderRow, LevelRow
+from triforge.testing.fakes import FakeGenerate
+from triforge.types import (
     AdaptSettings,
     Change,
     GenerateRequest,
@@ -27,10 +31,6 @@ from triforge.messages import (
     Proposal,
     TaskOutcome,
 )
-from triforge.rollout.protocols import Generate
-from triforge.store.database import Database, open_database
-from triforge.store.tables import LadderRow, LevelRow
-from triforge.testing.fakes import FakeGenerate
 
 
 def first_choice(request: GenerateRequest) -> str:

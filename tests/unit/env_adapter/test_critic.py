@@ -18,9 +18,9 @@ from services.env_adapter.adaptation.critic import (
     questioned,
     step_prompt,
 )
-from triforge.messages import CriticNote, GenerateRequest, JudgedStep
-from triforge.quoting import quote
+from triforge.prompt_escaping import quote
 from triforge.testing.fakes import FakeGenerate
+from triforge.types import CriticNote, GenerateRequest, JudgedStep
 
 REASON = "it is the wrong place"
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from services.env_adapter.adaptation.adapter import make_adapter
-from tests.unit.env_adapter.conftest import Room, ShelfFamily
+from tests.unit.env_adapter.conftest import Service, ShelfFamily
 from triforge.errors import SandboxError
-from triforge.messages import AdaptSettings, Direction, Task
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.testing.fakes import FakeGenerate
+from triforge.types import AdaptSettings, Direction, Task
 
 
 def first_choice(request: Any) -> str:
@@ -42,11 +42,11 @@ class NoProof(ShelfFamily):
     ],
 )
 async def test_what_a_family_raises_makes_an_invalid_proposal_that_says_so(
-    room: Room, family: ShelfFamily, reason: str
+    service: Service, family: ShelfFamily, reason: str
 ) -> None:
     model = FakeGenerate(first_choice)
-    adapter = make_adapter(room.database, lambda _: family, model)
-    outcome = room.outcome(room.first, 8, settings=AdaptSettings(max_pending=9))
+    adapter = make_adapter(service.database, lambda _: family, model)
+    outcome = service.outcome(service.first, 8, settings=AdaptSettings(max_pending=9))
     (proposal,) = await adapter.handle(outcome)
     assert (proposal.state, proposal.reason) == ("invalid", reason)
     asked = len(model.requests)

@@ -26,7 +26,7 @@ def parts_of(**urls: str) -> dict[str, Any]:
     }
 
 
-def test_an_address_without_a_path_is_a_policy_room() -> None:
+def test_an_address_without_a_path_is_a_policy_service() -> None:
     found = endpoint("http://10.0.0.1:8021", Settings())
     assert isinstance(found, PolicyClient)
     assert found.base_url.rstrip("/") == "http://10.0.0.1:8021"
@@ -42,14 +42,14 @@ def test_an_address_with_a_path_is_an_openai_endpoint_and_a_fragment_its_model(
 
 
 def test_one_model_does_everything_unless_others_are_named() -> None:
-    found = parts_of(rewrites_url="http://10.0.0.1:8021")
+    found = parts_of(rewriter_model_url="http://10.0.0.1:8021")
     assert found["critic"] is found["rewriter"]
     assert (found["form"], found["solver"]) == ("regex", None)
 
 
 def test_critic_and_solver_may_be_models_of_their_own() -> None:
     found = parts_of(
-        rewrites_url="https://h/v1",
+        rewriter_model_url="https://h/v1",
         critic_url="http://10.0.0.1:8021",
         solver_url="https://h/v1#big",
     )
@@ -73,13 +73,13 @@ def key_of(found: Any) -> str:
         ("http://127.0.0.1:8021", {}),
         ("http://localhost:8021", {}),
         ("http://[::1]:8021", {}),
-        ("http://policy-rewrites:8021", {}),
-        ("http://10.0.0.7:8021", {"judges_url": "http://10.0.0.7:8011"}),
-        ("https://rooms.example.org", {"own_hosts": "a.example.org, Rooms.example.org"}),
+        ("http://rewriter-model:8021", {}),
+        ("http://10.0.0.7:8021", {"reward_model_url": "http://10.0.0.7:8011"}),
+        ("https://services.example.org", {"own_hosts": "a.example.org, Services.example.org"}),
         ("http://[fd00::1]:8021", {"own_hosts": "[fd00::1]"}),
     ],
 )
-def test_rooms_of_ours_are_sent_the_secret_of_the_services(
+def test_services_of_ours_are_sent_the_secret_of_the_services(
     address: str, fields: dict[str, Any]
 ) -> None:
     assert key_of(endpoint(address, keyed(**fields))) == f"Bearer {'s' * 24}"
@@ -92,7 +92,7 @@ def test_rooms_of_ours_are_sent_the_secret_of_the_services(
         ("http://10.0.0.7:8021", {}),
         ("https://api.example.org/", {"own_hosts": "example.org"}),
         ("https://u:hidden@api.example.org", {}),
-        ("http://10.0.0.7:8021", {"rewrites_url": "http://10.0.0.7:8021", "critic_url": "http://10.0.0.7"}),
+        ("http://10.0.0.7:8021", {"rewriter_model_url": "http://10.0.0.7:8021", "critic_url": "http://10.0.0.7"}),
     ],
 )  # fmt: skip
 def test_an_address_that_nothing_calls_ours_is_sent_no_secret_and_refused(
@@ -107,7 +107,7 @@ def test_an_address_that_nothing_calls_ours_is_sent_no_secret_and_refused(
 
 
 def test_whoever_criticises_and_proves_is_asked_by_the_same_rule() -> None:
-    for name in ("rewrites_url", "critic_url", "solver_url"):
+    for name in ("rewriter_model_url", "critic_url", "solver_url"):
         with pytest.raises(ConfigError, match=f"TRIFORGE_{name.upper()}"):
             make_drafter(keyed(**{name: "https://api.example.org"}), registry.family)
 

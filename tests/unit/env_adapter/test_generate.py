@@ -6,9 +6,9 @@ import pytest
 
 from services.env_adapter.pools import Drafts, check_rows, generate
 from triforge.errors import InputError
-from triforge.messages import GenerateSpec, Params
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.testing import FakeFamily
+from triforge.types import GenerateSpec, Params
 
 
 def test_the_first_different_tasks_are_trained_on_and_the_next_held_out(

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from triforge.messages import AdaptSettings
+from triforge.types import AdaptSettings
 
 if TYPE_CHECKING:
-    from tests.unit.env_adapter.conftest import Room
+    from tests.unit.env_adapter.conftest import Service
 
 
 def test_a_process_killed_at_any_statement_leaves_the_slot_before_the_move_or_after_it(
-    room: Room, tmp_path: Path
+    service: Service, tmp_path: Path
 ) -> None:
-    if not room.database.is_sqlite:
+    if not service.database.is_sqlite:
         pytest.skip("copies the database file")
     settings = AdaptSettings(acceptance="paper")
-    made = room.pending(room.first)
+    made = service.pending(service.first)
     halves = [
-        room.outcome(
+        service.outcome(
             str(task_id), successes, f"{purpose}-1", step=1, purpose=purpose,
             proposal_id=made.id, settings=settings,
         )
@@ -33,8 +33,8 @@ def test_a_process_killed_at_any_statement_leaves_the_slot_before_the_move_or_af
             ("measure_candidate", made.candidate_id, 4),
         )
     ]  # fmt: skip
-    room.ledger.record(halves[0])
-    room.database.close()
+    service.ledger.record(halves[0])
+    service.database.close()
     last = tmp_path / "outcome.json"
     last.write_text(halves[1].model_dump_json())
     ran = subprocess.run(

@@ -12,13 +12,13 @@ from sqlalchemy import event
 
 from services.env_adapter.adaptation.ledger import Closed, Opening
 from triforge.errors import NotFoundError
-from triforge.messages import AdaptSettings, Proposal
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import TaskRow
+from triforge.types import AdaptSettings, Proposal
 
 if TYPE_CHECKING:
-    from tests.unit.env_adapter.conftest import Room
+    from tests.unit.env_adapter.conftest import Service
 
 PAPER = AdaptSettings(acceptance="paper")
 
@@ -26,82 +26,87 @@ PAPER = AdaptSettings(acceptance="paper")
 # ---- measurements ----
 
 
-def test_a_group_is_counted_once_however_often_it_arrives(room: Room) -> None:
+def test_a_group_is_counted_once_however_often_it_arrives(service: Service) -> None:
     for _ in range(3):
-        room.ledger.record(room.outcome(room.first, 5))
-    (measurement,) = room.store.detail(room.first).measurements
+        service.ledger.record(service.outcome(service.first, 5))
+    (measurement,) = service.store.detail(service.first).measurements
     assert (measurement.successes, measurement.measured, measurement.rollouts) == (5, 8, 8)
 
 
-def test_deliveries_that_race_count_once(room: Room) -> None:
+def test_deliveries_that_race_count_once(service: Service) -> None:
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(room.ledger.record, [room.outcome(room.first, 5)] * 16))
-    assert len(room.store.detail(room.first).measurements) == 1
+        list(threads.map(service.ledger.record, [service.outcome(service.first, 5)] * 16))
+    assert len(service.store.detail(service.first).measurements) == 1
 
 
-def test_an_outcome_of_an_unknown_pool_is_refused(room: Room) -> None:
-    stray = room.outcome(room.first, 5).model_copy(update={"pool_id": "pool-none"})
+def test_an_outcome_of_an_unknown_pool_is_refused(service: Service) -> None:
+    stray = service.outcome(service.first, 5).model_copy(update={"pool_id": "pool-none"})
     with pytest.raises(NotFoundError):
-        room.ledger.record(stray)
+        service.ledger.record(stray)
 
 
 # ---- proposals ----
 
 
-def test_a_proposal_puts_its_candidate_beside_the_active_parent(room: Room) -> None:
-    made = room.pending(room.first)
-    assert room.states() == {"v0": "active", "v1": "pending"}
-    candidate = room.store.task(f"{room.first}-v1")
-    assert (candidate.id, candidate.parent_id) == (made.candidate_id, room.first)
-    assert (candidate.params, candidate.instruction) == (room.hard.params, room.hard.instruction)
-    assert (candidate.slot, candidate.split) == (room.first, "train")
-    assert made.instruction_after == room.hard.instruction
+def test_a_proposal_puts_its_candidate_beside_the_active_parent(service: Service) -> None:
+    made = service.pending(service.first)
+    assert service.states() == {"v0": "active", "v1": "pending"}
+    candidate = service.store.task(f"{service.first}-v1")
+    assert (candidate.id, candidate.parent_id) == (made.candidate_id, service.first)
+    assert (candidate.params, candidate.instruction) == (
+        service.hard.params,
+        service.hard.instruction,
+    )
+    assert (candidate.slot, candidate.split) == (service.first, "train")
+    assert made.instruction_after == service.hard.instruction
 
 
-def test_an_invalid_proposal_is_kept_and_leaves_the_slot_free(room: Room) -> None:
-    assert isinstance(room.propose(room.first, "g1", draft=None), Proposal)
-    assert room.states() == {"v0": "active"}
-    assert room.store.pool("p").proposals == {"invalid": 1}
-    assert room.pending(room.first, "g2").state == "pending"
-    root = room.store.lineage(room.first).versions[0]
+def test_an_invalid_proposal_is_kept_and_leaves_the_slot_free(service: Service) -> None:
+    assert isinstance(service.propose(service.first, "g1", draft=None), Proposal)
+    assert service.states() == {"v0": "active"}
+    assert service.store.pool("p").proposals == {"invalid": 1}
+    assert service.pending(service.first, "g2").state == "pending"
+    root = service.store.lineage(service.first).versions[0]
     assert [attempt.state for attempt in root.attempts] == ["invalid"]
 
 
-def closed(room: Room, task_id: str, group: str, **more: Any) -> str:
-    found = room.ledger.opening(room.outcome(task_id, 8, group, **more), drafting=0)
+def closed(service: Service, task_id: str, group: str, **more: Any) -> str:
+    found = service.ledger.opening(service.outcome(task_id, 8, group, **more), drafting=0)
     return found.reason if isinstance(found, Closed) else ""
 
 
-def test_a_slot_is_closed_while_something_is_pending_and_by_every_cap(room: Room) -> None:
-    assert closed(room, room.first, "g") == ""
-    room.pending(room.first)
-    assert "already" in closed(room, room.first, "g")
-    assert "pending proposal" in closed(room, room.first, "g2")
-    assert closed(room, room.second, "g2") == ""
-    assert "max_pending" in closed(room, room.second, "g2", settings=AdaptSettings(max_pending=1))
-    assert "max_proposals" in closed(
-        room, room.second, "g2", settings=AdaptSettings(max_proposals=1)
+def test_a_slot_is_closed_while_something_is_pending_and_by_every_cap(service: Service) -> None:
+    assert closed(service, service.first, "g") == ""
+    service.pending(service.first)
+    assert "already" in closed(service, service.first, "g")
+    assert "pending proposal" in closed(service, service.first, "g2")
+    assert closed(service, service.second, "g2") == ""
+    assert "max_pending" in closed(
+        service, service.second, "g2", settings=AdaptSettings(max_pending=1)
     )
-    assert "Held-out".lower() in closed(room, room.held, "g2")
-    assert "pending, only an active" in closed(room, f"{room.first}-v1", "g2")
-    drafting = room.ledger.opening(room.outcome(room.second, 8, "g2"), drafting=1)
+    assert "max_proposals" in closed(
+        service, service.second, "g2", settings=AdaptSettings(max_proposals=1)
+    )
+    assert "Held-out".lower() in closed(service, service.held, "g2")
+    assert "pending, only an active" in closed(service, f"{service.first}-v1", "g2")
+    drafting = service.ledger.opening(service.outcome(service.second, 8, "g2"), drafting=1)
     assert isinstance(drafting, Closed)
 
 
-def test_a_proposal_that_comes_too_late_is_not_stored(room: Room) -> None:
-    room.pending(room.first, "g1")
-    assert isinstance(room.propose(room.first, "g2"), Closed)
-    assert isinstance(room.propose(room.first, "g1"), Closed)  # delivered again
-    assert room.states() == {"v0": "active", "v1": "pending"}
-    assert room.store.pool("p").proposals == {"pending": 1}
+def test_a_proposal_that_comes_too_late_is_not_stored(service: Service) -> None:
+    service.pending(service.first, "g1")
+    assert isinstance(service.propose(service.first, "g2"), Closed)
+    assert isinstance(service.propose(service.first, "g1"), Closed)  # delivered again
+    assert service.states() == {"v0": "active", "v1": "pending"}
+    assert service.store.pool("p").proposals == {"pending": 1}
 
 
-def test_an_opening_knows_the_root_and_everything_the_slot_ever_had(room: Room) -> None:
-    made = room.pending(room.first)
-    room.measure(made, 1, 8, 4, PAPER)
-    opening = room.ledger.opening(room.outcome(f"{room.first}-v1", 8, "g9"), drafting=0)
+def test_an_opening_knows_the_root_and_everything_the_slot_ever_had(service: Service) -> None:
+    made = service.pending(service.first)
+    service.measure(made, 1, 8, 4, PAPER)
+    opening = service.ledger.opening(service.outcome(f"{service.first}-v1", 8, "g9"), drafting=0)
     assert isinstance(opening, Opening)
-    assert opening.parent.id == f"{room.first}-v1"
+    assert opening.parent.id == f"{service.first}-v1"
     assert opening.root.instruction == "Put a red ball on shelf 1."
     assert len(opening.earlier) == 2
 
@@ -109,105 +114,107 @@ def test_an_opening_knows_the_root_and_everything_the_slot_ever_had(room: Room) 
 # ---- verdicts ----
 
 
-def test_an_accepted_candidate_takes_its_parents_place(room: Room) -> None:
-    made = room.pending(room.first)
-    decided = room.measure(made, 1, 8, 4, PAPER)
+def test_an_accepted_candidate_takes_its_parents_place(service: Service) -> None:
+    made = service.pending(service.first)
+    decided = service.measure(made, 1, 8, 4, PAPER)
     assert decided is not None
     assert (decided.state, decided.verdict) == ("accepted", "accepted")
-    assert room.states() == {"v0": "replaced", "v1": "active"}
-    assert room.stored(made) == decided
+    assert service.states() == {"v0": "replaced", "v1": "active"}
+    assert service.stored(made) == decided
     assert decided.parent_counts == ((8, 8),)
     assert decided.candidate_counts == ((4, 8),)
-    lineage = room.store.lineage(room.first)
+    lineage = service.store.lineage(service.first)
     assert lineage.active_id == made.candidate_id
     assert lineage.versions[0].children == (made.candidate_id,)
     assert lineage.versions[1].made_by == decided
     assert [m.purpose for m in lineage.versions[1].measurements] == ["measure_candidate"]
 
 
-def test_a_rejected_candidate_frees_the_slot_and_stays_on_record(room: Room) -> None:
-    made = room.pending(room.first)
-    decided = room.measure(made, 1, 8, 0, PAPER)
+def test_a_rejected_candidate_frees_the_slot_and_stays_on_record(service: Service) -> None:
+    made = service.pending(service.first)
+    decided = service.measure(made, 1, 8, 0, PAPER)
     assert decided is not None
     assert decided.state == "rejected"
     assert "0.000 after" in decided.reason
-    assert room.states() == {"v0": "active", "v1": "rejected"}
-    again = room.pending(room.first, "g2")
-    assert again.candidate_id == f"{room.first}-v2"
+    assert service.states() == {"v0": "active", "v1": "rejected"}
+    again = service.pending(service.first, "g2")
+    assert again.candidate_id == f"{service.first}-v2"
 
 
-def test_the_published_rule_compares_with_the_accuracy_that_asked(room: Room) -> None:
-    made = room.pending(room.first)
+def test_the_published_rule_compares_with_the_accuracy_that_asked(service: Service) -> None:
+    made = service.pending(service.first)
     # The fresh parent group (3 of 8) would say "not harder"; the stored 8 of 8 says it is.
-    decided = room.measure(made, 1, 3, 5, PAPER)
+    decided = service.measure(made, 1, 3, 5, PAPER)
     assert decided is not None
     assert decided.state == "accepted"
 
 
-def test_the_confident_test_waits_for_pairs_and_then_accepts(room: Room) -> None:
-    made = room.pending(room.first)
+def test_the_confident_test_waits_for_pairs_and_then_accepts(service: Service) -> None:
+    made = service.pending(service.first)
     settings = AdaptSettings(max_rollouts=32)
     decided = None
     steps = 0
     while decided is None:
         steps += 1
-        decided = room.measure(made, steps, 8, 3, settings)
+        decided = service.measure(made, steps, 8, 3, settings)
     assert decided.state == "accepted"
     assert 1 <= steps <= 4
     assert decided.candidate_counts == ((3, 8),) * steps
 
 
-def test_the_confident_test_rejects_what_changed_nothing(room: Room) -> None:
-    made = room.pending(room.first)
+def test_the_confident_test_rejects_what_changed_nothing(service: Service) -> None:
+    made = service.pending(service.first)
     settings = AdaptSettings(max_rollouts=16)
-    decided = [room.measure(made, step, 7, 7, settings) for step in (1, 2)]
+    decided = [service.measure(made, step, 7, 7, settings) for step in (1, 2)]
     last = next(found for found in decided if found is not None)
     assert last.state == "rejected"
-    assert room.states()["v0"] == "active"
+    assert service.states()["v0"] == "active"
 
 
-def test_a_pair_needs_both_groups_of_one_step_and_one_policy_version(room: Room) -> None:
-    made = room.pending(room.first)
+def test_a_pair_needs_both_groups_of_one_step_and_one_policy_version(service: Service) -> None:
+    made = service.pending(service.first)
     common: dict[str, Any] = {"proposal_id": made.id, "settings": PAPER}
-    record = room.ledger.record
-    one = room.outcome(room.first, 8, "a", step=1, purpose="measure_parent", **common)
-    other = room.outcome(f"{room.first}-v1", 4, "b", step=2, purpose="measure_candidate", **common)
-    newer = room.outcome(
-        f"{room.first}-v1", 4, "c", step=1, purpose="measure_candidate", **common
+    record = service.ledger.record
+    one = service.outcome(service.first, 8, "a", step=1, purpose="measure_parent", **common)
+    other = service.outcome(
+        f"{service.first}-v1", 4, "b", step=2, purpose="measure_candidate", **common
+    )
+    newer = service.outcome(
+        f"{service.first}-v1", 4, "c", step=1, purpose="measure_candidate", **common
     ).model_copy(update={"policy_version": 2})
     assert [record(one), record(other), record(newer)] == [None, None, None]
-    assert room.stored(made).parent_counts == ()
-    assert room.states() == {"v0": "active", "v1": "pending"}
+    assert service.stored(made).parent_counts == ()
+    assert service.states() == {"v0": "active", "v1": "pending"}
 
 
-def test_what_the_infrastructure_lost_is_no_failure(room: Room) -> None:
-    made = room.pending(room.first)
-    assert room.measure(made, 1, 0, 0, PAPER, measured=0) is None
-    assert room.stored(made).candidate_counts == ()
-    decided = room.measure(made, 2, 4, 2, PAPER, measured=4)  # half was lost, half succeeded
+def test_what_the_infrastructure_lost_is_no_failure(service: Service) -> None:
+    made = service.pending(service.first)
+    assert service.measure(made, 1, 0, 0, PAPER, measured=0) is None
+    assert service.stored(made).candidate_counts == ()
+    decided = service.measure(made, 2, 4, 2, PAPER, measured=4)  # half was lost, half succeeded
     assert decided is not None
     assert decided.candidate_counts == ((2, 4),)
     assert decided.state == "accepted"
 
 
-def test_measurements_that_arrive_again_add_no_pair_and_move_nothing(room: Room) -> None:
-    made = room.pending(room.first)
+def test_measurements_that_arrive_again_add_no_pair_and_move_nothing(service: Service) -> None:
+    made = service.pending(service.first)
     settings = AdaptSettings(max_rollouts=64)
     for _ in range(3):
-        assert room.measure(made, 1, 8, 7, settings) is None
-    assert room.stored(made).candidate_counts == ((7, 8),)
-    decided = room.measure(made, 2, 8, 4, PAPER)
+        assert service.measure(made, 1, 8, 7, settings) is None
+    assert service.stored(made).candidate_counts == ((7, 8),)
+    decided = service.measure(made, 2, 8, 4, PAPER)
     assert decided is not None
     for _ in range(2):  # after the verdict, too
-        assert room.measure(made, 2, 8, 4, PAPER) is None
-    assert room.measure(made, 3, 8, 0, PAPER) is None  # was in flight when the verdict fell
-    assert room.stored(made) == decided
+        assert service.measure(made, 2, 8, 4, PAPER) is None
+    assert service.measure(made, 3, 8, 0, PAPER) is None  # was in flight when the verdict fell
+    assert service.stored(made) == decided
 
 
-def test_pairs_whose_halves_race_are_counted_once_and_decide_once(room: Room) -> None:
-    made = room.pending(room.first)
+def test_pairs_whose_halves_race_are_counted_once_and_decide_once(service: Service) -> None:
+    made = service.pending(service.first)
     halves = [
-        room.outcome(
+        service.outcome(
             str(task_id),
             successes,
             f"{purpose}-1",
@@ -222,32 +229,32 @@ def test_pairs_whose_halves_race_are_counted_once_and_decide_once(room: Room) ->
         )
     ]
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(room.ledger.record, halves * 4))
+        found = list(threads.map(service.ledger.record, halves * 4))
     assert len([proposal for proposal in found if proposal is not None]) == 1
-    assert room.stored(made).candidate_counts == ((4, 8),)
-    assert room.states() == {"v0": "replaced", "v1": "active"}
+    assert service.stored(made).candidate_counts == ((4, 8),)
+    assert service.states() == {"v0": "replaced", "v1": "active"}
 
 
-def test_a_null_control_is_measured_and_never_taken(room: Room) -> None:
+def test_a_null_control_is_measured_and_never_taken(service: Service) -> None:
     same = TaskDraft(params={"shelf": 1, "colour": "red"}, instruction="Put a red ball on shelf 1.")
-    made = room.pending(room.first, draft=same, null_control=True)
-    decided = room.measure(made, 1, 8, 4, PAPER)
+    made = service.pending(service.first, draft=same, null_control=True)
+    decided = service.measure(made, 1, 8, 4, PAPER)
     assert decided is not None
     assert (decided.state, decided.verdict) == ("rejected", "accepted")
     assert decided.reason.startswith("null control")
-    assert room.states() == {"v0": "active", "v1": "rejected"}
-    shown = room.store.pool("p")
+    assert service.states() == {"v0": "active", "v1": "rejected"}
+    shown = service.store.pool("p")
     assert (shown.proposals, shown.null_control) == ({}, {"accepted": 1})
 
 
-def test_a_parent_that_left_meanwhile_is_not_replaced(room: Room) -> None:
-    made = room.pending(room.first)
-    with room.database.write() as session:
-        session.get_one(TaskRow, room.first).state = "retired"
-    decided = room.measure(made, 1, 8, 4, PAPER)
+def test_a_parent_that_left_meanwhile_is_not_replaced(service: Service) -> None:
+    made = service.pending(service.first)
+    with service.database.write() as session:
+        session.get_one(TaskRow, service.first).state = "retired"
+    decided = service.measure(made, 1, 8, 4, PAPER)
     assert decided is not None
     assert (decided.state, decided.verdict) == ("rejected", "accepted")
-    assert room.states() == {"v0": "retired", "v1": "rejected"}
+    assert service.states() == {"v0": "retired", "v1": "rejected"}
 
 
 class CrashError(Exception):
@@ -275,27 +282,29 @@ def crash_at_write(database: Database, number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_a_crash_at_any_write_of_a_verdict_leaves_the_slot_before_it(
-    room: Room, number: int
+    service: Service, number: int
 ) -> None:
-    made = room.pending(room.first)
+    made = service.pending(service.first)
     common: dict[str, Any] = {"step": 1, "proposal_id": made.id, "settings": PAPER}
-    room.ledger.record(room.outcome(room.first, 8, "a", purpose="measure_parent", **common))
-    last = room.outcome(f"{room.first}-v1", 4, "b", purpose="measure_candidate", **common)
-    with crash_at_write(room.database, number), pytest.raises(CrashError):
-        room.ledger.record(last)
-    assert room.states() == {"v0": "active", "v1": "pending"}
-    assert room.stored(made).candidate_counts == ()
-    decided = room.ledger.record(last)  # delivered again
+    service.ledger.record(
+        service.outcome(service.first, 8, "a", purpose="measure_parent", **common)
+    )
+    last = service.outcome(f"{service.first}-v1", 4, "b", purpose="measure_candidate", **common)
+    with crash_at_write(service.database, number), pytest.raises(CrashError):
+        service.ledger.record(last)
+    assert service.states() == {"v0": "active", "v1": "pending"}
+    assert service.stored(made).candidate_counts == ()
+    decided = service.ledger.record(last)  # delivered again
     assert decided is not None
     assert decided.state == "accepted"
-    assert room.states() == {"v0": "replaced", "v1": "active"}
+    assert service.states() == {"v0": "replaced", "v1": "active"}
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_crash_at_any_write_of_a_proposal_leaves_none(room: Room, number: int) -> None:
-    room.ledger.record(room.outcome(room.first, 8, "g"))
-    with crash_at_write(room.database, number), pytest.raises(CrashError):
-        room.propose(room.first, "g")
-    assert room.states() == {"v0": "active"}
-    assert room.store.pool("p").proposals == {}
-    assert room.pending(room.first, "g").state == "pending"
+def test_a_crash_at_any_write_of_a_proposal_leaves_none(service: Service, number: int) -> None:
+    service.ledger.record(service.outcome(service.first, 8, "g"))
+    with crash_at_write(service.database, number), pytest.raises(CrashError):
+        service.propose(service.first, "g")
+    assert service.states() == {"v0": "active"}
+    assert service.store.pool("p").proposals == {}
+    assert service.pending(service.first, "g").state == "pending"

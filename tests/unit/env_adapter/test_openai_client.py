@@ -11,7 +11,7 @@ import pytest
 
 from triforge.clients.openai import OpenAIGenerate, is_openai_url
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.messages import ChatMessage, GenerateRequest, Sampling
+from triforge.types import ChatMessage, GenerateRequest, Sampling
 
 Handler = Callable[[httpx.Request], httpx.Response]
 

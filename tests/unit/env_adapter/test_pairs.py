@@ -8,16 +8,16 @@ import pytest
 
 from services.env_adapter.adaptation.pairs import MAX_DISCARDED
 from services.env_adapter.plans import Planner
-from triforge.messages import AdaptSettings, PlanRequest, Proposal
+from triforge.types import AdaptSettings, PlanRequest, Proposal
 
 if TYPE_CHECKING:
-    from tests.unit.env_adapter.conftest import Room
+    from tests.unit.env_adapter.conftest import Service
 
 PAPER = AdaptSettings(acceptance="paper")
 
 
 def play(
-    room: Room,
+    service: Service,
     made: Proposal,
     step: int,
     parent: tuple[int, int],
@@ -33,19 +33,19 @@ def play(
         ("measure_parent", made.parent_id, parent, 8, measured[0]),
         ("measure_candidate", made.candidate_id, candidate, 4, measured[1]),
     ):
-        outcome = room.outcome(
+        outcome = service.outcome(
             str(task_id), min(successes, count), f"{run}-{purpose}-{step}", step=step,
             purpose=purpose, proposal_id=made.id, settings=settings, measured=count,
             newest_version=versions[1],
         )  # fmt: skip
         outcome = outcome.model_copy(update={"policy_version": versions[0], "run_id": run})
-        found = room.ledger.record(outcome)
+        found = service.ledger.record(outcome)
     return found
 
 
-def test_groups_of_one_version_count(room: Room) -> None:
-    made = room.pending(room.first)
-    decided = play(room, made, 1, (4, 4), (4, 4))
+def test_groups_of_one_version_count(service: Service) -> None:
+    made = service.pending(service.first)
+    decided = play(service, made, 1, (4, 4), (4, 4))
     assert decided is not None
     assert (decided.state, decided.discarded, decided.decided_step) == ("accepted", (), 1)
 
@@ -55,43 +55,43 @@ def test_groups_of_one_version_count(room: Room) -> None:
     [((4, 4), (5, 5)), ((4, 5), (4, 4)), ((4, 4), (4, 5)), ((5, 5), (4, 4))],
 )
 def test_versions_further_apart_than_allowed_do_not_count_and_are_measured_again(
-    room: Room, parent: tuple[int, int], candidate: tuple[int, int]
+    service: Service, parent: tuple[int, int], candidate: tuple[int, int]
 ) -> None:
-    made = room.pending(room.first)
-    assert play(room, made, 1, parent, candidate) is None
-    stored = room.stored(made)
+    made = service.pending(service.first)
+    assert play(service, made, 1, parent, candidate) is None
+    stored = service.stored(made)
     assert (stored.state, stored.parent_counts) == ("pending", ())
     assert stored.discarded == (
         "step 1: the policy versions 4 to 5 are more than 0 apart (adaptation.max_version_gap)",
     )
-    planned = Planner(room.database).plan(
+    planned = Planner(service.database).plan(
         "p", PlanRequest(run_id="r", step=2, kind="train", groups=3, max_pending=2)
     )
     assert [g.purpose for g in planned.groups][:2] == ["measure_parent", "measure_candidate"]
-    assert play(room, made, 2, (6, 6), (6, 6)) is not None
+    assert play(service, made, 2, (6, 6), (6, 6)) is not None
 
 
-def test_versions_as_far_apart_as_allowed_count(room: Room) -> None:
-    made = room.pending(room.first)
+def test_versions_as_far_apart_as_allowed_count(service: Service) -> None:
+    made = service.pending(service.first)
     wide = PAPER.model_copy(update={"max_version_gap": 2})
-    decided = play(room, made, 1, (4, 5), (5, 6), settings=wide)
+    decided = play(service, made, 1, (4, 5), (5, 6), settings=wide)
     assert decided is not None
     assert decided.candidate_counts == ((4, 8),)
 
 
 @pytest.mark.parametrize(("measured", "who"), [((0, 8), "parent"), ((8, 0), "candidate")])
 def test_a_half_that_the_infrastructure_lost_is_named_and_measured_again(
-    room: Room, measured: tuple[int, int], who: str
+    service: Service, measured: tuple[int, int], who: str
 ) -> None:
-    made = room.pending(room.first)
-    assert play(room, made, 1, (4, 4), (4, 4), measured=measured) is None
-    assert room.stored(made).discarded == (f"step 1: no rollout of the {who} could be measured",)
-    assert room.states() == {"v0": "active", "v1": "pending"}
+    made = service.pending(service.first)
+    assert play(service, made, 1, (4, 4), (4, 4), measured=measured) is None
+    assert service.stored(made).discarded == (f"step 1: no rollout of the {who} could be measured",)
+    assert service.states() == {"v0": "active", "v1": "pending"}
 
 
-def test_a_proposal_whose_pairs_never_count_is_given_up_without_a_verdict(room: Room) -> None:
-    made = room.pending(room.first)
-    found = [play(room, made, step, (1, 9), (1, 9)) for step in range(MAX_DISCARDED + 1)]
+def test_a_proposal_whose_pairs_never_count_is_given_up_without_a_verdict(service: Service) -> None:
+    made = service.pending(service.first)
+    found = [play(service, made, step, (1, 9), (1, 9)) for step in range(MAX_DISCARDED + 1)]
     assert found[:-1] == [None] * MAX_DISCARDED
     last = found[-1]
     assert last is not None
@@ -99,56 +99,56 @@ def test_a_proposal_whose_pairs_never_count_is_given_up_without_a_verdict(room: 
     assert (
         last.reason == f"withdrawn: {MAX_DISCARDED + 1} pairs were played and could not be counted"
     )
-    assert room.states() == {"v0": "active", "v1": "rejected"}
+    assert service.states() == {"v0": "active", "v1": "rejected"}
 
 
-def plan(room: Room, run: str, **more: Any) -> list[str]:
+def plan(service: Service, run: str, **more: Any) -> list[str]:
     request = PlanRequest.model_validate(
         {"run_id": run, "step": 1, "kind": "train", "groups": 4, "max_pending": 2, **more}
     )
-    return [group.purpose for group in Planner(room.database).plan("p", request).groups]
+    return [group.purpose for group in Planner(service.database).plan("p", request).groups]
 
 
-def test_what_a_run_leaves_pending_is_withdrawn_when_the_next_one_plans(room: Room) -> None:
-    made = room.pending(room.first)
-    assert plan(room, "later") == ["train", "train"]
-    stored = room.stored(made)
+def test_what_a_run_leaves_pending_is_withdrawn_when_the_next_one_plans(service: Service) -> None:
+    made = service.pending(service.first)
+    assert plan(service, "later") == ["train", "train"]
+    stored = service.stored(made)
     assert (stored.state, stored.verdict, stored.run_id) == ("rejected", "", "r")
     assert stored.reason == (
         "withdrawn: its run was over before the verdict; run later makes its own"
     )
-    assert room.states() == {"v0": "active", "v1": "rejected"}
-    assert play(room, made, 1, (4, 4), (4, 4)) is None  # of the run that was over; moves nothing
-    assert room.states() == {"v0": "active", "v1": "rejected"}
+    assert service.states() == {"v0": "active", "v1": "rejected"}
+    assert play(service, made, 1, (4, 4), (4, 4)) is None  # of the run that was over; moves nothing
+    assert service.states() == {"v0": "active", "v1": "rejected"}
 
 
-def test_a_run_that_adopts_goes_on_where_the_other_stopped(room: Room) -> None:
-    made = room.pending(room.first)
+def test_a_run_that_adopts_goes_on_where_the_other_stopped(service: Service) -> None:
+    made = service.pending(service.first)
     wide = AdaptSettings()
-    assert play(room, made, 1, (4, 4), (4, 4), settings=wide) is None
-    assert plan(room, "later", adopt=True)[:2] == ["measure_parent", "measure_candidate"]
-    stored = room.stored(made)
+    assert play(service, made, 1, (4, 4), (4, 4), settings=wide) is None
+    assert plan(service, "later", adopt=True)[:2] == ["measure_parent", "measure_candidate"]
+    stored = service.stored(made)
     assert (stored.state, stored.run_id, stored.reason) == (
         "pending", "later", "taken over from run r"
     )  # fmt: skip
     assert stored.candidate_counts == ((4, 8),)
     decided = None
     for step in range(2, 9):
-        decided = decided or play(room, made, step, (9, 9), (9, 9), settings=wide, run="later")
+        decided = decided or play(service, made, step, (9, 9), (9, 9), settings=wide, run="later")
     assert decided is not None
     assert decided.state == "accepted"
     assert decided.reason.startswith("taken over from run r; ")
-    assert room.store.proposals("p", run_id="later").proposals == (decided,)
+    assert service.store.proposals("p", run_id="later").proposals == (decided,)
 
 
-def test_a_run_that_measures_nothing_leaves_what_is_pending_alone(room: Room) -> None:
-    made = room.pending(room.first)
-    assert plan(room, "other", max_pending=0) == ["train", "train"]
-    assert room.stored(made) == made
+def test_a_run_that_measures_nothing_leaves_what_is_pending_alone(service: Service) -> None:
+    made = service.pending(service.first)
+    assert plan(service, "other", max_pending=0) == ["train", "train"]
+    assert service.stored(made) == made
 
 
-def test_a_run_keeps_its_own_proposals_from_step_to_step(room: Room) -> None:
-    made = room.pending(room.first)
+def test_a_run_keeps_its_own_proposals_from_step_to_step(service: Service) -> None:
+    made = service.pending(service.first)
     for step in (1, 2):
-        assert "measure_parent" in plan(room, "r", step=step)
-    assert room.stored(made) == made
+        assert "measure_parent" in plan(service, "r", step=step)
+    assert service.stored(made) == made

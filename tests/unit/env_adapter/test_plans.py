@@ -14,7 +14,10 @@ from services.env_adapter.pools import PoolMaker
 from services.env_adapter.rows import new_row
 from services.env_adapter.store import PoolStore
 from triforge.errors import ConflictError, InputError, PausedError
-from triforge.messages import (
+from triforge.rollout.protocols import EnvironmentFamily
+from triforge.store.database import Database
+from triforge.store.tables import PlanRow, TaskRow
+from triforge.types import (
     Change,
     PlannedGroup,
     PlanRequest,
@@ -23,9 +26,6 @@ from triforge.messages import (
     Proposal,
     Split,
 )
-from triforge.rollout.protocols import EnvironmentFamily
-from triforge.store.database import Database
-from triforge.store.tables import PlanRow, TaskRow
 
 
 def make_pool(

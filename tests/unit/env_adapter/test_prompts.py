@@ -26,11 +26,11 @@ from services.env_adapter.adaptation.rewriter import (
 )
 from services.env_adapter.adaptation.rewriter import build_prompt as rewriter_prompt
 from triforge.errors import PolicyError
-from triforge.messages import AdaptSettings, CriticNote, JudgedStep, Sampling, TaskOutcome
-from triforge.quoting import one_line, quote
+from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.choices import escape
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
+from triforge.types import AdaptSettings, CriticNote, JudgedStep, Sampling, TaskOutcome
 
 
 def note(

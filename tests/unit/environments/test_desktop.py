@@ -20,10 +20,10 @@ from services.env_adapter.environments.gui import png
 from services.env_adapter.environments.gui.actions import Action
 from tests.unit.environments.test_gui_processes import expect_gone
 from triforge.errors import ConfigError, EnvError, InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import StepResult
 from triforge.sandbox import jail
 from triforge.testing.check_environment import check_environment, require
+from triforge.types import Params, Task
 
 SETTLE_S = 60.0  # a loaded machine answers late; what is waited for ends the wait
 TERSE: Params = {"observe": "files", "actions": "command", "settle_s": SETTLE_S, "verify_s": 30.0}
@@ -151,7 +151,7 @@ def test_stopping_leaves_no_process_no_folder_and_a_free_display() -> None:
 async def test_the_family_keeps_the_contract() -> None:
     knobs: Params = {"sorts": ["rename", "setting"], "horizon": 4}
     checked = await check_environment(
-        FAMILY, options=TERSE, knobs=knobs, count=1, max_steps=5, deadline_s=120.0
+        FAMILY, options=TERSE, generator_options=knobs, count=1, max_steps=5, deadline_s=120.0
     )
     require(checked)
 

@@ -17,9 +17,9 @@ from services.env_adapter.environments.miniwob.gold import SOLVED
 from services.env_adapter.environments.miniwob.webdriver import Browser
 from tests.unit.environments.test_gui_processes import expect_gone
 from triforge.errors import ConfigError, EnvError, InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import StepResult
 from triforge.testing.check_environment import check_environment, require
+from triforge.types import Params, Task
 
 
 def absent() -> str:
@@ -73,7 +73,9 @@ async def play(
 
 async def test_the_family_keeps_the_contract(family: MiniWobFamily) -> None:
     knobs: Params = {"tasks": ["click-test-2", "enter-text"], "horizon": 4}
-    require(await check_environment(family, options=ONE, knobs=knobs, count=2, max_steps=5))
+    require(
+        await check_environment(family, options=ONE, generator_options=knobs, count=2, max_steps=5)
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in SOLVED if name != "enter-text"])

@@ -19,9 +19,9 @@ from services.env_adapter.environments.osworld.machine import Machine, program
 from services.env_adapter.environments.osworld.options import PlayOptions
 from services.env_adapter.environments.osworld.providers import Lease
 from triforge.errors import ConfigError, EnvError, InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Reset, StepResult
 from triforge.testing.fake_control_server import FakeControlServer
+from triforge.types import Params, Task
 
 DONE, GAVE_UP = call("terminate", status="success"), call("terminate", status="failure")
 WAIT = call("wait", time=0)

@@ -15,7 +15,7 @@ from services.env_adapter.environments.reasoning_gym.family import NO_ORACLE, Re
 from services.env_adapter.environments.rlve_gym.family import RlveGymFamily
 from services.env_adapter.environments.worker import TooSlowError
 from triforge.errors import EnvError, InputError
-from triforge.messages import Params, Task
+from triforge.types import Params, Task
 
 SORTING: Params = {"environment": "Sorting", "seed": 1, "parameter": {"N": 3}}
 

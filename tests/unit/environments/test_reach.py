@@ -17,7 +17,7 @@ from services.env_adapter.environments.osworld.family import OsworldFamily
 from services.env_adapter.environments.reach import Reach, place_of
 from triforge.config import Settings
 from triforge.errors import ConfigError, EnvError, InputError
-from triforge.messages import Params, Task
+from triforge.types import Params, Task
 
 
 def passes(reach: Reach, url: str, *, looked_up: bool = True) -> bool:

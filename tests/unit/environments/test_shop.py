@@ -15,7 +15,7 @@ from services.env_adapter.environments.shop.family import FAMILY
 from services.env_adapter.environments.shop.product import Goal, Product, alike, score, type_score
 from services.env_adapter.environments.shop.search import Index
 from triforge.errors import InputError
-from triforge.messages import Params, Task
+from triforge.types import Params, Task
 
 SHOES = Product(
     asin="B1", title="Alder trail running shoes, waterproof", query="running shoes", category="sports \u203a shoes",

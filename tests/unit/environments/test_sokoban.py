@@ -10,7 +10,7 @@ from services.env_adapter.environments.sokoban.board import DIRECTIONS, read_boa
 from services.env_adapter.environments.sokoban.family import FAMILY
 from services.env_adapter.environments.sokoban.solver import TooLarge, solve
 from triforge.errors import EnvError, InputError
-from triforge.messages import Params, Task
+from triforge.types import Params, Task
 
 ROOM = ["#####", "#@$.#", "#####"]
 CORNER = ["######", "#$___#", "#_@._#", "######"]

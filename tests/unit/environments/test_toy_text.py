@@ -7,7 +7,7 @@ import pytest
 from services.env_adapter.environments.toy_text.family import FAMILY
 from services.env_adapter.environments.toy_text.games import PLACES
 from triforge.errors import EnvError, InputError
-from triforge.messages import Params, Task
+from triforge.types import Params, Task
 
 gymnasium = pytest.importorskip(
     "gymnasium", reason="pip install -c constraints.txt -e '.[toy-text]'"

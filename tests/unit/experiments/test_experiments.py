@@ -31,11 +31,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     folder = tmp_path_factory.mktemp("models")
     words = [*vocabulary({"wording": "terse"}), *_JUDGE_WORDS]
     shape = TinyShape(hidden=16, layers=1, heads=2)
-    acts, judges = (
+    acts, reward = (
         build_tiny_model(folder / name, dict.fromkeys(words), shape=shape, seed=seed)
-        for seed, name in enumerate(("acts", "judges"))
+        for seed, name in enumerate(("policy", "reward"))
     )
-    return Models(acts, judges, None)
+    return Models(acts, reward, None)
 
 
 @pytest.mark.parametrize("name", ["ladder", "trust", "planted_75"])
@@ -51,7 +51,7 @@ def test_an_arm_goes_round(models: Models, name: str) -> None:
 
 
 def test_arms_differ_from_their_baseline_in_what_their_title_says_only() -> None:
-    models = {"acts": "a", "judges": "j", "rewrites": "r"}
+    models = {"policy": "a", "reward": "j", "rewriter": "r"}
     documents = {name: Settings().document(arm, 1, models) for name, arm in ARMS.items()}
     parts: dict[Family, str] = {"tasks": "adaptation", "votes": "algorithm", "planted": "algorithm"}
     for family, part in parts.items():
@@ -72,7 +72,7 @@ def test_results_of_other_settings_are_never_mixed_in() -> None:
 
 
 def test_their_arms_differ_in_estimator_and_objectives_only() -> None:
-    models = {"acts": "a", "judges": "j", "rewrites": "r"}
+    models = {"policy": "a", "reward": "j", "rewriter": "r"}
     documents = {n: envrl.STUDY.full.document(arm, 1, models) for n, arm in envrl.ARMS.items()}
     for preset in envrl.ESTIMATORS:
         alone = documents[preset]

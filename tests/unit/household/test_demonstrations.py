@@ -12,7 +12,7 @@ from services.env_adapter.environments.household.demonstrations import (
 )
 from services.env_adapter.environments.household.family import FAMILY
 from services.env_adapter.environments.household.wording import vocabulary
-from triforge.messages import Task
+from triforge.types import Task
 
 TASKS = FAMILY.generate(count=60, seed=3, options={"goals": ["clean", "heat", "place", "look"]})
 

@@ -11,8 +11,8 @@ from services.env_adapter.environments.household.family import FAMILY
 from services.env_adapter.environments.household.params import world_of
 from services.env_adapter.environments.household.planner import plan
 from triforge.errors import EnvError, InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import TaskDraft
+from triforge.types import Params, Task
 
 ROOM: Params = {
     "receptacles": {"fridge 1": "closed", "shelf 1": "open", "sinkbasin 1": "open"},

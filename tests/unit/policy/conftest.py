@@ -1,4 +1,4 @@
-"""A policy room in one process: fake engines, real everything else, no network."""
+"""A policy service in one process: fake engines, real everything else, no network."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from triforge.testing.model_folders import words_folder
 WORDS = ("go", "take", "cup", "fridge", "you", "see", "a")
 
 
-class Room:
-    """The parts of a room, within a test's reach."""
+class Service:
+    """The parts of a service, within a test's reach."""
 
     def __init__(
         self, fakes: dict[str, FakeEngine], model_path: Path, wait_s: float, **fence: Any
@@ -31,7 +31,7 @@ class Room:
             SGLangEngine(url, transport=httpx.ASGITransport(fake)) for url, fake in fakes.items()
         ]
         self.pool = Pool(engines, wait_s=wait_s)
-        parts = {"role": "acts", "model_path": str(model_path), "probe_s": 0.01} | fence
+        parts = {"role": "policy", "model_path": str(model_path), "probe_s": 0.01} | fence
         self.fence = Fence(self.pool, **parts)
         self.gateway = Gateway(self.pool, self.fence)
 
@@ -40,12 +40,12 @@ class Room:
         await self.fence.look()
 
     def client(self, **keys: str) -> httpx.AsyncClient:
-        """A client of the room's doors."""
-        app = create_app(gateway=self.gateway, role="acts", **keys)
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://room")
+        """A client of the service's APIs."""
+        app = create_app(gateway=self.gateway, role="policy", **keys)
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
 
 
-MakeRoom = Callable[..., Room]
+MakeService = Callable[..., Service]
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_room(model: Path) -> MakeRoom:
-    """Makes a room with the given fake engines, named http://a, http://b, ..."""
+def make_service(model: Path) -> MakeService:
+    """Makes a service with the given fake engines, named http://a, http://b, ..."""
 
-    def make(*fakes: FakeEngine, wait_s: float = 0.0, **fence: Any) -> Room:
+    def make(*fakes: FakeEngine, wait_s: float = 0.0, **fence: Any) -> Service:
         for fake in fakes:
             fake.model_path = str(model)
             fake.weights.load(fake.model_path)
         urls = (f"http://{name}" for name in "abcdef")
-        return Room(dict(zip(urls, fakes, strict=False)), model, wait_s, **fence)
+        return Service(dict(zip(urls, fakes, strict=False)), model, wait_s, **fence)
 
     return make

@@ -14,13 +14,13 @@ import pytest
 
 from services.policy.adapters import Adapted, Adapters, MixedError
 from services.policy.delivery import Delivery
-from tests.unit.policy.conftest import MakeRoom, Room
+from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import PolicyError, UnavailableError, WeightsError
-from triforge.messages import ChatMessage, GenerateRequest, VersionSpan, WeightsUpdate
 from triforge.store.manifests import write_manifest
 from triforge.store.model_digest import model_digest
 from triforge.testing import FakeEngine
 from triforge.testing.fake_weights import Floats, write_tensors
+from triforge.types import ChatMessage, GenerateRequest, VersionSpan, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 LAYER = "model.layers.0.self_attn.q_proj"
@@ -71,13 +71,13 @@ def publish(model: Path, tmp_path: Path) -> Publish:
     return folder
 
 
-async def versions(room: Room, count: int = 4) -> set[int]:
-    replies = await room.gateway.generate([GO] * count)
+async def versions(service: Service, count: int = 4) -> set[int]:
+    replies = await service.gateway.generate([GO] * count)
     return {span.version for reply in replies for o in reply.outputs for span in o.versions}
 
 
 def sent_with(fake: FakeEngine) -> list[str | None]:
-    """The adapters of the requests that rooms' clients made."""
+    """The adapters of the requests that services' clients made."""
     return [
         body.get("lora_path")
         for path, body in fake.calls
@@ -86,182 +86,182 @@ def sent_with(fake: FakeEngine) -> list[str | None]:
 
 
 async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_carry_it(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(version="4"), FakeEngine(version="4"))
-    await room.start()
-    assert await versions(room) == {4}
-    state = await room.fence.update(publish(7))
+    service = make_service(FakeEngine(version="4"), FakeEngine(version="4"))
+    await service.start()
+    assert await versions(service) == {4}
+    state = await service.fence.update(publish(7))
     assert (state.version, state.ready) == (7, 2)
-    assert await versions(room) == {7}
-    for fake in room.fakes:
+    assert await versions(service) == {7}
+    for fake in service.fakes:
         assert set(sent_with(fake)) <= {None, "v000007"}
         assert fake.version == "4"
         assert not {"/pause_generation", "/update_weights_from_disk"} & set(fake.paths())
-    streamed = [piece async for _, piece in room.gateway.stream(GO)]
+    streamed = [piece async for _, piece in service.gateway.stream(GO)]
     assert {span.version for span in streamed[-1].versions} == {7}
-    await room.start()
-    assert room.fence.state().ready == 2
+    await service.start()
+    assert service.fence.state().ready == 2
 
 
 async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_until_it_ends(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine())
-    (fake,) = room.fakes
-    await room.start()
-    await room.fence.update(publish(1))
+    service = make_service(FakeEngine())
+    (fake,) = service.fakes
+    await service.start()
+    await service.fence.update(publish(1))
     fake.wait_at = 1
-    running = asyncio.create_task(versions(room, 1))
+    running = asyncio.create_task(versions(service, 1))
     await fake.reached.wait()
     fake.wait_at = -1
-    await room.fence.update(publish(2))
-    assert (await versions(room), set(fake.adapters.held)) == ({2}, {"v000001", "v000002"})
+    await service.fence.update(publish(2))
+    assert (await versions(service), set(fake.adapters.held)) == ({2}, {"v000001", "v000002"})
     fake._changed.set()
     assert await running == {1}
-    await room.start()
+    await service.start()
     assert fake.adapters.unloaded == ["v000001"]
 
 
 async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_fenced_off(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine())
-    liar, honest = room.fakes
-    await room.start()
+    service = make_service(FakeEngine(), FakeEngine())
+    liar, honest = service.fakes
+    await service.start()
     liar.adapters.stale = True
-    state = await room.fence.update(publish(1))
+    state = await service.fence.update(publish(1))
     assert (state.version, state.ready) == (1, 1)
-    assert "is not believed" in room.pool.members[0].reason
-    assert await versions(room, 6) == {1}
+    assert "is not believed" in service.pool.members[0].reason
+    assert await versions(service, 6) == {1}
     assert sent_with(liar) == []
     assert liar.adapters.held == {}
     liar.adapters.stale = False
-    await room.start()
-    assert room.fence.state().ready == 2
+    await service.start()
+    assert service.fence.state().ready == 2
     assert set(honest.adapters.held) == set(liar.adapters.held) == {"v000001"}
 
 
 async def test_if_no_engine_applies_it_the_old_version_serves_on(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine())
-    (fake,) = room.fakes
-    await room.start()
-    await room.fence.update(publish(1))
+    service = make_service(FakeEngine())
+    (fake,) = service.fakes
+    await service.start()
+    await service.fence.update(publish(1))
     bad = publish(2)
     fake.adapters.refuse.add(bad.uri)
     with pytest.raises(WeightsError, match="refuses load_lora_adapter v000002"):
-        await room.fence.update(bad)
-    assert (room.fence.version, room.fence.state().ready) == (1, 1)
-    assert await versions(room) == {1}
+        await service.fence.update(bad)
+    assert (service.fence.version, service.fence.state().ready) == (1, 1)
+    assert await versions(service) == {1}
 
 
 async def test_by_configuration_an_engines_word_is_enough(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), delivery=Delivery(proof="info"))
-    await room.start()
-    room.fakes[0].adapters.stale = True
-    assert (await room.fence.update(publish(1))).ready == 1
+    service = make_service(FakeEngine(), delivery=Delivery(proof="info"))
+    await service.start()
+    service.fakes[0].adapters.stale = True
+    assert (await service.fence.update(publish(1))).ready == 1
 
 
 async def test_an_engine_that_never_shows_its_adapter_is_not_waited_for_for_ever(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), delivery=Delivery(timeout_s=0.05))
-    (fake,) = room.fakes
-    await room.start()
+    service = make_service(FakeEngine(), delivery=Delivery(timeout_s=0.05))
+    (fake,) = service.fakes
+    await service.start()
     fake._go.clear()  # somebody has paused it
     with pytest.raises(UnavailableError, match=r"did not load and show .*HANDOVER_TIMEOUT_S"):
-        await room.fence.update(publish(1))
-    assert (room.fence.version, fake.adapters.held) == (0, {})
+        await service.fence.update(publish(1))
+    assert (service.fence.version, fake.adapters.held) == (0, {})
 
 
 async def test_a_base_that_does_not_serve_is_loaded_first_and_no_token_is_of_neither(
-    make_room: MakeRoom, publish: Publish, model: Path, tmp_path: Path
+    make_service: MakeService, publish: Publish, model: Path, tmp_path: Path
 ) -> None:
-    room = make_room(FakeEngine(), wait_s=1.0)
-    (fake,) = room.fakes
-    await room.start()
-    await room.fence.update(publish(1))
+    service = make_service(FakeEngine(), wait_s=1.0)
+    (fake,) = service.fakes
+    await service.start()
+    await service.fence.update(publish(1))
     fake.wait_at = 1
-    running = asyncio.create_task(versions(room, 1))
+    running = asyncio.create_task(versions(service, 1))
     await fake.reached.wait()
     fake.wait_at = -1
     other = fill(shutil.copytree(model, tmp_path / "other"), 5.0)
-    state = await room.fence.update(publish(2, other))
+    state = await service.fence.update(publish(2, other))
     assert (state.version, fake.model_path, fake.version) == (2, str(other), "2")
     assert float(fake.weights.held[f"{LAYER}.weight"][0, 0]) == 5.0
     # What ran meanwhile had tokens of the old adapter over the new base, and was asked for again.
     assert await running == {2}
-    await room.fence.update(publish(3, other))
-    assert (await versions(room), fake.version) == ({3}, "2")
+    await service.fence.update(publish(3, other))
+    assert (await versions(service), fake.version) == ({3}, "2")
     assert fake.paths().count("/update_weights_from_disk") == 1
 
 
 async def test_an_engine_that_was_started_again_gets_base_and_adapter_before_it_serves(
-    make_room: MakeRoom, publish: Publish, model: Path, tmp_path: Path
+    make_service: MakeService, publish: Publish, model: Path, tmp_path: Path
 ) -> None:
-    room = make_room(FakeEngine(version="3"), FakeEngine(version="3"))
-    again, other = room.fakes
-    await room.start()
-    await room.fence.update(publish(4))
+    service = make_service(FakeEngine(version="3"), FakeEngine(version="3"))
+    again, other = service.fakes
+    await service.start()
+    await service.fence.update(publish(4))
     again.version, again.model_path = "0", "/models/fake"
     again.adapters.held.clear()
-    assert await versions(room, 8) == {4}  # whoever asks it is sent elsewhere
-    await room.start()
-    assert room.fence.state().ready == 2
+    assert await versions(service, 8) == {4}  # whoever asks it is sent elsewhere
+    await service.start()
+    assert service.fence.state().ready == 2
     assert (again.version, again.model_path) == ("3", str(model))
     assert set(again.adapters.held) == {"v000004"}
     other.gone = True
-    assert await versions(room) == {4}
+    assert await versions(service) == {4}
 
 
 async def test_an_adapter_that_an_engine_has_lost_is_loaded_again_without_its_base(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine())
-    (fake,) = room.fakes
-    await room.start()
-    await room.fence.update(publish(1))
+    service = make_service(FakeEngine())
+    (fake,) = service.fakes
+    await service.start()
+    await service.fence.update(publish(1))
     fake.adapters.held.clear()
     with pytest.raises(PolicyError, match="never been loaded"):
-        await versions(room)
-    await room.start()
-    assert await versions(room) == {1}
+        await versions(service)
+    await service.start()
+    assert await versions(service) == {1}
     assert "/update_weights_from_disk" not in fake.paths()
 
 
 async def test_going_back_repeats_an_adapter_under_the_next_number(
-    make_room: MakeRoom, publish: Publish, model: Path
+    make_service: MakeService, publish: Publish, model: Path
 ) -> None:
-    room = make_room(FakeEngine())
-    (fake,) = room.fakes
-    await room.start()
+    service = make_service(FakeEngine())
+    (fake,) = service.fakes
+    await service.start()
     first = publish(1)
-    await room.fence.update(first)
-    await room.fence.update(publish(2))
-    state = await room.fence.rollback(1)
+    await service.fence.update(first)
+    await service.fence.update(publish(2))
+    state = await service.fence.rollback(1)
     assert (state.version, state.uri) == (3, first.uri)
-    assert await versions(room) == {3}
+    assert await versions(service) == {3}
     assert fake.adapters.held == {"v000003": first.uri}
-    assert (await room.fence.rollback(0)).uri == str(model)  # and the base alone
-    assert (await versions(room), fake.version) == ({4}, "4")
+    assert (await service.fence.rollback(0)).uri == str(model)  # and the base alone
+    assert (await versions(service), fake.version) == ({4}, "4")
     assert sent_with(fake)[-1] is None
 
 
-async def test_a_room_that_was_started_again_takes_the_newest_adapter_that_an_engine_holds(
-    make_room: MakeRoom, publish: Publish, model: Path
+async def test_a_service_that_was_started_again_takes_the_newest_adapter_that_an_engine_holds(
+    make_service: MakeService, publish: Publish, model: Path
 ) -> None:
     engines = [FakeEngine(version="4"), FakeEngine(version="4")]
     for fake in engines:
         fake.adapters.held = {"v000005": publish(5 + 2 * engines.index(fake)).uri, "mine": "/mine"}
     engines[0].adapters.held["v000006"] = publish(6).uri
-    room = make_room(*engines)
-    await room.start()
-    assert (room.fence.version, room.fence.state().ready) == (6, 2)
-    assert await versions(room) == {6}
+    service = make_service(*engines)
+    await service.start()
+    assert (service.fence.version, service.fence.state().ready) == (6, 2)
+    assert await versions(service) == {6}
 
 
 @pytest.mark.parametrize(
@@ -277,43 +277,43 @@ async def test_a_room_that_was_started_again_takes_the_newest_adapter_that_an_en
     ],
 )  # fmt: skip
 async def test_a_folder_that_is_no_good_disturbs_no_engine_and_says_why(
-    make_room: MakeRoom,
+    make_service: MakeService,
     publish: Publish,
     held: dict[str, Floats] | None,
     more: dict[str, Any],
     says: str,
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
-    calls = len(room.fakes[0].calls)
+    service = make_service(FakeEngine())
+    await service.start()
+    calls = len(service.fakes[0].calls)
     with pytest.raises(WeightsError, match=says):
-        await room.fence.update(publish(1, held=held, **more))
-    assert len(room.fakes[0].calls) == calls
-    assert await versions(room) == {0}
+        await service.fence.update(publish(1, held=held, **more))
+    assert len(service.fakes[0].calls) == calls
+    assert await versions(service) == {0}
 
 
 async def test_damage_after_publishing_and_a_changed_base_are_found(
-    make_room: MakeRoom, publish: Publish, model: Path
+    make_service: MakeService, publish: Publish, model: Path
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
+    service = make_service(FakeEngine())
+    await service.start()
     update = publish(1)
     file = Path(update.uri) / "adapter_model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     with pytest.raises(WeightsError, match=r"adapter_model\.safetensors has \d+ bytes, expected"):
-        await room.fence.update(update)
+        await service.fence.update(update)
     with pytest.raises(WeightsError, match=r"adapter_model\.safetensors: is truncated"):
-        await room.fence.update(update.model_copy(update={"digest": ""}))
+        await service.fence.update(update.model_copy(update={"digest": ""}))
     file.write_bytes(whole)
     (Path(update.uri) / "probe.json").write_text('{"ids": [1], "logprobs": []}')
     with pytest.raises(WeightsError, match=r"probe\.json: expected ids and one"):
-        await room.fence.update(update.model_copy(update={"digest": ""}))
+        await service.fence.update(update.model_copy(update={"digest": ""}))
     update = publish(2)
     fill(model, 3.0)
     with pytest.raises(WeightsError, match=r"its base .* has changed"):
-        await room.fence.update(update)
-    assert room.fence.version == 0
+        await service.fence.update(update)
+    assert service.fence.version == 0
 
 
 def span(version: int, start: int = 0, end: int = 2) -> VersionSpan:

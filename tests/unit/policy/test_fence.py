@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.policy.conftest import MakeRoom, Room
+from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import ConflictError, UnavailableError, WeightsError
-from triforge.messages import ChatMessage, GenerateRequest, WeightsState, WeightsUpdate
 from triforge.testing import FakeEngine
 from triforge.testing.model_folders import words_folder
+from triforge.types import ChatMessage, GenerateRequest, WeightsState, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 
@@ -25,215 +25,219 @@ def newer(model: Path, tmp_path: Path) -> Path:
     return shutil.copytree(model, tmp_path / "newer")
 
 
-async def versions(room: Room, count: int = 4) -> set[int]:
+async def versions(service: Service, count: int = 4) -> set[int]:
     """The versions of the tokens of some answers."""
-    replies = await room.gateway.generate([GO] * count)
+    replies = await service.gateway.generate([GO] * count)
     return {span.version for reply in replies for o in reply.outputs for span in o.versions}
 
 
-async def test_the_room_starts_with_what_the_engines_hold(make_room: MakeRoom, model: Path) -> None:
-    room = make_room(FakeEngine(version="default"), FakeEngine())
-    await room.start()
-    assert room.fence.state() == WeightsState(
-        role="acts", version=0, uri=str(model), engines=2, ready=2
+async def test_the_service_starts_with_what_the_engines_hold(
+    make_service: MakeService, model: Path
+) -> None:
+    service = make_service(FakeEngine(version="default"), FakeEngine())
+    await service.start()
+    assert service.fence.state() == WeightsState(
+        role="policy", version=0, uri=str(model), engines=2, ready=2
     )
 
 
-async def test_before_an_engine_answers_nothing_is_known(make_room: MakeRoom) -> None:
-    room = make_room(FakeEngine(gone=True))
-    await room.start()
+async def test_before_an_engine_answers_nothing_is_known(make_service: MakeService) -> None:
+    service = make_service(FakeEngine(gone=True))
+    await service.start()
     with pytest.raises(UnavailableError, match="no engine has answered"):
-        room.fence.state()
+        service.fence.state()
     with pytest.raises(UnavailableError, match="none of 1 engines"):
-        await room.fence.ready()
+        await service.fence.ready()
 
 
 async def test_an_update_reaches_every_engine_and_every_token(
-    make_room: MakeRoom, newer: Path
+    make_service: MakeService, newer: Path
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine())
-    await room.start()
-    state = await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    service = make_service(FakeEngine(), FakeEngine())
+    await service.start()
+    state = await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
     assert (state.version, state.uri, state.ready) == (5, str(newer), 2)
-    assert await versions(room) == {5}
+    assert await versions(service) == {5}
 
 
-async def test_the_same_version_again_changes_nothing(make_room: MakeRoom, newer: Path) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
+async def test_the_same_version_again_changes_nothing(
+    make_service: MakeService, newer: Path
+) -> None:
+    service = make_service(FakeEngine())
+    await service.start()
     update = WeightsUpdate(version=5, uri=str(newer))
-    first = await room.fence.update(update)
-    calls = len(room.fakes[0].calls)
-    assert await room.fence.update(update) == first
-    assert len(room.fakes[0].calls) == calls
+    first = await service.fence.update(update)
+    calls = len(service.fakes[0].calls)
+    assert await service.fence.update(update) == first
+    assert len(service.fakes[0].calls) == calls
 
 
 @pytest.mark.parametrize(("version", "other"), [(4, False), (5, True)])
 async def test_versions_only_go_up(
-    make_room: MakeRoom, model: Path, newer: Path, version: int, other: bool
+    make_service: MakeService, model: Path, newer: Path, version: int, other: bool
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
-    await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    service = make_service(FakeEngine())
+    await service.start()
+    await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
     uri = str(model if other else newer)
     with pytest.raises(ConflictError, match="version 5"):
-        await room.fence.update(WeightsUpdate(version=version, uri=uri))
-    assert room.fence.state().version == 5
+        await service.fence.update(WeightsUpdate(version=version, uri=uri))
+    assert service.fence.state().version == 5
 
 
 async def test_a_folder_that_the_engines_refuse_leaves_the_old_weights_serving(
-    make_room: MakeRoom, newer: Path
+    make_service: MakeService, newer: Path
 ) -> None:
-    room = make_room(FakeEngine(refuse={str(newer)}), FakeEngine(refuse={str(newer)}))
-    await room.start()
+    service = make_service(FakeEngine(refuse={str(newer)}), FakeEngine(refuse={str(newer)}))
+    await service.start()
     with pytest.raises(WeightsError, match="http://a refuses") as caught:
-        await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+        await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
     assert len(caught.value.problems) == 2
-    assert (room.fence.state().version, room.fence.state().ready) == (0, 2)
-    assert await versions(room) == {0}
-    assert [fake.paused for fake in room.fakes] == ["", ""]
+    assert (service.fence.state().version, service.fence.state().ready) == (0, 2)
+    assert await versions(service) == {0}
+    assert [fake.paused for fake in service.fakes] == ["", ""]
 
 
 @pytest.mark.parametrize("missing", ["folder", "config"])
 async def test_a_folder_that_is_no_model_disturbs_no_engine(
-    make_room: MakeRoom, newer: Path, missing: str
+    make_service: MakeService, newer: Path, missing: str
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
+    service = make_service(FakeEngine())
+    await service.start()
     shutil.rmtree(newer) if missing == "folder" else (newer / "config.json").unlink()
     with pytest.raises(WeightsError, match="expected a model folder"):
-        await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert "/pause_generation" not in room.fakes[0].paths()
+        await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    assert "/pause_generation" not in service.fakes[0].paths()
 
 
 async def test_the_manifest_must_be_the_one_that_was_published(
-    make_room: MakeRoom, newer: Path
+    make_service: MakeService, newer: Path
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
+    service = make_service(FakeEngine())
+    await service.start()
     digest = hashlib.sha256(b"{}").hexdigest()
     update = WeightsUpdate(version=5, uri=str(newer), digest=digest)
     with pytest.raises(WeightsError, match="json is none"):
-        await room.fence.update(update)
+        await service.fence.update(update)
     (newer / "manifest.json").write_bytes(b"{} ")
     with pytest.raises(WeightsError, match="was changed after"):
-        await room.fence.update(update)
+        await service.fence.update(update)
     (newer / "manifest.json").write_bytes(b"{}")
-    assert (await room.fence.update(update)).version == 5
+    assert (await service.fence.update(update)).version == 5
 
 
 async def test_an_engine_that_fails_to_load_is_fenced_off_and_brought_up_later(
-    make_room: MakeRoom, newer: Path
+    make_service: MakeService, newer: Path
 ) -> None:
     broken, healthy = FakeEngine(refuse={str(newer)}), FakeEngine()
-    room = make_room(broken, healthy)
-    await room.start()
-    state = await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    service = make_service(broken, healthy)
+    await service.start()
+    state = await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
     assert (state.version, state.ready) == (5, 1)
-    assert await versions(room, 6) == {5}
+    assert await versions(service, 6) == {5}
     assert "/generate" not in broken.paths()
     broken.refuse.clear()
-    await room.start()
-    assert room.fence.state().ready == 2
+    await service.start()
+    assert service.fence.state().ready == 2
     assert broken.version == "5"
-    assert await versions(room, 6) == {5}
+    assert await versions(service, 6) == {5}
     assert "/generate" in broken.paths()
 
 
 async def test_an_engine_that_claims_another_version_is_not_believed(
-    make_room: MakeRoom, newer: Path
+    make_service: MakeService, newer: Path
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine())
-    await room.start()
-    room.fakes[0].lie = "4"
-    assert (await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))).ready == 1
-    assert [member.serving for member in room.pool.members] == [False, True]
+    service = make_service(FakeEngine(), FakeEngine())
+    await service.start()
+    service.fakes[0].lie = "4"
+    assert (await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))).ready == 1
+    assert [member.serving for member in service.pool.members] == [False, True]
 
 
 async def test_an_engine_that_restarted_gets_the_live_weights_before_any_request(
-    make_room: MakeRoom, newer: Path
+    make_service: MakeService, newer: Path
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
-    await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
-    room.fakes[0].version = "0"
-    await room.start()
-    assert room.fakes[0].version == "5"
-    assert await versions(room) == {5}
+    service = make_service(FakeEngine())
+    await service.start()
+    await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    service.fakes[0].version = "0"
+    await service.start()
+    assert service.fakes[0].version == "5"
+    assert await versions(service) == {5}
 
 
-async def test_a_room_that_restarted_takes_the_newest_version_that_any_engine_holds(
-    make_room: MakeRoom, newer: Path
+async def test_a_service_that_restarted_takes_the_newest_version_that_any_engine_holds(
+    make_service: MakeService, newer: Path
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine(version="7"))
-    room.fakes[1].model_path = str(newer)
-    await room.start()
-    assert (room.fence.state().version, room.fence.state().uri) == (7, str(newer))
-    assert room.fakes[0].version == "7"
+    service = make_service(FakeEngine(), FakeEngine(version="7"))
+    service.fakes[1].model_path = str(newer)
+    await service.start()
+    assert (service.fence.state().version, service.fence.state().uri) == (7, str(newer))
+    assert service.fakes[0].version == "7"
 
 
 async def test_an_engine_lost_in_the_middle_of_a_pause_goes_on_when_it_returns(
-    make_room: MakeRoom,
+    make_service: MakeService,
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
-    room.fakes[0].gone = True
-    await room.start()
-    room.fakes[0].gone, room.fakes[0].paused = False, "retract"
-    room.fakes[0]._go.clear()
-    await room.start()
-    assert room.fakes[0].paused == ""
-    assert await versions(room) == {0}
+    service = make_service(FakeEngine())
+    await service.start()
+    service.fakes[0].gone = True
+    await service.start()
+    service.fakes[0].gone, service.fakes[0].paused = False, "retract"
+    service.fakes[0]._go.clear()
+    await service.start()
+    assert service.fakes[0].paused == ""
+    assert await versions(service) == {0}
 
 
 async def test_another_tokenizer_comes_with_its_weights(
-    make_room: MakeRoom, tmp_path: Path
+    make_service: MakeService, tmp_path: Path
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
-    before = room.fence.renderer
+    service = make_service(FakeEngine())
+    await service.start()
+    before = service.fence.renderer
     same = shutil.copytree(tmp_path / "model", tmp_path / "same")
-    await room.fence.update(WeightsUpdate(version=1, uri=str(same)))
-    assert room.fence.renderer is before
+    await service.fence.update(WeightsUpdate(version=1, uri=str(same)))
+    assert service.fence.renderer is before
     other = words_folder(tmp_path / "other", ["new", "words"])
-    await room.fence.update(WeightsUpdate(version=2, uri=str(other)))
-    assert room.fence.renderer.decode([5, 6]) == "new words"
+    await service.fence.update(WeightsUpdate(version=2, uri=str(other)))
+    assert service.fence.renderer.decode([5, 6]) == "new words"
 
 
 async def test_a_folder_with_a_broken_tokenizer_is_refused_before_any_engine_loads(
-    make_room: MakeRoom, newer: Path
+    make_service: MakeService, newer: Path
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
+    service = make_service(FakeEngine())
+    await service.start()
     (newer / "tokenizer.json").write_text("{}")
     with pytest.raises(WeightsError, match="not a tokenizer"):
-        await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert room.fakes[0].version == "0"
+        await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    assert service.fakes[0].version == "0"
 
 
 async def test_a_tokenizer_that_cannot_be_read_leaves_the_old_weights_serving(
-    make_room: MakeRoom, newer: Path
+    make_service: MakeService, newer: Path
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
+    service = make_service(FakeEngine())
+    await service.start()
     (newer / "tokenizer_config.json").unlink(missing_ok=True)
     (newer / "tokenizer_config.json").symlink_to("/proc/self/mem")  # a file that nobody can read
     with pytest.raises(WeightsError, match="the tokenizer cannot be read"):
-        await room.fence.update(WeightsUpdate(version=5, uri=str(newer)))
-    assert await versions(room) == {0}
+        await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    assert await versions(service) == {0}
 
 
-async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_room: MakeRoom) -> None:
-    room = make_room(FakeEngine(), wait_s=30.0)
-    watch = asyncio.create_task(room.fence.watch())
+async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_service: MakeService) -> None:
+    service = make_service(FakeEngine(), wait_s=30.0)
+    watch = asyncio.create_task(service.fence.watch())
     try:
-        assert await versions(room) == {0}
-        room.fakes[0].gone = True
+        assert await versions(service) == {0}
+        service.fakes[0].gone = True
         with pytest.raises(UnavailableError):
-            await room.gateway.generate([GO])
-        assert room.pool.serving() == []
-        room.fakes[0].gone = False
-        assert await versions(room) == {0}
+            await service.gateway.generate([GO])
+        assert service.pool.serving() == []
+        service.fakes[0].gone = False
+        assert await versions(service) == {0}
     finally:
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -241,17 +245,17 @@ async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_room: MakeRo
 
 
 async def test_under_load_an_update_fails_no_request_and_every_token_has_its_version(
-    make_room: MakeRoom, model: Path, tmp_path: Path
+    make_service: MakeService, model: Path, tmp_path: Path
 ) -> None:
-    room = make_room(*(FakeEngine(answer=lambda *_: [5] * 30) for _ in range(2)))
-    await room.start()
+    service = make_service(*(FakeEngine(answer=lambda *_: [5] * 30) for _ in range(2)))
+    await service.start()
     folders = [shutil.copytree(model, tmp_path / f"v{n}") for n in (1, 2, 3)]
     finished: asyncio.Queue[tuple[int, ...]] = asyncio.Queue()
     done = asyncio.Event()
 
     async def load() -> None:
         while not done.is_set():
-            (reply,) = await room.gateway.generate([GO])
+            (reply,) = await service.gateway.generate([GO])
             (output,) = reply.outputs
             assert output.finish == "stop"
             assert len(output.ids) == 30
@@ -262,7 +266,7 @@ async def test_under_load_an_update_fails_no_request_and_every_token_has_its_ver
     workers = [asyncio.create_task(load()) for _ in range(8)]
     seen = [await finished.get() for _ in range(20)]
     for version, folder in enumerate(folders, start=1):
-        await room.fence.update(WeightsUpdate(version=version, uri=str(folder)))
+        await service.fence.update(WeightsUpdate(version=version, uri=str(folder)))
         seen += [await finished.get() for _ in range(20 + finished.qsize())]
     done.set()
     await asyncio.gather(*workers)

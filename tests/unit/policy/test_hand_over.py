@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from services.policy.delivery import Delivery
-from tests.unit.policy.conftest import MakeRoom, Room
+from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import NotFoundError, WeightsError
-from triforge.messages import ChatMessage, GenerateRequest, WeightsUpdate
 from triforge.store.manifests import write_manifest
 from triforge.testing import FakeEngine
 from triforge.testing.fake_weights import write_tensors
+from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 Publish = Callable[[int], Path]
@@ -52,8 +52,8 @@ def update(folder: Path, version: int) -> WeightsUpdate:
     return WeightsUpdate(version=version, uri=str(folder), digest=digest)
 
 
-async def versions(room: Room, count: int = 6) -> set[int]:
-    replies = await room.gateway.generate([GO] * count)
+async def versions(service: Service, count: int = 6) -> set[int]:
+    replies = await service.gateway.generate([GO] * count)
     return {span.version for reply in replies for o in reply.outputs for span in o.versions}
 
 
@@ -62,131 +62,133 @@ def held(fake: FakeEngine) -> float:
 
 
 async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_fenced_off(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine())
-    liar, honest = room.fakes
-    await room.start()
+    service = make_service(FakeEngine(), FakeEngine())
+    liar, honest = service.fakes
+    await service.start()
     liar.weights.stale = True
-    state = await room.fence.update(update(publish(1), 1))
+    state = await service.fence.update(update(publish(1), 1))
     assert (state.version, state.ready) == (1, 1)
-    assert "is not believed" in room.pool.members[0].reason
-    assert await versions(room) == {1}
+    assert "is not believed" in service.pool.members[0].reason
+    assert await versions(service) == {1}
     assert "/generate" not in liar.paths()
     liar.weights.stale = False
-    await room.start()
-    assert (room.fence.state().ready, held(liar), held(honest)) == (2, 1.0, 1.0)
+    await service.start()
+    assert (service.fence.state().ready, held(liar), held(honest)) == (2, 1.0, 1.0)
 
 
 async def test_by_configuration_an_engines_word_is_enough(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), delivery=Delivery(proof="info"))
-    await room.start()
-    room.fakes[0].weights.stale = True
-    assert (await room.fence.update(update(publish(1), 1))).ready == 1
-    assert "/get_weights_by_name" not in room.fakes[0].paths()
+    service = make_service(FakeEngine(), delivery=Delivery(proof="info"))
+    await service.start()
+    service.fakes[0].weights.stale = True
+    assert (await service.fence.update(update(publish(1), 1))).ready == 1
+    assert "/get_weights_by_name" not in service.fakes[0].paths()
 
 
 async def test_of_three_engines_one_fails_and_the_others_go_on(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine(), FakeEngine())
-    await room.start()
+    service = make_service(FakeEngine(), FakeEngine(), FakeEngine())
+    await service.start()
     folder = publish(1)
-    room.fakes[1].refuse.add(str(folder))
-    assert (await room.fence.update(update(folder, 1))).ready == 2
+    service.fakes[1].refuse.add(str(folder))
+    assert (await service.fence.update(update(folder, 1))).ready == 2
     affine = [GO.model_copy(update={"affinity": f"group {n}"}) for n in range(20)]
-    replies = await room.gateway.generate(affine)
+    replies = await service.gateway.generate(affine)
     assert {s.version for r in replies for o in r.outputs for s in o.versions} == {1}
-    assert "/generate" not in room.fakes[1].paths()
-    assert held(room.fakes[1]) == 0.0
+    assert "/generate" not in service.fakes[1].paths()
+    assert held(service.fakes[1]) == 0.0
 
 
 async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine(), probe_s=1000.0)
-    await room.start()
+    service = make_service(FakeEngine(), FakeEngine(), probe_s=1000.0)
+    await service.start()
     folder = publish(1)
-    room.fakes[0].refuse.add(str(folder))
-    await room.fence.update(update(folder, 1))
+    service.fakes[0].refuse.add(str(folder))
+    await service.fence.update(update(folder, 1))
 
     def loads() -> int:
-        return sum(body.get("model_path") == str(folder) for _, body in room.fakes[0].calls)
+        return sum(body.get("model_path") == str(folder) for _, body in service.fakes[0].calls)
 
     assert loads() == 1
-    await room.start()
+    await service.start()
     assert loads() == 2, "the first time it is asked again at once"
     for _ in range(3):
-        await room.start()
+        await service.start()
     assert loads() == 2
-    assert room.fence.failures == 2
+    assert service.fence.failures == 2
 
 
 async def test_weights_that_nobody_takes_are_taken_back_by_all(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine())
-    await room.start()
-    for fake in room.fakes:
+    service = make_service(FakeEngine(), FakeEngine())
+    await service.start()
+    for fake in service.fakes:
         fake.weights.stale = True
     with pytest.raises(Exception, match="is not believed"):
-        await room.fence.update(update(publish(1), 1))
-    state = room.fence.state()
+        await service.fence.update(update(publish(1), 1))
+    state = service.fence.state()
     assert (state.version, state.ready) == (0, 2)
-    assert [fake.version for fake in room.fakes] == ["0", "0"]
-    assert await versions(room) == {0}
+    assert [fake.version for fake in service.fakes] == ["0", "0"]
+    assert await versions(service) == {0}
 
 
 async def test_an_engine_that_cannot_go_back_answers_nobody_until_it_is_whole(
-    make_room: MakeRoom, publish: Publish, model: Path
+    make_service: MakeService, publish: Publish, model: Path
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine())
-    await room.start()
-    broken = room.fakes[0]
+    service = make_service(FakeEngine(), FakeEngine())
+    await service.start()
+    broken = service.fakes[0]
     broken.weights.stale = True
     broken.refuse.add(str(model))
-    assert (await room.fence.update(update(publish(1), 1))).ready == 1
+    assert (await service.fence.update(update(publish(1), 1))).ready == 1
     assert broken.aborted == 1
     assert broken.version == "1", "it says the live version"
-    await room.start()
-    assert room.fence.state().ready == 1, "its word is not enough"
+    await service.start()
+    assert service.fence.state().ready == 1, "its word is not enough"
     broken.weights.stale = False
     for _ in range(3):
         await asyncio.sleep(0.05)
-        await room.start()
-    assert room.fence.state().ready == 2
+        await service.start()
+    assert service.fence.state().ready == 2
     assert held(broken) == 1.0
 
 
 async def test_tensors_are_sent_where_engines_share_no_disk(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), delivery=Delivery(way="tensor"))
-    await room.start()
-    state = await room.fence.update(update(publish(1), 1))
-    fake = room.fakes[0]
+    service = make_service(FakeEngine(), delivery=Delivery(way="tensor"))
+    await service.start()
+    state = await service.fence.update(update(publish(1), 1))
+    fake = service.fakes[0]
     assert (state.version, fake.version, held(fake)) == (1, "1", 1.0)
     assert "/update_weights_from_disk" not in fake.paths()
     order = [p for p in fake.paths() if "weight_update" in p or p.endswith("_tensor")]
     assert order == ["/begin_weight_update", "/update_weights_from_tensor", "/end_weight_update"]
     fake.version, fake.weights.held = "0", {}
-    await room.start()
-    assert (held(fake), room.fence.state().ready) == (1.0, 1), "a restarted engine gets them, too"
+    await service.start()
+    assert (held(fake), service.fence.state().ready) == (1.0, 1), (
+        "a restarted engine gets them, too"
+    )
 
 
 async def test_a_session_that_somebody_left_open_is_closed(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), delivery=Delivery(way="tensor"))
-    await room.start()
-    room.fakes[0].weights.open = True
-    assert (await room.fence.update(update(publish(1), 1))).ready == 1
-    room.fakes[0].refuse_tensors = True
+    service = make_service(FakeEngine(), delivery=Delivery(way="tensor"))
+    await service.start()
+    service.fakes[0].weights.open = True
+    assert (await service.fence.update(update(publish(1), 1))).ready == 1
+    service.fakes[0].refuse_tensors = True
     with pytest.raises(WeightsError, match="takes no tensors now"):
-        await room.fence.update(update(publish(2), 2))
-    assert not room.fakes[0].weights.open
+        await service.fence.update(update(publish(2), 2))
+    assert not service.fakes[0].weights.open
 
 
 @pytest.mark.parametrize(
@@ -194,17 +196,17 @@ async def test_a_session_that_somebody_left_open_is_closed(
     [("retract", True, "stop"), ("in_place", False, "stop"), ("abort", True, "abort")],
 )
 async def test_running_requests_live_through_an_update_as_the_mode_says(
-    make_room: MakeRoom, publish: Publish, mode: str, flushed: bool, finish: str
+    make_service: MakeService, publish: Publish, mode: str, flushed: bool, finish: str
 ) -> None:
     fake = FakeEngine(answer=lambda *_: [5] * 40, wait_at=3)
-    room = make_room(fake, delivery=Delivery(pause_mode=mode))  # type: ignore[arg-type]
-    await room.start()
+    service = make_service(fake, delivery=Delivery(pause_mode=mode))  # type: ignore[arg-type]
+    await service.start()
     request = GO.model_copy(
         update={"sampling": GO.sampling.model_copy(update={"max_new_tokens": 40})}
     )
-    answering = asyncio.create_task(room.gateway.generate([request]))
+    answering = asyncio.create_task(service.gateway.generate([request]))
     await fake.reached.wait()
-    await room.fence.update(update(publish(1), 1))
+    await service.fence.update(update(publish(1), 1))
     bodies = [body for path, body in fake.calls if path == "/update_weights_from_disk"]
     assert [body["flush_cache"] for body in bodies] == [flushed]
     ((output,),) = [reply.outputs for reply in await answering]
@@ -214,96 +216,96 @@ async def test_running_requests_live_through_an_update_as_the_mode_says(
 
 
 async def test_a_rollback_serves_the_older_folder_under_the_next_number(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine())
-    await room.start()
+    service = make_service(FakeEngine(), FakeEngine())
+    await service.start()
     for version in (1, 2):
-        await room.fence.update(update(publish(version), version))
-    state = await room.fence.rollback(1)
+        await service.fence.update(update(publish(version), version))
+    state = await service.fence.rollback(1)
     assert (state.version, state.uri, state.ready) == (3, str(publish(1)), 2)
-    assert [held(fake) for fake in room.fakes] == [1.0, 1.0]
-    assert await versions(room) == {3}
-    assert await room.fence.rollback(3) == state, "the live version is there already"
+    assert [held(fake) for fake in service.fakes] == [1.0, 1.0]
+    assert await versions(service) == {3}
+    assert await service.fence.rollback(3) == state, "the live version is there already"
 
 
-async def test_a_room_that_restarted_finds_older_versions_beside_the_live_one(
-    make_room: MakeRoom, publish: Publish
+async def test_a_service_that_restarted_finds_older_versions_beside_the_live_one(
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(version="2"))
+    service = make_service(FakeEngine(version="2"))
     publish(1)
-    room.fakes[0].model_path = str(publish(2))
-    room.fakes[0].weights.load(room.fakes[0].model_path)
-    await room.start()
-    assert (await room.fence.rollback(1)).uri == str(publish(1))
-    with pytest.raises(NotFoundError, match="given version 9, expected one that this room"):
-        await room.fence.rollback(9)
+    service.fakes[0].model_path = str(publish(2))
+    service.fakes[0].weights.load(service.fakes[0].model_path)
+    await service.start()
+    assert (await service.fence.rollback(1)).uri == str(publish(1))
+    with pytest.raises(NotFoundError, match="given version 9, expected one that this service"):
+        await service.fence.rollback(9)
 
 
 async def test_a_rollback_to_a_damaged_folder_leaves_the_present_weights(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
+    service = make_service(FakeEngine())
+    await service.start()
     for version in (1, 2):
-        await room.fence.update(update(publish(version), version))
+        await service.fence.update(update(publish(version), version))
     (publish(1) / "model.safetensors").write_bytes(b"")
     with pytest.raises(WeightsError, match=r"model.safetensors has 0 bytes"):
-        await room.fence.rollback(1)
-    assert (room.fence.state().version, held(room.fakes[0])) == (2, 2.0)
+        await service.fence.rollback(1)
+    assert (service.fence.state().version, held(service.fakes[0])) == (2, 2.0)
 
 
 async def test_a_folder_that_an_engine_names_without_holding_it_is_not_taken_for_the_record(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(version="7"), FakeEngine())
+    service = make_service(FakeEngine(version="7"), FakeEngine())
     publish(1)
-    room.fakes[0].weights.load(
+    service.fakes[0].weights.load(
         str(publish(1))
     )  # by a broadcast: its path is still that of its start
-    await room.start()
-    state = room.fence.state()
+    await service.start()
+    state = service.fence.state()
     assert (state.version, state.uri, state.ready) == (7, "", 1)
-    assert "publish it again" in room.pool.members[1].reason
-    assert (await room.fence.update(update(publish(1), 8))).ready == 2
+    assert "publish it again" in service.pool.members[1].reason
+    assert (await service.fence.update(update(publish(1), 8))).ready == 2
 
 
-async def test_weights_are_held_against_the_rooms_own_model_where_the_live_ones_cannot_be_read(
-    make_room: MakeRoom, publish: Publish
+async def test_weights_are_held_against_the_services_own_model_where_the_live_ones_cannot_be_read(
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine())
+    service = make_service(FakeEngine())
     publish(0)
-    room.fakes[0].model_path = "/on/another/machine"
-    await room.start()
+    service.fakes[0].model_path = "/on/another/machine"
+    await service.start()
     folder = publish(1)
     write_tensors(folder, {"model.norm.weight": np.ones(4, np.float32)})
     with pytest.raises(WeightsError, match=r"tensor model\.embed_tokens\.weight is missing"):
-        await room.fence.update(WeightsUpdate(version=1, uri=str(folder)))
-    assert "/pause_generation" not in room.fakes[0].paths()
+        await service.fence.update(WeightsUpdate(version=1, uri=str(folder)))
+    assert "/pause_generation" not in service.fakes[0].paths()
 
 
 async def test_refusals_are_counted_where_people_look(
-    make_room: MakeRoom, publish: Publish
+    make_service: MakeService, publish: Publish
 ) -> None:
-    room = make_room(FakeEngine(), FakeEngine())
-    await room.start()
-    room.fakes[0].weights.stale = True
-    await room.fence.update(update(publish(1), 1))
-    async with room.client() as http:
+    service = make_service(FakeEngine(), FakeEngine())
+    await service.start()
+    service.fakes[0].weights.stale = True
+    await service.fence.update(update(publish(1), 1))
+    async with service.client() as http:
         text = (await http.get("/metrics")).text
     assert "triforge_policy_weights_refused_total 1.0" in text
     assert "triforge_policy_broadcasts_missed_total 0.0" in text
 
 
-async def test_an_engine_that_a_room_left_paused_is_let_go_by_the_next_one(
-    make_room: MakeRoom, publish: Publish
+async def test_an_engine_that_a_service_left_paused_is_let_go_by_the_next_one(
+    make_service: MakeService, publish: Publish
 ) -> None:
     """SGLang calls itself not ready while it is paused, and would for ever if whoever paused it is gone."""
-    room = make_room(FakeEngine())
+    service = make_service(FakeEngine())
     publish(0)
-    fake = room.fakes[0]
+    fake = service.fakes[0]
     fake.paused = "retract"
     fake._go.clear()
-    await room.start()
-    assert room.fence.state().ready == 1
-    assert await versions(room) == {0}
+    await service.start()
+    assert service.fence.state().ready == 1
+    assert await versions(service) == {0}

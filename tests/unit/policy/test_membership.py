@@ -14,18 +14,18 @@ from services.policy.discovery import RESOLVE_S, Directory, parse_sources
 from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import STRIKES, Limits, Pool
-from services.policy.router import RouterDoor
+from services.policy.router import RouterApi
 from services.policy.sglang import SGLangEngine
 from triforge.errors import BusyError, PolicyError, UnavailableError
-from triforge.messages import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 from triforge.testing import FakeEngine, FakeRouter
+from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 FIVE = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
 
 
 class World:
-    """A room whose engines are found by name, a clock, and everything that can go wrong with them."""
+    """A service whose engines are found by name, a clock, and everything that can go wrong with them."""
 
     def __init__(self, model: Path, **limits: float) -> None:
         self.model = str(model)
@@ -42,7 +42,7 @@ class World:
             wait_s=0.0,
             clock=lambda: self.now,
         )
-        self.fence = Fence(self.pool, role="acts", model_path=self.model)
+        self.fence = Fence(self.pool, role="policy", model_path=self.model)
         self.gateway = Gateway(self.pool, self.fence)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
@@ -90,7 +90,7 @@ async def held(world: World, count: int) -> list[asyncio.Task[object]]:
     return tasks  # type: ignore[return-value]
 
 
-async def test_engines_of_a_name_join_and_leave_while_the_room_serves(world: World) -> None:
+async def test_engines_of_a_name_join_and_leave_while_the_service_serves(world: World) -> None:
     with pytest.raises(UnavailableError, match="no engine is known yet"):
         await world.gateway.generate([GO])
     await world.look(*FIVE[:2])
@@ -104,7 +104,7 @@ async def test_a_look_that_fails_for_no_foreseen_reason_is_not_the_last_one(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.hosts = ("no address",)  # a name server answers nonsense
-    fence = Fence(world.pool, role="acts", model_path=world.model, probe_s=0.001)
+    fence = Fence(world.pool, role="policy", model_path=world.model, probe_s=0.001)
     watch = asyncio.create_task(fence.watch())
     await until(lambda: "a look at the engines failed" in caplog.text)
     world.hosts, world.now = FIVE[:1], RESOLVE_S
@@ -275,7 +275,7 @@ async def test_who_hangs_up_ends_the_work_at_the_engine(world: World) -> None:
     assert (fake.running, world.pool.in_flight()) == (0, 0)
 
 
-async def test_an_answer_of_older_weights_than_the_live_ones_never_leaves_the_room(
+async def test_an_answer_of_older_weights_than_the_live_ones_never_leaves_the_service(
     world: World,
 ) -> None:
     await world.look(*FIVE[:2])
@@ -309,15 +309,15 @@ class Routed(World):
         for name in "ab":
             self.make(f"http://{name}:1")
         self.router = FakeRouter(self.fakes)
-        door = RouterDoor("http://router:1", transport=httpx.ASGITransport(self.router))
+        api = RouterApi("http://router:1", transport=httpx.ASGITransport(self.router))
         self.pool = Pool(
-            directory=Directory([], router=door, clock=lambda: self.now),
+            directory=Directory([], router=api, clock=lambda: self.now),
             make=self.make,
-            door=door,
+            api=api,
             wait_s=0.0,
             clock=lambda: self.now,
         )
-        self.fence = Fence(self.pool, role="acts", model_path=self.model)
+        self.fence = Fence(self.pool, role="policy", model_path=self.model)
         self.gateway = Gateway(self.pool, self.fence)
 
 
@@ -364,8 +364,8 @@ async def test_without_its_router_the_engines_are_asked_themselves(routed: Route
     for _ in range(8):
         assert (await routed.gateway.generate([GO]))[0].outputs
     assert len(routed.pool.serving()) == 2
-    assert routed.pool.door is not None
-    assert routed.pool.door.state == "open"
+    assert routed.pool.api is not None
+    assert routed.pool.api.state == "open"
 
 
 async def test_a_router_that_is_busy_speaks_for_those_behind_it(routed: Routed) -> None:

@@ -1,4 +1,4 @@
-"""Images through the policy room: references in, one token and one data URI an image out, exact ids back."""
+"""Images through the policy service: references in, one token and one data URI an image out, exact ids back."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.trainer.models.tiny_vision import build_tiny_vision_model
 from triforge.errors import InputError, NotFoundError, PolicyError
-from triforge.messages import ChatMessage, GenerateRequest, ImagePart, ImageRef, Sampling, TextPart
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.testing import FakeEngine
 from triforge.testing.pictures import png
+from triforge.types import ChatMessage, GenerateRequest, ImagePart, ImageRef, Sampling, TextPart
 from triforge.vision.files import data_uri, describe
 
 END, USER, ASSISTANT, BEGIN, STOP, PAD, GO, SEE = 2, 4, 5, 6, 7, 8, 10, 11
@@ -40,7 +40,7 @@ class Seeing(FakeEngine):
         return found
 
 
-class Room:
+class Service:
     def __init__(self, model: Path, artifacts: Path) -> None:
         self.fake = Seeing(answer=lambda ids, params: [GO, END], version="3")
         self.fake.model_path = str(model)
@@ -48,15 +48,15 @@ class Room:
         self.images = ImageStore(ArtifactStore(str(artifacts)))
         engine = SGLangEngine("http://a", transport=httpx.ASGITransport(self.fake))
         pool = Pool([engine], wait_s=0.0)
-        self.fence = Fence(pool, role="acts", model_path=str(model))
+        self.fence = Fence(pool, role="policy", model_path=str(model))
         self.gateway = Gateway(pool, self.fence, Album(self.images))
 
     def asked(self) -> list[dict[str, Any]]:
         return [body for path, body in self.fake.calls if path == "/generate"]
 
     def client(self) -> httpx.AsyncClient:
-        app = create_app(gateway=self.gateway, role="acts")
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://room")
+        app = create_app(gateway=self.gateway, role="policy")
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def room(model: Path, tmp_path: Path) -> Room:
-    room = Room(model, tmp_path)
-    await room.fence.look()
-    return room
+async def service(model: Path, tmp_path: Path) -> Service:
+    service = Service(model, tmp_path)
+    await service.fence.look()
+    return service
 
 
 def message(*images: ImageRef, text: str = "see") -> ChatMessage:
@@ -77,27 +77,27 @@ def message(*images: ImageRef, text: str = "see") -> ChatMessage:
     return ChatMessage(role="user", content=(*parts, TextPart(text=text)))
 
 
-async def test_the_engine_gets_one_token_an_image_and_its_bytes(room: Room) -> None:
-    ref = await room.images.put(SHOT)
-    (reply,) = await room.gateway.generate([GenerateRequest(messages=(message(ref),))])
-    (body,) = room.asked()
+async def test_the_engine_gets_one_token_an_image_and_its_bytes(service: Service) -> None:
+    ref = await service.images.put(SHOT)
+    (reply,) = await service.gateway.generate([GenerateRequest(messages=(message(ref),))])
+    (body,) = service.asked()
     assert body["input_ids"] == [[USER, BEGIN, PAD, STOP, SEE, ASSISTANT]]
     assert body["image_data"] == [[data_uri(ref, SHOT)]]
     assert reply.prompt_ids == (USER, BEGIN, *[PAD] * TOKENS, STOP, SEE, ASSISTANT)
     assert [(p.image, p.start, p.end) for p in reply.images] == [(ref, 2, 8)]
 
 
-async def test_the_next_turn_echoes_the_expanded_ids_and_sends_all_images(room: Room) -> None:
-    first = await room.images.put(SHOT)
-    second = await room.images.put(png(61, 91))
-    (reply,) = await room.gateway.generate([GenerateRequest(messages=(message(first),))])
+async def test_the_next_turn_echoes_the_expanded_ids_and_sends_all_images(service: Service) -> None:
+    first = await service.images.put(SHOT)
+    second = await service.images.put(png(61, 91))
+    (reply,) = await service.gateway.generate([GenerateRequest(messages=(message(first),))])
     prefix = (*reply.prompt_ids, *reply.outputs[0].ids)
     request = GenerateRequest(
         prefix_ids=prefix, prefix_images=reply.images, messages=(message(second),)
     )
-    (further,) = await room.gateway.generate([request])
+    (further,) = await service.gateway.generate([request])
     assert further.prompt_ids[: len(prefix)] == prefix
-    body = room.asked()[1]
+    body = service.asked()[1]
     new = [BEGIN, PAD, STOP, SEE, ASSISTANT]
     assert body["input_ids"] == [[USER, *new, GO, END, USER, *new]]
     assert [len(images) for images in body["image_data"]] == [2]
@@ -105,41 +105,41 @@ async def test_the_next_turn_echoes_the_expanded_ids_and_sends_all_images(room: 
 
 
 async def test_prompts_with_images_and_without_travel_apart_and_come_back_in_order(
-    room: Room,
+    service: Service,
 ) -> None:
-    ref = await room.images.put(SHOT)
+    ref = await service.images.put(SHOT)
     words = GenerateRequest(messages=(ChatMessage(role="user", content="see"),))
     seeing = GenerateRequest(messages=(message(ref),), n=2, sampling=Sampling(seed=7))
-    replies = await room.gateway.generate([words, seeing, words])
+    replies = await service.gateway.generate([words, seeing, words])
     assert [len(reply.images) for reply in replies] == [0, 1, 0]
     assert [len(reply.outputs) for reply in replies] == [1, 2, 1]
-    assert sorted("image_data" in body for body in room.asked()) == [False, True]
-    assert [len(body["input_ids"]) for body in room.asked()] == [2, 2]
+    assert sorted("image_data" in body for body in service.asked()) == [False, True]
+    assert [len(body["input_ids"]) for body in service.asked()] == [2, 2]
 
 
-async def test_an_engine_that_sees_other_tokens_than_we_do_is_found_out(room: Room) -> None:
-    ref = await room.images.put(SHOT)
-    room.fake.counted = TOKENS + 1
+async def test_an_engine_that_sees_other_tokens_than_we_do_is_found_out(service: Service) -> None:
+    ref = await service.images.put(SHOT)
+    service.fake.counted = TOKENS + 1
     with pytest.raises(PolicyError, match=r"counts 12 prompt tokens where we count 11.*preproc"):
-        await room.gateway.generate([GenerateRequest(messages=(message(ref),))])
+        await service.gateway.generate([GenerateRequest(messages=(message(ref),))])
 
 
-async def test_an_image_that_nobody_has_kept_is_said_by_name(room: Room) -> None:
+async def test_an_image_that_nobody_has_kept_is_said_by_name(service: Service) -> None:
     ref = describe(SHOT)
     with pytest.raises(NotFoundError, match=ref.id):
-        await room.gateway.generate([GenerateRequest(messages=(message(ref),))])
-    assert room.asked() == []
+        await service.gateway.generate([GenerateRequest(messages=(message(ref),))])
+    assert service.asked() == []
 
 
 async def test_images_in_a_request_to_a_model_of_words_are_refused(
-    room: Room, tmp_path: Path
+    service: Service, tmp_path: Path
 ) -> None:
-    room.fence.renderer.sight = None  # as of a model of words
+    service.fence.renderer.sight = None  # as of a model of words
     try:
         with pytest.raises(InputError, match=r"requests\.0: .*sees none"):
-            await room.gateway.generate([GenerateRequest(messages=(message(describe(SHOT)),))])
+            await service.gateway.generate([GenerateRequest(messages=(message(describe(SHOT)),))])
     finally:
-        room.fence._tokenizers.adopt(room.fake.model_path)
+        service.fence._tokenizers.adopt(service.fake.model_path)
 
 
 def chat(url: str, **more: object) -> dict[str, object]:
@@ -148,20 +148,20 @@ def chat(url: str, **more: object) -> dict[str, object]:
         {"type": "image_url", "image_url": {"url": url}},
         {"type": "text", "text": "go"},
     ]
-    return {"model": "acts", "messages": [{"role": "user", "content": parts}], **more}
+    return {"model": "policy", "messages": [{"role": "user", "content": parts}], **more}
 
 
-async def test_the_openai_door_takes_images_as_data_uris_and_keeps_nothing(
-    room: Room, tmp_path: Path
+async def test_the_openai_api_takes_images_as_data_uris_and_keeps_nothing(
+    service: Service, tmp_path: Path
 ) -> None:
     url = data_uri(describe(SHOT), SHOT)
-    async with room.client() as client:
+    async with service.client() as client:
         response = await client.post("/v1/chat/completions", json=chat(url))
         assert response.status_code == 200, response.text
         assert response.json()["usage"]["prompt_tokens"] == 6 + TOKENS
         streamed = await client.post("/v1/chat/completions", json=chat(url, stream=True))
         assert streamed.text.endswith("data: [DONE]\n\n")
-    whole, piecewise = room.asked()
+    whole, piecewise = service.asked()
     assert whole["input_ids"] == [[USER, SEE, BEGIN, PAD, STOP, GO, ASSISTANT]]
     assert piecewise["input_ids"] == whole["input_ids"][0]
     assert whole["image_data"] == [[url]]
@@ -178,9 +178,9 @@ async def test_the_openai_door_takes_images_as_data_uris_and_keeps_nothing(
         "data:image/png;base64,AAAA",
     ],
 )
-async def test_the_openai_door_refuses_what_is_no_image(room: Room, url: str) -> None:
-    async with room.client() as client:
+async def test_the_openai_api_refuses_what_is_no_image(service: Service, url: str) -> None:
+    async with service.client() as client:
         response = await client.post("/v1/chat/completions", json=chat(url))
     assert response.status_code == 422
     assert "image_url" in response.json()["detail"]
-    assert room.asked() == []
+    assert service.asked() == []

@@ -6,10 +6,10 @@ import pytest
 
 from services.policy.pool import SPILL_OVER, Pool
 from services.policy.sglang import SGLangEngine
-from tests.unit.policy.conftest import MakeRoom
+from tests.unit.policy.conftest import MakeService
 from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.messages import ChatMessage, GenerateRequest
 from triforge.testing import FakeEngine
+from triforge.types import ChatMessage, GenerateRequest
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 
@@ -63,71 +63,73 @@ def test_a_batch_without_affinity_is_spread_evenly() -> None:
     assert [member.in_flight for member in pool.members] == [0, 0]
 
 
-async def test_a_request_that_loses_its_engine_is_answered_by_another(make_room: MakeRoom) -> None:
+async def test_a_request_that_loses_its_engine_is_answered_by_another(
+    make_service: MakeService,
+) -> None:
     lost, healthy = FakeEngine(), FakeEngine()
-    room = make_room(lost, healthy)
-    await room.start()
+    service = make_service(lost, healthy)
+    await service.start()
     lost.gone = True
-    replies = [await room.gateway.generate([GO]) for _ in range(4)]
+    replies = [await service.gateway.generate([GO]) for _ in range(4)]
     assert all(reply[0].outputs[0].finish == "stop" for reply in replies)
-    assert [member.serving for member in room.pool.members] == [False, True]
+    assert [member.serving for member in service.pool.members] == [False, True]
     assert healthy.paths().count("/generate") == 4
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 async def test_an_engine_that_fails_or_is_busy_is_not_given_up(
-    make_room: MakeRoom, status: int
+    make_service: MakeService, status: int
 ) -> None:
-    room = make_room(FakeEngine(fail_next=1, fail_status=status), FakeEngine())
-    await room.start()
-    assert (await room.gateway.generate([GO]))[0].outputs
-    assert len(room.pool.serving()) == 2
+    service = make_service(FakeEngine(fail_next=1, fail_status=status), FakeEngine())
+    await service.start()
+    assert (await service.gateway.generate([GO]))[0].outputs
+    assert len(service.pool.serving()) == 2
 
 
 async def test_when_all_engines_are_busy_the_answer_says_when_to_come_back(
-    make_room: MakeRoom,
+    make_service: MakeService,
 ) -> None:
-    room = make_room(*(FakeEngine(fail_next=1, fail_status=429) for _ in range(2)))
-    await room.start()
+    service = make_service(*(FakeEngine(fail_next=1, fail_status=429) for _ in range(2)))
+    await service.start()
     with pytest.raises(UnavailableError) as caught:
-        await room.gateway.generate([GO])
+        await service.gateway.generate([GO])
     assert caught.value.retry_after_s == 1.0
 
 
-async def test_when_all_engines_fail_it_is_a_policy_error(make_room: MakeRoom) -> None:
-    room = make_room(FakeEngine(fail_next=1))
-    await room.start()
+async def test_when_all_engines_fail_it_is_a_policy_error(make_service: MakeService) -> None:
+    service = make_service(FakeEngine(fail_next=1))
+    await service.start()
     with pytest.raises(PolicyError, match="told to fail"):
-        await room.gateway.generate([GO])
+        await service.gateway.generate([GO])
 
 
-async def test_a_bad_request_is_not_tried_on_another_engine(make_room: MakeRoom) -> None:
-    room = make_room(*(FakeEngine(fail_next=1, fail_status=400) for _ in range(2)))
-    await room.start()
+async def test_a_bad_request_is_not_tried_on_another_engine(make_service: MakeService) -> None:
+    service = make_service(*(FakeEngine(fail_next=1, fail_status=400) for _ in range(2)))
+    await service.start()
     with pytest.raises(InputError, match="told to fail"):
-        await room.gateway.generate([GO])
-    assert sum(fake.paths().count("/generate") for fake in room.fakes) == 1
+        await service.gateway.generate([GO])
+    assert sum(fake.paths().count("/generate") for fake in service.fakes) == 1
 
 
-async def test_without_an_engine_the_error_names_each_and_why(make_room: MakeRoom) -> None:
-    room = make_room(FakeEngine(gone=True), FakeEngine(starting=True))
-    await room.start()
+async def test_without_an_engine_the_error_names_each_and_why(make_service: MakeService) -> None:
+    service = make_service(FakeEngine(gone=True), FakeEngine(starting=True))
+    await service.start()
     with pytest.raises(UnavailableError) as caught:
-        await room.gateway.generate([GO])
+        await service.gateway.generate([GO])
     assert "http://a" in caught.value.problems[0]
     assert "gone" in caught.value.problems[0]
     assert "http://b" in caught.value.problems[1]
 
 
-async def test_a_request_waits_for_an_engine_that_comes_back(make_room: MakeRoom) -> None:
+async def test_a_request_waits_for_an_engine_that_comes_back(make_service: MakeService) -> None:
     import asyncio
 
-    room = make_room(FakeEngine(gone=True), wait_s=30.0)
-    await room.start()
-    asked = asyncio.create_task(room.gateway.generate([GO]))
+    service = make_service(FakeEngine(gone=True), wait_s=30.0)
+    await service.start()
+    asked = asyncio.create_task(service.gateway.generate([GO]))
     await asyncio.sleep(0)
-    room.fakes[0].gone = False
-    await room.start()
+    service.fakes[0].gone = False
+    await service.start()
     assert (await asked)[0].outputs
 
 
@@ -142,12 +144,12 @@ async def test_a_request_waits_for_an_engine_that_comes_back(make_room: MakeRoom
     ],
 )
 async def test_an_engine_that_answers_nonsense_is_a_policy_error(
-    make_room: MakeRoom, nonsense: object
+    make_service: MakeService, nonsense: object
 ) -> None:
-    room = make_room(FakeEngine(nonsense=nonsense))
-    await room.start()
+    service = make_service(FakeEngine(nonsense=nonsense))
+    await service.start()
     with pytest.raises(PolicyError, match="http://a"):
-        await room.gateway.generate([GO])
+        await service.gateway.generate([GO])
 
 
 @pytest.mark.parametrize(
@@ -161,13 +163,13 @@ async def test_an_engine_that_answers_nonsense_is_a_policy_error(
     ],
 )
 async def test_an_answer_whose_numbers_contradict_each_other_is_refused(
-    make_room: MakeRoom, change: dict[str, object]
+    make_service: MakeService, change: dict[str, object]
 ) -> None:
     fake = FakeEngine()
-    room = make_room(fake)
-    await room.start()
+    service = make_service(fake)
+    await service.start()
     truth = await fake._say([5], {"stop_token_ids": [1]})
     assert truth["output_ids"] == [5, 1]
     fake.nonsense = [{**truth, "meta_info": {**truth["meta_info"], **change}}]
     with pytest.raises(PolicyError):
-        await room.gateway.generate([GO])
+        await service.gateway.generate([GO])

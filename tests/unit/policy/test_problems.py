@@ -1,4 +1,4 @@
-"""Errors as problem documents, for every room."""
+"""Errors as problem documents, for every service."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from services.doors.furniture import install
 from triforge import __version__
 from triforge.errors import ConflictError, UnavailableError, WeightsError
+from triforge.web.furniture import install
 
 
 class Body(BaseModel):
@@ -29,7 +29,7 @@ def client_of(error: Exception | None = None) -> httpx.AsyncClient:
         return body
 
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://room")
+    return httpx.AsyncClient(transport=transport, base_url="http://service")
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ async def test_a_malformed_request_names_its_fields() -> None:
     assert len(found["problems"][0]) < 200
 
 
-async def test_a_room_without_a_condition_is_ready_at_once() -> None:
+async def test_a_service_without_a_condition_is_ready_at_once() -> None:
     async with client_of() as client:
         assert (await client.get("/readyz")).json() == {"status": "ready"}
         shown = (await client.get("/metrics")).text
         assert "python_info" in shown
-        build = f'triforge_build_info{{process="api",room="policy",version="{__version__}"}} 1.0'
+        build = f'triforge_build_info{{process="api",service="policy",version="{__version__}"}} 1.0'
         assert build in shown

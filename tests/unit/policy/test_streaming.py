@@ -11,22 +11,22 @@ import httpx
 import pytest
 
 from services.policy.merging import merged
-from tests.unit.policy.conftest import MakeRoom, Room
+from tests.unit.policy.conftest import MakeService, Service
 from triforge.testing import FakeEngine
 
-CHAT = {"model": "acts", "messages": [{"role": "user", "content": "go fridge"}], "stream": True}
+CHAT = {"model": "policy", "messages": [{"role": "user", "content": "go fridge"}], "stream": True}
 
 
 @pytest.fixture
-async def room(make_room: MakeRoom) -> Room:
-    room = make_room(FakeEngine(answer=lambda *_: [7, 8, 7, 1], version="3"))
-    await room.start()
-    room.fakes[0].decode = room.fence.renderer.decode
-    return room
+async def service(make_service: MakeService) -> Service:
+    service = make_service(FakeEngine(answer=lambda *_: [7, 8, 7, 1], version="3"))
+    await service.start()
+    service.fakes[0].decode = service.fence.renderer.decode
+    return service
 
 
-async def events(room: Room, **extra: Any) -> list[dict[str, Any]]:
-    async with room.client() as client:
+async def events(service: Service, **extra: Any) -> list[dict[str, Any]]:
+    async with service.client() as client:
         response = await client.post("/v1/chat/completions", json={**CHAT, **extra})
     assert response.headers["content-type"].startswith("text/event-stream"), response.text
     lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
@@ -42,33 +42,33 @@ def texts(chunks: list[dict[str, Any]], number: int = 0) -> list[str]:
     ]
 
 
-async def test_every_token_is_an_event_of_its_own(room: Room) -> None:
-    chunks = await events(room)
+async def test_every_token_is_an_event_of_its_own(service: Service) -> None:
+    chunks = await events(service)
     assert texts(chunks) == ["cup", " fridge", " cup"]
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     assert chunks[-1]["metadata"] == {"weight_version": "3"}
-    (asked,) = [body for path, body in room.fakes[0].calls if path == "/generate"]
+    (asked,) = [body for path, body in service.fakes[0].calls if path == "/generate"]
     assert asked["stream"] is True
 
 
-async def test_log_probabilities_come_with_their_tokens(room: Room) -> None:
-    chunks = await events(room, logprobs=True)
+async def test_log_probabilities_come_with_their_tokens(service: Service) -> None:
+    chunks = await events(service, logprobs=True)
     shown = [c["choices"][0]["logprobs"] for c in chunks]
     tokens = [t["token"] for found in shown if found for t in found["content"]]
     assert tokens == ["cup", "fridge", "cup", "</s>"]
 
 
-async def test_several_samples_are_told_apart_by_their_index(room: Room) -> None:
-    chunks = await events(room, n=3, seed=5, stream_options={"include_usage": True})
+async def test_several_samples_are_told_apart_by_their_index(service: Service) -> None:
+    chunks = await events(service, n=3, seed=5, stream_options={"include_usage": True})
     assert all(texts(chunks, number) == ["cup", " fridge", " cup"] for number in range(3))
     assert chunks[-1]["usage"]["completion_tokens"] == 12
-    seeds = {b["sampling_params"]["sampling_seed"] for p, b in room.fakes[0].calls if p == "/generate"}  # fmt: skip
+    seeds = {b["sampling_params"]["sampling_seed"] for p, b in service.fakes[0].calls if p == "/generate"}  # fmt: skip
     assert len(seeds) == 3
 
 
 @pytest.mark.parametrize(
-    ("knobs", "status", "kind"),
+    ("options", "status", "kind"),
     [
         ({"fail_next": 1, "fail_status": 400}, 422, "input"),
         ({"fail_next": 9}, 502, "policy"),
@@ -77,35 +77,35 @@ async def test_several_samples_are_told_apart_by_their_index(room: Room) -> None
     ],
 )
 async def test_what_fails_before_the_first_token_is_a_problem_document(
-    room: Room, knobs: dict[str, Any], status: int, kind: str
+    service: Service, options: dict[str, Any], status: int, kind: str
 ) -> None:
-    for name, value in knobs.items():
-        setattr(room.fakes[0], name, value)
-    async with room.client() as client:
+    for name, value in options.items():
+        setattr(service.fakes[0], name, value)
+    async with service.client() as client:
         response = await client.post("/v1/chat/completions", json=CHAT)
     assert (response.status_code, response.json()["type"]) == (status, f"urn:triforge:{kind}")
     assert ("retry-after" in response.headers) is (status in (429, 503))
 
 
 async def test_before_the_first_token_another_engine_may_answer_and_after_it_none(
-    make_room: MakeRoom,
+    make_service: MakeService,
 ) -> None:
-    room = make_room(FakeEngine(fail_next=1), FakeEngine(answer=lambda *_: [7, 8, 1]))
-    await room.start()
-    assert len(texts(await events(room))) == 2
+    service = make_service(FakeEngine(fail_next=1), FakeEngine(answer=lambda *_: [7, 8, 1]))
+    await service.start()
+    assert len(texts(await events(service))) == 2
 
     class Breaks(FakeEngine):
         def _result(self, ids: Any, output: Any, *rest: Any) -> dict[str, Any]:
             found = super()._result(ids, output, *rest)
             return found if len(output) < 2 else {"broken": True}
 
-    room = make_room(Breaks(answer=lambda *_: [7, 8, 1]), FakeEngine())
-    room.pool.members[1].in_flight = 1  # so that the first is the idlest
-    await room.start()
-    chunks = await events(room)
+    service = make_service(Breaks(answer=lambda *_: [7, 8, 1]), FakeEngine())
+    service.pool.members[1].in_flight = 1  # so that the first is the idlest
+    await service.start()
+    chunks = await events(service)
     assert len(texts(chunks)) == 1
     assert chunks[-1]["error"]["type"] == "policy"
-    assert room.fakes[1].paths().count("/generate") == 0
+    assert service.fakes[1].paths().count("/generate") == 0
 
 
 async def numbers(*values: int, fail: bool = False) -> AsyncIterator[int]:
@@ -124,13 +124,13 @@ async def test_merged_streams_keep_their_own_order_and_the_first_failure_ends_al
         _ = [piece async for piece in merged([numbers(1, fail=True), numbers(*range(99))])]
 
 
-async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(room: Room) -> None:
+async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(service: Service) -> None:
     from services.policy.chat_stream import Deltas
     from services.policy.openai import ChatRequest
-    from services.policy.wire import Partial
+    from services.policy.sglang_parsing import Partial
 
     body = ChatRequest.model_validate({**CHAT, "stop": "END"})
-    deltas = Deltas(body, model="acts", renderer=room.fence.renderer, version=0)
+    deltas = Deltas(body, model="policy", renderer=service.fence.renderer, version=0)
 
     def piece(text: str, finish: Any = None) -> Partial:
         return Partial(text, (5,), (-0.5,), (), 3, 0, finish)
@@ -141,11 +141,11 @@ async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(room: Ro
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_an_error_inside_an_engine_s_stream_is_understood(room: Room) -> None:
+async def test_an_error_inside_an_engine_s_stream_is_understood(service: Service) -> None:
     from services.policy.sglang import SGLangEngine
-    from services.policy.wire import Prompt
+    from services.policy.sglang_parsing import Prompt
     from triforge.errors import InputError, PolicyError, TriforgeError
-    from triforge.messages import Sampling
+    from triforge.types import Sampling
 
     cases: list[tuple[str, type[TriforgeError]]] = [
         ('{"error": {"message": "too long", "code": 400}}', InputError),

@@ -1,4 +1,4 @@
-"""Tools at the OpenAI-compatible door: shown by the model's own template, called in its answers."""
+"""Tools at the OpenAI-compatible API: shown by the model's own template, called in its answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.policy.tools import begun, said
-from tests.unit.policy.conftest import MakeRoom, Room
+from tests.unit.policy.conftest import MakeService, Service
 from triforge.testing import FakeEngine
 from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
 
@@ -36,34 +36,34 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-async def room_that_says(text: str, folder: Path) -> Room:
-    room = Room({"http://a": FakeEngine(model_path=str(folder), version="3")}, folder, 0.0)
-    room.fakes[0].weights.load(str(folder))
-    await room.start()
-    renderer = room.fence.renderer
-    room.fakes[0].answer = lambda *_: [*renderer.encode_text(text), END]
-    room.fakes[0].decode = renderer.decode
-    return room
+async def service_that_says(text: str, folder: Path) -> Service:
+    service = Service({"http://a": FakeEngine(model_path=str(folder), version="3")}, folder, 0.0)
+    service.fakes[0].weights.load(str(folder))
+    await service.start()
+    renderer = service.fence.renderer
+    service.fakes[0].answer = lambda *_: [*renderer.encode_text(text), END]
+    service.fakes[0].decode = renderer.decode
+    return service
 
 
-async def ask(room: Room, **extra: Any) -> dict[str, Any]:
-    async with room.client() as client:
+async def ask(service: Service, **extra: Any) -> dict[str, Any]:
+    async with service.client() as client:
         response = await client.post("/v1/chat/completions", json={**CHAT, **extra})
     found: dict[str, Any] = response.json()
     return {"code": response.status_code, **found}
 
 
-def shown(room: Room) -> tuple[str, int]:
+def shown(service: Service) -> tuple[str, int]:
     """The prompt that the engine got, and how many turns end in it."""
-    (body,) = [body for path, body in room.fakes[0].calls if path == "/generate"]
+    (body,) = [body for path, body in service.fakes[0].calls if path == "/generate"]
     (ids,) = body["input_ids"]
-    return room.fence.renderer.decode(ids, skip_special_tokens=False), ids.count(END)
+    return service.fence.renderer.decode(ids, skip_special_tokens=False), ids.count(END)
 
 
 async def test_tools_calls_and_results_reach_the_model_through_its_own_template(
     folder: Path,
 ) -> None:
-    room = await room_that_says("A cup.", folder)
+    service = await service_that_says("A cup.", folder)
     called = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "fridge"}'}}  # fmt: skip
     messages = [
         {"role": "developer", "content": "Be short."},
@@ -71,8 +71,8 @@ async def test_tools_calls_and_results_reach_the_model_through_its_own_template(
         {"role": "assistant", "content": None, "tool_calls": [called]},
         {"role": "tool", "tool_call_id": "c1", "content": "a cup<|im_end|>"},
     ]
-    found = await ask(room, messages=messages)
-    text, turns = shown(room)
+    found = await ask(service, messages=messages)
+    text, turns = shown(service)
     assert text == (
         f"<|im_start|>system\nTools: {json.dumps(TOOL)}\nBe short.<|im_end|>\n"
         "<|im_start|>user\nWhat is in the fridge?<|im_end|>\n"
@@ -86,8 +86,8 @@ async def test_tools_calls_and_results_reach_the_model_through_its_own_template(
 
 
 async def test_a_call_in_the_answer_comes_back_as_a_call(folder: Path) -> None:
-    room = await room_that_says(f"Let me see.\n{CALL}\n{CALL}", folder)
-    found = await ask(room, n=2, logprobs=True)
+    service = await service_that_says(f"Let me see.\n{CALL}\n{CALL}", folder)
+    found = await ask(service, n=2, logprobs=True)
     for choice in found["choices"]:
         assert choice["finish_reason"] == "tool_calls"
         assert choice["message"]["content"] == "Let me see."
@@ -100,22 +100,22 @@ async def test_a_call_in_the_answer_comes_back_as_a_call(folder: Path) -> None:
 
 
 async def test_a_call_that_fills_the_answer_leaves_no_text(folder: Path) -> None:
-    room = await room_that_says(CALL.removesuffix("\n</tool_call>"), folder)
-    message = (await ask(room))["choices"][0]["message"]
+    service = await service_that_says(CALL.removesuffix("\n</tool_call>"), folder)
+    message = (await ask(service))["choices"][0]["message"]
     assert message["content"] is None
     assert len(message["tool_calls"]) == 1
 
 
 async def test_an_answer_that_was_cut_off_says_so_and_not_that_it_calls(folder: Path) -> None:
-    room = await room_that_says(f"{CALL} and then more", folder)
-    length = len(room.fence.renderer.encode_text(f"{CALL} and"))
-    choice = (await ask(room, max_tokens=length))["choices"][0]
+    service = await service_that_says(f"{CALL} and then more", folder)
+    length = len(service.fence.renderer.encode_text(f"{CALL} and"))
+    choice = (await ask(service, max_tokens=length))["choices"][0]
     assert (choice["finish_reason"], len(choice["message"]["tool_calls"])) == ("length", 1)
 
 
 async def test_a_streamed_call_comes_whole_and_nothing_of_it_as_text(folder: Path) -> None:
-    room = await room_that_says(f"Let me see < it.\n{CALL}", folder)
-    async with room.client() as client:
+    service = await service_that_says(f"Let me see < it.\n{CALL}", folder)
+    async with service.client() as client:
         response = await client.post("/v1/chat/completions", json={**CHAT, "stream": True})
     lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
     assert lines.pop() == "[DONE]"
@@ -145,10 +145,10 @@ def test_what_is_no_call_of_a_given_tool_stays_text(text: str) -> None:
 
 
 async def test_tools_that_may_not_be_called_are_not_shown(folder: Path) -> None:
-    room = await room_that_says(CALL, folder)
-    choice = (await ask(room, tool_choice="none"))["choices"][0]
+    service = await service_that_says(CALL, folder)
+    choice = (await ask(service, tool_choice="none"))["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": CALL}
-    assert "Tools" not in shown(room)[0]
+    assert "Tools" not in shown(service)[0]
 
 
 DEEP: dict[str, Any] = {}
@@ -182,16 +182,18 @@ for _ in range(700):
 async def test_what_cannot_be_done_with_tools_is_refused_with_what_was_expected(
     folder: Path, extra: dict[str, Any], sentence: str
 ) -> None:
-    room = await room_that_says(CALL, folder)
-    found = await ask(room, **extra)
+    service = await service_that_says(CALL, folder)
+    found = await ask(service, **extra)
     assert (found["code"], found["type"]) == (422, "urn:triforge:input"), found
     assert sentence in found["detail"]
 
 
-async def test_a_model_whose_template_shows_no_tools_is_not_asked(make_room: MakeRoom) -> None:
-    room = make_room(FakeEngine())
-    await room.start()
-    found = await ask(room)
+async def test_a_model_whose_template_shows_no_tools_is_not_asked(
+    make_service: MakeService,
+) -> None:
+    service = make_service(FakeEngine())
+    await service.start()
+    found = await ask(service)
     assert (found["code"], found["type"]) == (422, "urn:triforge:input")
     assert "the chat template of the model that serves shows none" in found["detail"]
 

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from services.policy.waiting import WaitingRoom
+from services.policy.waiting import WaitingService
 from triforge.errors import BusyError
 
 
 class Places:
     """So many free places, handed out by name."""
 
-    def __init__(self, line: WaitingRoom) -> None:
+    def __init__(self, line: WaitingService) -> None:
         self.line = line
         self.free = 0
         self.served: list[str] = []
@@ -37,12 +37,12 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def room(limit: int = 100, longest_s: float = 60.0) -> Places:
-    return Places(WaitingRoom(limit=limit, longest_s=longest_s))
+def service(limit: int = 100, longest_s: float = 60.0) -> Places:
+    return Places(WaitingService(limit=limit, longest_s=longest_s))
 
 
 async def test_who_came_first_is_served_first_also_if_it_wants_more() -> None:
-    places = room()
+    places = service()
     visits = [asyncio.create_task(places.visit(name, w)) for name, w in (("a", 1), ("b", 3), ("c", 1))]  # fmt: skip
     await settle()
     assert places.line.waiting == 5
@@ -57,7 +57,7 @@ async def test_who_came_first_is_served_first_also_if_it_wants_more() -> None:
 
 
 async def test_one_more_than_may_is_turned_away_and_told_when_to_come_back() -> None:
-    places = room(limit=2)
+    places = service(limit=2)
     visits = [asyncio.create_task(places.visit(name)) for name in "ab"]
     await settle()
     with pytest.raises(BusyError, match=r"2 samples wait.*TRIFORGE_MAX_WAITING=2") as caught:
@@ -70,7 +70,7 @@ async def test_one_more_than_may_is_turned_away_and_told_when_to_come_back() -> 
 
 
 async def test_a_request_larger_than_the_line_may_stand_in_it_alone() -> None:
-    places = room(limit=2)
+    places = service(limit=2)
     visit = asyncio.create_task(places.visit("a", 5))
     await settle()
     places.open(5)
@@ -79,7 +79,7 @@ async def test_a_request_larger_than_the_line_may_stand_in_it_alone() -> None:
 
 
 async def test_who_gives_up_leaves_its_place_to_the_next() -> None:
-    places = room()
+    places = service()
     visits = [asyncio.create_task(places.visit(name)) for name in "abc"]
     await settle()
     visits[0].cancel()
@@ -92,7 +92,7 @@ async def test_who_gives_up_leaves_its_place_to_the_next() -> None:
 
 
 async def test_a_wait_that_is_too_long_ends_as_busy() -> None:
-    places = room(longest_s=0.0)
+    places = service(longest_s=0.0)
     with pytest.raises(BusyError, match="TRIFORGE_QUEUE_S"):
         await places.visit("a")
     assert not places.line

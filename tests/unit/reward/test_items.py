@@ -12,12 +12,12 @@ from services.reward.items import read_transcripts, write_items
 from services.reward.parser import parse_vote
 from services.reward.prompts import Episode, build_prompt
 from triforge.errors import InputError
-from triforge.messages import StepText
+from triforge.types import StepText
 
 LINE = {
     "instruction": "put mug in shelf",
     "steps": [
-        {"observation": "room desk", "response": "go desk", "action": "go desk",
+        {"observation": "service desk", "response": "go desk", "action": "go desk",
          "next_observation": "mug", "label": 1},
         {"observation": "mug", "response": "fly", "next_observation": "fail", "label": -1},
         {"observation": "fail", "response": "wait", "next_observation": "fail", "label": None},

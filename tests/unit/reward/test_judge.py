@@ -1,4 +1,4 @@
-"""Voting on a trajectory, against a policy room that reads its votes from a list."""
+"""Voting on a trajectory, against a policy service that reads its votes from a list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from services.reward.judge import StepJudge
 from services.reward.prompts import Episode, build_prompt
 from triforge.errors import InputError, PolicyError, RewardError
-from triforge.messages import (
+from triforge.rollout.protocols import Judge
+from triforge.rollout.seeds import derive_seed
+from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
@@ -20,8 +22,6 @@ from triforge.messages import (
     Trajectory,
     VersionSpan,
 )
-from triforge.rollout.protocols import Judge
-from triforge.rollout.seeds import derive_seed
 
 SPAN = (VersionSpan(version=3, start=0, end=1),)
 
@@ -138,7 +138,7 @@ async def test_a_vote_that_the_engine_aborted_is_not_held_against_the_judge() ->
     assert caught.value.retryable
 
 
-async def test_an_error_of_the_policy_room_passes_through() -> None:
+async def test_an_error_of_the_policy_service_passes_through() -> None:
     async def down(requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
         raise PolicyError("engine says 500")
 
@@ -152,7 +152,7 @@ def test_the_judge_fits_the_protocol() -> None:
 
 
 class TakesShort:
-    """A policy room whose model takes nothing that shows the second observation."""
+    """A policy service whose model takes nothing that shows the second observation."""
 
     def __init__(self, *forbidden: str) -> None:
         self.forbidden = forbidden

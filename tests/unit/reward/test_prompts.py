@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.prompts import Episode, build_prompt
-from triforge.messages import StepText
-from triforge.quoting import neutralise
+from triforge.prompt_escaping import neutralise
+from triforge.types import StepText
 
 STEPS = (
     StepText(
-        observation="task put mug in shelf room desk shelf",
+        observation="task put mug in shelf service desk shelf",
         response="I look on the desk first.\ngo desk",
         action="go desk",
         next_observation="mug pen",
@@ -33,18 +33,18 @@ def text(kind: str, index: int, episode: Episode = EPISODE) -> str:
 
 
 def test_the_terse_prompt_is_the_words_of_the_episode_with_three_marks() -> None:
-    assert text("terse", 0) == "task put mug in shelf room desk shelf > go desk ; mug pen ?"
+    assert text("terse", 0) == "task put mug in shelf service desk shelf > go desk ; mug pen ?"
     assert text("terse", 2) == (
-        "task put mug in shelf room desk shelf > go desk ; mug pen > take mug ; ok > fly away ; fail ?"
+        "task put mug in shelf service desk shelf > go desk ; mug pen > take mug ; ok > fly away ; fail ?"
     )
 
 
 def test_the_terse_prompt_announces_a_task_that_the_environment_does_not() -> None:
     episode = Episode(
         instruction="put mug in shelf",
-        steps=[StepText(observation="a  room\n", response="go desk", next_observation="empty")],
+        steps=[StepText(observation="a  service\n", response="go desk", next_observation="empty")],
     )
-    assert text("terse", 0, episode) == "task put mug in shelf ; a room > go desk ; empty ?"
+    assert text("terse", 0, episode) == "task put mug in shelf ; a service > go desk ; empty ?"
 
 
 def test_the_terse_marks_cannot_be_forged() -> None:

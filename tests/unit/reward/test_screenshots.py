@@ -8,7 +8,7 @@ import pytest
 
 from services.reward.judge import StepJudge
 from services.reward.prompts import Episode, build_prompt
-from triforge.messages import (
+from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,

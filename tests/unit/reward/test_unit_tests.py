@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from services.reward.unit_tests import build_test_prompt, parse_test, run_matrix
-from triforge.messages import ProgramLimits
 from triforge.sandbox.cases import Case
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits, RunResult
+from triforge.types import ProgramLimits
 
 DEFAULT = Limits()
 LIMITS = ProgramLimits(cpu_s=4.0, wall_s=14.0, memory_bytes=2**28)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from triforge.messages import (
+from triforge.rollout.episode import run_episode
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
@@ -12,8 +14,6 @@ from triforge.messages import (
     Trajectory,
     VersionSpan,
 )
-from triforge.rollout.episode import run_episode
-from triforge.rollout.protocols import Observation, Reset, StepResult
 
 TASK = Task(id="t", pool_id="p", slot="t", version=2, family="count", instruction="reach 3")
 

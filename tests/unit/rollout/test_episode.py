@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import replace
 
 from tests.unit.rollout.counting import TASK, Count, Parrot, group, play
-from triforge.messages import (
+from triforge.rollout.episode import run_group
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.rollout.seeds import derive_seed
+from triforge.types import (
     GenerateRequest,
     Task,
     Trajectory,
 )
-from triforge.rollout.episode import run_group
-from triforge.rollout.protocols import Observation, Reset, StepResult
-from triforge.rollout.seeds import derive_seed
 
 
 class Edits(Parrot):
@@ -179,8 +179,8 @@ async def test_known_rollouts_are_not_played_again_and_the_first_writers_word_co
     assert [t.seconds for t in played.trajectories] == [99.0, 77.0, 99.0]
 
 
-class Doors(Count):
-    """Names other doors at every step."""
+class Apis(Count):
+    """Names other APIs at every step."""
 
     async def reset(self, task: Task, *, seed: int) -> Reset:
         await super().reset(task, seed=seed)
@@ -188,12 +188,12 @@ class Doors(Count):
 
     async def step(self, response: str) -> StepResult:
         result = await super().step(response)
-        return replace(result, observation=Observation(text="on", admissible=(f"door {self.n}",)))
+        return replace(result, observation=Observation(text="on", admissible=(f"api {self.n}",)))
 
 
 async def test_the_decoder_is_held_to_the_admissible_commands_of_each_turn_if_asked() -> None:
     policy, free = Parrot(), Parrot()
-    await play(Doors(), policy, admissible_only=True)
-    await play(Doors(), free)
-    assert [r.sampling.regex for r in policy.requests] == [r"left|right \(0\)", "door 1", "door 2"]
+    await play(Apis(), policy, admissible_only=True)
+    await play(Apis(), free)
+    assert [r.sampling.regex for r in policy.requests] == [r"left|right \(0\)", "api 1", "api 2"]
     assert {r.sampling.regex for r in free.requests} == {None}

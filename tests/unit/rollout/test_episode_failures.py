@@ -17,14 +17,14 @@ from triforge.errors import (
     TriforgeError,
     UnavailableError,
 )
-from triforge.messages import (
+from triforge.rollout.episode import play_episode, run_group
+from triforge.rollout.isolation import IsolatedEnvironment
+from triforge.rollout.protocols import StepResult
+from triforge.types import (
     GenerateReply,
     GenerateRequest,
     Trajectory,
 )
-from triforge.rollout.episode import play_episode, run_group
-from triforge.rollout.isolation import IsolatedEnvironment
-from triforge.rollout.protocols import StepResult
 
 
 class Broken(Count):

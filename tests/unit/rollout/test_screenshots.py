@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.unit.rollout.counting import TASK, Count, Parrot, group
-from triforge.messages import (
+from triforge.rollout.episode import run_episode
+from triforge.rollout.protocols import KeepImage, Observation, Reset, StepResult
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.images import ImageStore
+from triforge.testing.pictures import png
+from triforge.types import (
     GenerateReply,
     GenerateRequest,
     ImagePart,
@@ -13,11 +18,6 @@ from triforge.messages import (
     TextPart,
     Trajectory,
 )
-from triforge.rollout.episode import run_episode
-from triforge.rollout.protocols import KeepImage, Observation, Reset, StepResult
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.images import ImageStore
-from triforge.testing.pictures import png
 from triforge.vision.files import describe
 
 

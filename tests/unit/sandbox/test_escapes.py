@@ -78,7 +78,7 @@ REFUSED = [
     ("run when nobody else wants to", "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))", "EPERM"),
     ("load a program into the kernel", "system(321, 280, 0, 0, 0)", "EPERM"),
     ("hide a key in the kernel", "system(248, 217, b'user', b'k', b'v', 1, -4)", "EPERM"),
-    ("use the kernel's request rings", "system(425, 425, 1, bytes(120))", "EPERM"),
+    ("use the kernel's request loops", "system(425, 425, 1, bytes(120))", "EPERM"),
     ("enter with another table of calls", "call('personality', 8)", "EPERM"),
     # others
     ("signal the service", f"os.kill({os.getpid()}, 9)", "ESRCH"),

@@ -70,7 +70,7 @@ def test_delete_takes_files_and_folders_and_forgives_what_is_gone(tmp_path):
         (errno.EROFS, "read-only"),
     ],
 )
-def test_the_usual_disk_faults_say_which_knob_to_turn(code, sentence):
+def test_the_usual_disk_faults_say_which_option_to_turn(code, sentence):
     text = storage_error("write", "/x", OSError(code, "raw")).detail
     assert sentence in text
     assert "TRIFORGE_ARTIFACTS_URL" in text

@@ -48,7 +48,7 @@ class Deployment:
             session.add(
                 WeightsRow(
                     run_id="r1",
-                    role="acts",
+                    role="policy",
                     version=version,
                     uri=str(folder),
                     digest=digest,
@@ -59,7 +59,7 @@ class Deployment:
             shutil.rmtree(folder)
 
     def folder(self, version: int) -> Path:
-        return self.artifacts / "weights" / "r1" / "acts" / f"v{version:06d}"
+        return self.artifacts / "weights" / "r1" / "policy" / f"v{version:06d}"
 
     def back_up(self, target: Path) -> dict[str, object]:
         return back_up(self.url, str(self.artifacts), target)
@@ -109,7 +109,7 @@ def test_a_restore_stands_on_record(deployment: Deployment, tmp_path: Path) -> N
     with open_database(deployment.url).read() as session:
         (row,) = session.scalars(select(AuditRow).where(AuditRow.action == "restore"))
     assert (row.by, row.subject, row.tenant) == ("dana", str(tmp_path / "copy"), "operator")
-    assert row.room == "triforge restore"
+    assert row.service == "triforge restore"
 
 
 def test_rows_that_are_written_while_it_is_copied_are_in_or_not(
@@ -131,14 +131,14 @@ def test_versions_that_were_trained_after_the_database_was_copied_do_not_come_ba
     deployment: Deployment, tmp_path: Path
 ) -> None:
     deployment.back_up(tmp_path / "copy")
-    weights = tmp_path / "copy" / "artifacts" / "weights" / "r1" / "acts"
+    weights = tmp_path / "copy" / "artifacts" / "weights" / "r1" / "policy"
     shutil.copytree(weights / "v000003", weights / "v000004")  # was published in between
-    late = tmp_path / "copy" / "artifacts" / "checkpoints" / "r1" / "acts" / "v000004"
+    late = tmp_path / "copy" / "artifacts" / "checkpoints" / "r1" / "policy" / "v000004"
     late.mkdir(parents=True)
     shutil.rmtree(deployment.state)
     deployment.restore(tmp_path / "copy")
     assert sorted(path.name for path in deployment.folder(1).parent.iterdir()) == ["v000002", "v000003"]  # fmt: skip
-    assert not (deployment.artifacts / "checkpoints" / "r1" / "acts" / "v000004").exists()
+    assert not (deployment.artifacts / "checkpoints" / "r1" / "policy" / "v000004").exists()
 
 
 @pytest.mark.parametrize("damage", ["gone", "truncated", "flipped", "replaced"])

@@ -3,9 +3,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from triforge.errors import StorageError
-from triforge.messages import TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows, rows_from_bytes, rows_to_bytes, write_rows
+from triforge.types import TrainRow
 
 
 def row(key="t-0", ids=(5, 6, 7), **changes):

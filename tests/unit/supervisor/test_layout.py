@@ -22,7 +22,7 @@ def planned(
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     model = {"path": str(folder)}
-    config = parse({"models": {"acts": model, "judges": model}, **sections})
+    config = parse({"models": {"policy": model, "reward": model}, **sections})
     return plan_layout(
         config, settings or Settings(), config_path=tmp_path / "run.toml", state=tmp_path / "state",
         auto_ports=True, environ=environ,
@@ -36,29 +36,29 @@ def test_a_config_that_rewrites_tasks_without_a_rewriter_is_refused(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("environ", "controller"),
-    [({"TRIFORGE_REWRITES_URL": "http://somewhere:80/v1"}, "llm_rewrite"), ({}, "none")],
+    [({"TRIFORGE_REWRITER_MODEL_URL": "http://somewhere:80/v1"}, "llm_rewrite"), ({}, "none")],
 )
 def test_no_rewriting_model_is_started_when_it_is_elsewhere_or_not_wanted(
     tmp_path: Path, environ: dict[str, str], controller: str
 ) -> None:
     layout = planned(tmp_path, environ, adaptation={"controller": controller})
     names = {spec.name for spec in layout.specs}
-    assert "policy-judges" in names
-    assert "policy-rewrites" not in names
+    assert "reward-model" in names
+    assert "rewriter-model" not in names
     assert ("adapt-worker" in names) == (controller == "llm_rewrite")
 
 
-def test_engines_ask_for_the_keys_that_their_rooms_show(tmp_path: Path) -> None:
+def test_engines_ask_for_the_keys_that_their_services_show(tmp_path: Path) -> None:
     settings = Settings(api_key=SecretStr("user"), admin_api_key=SecretStr("admin"))
     layout = planned(tmp_path, {}, settings, adaptation={"controller": "none"})
-    (engine,) = [spec for spec in layout.specs if spec.name == "engine-acts"]
+    (engine,) = [spec for spec in layout.specs if spec.name == "engine-policy"]
     assert engine.env["LOCAL_ENGINE_API_KEY"] == "user"
     assert engine.env["LOCAL_ENGINE_ADMIN_API_KEY"] == "admin"
 
 
 def test_engines_of_a_deployment_without_keys_ask_for_none(tmp_path: Path) -> None:
     layout = planned(tmp_path, {}, adaptation={"controller": "none"})
-    (engine,) = [spec for spec in layout.specs if spec.name == "engine-acts"]
+    (engine,) = [spec for spec in layout.specs if spec.name == "engine-policy"]
     assert not [name for name in engine.env if name.startswith("LOCAL_ENGINE_")]
 
 
@@ -72,11 +72,11 @@ def four_in_a_row() -> int:
     pytest.fail("no four ports in a row are free")
 
 
-def test_each_process_without_a_door_shows_its_metrics_at_a_port_of_its_own(tmp_path: Path) -> None:
+def test_each_process_without_a_api_shows_its_metrics_at_a_port_of_its_own(tmp_path: Path) -> None:
     first = four_in_a_row()
     layout = planned(tmp_path, {}, Settings(metrics_port=first), adaptation={"controller": "none"})
     given = {spec.name: int(spec.env["TRIFORGE_METRICS_PORT"]) for spec in layout.specs if spec.env}
-    own = ["rollout-worker", "judge-worker", "learner-acts", "learner-judges"]
+    own = ["rollout-worker", "judge-worker", "learner-policy", "learner-reward"]
     assert [given[name] for name in own] == [first + n for n in range(4)]
 
 

@@ -14,7 +14,7 @@ from triforge.errors import ConfigError
 from triforge.supervisor.layout import Layout, Ports, check_port, free_port, plan_layout
 from triforge.supervisor.process import ProcessSpec
 
-DOORS = ("acts", "judges", "rewrites", "reward", "env_adapter", "trainer")
+APIS = ("policy", "reward", "rewriter", "reward", "env_adapter", "trainer")
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def plan(tmp_path: Path, *, auto_ports: bool = False, **environ: str) -> Layout:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text("{}")
     model = {"path": str(folder)}
-    config = parse({"models": {"acts": model, "judges": model, "rewrites": model}})
+    config = parse({"models": {"policy": model, "reward": model, "rewriter": model}})
     given = {f"TRIFORGE_{name}": value for name, value in environ.items()}
     return plan_layout(
         config, Settings.from_env(given), config_path=tmp_path / "run.toml",
@@ -43,8 +43,8 @@ def plan(tmp_path: Path, *, auto_ports: bool = False, **environ: str) -> Layout:
 def fixed(**changes: str) -> dict[str, str]:
     """Every address set, on ports that are free now; `changes` are laid over."""
     ports = Ports(auto=True)
-    doors = {f"{door.upper()}_URL": f"http://127.0.0.1:{ports.free()}" for door in DOORS}
-    return doors | {"REDIS_URL": "redis://elsewhere:6379/0"} | changes
+    apis = {f"{api.upper()}_URL": f"http://127.0.0.1:{ports.free()}" for api in APIS}
+    return apis | {"REDIS_URL": "redis://elsewhere:6379/0"} | changes
 
 
 def spec(layout: Layout, name: str) -> ProcessSpec:
@@ -52,13 +52,13 @@ def spec(layout: Layout, name: str) -> ProcessSpec:
     return found
 
 
-def test_a_port_that_is_taken_is_refused_with_its_knob(taken: int) -> None:
+def test_a_port_that_is_taken_is_refused_with_its_option(taken: int) -> None:
     with pytest.raises(ConfigError, match=rf"port {taken} \(TRIFORGE_X\) is taken .*--auto-ports"):
         check_port(taken, "TRIFORGE_X")
     check_port(free_port(), "TRIFORGE_X")
 
 
-def test_a_door_whose_port_is_taken_is_refused_before_anything_starts(
+def test_a_api_whose_port_is_taken_is_refused_before_anything_starts(
     tmp_path: Path, taken: int
 ) -> None:
     url = f"http://127.0.0.1:{taken}"
@@ -67,7 +67,7 @@ def test_a_door_whose_port_is_taken_is_refused_before_anything_starts(
     assert not (tmp_path / "state").exists()
 
 
-def test_two_doors_cannot_share_a_port(tmp_path: Path) -> None:
+def test_two_apis_cannot_share_a_port(tmp_path: Path) -> None:
     environ = fixed()
     environ["TRAINER_URL"] = environ["REWARD_URL"]
     with pytest.raises(ConfigError, match="both TRIFORGE_REWARD_URL and TRIFORGE_TRAINER_URL"):
@@ -76,13 +76,13 @@ def test_two_doors_cannot_share_a_port(tmp_path: Path) -> None:
 
 def test_automatic_ports_are_all_different(tmp_path: Path) -> None:
     settings = plan(tmp_path, auto_ports=True).settings
-    urls = [getattr(settings, f"{door}_url") for door in DOORS]
+    urls = [getattr(settings, f"{api}_url") for api in APIS]
     assert len({*urls, settings.redis_url}) == 7
 
 
 def test_no_port_is_given_out_twice() -> None:
     ports = Ports(auto=True)
-    given = [ports.take(80, "door") for _ in range(200)]
+    given = [ports.take(80, "api") for _ in range(200)]
     assert len(set(given)) == 200
 
 
@@ -105,41 +105,41 @@ def test_the_environments_addresses_are_kept(tmp_path: Path) -> None:
     layout = plan(tmp_path, auto_ports=True, **environ)
     assert layout.settings.redis_url == "redis://elsewhere:6379/0"
     assert layout.settings.database_url == "postgresql://db/x"
-    assert layout.settings.acts_url == environ["ACTS_URL"]
+    assert layout.settings.policy_model_url == environ["POLICY_URL"]
     assert "valkey" not in {s.name for s in layout.specs}
 
 
-def test_every_process_gets_the_same_settings_and_policy_rooms_their_own_engine(
+def test_every_process_gets_the_same_settings_and_policy_services_their_own_engine(
     tmp_path: Path,
 ) -> None:
     layout = plan(tmp_path, auto_ports=True)
     shared = layout.settings.environment()
     for process in layout.specs:
-        if process.name not in ("valkey", "policy-acts", "policy-judges", "policy-rewrites"):
+        if process.name not in ("valkey", "policy-model", "reward-model", "rewriter-model"):
             assert shared.items() <= process.env.items(), process.name
-    room = spec(layout, "policy-judges")
-    assert (room.env["TRIFORGE_ROLE"], room.ready_url) == (
-        "judges",
-        f"{layout.settings.judges_url}/readyz",
+    service = spec(layout, "reward-model")
+    assert (service.env["TRIFORGE_ROLE"], service.ready_url) == (
+        "reward",
+        f"{layout.settings.reward_model_url}/readyz",
     )
-    engine = spec(layout, "engine-judges")
-    assert engine.ready_url == f"{room.env['TRIFORGE_ENGINES']}/ready"
-    assert Settings.from_env(dict(room.env)).role == "judges"
+    engine = spec(layout, "engine-reward")
+    assert engine.ready_url == f"{service.env['TRIFORGE_ENGINES']}/ready"
+    assert Settings.from_env(dict(service.env)).role == "reward"
 
 
 def test_engines_that_run_already_are_used_and_none_is_started(tmp_path: Path) -> None:
     engines = "http://gpu-1:30000,http://gpu-2:30000"
-    layout = plan(tmp_path, auto_ports=True, ACTS_ENGINES=engines)
-    assert spec(layout, "policy-acts").env["TRIFORGE_ENGINES"] == engines
+    layout = plan(tmp_path, auto_ports=True, POLICY_ENGINES=engines)
+    assert spec(layout, "policy-model").env["TRIFORGE_ENGINES"] == engines
     names = {s.name for s in layout.specs}
-    assert "engine-acts" not in names
-    assert "engine-judges" in names
+    assert "engine-policy" not in names
+    assert "engine-reward" in names
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere"])
 def test_a_model_that_is_not_there_is_refused_by_its_field(tmp_path: Path, path: str) -> None:
-    config = parse({"models": {"acts": {"path": path}}, "adaptation": {"controller": "none"}})
-    with pytest.raises(ConfigError, match=r"models\.acts\.path: given .*, expected a .*folder"):
+    config = parse({"models": {"policy": {"path": path}}, "adaptation": {"controller": "none"}})
+    with pytest.raises(ConfigError, match=r"models\.policy\.path: given .*, expected a .*folder"):
         plan_layout(
             config, Settings(), config_path=tmp_path / "x", state=tmp_path, auto_ports=True, environ={}
         )  # fmt: skip
@@ -149,4 +149,4 @@ def test_secrets_reach_the_children_only_through_the_environment(tmp_path: Path)
     layout = plan(tmp_path, auto_ports=True, API_KEY="hunter2")
     words: list[Any] = [word for process in layout.specs for word in process.command]
     assert not any("hunter2" in word for word in words)
-    assert spec(layout, "policy-acts").env["TRIFORGE_API_KEY"] == "hunter2"
+    assert spec(layout, "policy-model").env["TRIFORGE_API_KEY"] == "hunter2"

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from triforge.errors import EnvError, PolicyError
-from triforge.messages import ChatMessage, GenerateRequest, Outcome, Step, Task, Trajectory
 from triforge.rollout.protocols import EnvironmentFamily, Generate, Judge
 from triforge.testing import (
     FakeEngine,
@@ -19,6 +18,7 @@ from triforge.testing import (
     check_environment,
     require,
 )
+from triforge.types import ChatMessage, GenerateRequest, Outcome, Step, Task, Trajectory
 
 UP = GenerateRequest(messages=(ChatMessage(role="user", content="count up"),), n=2)
 TASK = Task(

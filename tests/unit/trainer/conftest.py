@@ -14,8 +14,8 @@ from services.trainer.models.model import ScoringModel
 from services.trainer.models.tiny import TinyShape, build_tiny_model
 from services.trainer.models.tiny_vision import build_tiny_vision_model
 from tests.unit.trainer import sights
-from triforge.messages import TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import TrainBatch, TrainRow
 
 WORDS = ["go", "take", "put", "fridge", "shelf", "apple", "egg", "ok", "fail"]
 VERSION = 3  # weight version that the rows were sampled with
@@ -86,11 +86,11 @@ def make_batch(model_folder: Path) -> MakeBatch:
     """A batch of 16 rows; keywords of the learner section go there, all others into the settings."""
 
     def make(
-        step: int = 1, version: int = VERSION, num_rows: int = 16, **knobs: object
+        step: int = 1, version: int = VERSION, num_rows: int = 16, **options: object
     ) -> TrainBatch:
         learner = {"learning_rate": 1e-3, "updates_per_step": 4}
         settings: dict[str, object] = {"model_path": str(model_folder), "base_version": VERSION}
-        for name, value in knobs.items():
+        for name, value in options.items():
             known = {
                 "learning_rate", "updates_per_step", "epochs", "grad_clip", "token_budget", "max_tokens",
                 "max_bad_updates", "weight_decay", "lora_rank", "lora_alpha", "lora_targets", "updates_by", "schedule",
@@ -98,9 +98,9 @@ def make_batch(model_folder: Path) -> MakeBatch:
             }  # fmt: skip
             (learner if name in known else settings)[name] = value  # type: ignore[assignment]
         return TrainBatch(
-            batch_id=f"run-{step:05d}-acts",
+            batch_id=f"run-{step:05d}-policy",
             run_id="run",
-            role="acts",
+            role="policy",
             step=step,
             version=version,
             uri="runs/rows.parquet",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.unit.trainer.played import group_task, task_of
 from triforge.config.auxiliary import AuxiliarySection
-from triforge.messages import (
+from triforge.rendering import Renderer
+from triforge.types import (
     ChatMessage,
     ErrorInfo,
     JudgedGroup,
@@ -14,9 +15,8 @@ from triforge.messages import (
     Trajectory,
     TrajectoryGroup,
 )
-from triforge.rendering import Renderer
 
-# What a place looks like, and where its doors lead: everything that happens in it follows from this.
+# What a place looks like, and where its APIs lead: everything that happens in it follows from this.
 PLACES = {"fridge": "closed mug", "shelf": "egg", "mug": "empty", "egg": "closed"}
 WORDS = [*PLACES, "put", "go", "closed", "empty", "nothing", "1", ">", ";", "?"]
 

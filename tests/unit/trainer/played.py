@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from triforge.messages import (
+from triforge.types import (
     ErrorInfo,
     GroupTask,
     JudgedGroup,

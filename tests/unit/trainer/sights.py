@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triforge.messages import ImageRef, PlacedImage, TrainRow
+from triforge.types import ImageRef, PlacedImage, TrainRow
 
 USER, ASSISTANT, BEGIN, STOP, PAD, GO = 4, 5, 6, 7, 8, 10
 WORDS = ("go", "see", "cup")

@@ -1,4 +1,4 @@
-"""The trainer's application and the conductor that lives in it."""
+"""The trainer's application and the orchestrator that lives in it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ async def ready() -> None:
     return
 
 
-async def test_the_application_ends_although_a_cancellation_of_its_conductor_is_swallowed() -> None:
-    conductor: Any = Stubborn()
-    app = create_app(runs=None, conductor=conductor, ready=ready)  # type: ignore[arg-type]
+async def test_the_application_ends_although_a_cancellation_of_its_orchestrator_is_swallowed() -> (
+    None
+):
+    orchestrator: Any = Stubborn()
+    app = create_app(runs=None, orchestrator=orchestrator, ready=ready)  # type: ignore[arg-type]
     async with asyncio.timeout(20), app.router.lifespan_context(app):
-        await conductor.started.wait()
-    assert conductor.cancelled == 2
+        await orchestrator.started.wait()
+    assert orchestrator.cancelled == 2

@@ -12,7 +12,7 @@ import torch
 from services.trainer.learner.learner import Interrupted, Learner
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import ConfigError, TrainerError
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 WEIGHTS = {"sp": 0.2, "id": 0.1}
 
@@ -51,9 +51,9 @@ def same(first: Learner, second: Learner) -> bool:
 def trained(model_folder: Path, make_batch: MakeBatch) -> Callable[..., Learner]:
     """A learner after one step on rows; `aux` is the settings' section."""
 
-    def make(rows: Sequence[TrainRow], aux: dict[str, object] | None = None, **knobs: object):
+    def make(rows: Sequence[TrainRow], aux: dict[str, object] | None = None, **options: object):
         learner = Learner.fresh(model_folder)
-        batch = make_batch(num_rows=len(rows), auxiliary=aux or {}, **knobs)
+        batch = make_batch(num_rows=len(rows), auxiliary=aux or {}, **options)
         learner.report = learner.train(batch, rows).metrics  # type: ignore[attr-defined]
         return learner
 

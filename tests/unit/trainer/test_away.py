@@ -15,9 +15,9 @@ from services.trainer.learner.crew import Crew
 from services.trainer.weights.sharding import Ranks
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.errors import TrainerError, UnavailableError
-from triforge.messages import TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
+from triforge.types import TrainBatch, TrainRow
 
 
 class Far(ArtifactStore):
@@ -61,25 +61,25 @@ def batch(far: Far, make_batch: MakeBatch, rows: list[TrainRow]) -> TrainBatch:
 def test_a_step_whose_rows_cannot_be_read_now_is_taken_again_and_fails_no_run(
     far: Far, batch: TrainBatch
 ) -> None:
-    learner = Answers(far, "acts")
+    learner = Answers(far, "policy")
     far.away = 2
     for _ in range(2):
         with pytest.raises(UnavailableError):
             learner.answer(batch)
-    assert Attempts(far, "acts").count(batch) == 0, "nobody was killed by it"
+    assert Attempts(far, "policy").count(batch) == 0, "nobody was killed by it"
     ready = learner.answer(batch)
     assert ready is not None
     assert (ready.error, ready.version) == (None, VERSION + 1)
 
 
-def test_a_gpu_that_is_too_small_fails_the_run_with_the_knobs_that_help(
+def test_a_gpu_that_is_too_small_fails_the_run_with_the_options_that_help(
     far: Far, batch: TrainBatch
 ) -> None:
     class Small(Crew):
         def train(self, *_: object) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore of it")
 
-    learner: Any = Answers(far, "acts")
+    learner: Any = Answers(far, "policy")
     learner._crew = Small(far, learner.ranks)
     ready = learner.answer(batch)
     assert ready.error.kind == TrainerError.kind
@@ -93,4 +93,4 @@ def test_ranks_take_a_step_again_that_one_of_them_could_not_begin_now(
 ) -> None:
     crew = Crew(far, Pair(lasts=lasts))
     with pytest.raises(raised, match="another rank could not begin"):
-        crew.train(Shelf(far, "run", "acts"), batch, lambda: False)
+        crew.train(Shelf(far, "run", "policy"), batch, lambda: False)

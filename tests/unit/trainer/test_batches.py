@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from services.trainer.models.batches import Sequences, rectangles
 from services.trainer.objectives.step_data import StepData
 from triforge.errors import TrainerError
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 CPU = torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""The bench of playing ahead runs on the conductor as it is."""
+"""The bench of playing ahead runs on the orchestrator as it is."""
 
 from __future__ import annotations
 

@@ -16,15 +16,15 @@ from services.trainer.learner.learner import Learner
 from services.trainer.weights.folders import atomic_folder, copy_version, versions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import StorageError, WeightsError
-from triforge.messages import TrainRow
 from triforge.rendering import Renderer
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
+from triforge.types import TrainRow
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "acts")
+    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
 
 
 def publish(
@@ -51,7 +51,7 @@ def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
     data = {step: sampled_rows(model_folder, 16, seed=step) for step in (1, 2, 3)}
     files = []
     for name, reload in (("straight", False), ("resumed", True)):
-        shelf = Shelf(ArtifactStore(str(tmp_path / name)), "run", "acts")
+        shelf = Shelf(ArtifactStore(str(tmp_path / name)), "run", "policy")
         learner = Learner.fresh(model_folder)
         for step in (1, 2, 3):
             ready = publish(shelf, learner, make_batch, data[step], step)
@@ -134,10 +134,10 @@ def test_missing_and_additional_files_are_refused(one: Path):
 def test_a_folder_of_another_run_is_refused(
     one: Path, shelf: Shelf, model_folder: Path, tmp_path: Path
 ):
-    other = Shelf(ArtifactStore(str(tmp_path / "artifacts")), "other", "acts")
+    other = Shelf(ArtifactStore(str(tmp_path / "artifacts")), "other", "policy")
     shutil.copytree(shelf.weights, other.weights)
     with pytest.raises(
-        WeightsError, match="belongs to run run, role acts, version 4; expected run other"
+        WeightsError, match="belongs to run run, role policy, version 4; expected run other"
     ):
         other.load(4, model_folder)
 
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_belongs_to_other_weights_is_refused(
     rows: list[TrainRow],
     tmp_path: Path,
 ):
-    other = Shelf(ArtifactStore(str(tmp_path / "twin")), "run", "acts")
+    other = Shelf(ArtifactStore(str(tmp_path / "twin")), "run", "policy")
     batch = make_batch(learning_rate=1e-2)
     learner = Learner.fresh(model_folder)
     other.publish(learner, batch, learner.train(batch, rows), keep=3)
@@ -214,7 +214,7 @@ def test_the_first_batch_starts_from_the_initial_folder_and_later_ones_from_the_
 
     assert start(1, VERSION).counters.updates == 0
     assert start(2, VERSION + 1).counters.updates == 4
-    # published again under a higher number after other runs had used the same rooms
+    # published again under a higher number after other runs had used the same services
     assert start(2, VERSION + 20).counters.updates == 4
 
 
@@ -357,7 +357,7 @@ def test_a_disk_that_takes_nothing_is_a_storage_error(
 
 
 @contextlib.contextmanager
-def room_for(size: int) -> Iterator[None]:
+def service_for(size: int) -> Iterator[None]:
     """The disk takes files of so many bytes and no larger ones: it fills while one is written."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -375,7 +375,7 @@ def test_a_disk_that_fills_while_a_version_is_written_damages_none_and_costs_non
     batch = make_batch(step=2, version=VERSION + 1)
     report = learner.train(batch, sampled_rows(model_folder, 16, seed=2))
     state = shelf.checkpoints / one.name / "optimizer.safetensors"
-    with room_for(state.stat().st_size - 1), pytest.raises(StorageError, match="cannot write"):
+    with service_for(state.stat().st_size - 1), pytest.raises(StorageError, match="cannot write"):
         shelf.publish(learner, batch, report, keep=3)
     assert versions(shelf.weights) == versions(shelf.checkpoints) == [VERSION + 1]
     assert not [*shelf.weights.glob(".aside-*"), *shelf.checkpoints.glob(".aside-*")]

@@ -13,7 +13,7 @@ from services.trainer.learner.learner import Learner
 from services.trainer.objectives.step_data import StepData
 from tests.unit.trainer.conftest import MakeBatch
 from tests.unit.trainer.test_learner import first_gradient, weights_of
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 
 class Listening(Learner):
@@ -25,12 +25,12 @@ class Listening(Learner):
 
 
 def of_the_same_weights(
-    folder: Path, make_batch: MakeBatch, rows: list[TrainRow], **knobs: object
+    folder: Path, make_batch: MakeBatch, rows: list[TrainRow], **options: object
 ) -> list[TrainRow]:
     """The rows with exactly the log-probabilities that the learner itself computes at the start of the step."""
     learner = Listening.fresh(folder)
     listening = Listening(learner.model, folder)
-    listening.train(make_batch(off_policy="decoupled", **knobs), rows)
+    listening.train(make_batch(off_policy="decoupled", **options), rows)
     found, at = [], 0
     for row in rows:
         logprobs = list(row.logprobs)
@@ -57,9 +57,9 @@ def test_at_equal_weights_a_correction_changes_not_a_bit(
 ):
     same = of_the_same_weights(model_folder, make_batch, rows)
     trained = []
-    for knobs in ({}, {"off_policy": mode, "off_policy_level": level}):
+    for options in ({}, {"off_policy": mode, "off_policy_level": level}):
         learner = Learner.fresh(model_folder)
-        report = learner.train(make_batch(**knobs), same)
+        report = learner.train(make_batch(**options), same)
         trained.append(weights_of(learner))
     assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
     assert report.metrics["off_policy_w_mean"] == report.metrics["off_policy_w_max"] == 1.0
@@ -72,14 +72,14 @@ def test_the_gradient_carries_the_weights_and_keeps_its_denominator(
     """Everything is half as likely by the samples' own account: w = 2 everywhere, whole or up to the cap."""
     plain = first_gradient(model_folder, make_batch, rows, kl_beta=0.0)
     unlikely = shifted(rows, -math.log(2.0))
-    for knobs, factor in (
+    for options, factor in (
         ({"off_policy": "decoupled"}, 2.0),
         ({"off_policy": "tis", "off_policy_cap": 1.5}, 1.5),
         ({"off_policy": "mis", "off_policy_band": [0.5, 1.9]}, 0.0),
         ({"off_policy": "decoupled", "off_policy_normalize": True}, 1.0),
     ):
-        found = first_gradient(model_folder, make_batch, unlikely, kl_beta=0.0, **knobs)
-        assert float((found - factor * plain).norm()) < 1e-3 * float(plain.norm()), knobs
+        found = first_gradient(model_folder, make_batch, unlikely, kl_beta=0.0, **options)
+        assert float((found - factor * plain).norm()) < 1e-3 * float(plain.norm()), options
 
 
 def test_masked_tokens_are_not_made_up_for_by_the_others(

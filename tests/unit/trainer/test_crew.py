@@ -12,9 +12,9 @@ from services.trainer.models.seeing import uneven
 from services.trainer.objectives.optimiser import Counters
 from services.trainer.weights.sharding import Ranks
 from triforge.errors import NotFoundError, TrainerError
-from triforge.messages import ImageRef, PlacedImage, StepReport, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
+from triforge.types import ImageRef, PlacedImage, StepReport, TrainBatch, TrainRow
 
 
 class Pair(Ranks):
@@ -66,13 +66,13 @@ def row(*images: PlacedImage) -> TrainRow:
 def train(store: ArtifactStore, ranks: Ranks, rows: list[TrainRow]) -> None:
     uri = write_rows(store, "runs/r/batches/1.parquet", rows)
     before = TrainBatch(
-        batch_id="r-1", run_id="r", role="acts", step=1, version=0, uri=uri, num_rows=len(rows), num_tokens=0,
+        batch_id="r-1", run_id="r", role="policy", step=1, version=0, uri=uri, num_rows=len(rows), num_tokens=0,
         settings={"model_path": "nowhere"},
     )  # fmt: skip
     crew = Crew(store, ranks)
     crew.keep(before, Blind())
     batch = before.model_copy(update={"version": 1})
-    crew.train(Shelf(store, "r", "acts"), batch, lambda: False)
+    crew.train(Shelf(store, "r", "policy"), batch, lambda: False)
 
 
 def test_rows_of_which_only_some_hold_images_are_refused_by_ranks_that_shard_a_model(

@@ -21,8 +21,8 @@ from services.trainer.weights.sharding import Ranks
 from services.trainer.weights.tensors import load_tensors, whole_weights
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.errors import ConfigError, TrainerError
-from triforge.messages import TrainRow
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import TrainRow
 
 CPU = torch.device("cpu")
 GAE: dict[str, Any] = {"estimator": "gae"}
@@ -143,7 +143,7 @@ def test_a_kl_in_the_reward_is_taken_off_what_each_token_brought(
 ) -> None:
     """At its first step the policy is its own anchor, so with k1 a token costs `beta * (behaviour - its own)`."""
     row = wrote("t/0", [3], [1.0])
-    knobs = {
+    options = {
         "critic": GAE,
         "kl_placement": "reward",
         "kl_estimator": "k1",
@@ -152,7 +152,7 @@ def test_a_kl_in_the_reward_is_taken_off_what_each_token_brought(
     }
     free, charged = (
         told(model_folder, [0.0] * 3)
-        .train(make_batch(num_rows=1, **knobs, kl_beta=beta), [row])
+        .train(make_batch(num_rows=1, **options, kl_beta=beta), [row])
         .metrics["critic/return_mean"]
         for beta in (1e-12, 0.5)
     )
@@ -197,13 +197,13 @@ def test_a_clip_holds_the_values_near_the_old_ones_and_is_counted(
     model_folder: Path, make_batch: MakeBatch
 ) -> None:
     rows = [wrote("t/0", [4], [1.0])]
-    knobs: dict[str, Any] = {"num_rows": 1, "epochs": 12, "job": "critic", **NO_KL, **ENDS}
+    options: dict[str, Any] = {"num_rows": 1, "epochs": 12, "job": "critic", **NO_KL, **ENDS}
     rate = {"critic_learner": {"learning_rate": 0.05}}
     ends = []
     for clip in (0.1, None):
         learner = told(model_folder, [0.0] * 4)
         found = learner.train(
-            make_batch(**knobs, **rate, critic=GAE | {"value_clip": clip}), rows
+            make_batch(**options, **rate, critic=GAE | {"value_clip": clip}), rows
         ).metrics
         assert learner.critic is not None
         ends.append(learner.critic.state().weights["values"].max())
@@ -219,8 +219,8 @@ def test_no_gradient_goes_from_the_one_to_the_other(
 ) -> None:
     rows = [wrote("a/0", [3, 2], [0.0, 1.0]), wrote("b/0", [2, 3], [0.0, 0.0])]
     learner = Learner.fresh(model_folder)
-    knobs = {"num_rows": 2, "critic": GAE | {"whiten": True}, **NO_KL, **ENDS}
-    learner.train(make_batch(step=1, critic_learner={"alone_steps": 1}, **knobs), rows)
+    options = {"num_rows": 2, "critic": GAE | {"whiten": True}, **NO_KL, **ENDS}
+    learner.train(make_batch(step=1, critic_learner={"alone_steps": 1}, **options), rows)
     policy, critic = (copied(t) for t in weights_of(learner))
     start = whole_weights(Learner.fresh(model_folder).model.module)
     assert equal(policy, start)  # the critic's own step left the policy's bits alone
@@ -228,7 +228,7 @@ def test_no_gradient_goes_from_the_one_to_the_other(
     assert learner.counters.updates == 0
 
     # An infinitesimal step of the critic does not round to nothing of the policy's: advantages alone couple the two.
-    learner.train(make_batch(step=2, critic_learner={"learning_rate": 1e-30}, **knobs), rows)
+    learner.train(make_batch(step=2, critic_learner={"learning_rate": 1e-30}, **options), rows)
     moved, left = weights_of(learner)
     assert equal(left, critic)
     assert not equal(moved, policy)
@@ -289,7 +289,7 @@ def test_a_learner_that_goes_on_from_its_checkpoint_comes_to_the_same_bits(
     lora = {"lora_rank": 2, "lora_alpha": 4} if adapter else {}
     ends = []
     for run, forgets in (("straight", False), ("resumed", True)):
-        shelf = Shelf(ArtifactStore(str(tmp_path / run)), "run", "acts")
+        shelf = Shelf(ArtifactStore(str(tmp_path / run)), "run", "policy")
         learner = Learner.fresh(model_folder, shape=adapter)
         for step in (1, 2, 3):
             rows = [wrote(f"{n}/0", [3, 2 + n], [0.1 * step, float(n % 2)]) for n in range(5)]
@@ -352,10 +352,10 @@ def test_a_critic_is_trained_in_half_precision_with_blocks_computed_again(
     """What checkpointing saves changes no weight; half precision changes the loss by little."""
     rows = [wrote(f"{n}/0", [3, 2], [0.0, float(n % 2)]) for n in range(4)]
     weights, losses = [], []
-    for knobs in ({}, {"activation_checkpointing": True}, {"precision": "bfloat16"}):
+    for options in ({}, {"activation_checkpointing": True}, {"precision": "bfloat16"}):
         learner = Learner.fresh(model_folder)
         for step in (1, 2, 3, 4):
-            section = {"learning_rate": 1e-3, "updates_per_step": 2, **knobs}
+            section = {"learning_rate": 1e-3, "updates_per_step": 2, **options}
             batch = make_batch(
                 step=step, num_rows=4, critic=GAE, critic_learner={"learning_rate": 0.01}, **NO_KL
             )

@@ -39,7 +39,7 @@ class Runs:
         return {"running": 1, "failed": 2}
 
 
-async def test_queues_runs_and_room_are_shown_as_they_are(tmp_path: Path) -> None:
+async def test_queues_runs_and_service_are_shown_as_they_are(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     store = ArtifactStore(str(tmp_path / "not" / "there" / "yet"))
     await DeploymentGauges(Queues(), Runs(), store, registry).refresh()
@@ -99,7 +99,7 @@ async def test_looks_that_hang_take_a_thread_each_and_hold_up_nobody(
             await gauges.refresh()
 
 
-def test_a_store_that_is_no_folder_shows_no_room() -> None:
+def test_a_store_that_is_no_folder_shows_no_service() -> None:
     registry = CollectorRegistry()
     DeploymentGauges(Queues(), Runs(), ArtifactStore("memory://a"), registry)
     names = {family.name for family in registry.collect()}
@@ -114,12 +114,12 @@ def test_a_store_that_is_no_folder_shows_no_room() -> None:
 def test_staleness_is_a_histogram_of_tokens(bound: str, count: float) -> None:
     registry = CollectorRegistry()
     staleness = Staleness(registry)
-    staleness.add("acts", {0: 10, 1: 15})
-    staleness.add("acts", {1: 5, 3: 5, 40: 1})
+    staleness.add("policy", {0: 10, 1: 15})
+    staleness.add("policy", {1: 5, 3: 5, 40: 1})
 
     def shown(name: str, **labels: str) -> float | None:
         full = f"triforge_trainer_staleness_versions_{name}"
-        return registry.get_sample_value(full, {"role": "acts", **labels})
+        return registry.get_sample_value(full, {"role": "policy", **labels})
 
     assert shown("bucket", le=bound) == count
     assert (shown("count"), shown("sum")) == (36, 15 + 5 + 15 + 40)
@@ -143,6 +143,6 @@ def test_a_committed_step_shows_its_phases_versions_and_skipped_updates() -> Non
     assert shown("phase_seconds_sum", phase="play") == 6.0
     assert shown("phase_seconds_count", phase="train") == 2.0
     assert shown("phase_seconds_count", phase="overlap") is None
-    assert shown("skipped_updates_total", role="acts") == 4.0
-    assert shown("skipped_updates_total", role="judges") == 0.0
-    assert shown("weight_version", role="judges") == 1.0
+    assert shown("skipped_updates_total", role="policy") == 4.0
+    assert shown("skipped_updates_total", role="reward") == 0.0
+    assert shown("weight_version", role="reward") == 1.0

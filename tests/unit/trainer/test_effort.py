@@ -14,7 +14,7 @@ from services.trainer.models.model import ScoringModel
 from services.trainer.models.tiny_vision import build_tiny_vision_model
 from tests.unit.trainer.conftest import MakeBatch
 from triforge.config import LearnerSection
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 
 def test_model_flops_are_counted_by_weights_pairs_and_targets(model_folder: Path):
@@ -71,13 +71,13 @@ def test_the_step_size_follows_its_schedule_over_the_updates_of_the_run(
     model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
 ):
     learner = Learner.fresh(model_folder)
-    knobs = {
+    options = {
         "learning_rate": 1e-3,
         "schedule": "linear",
         "warmup_updates": 4,
         "schedule_updates": 12,
     }
-    rates = [learner.train(make_batch(**knobs), rows).metrics["learning_rate"] for _ in range(3)]
+    rates = [learner.train(make_batch(**options), rows).metrics["learning_rate"] for _ in range(3)]
     assert rates == pytest.approx([1e-3, 0.625e-3, 0.125e-3])
 
 

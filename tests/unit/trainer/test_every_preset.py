@@ -23,7 +23,7 @@ from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.named import NAMED
 from triforge.algorithms.presets import Preset, resolve
 from triforge.errors import ConfigError
-from triforge.messages import TrainBatch, TrainRow
+from triforge.types import TrainBatch, TrainRow
 
 LEARNER = {"learning_rate": 1e-3, "updates_per_step": 2}
 SEVENTEEN = {
@@ -60,7 +60,7 @@ def step(
         **preset.off_policy_in_force(1, policy=policy),
     }
     batch = TrainBatch(
-        batch_id="b", run_id="run", role="acts" if policy else "judges", step=1, version=1, uri="",
+        batch_id="b", run_id="run", role="policy" if policy else "reward", step=1, version=1, uri="",
         num_rows=len(rows), num_tokens=0, settings=settings,
     )  # fmt: skip
     learner = Learner.fresh(folder)
@@ -85,9 +85,15 @@ def test_all_presets_of_the_field_are_there() -> None:
     assert NAMED.keys() >= SEVENTEEN
 
 
-def state(folder: Path, rows: list[TrainRow], reference: list[float], **knobs: Any) -> StepState:
+def state(folder: Path, rows: list[TrainRow], reference: list[float], **options: Any) -> StepState:
     settings = TrainSettings.model_validate(
-        {"model_path": "m", "kl_placement": "reward", "kl_estimator": "k1", "kl_beta": 0.1, **knobs}
+        {
+            "model_path": "m",
+            "kl_placement": "reward",
+            "kl_estimator": "k1",
+            "kl_beta": 0.1,
+            **options,
+        }
     )
     data = StepData.from_rows(rows, max_tokens=9, vocabulary=9, version=1)
     device = torch.device("cpu")

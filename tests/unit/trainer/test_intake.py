@@ -1,8 +1,8 @@
 """No trained token is staler than the bound and no group is trained on twice, whatever the order and whoever dies when.
 
-The window, the intake, the gatherer and the rounds are the real ones. Around them stands a world in memory: workers that
+The window, the intake, the collector and the rounds are the real ones. Around them stands a world in memory: workers that
 start and finish groups in any order while weights change under them, a learner that publishes each version once, and a
-database that keeps what was committed. The conductor dies at any of its calls, once or again and again.
+database that keeps what was committed. The orchestrator dies at any of its calls, once or again and again.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from services.trainer.orchestrator.gather import Collector
+from services.trainer.orchestrator.intake import Intake
 
-from services.trainer.conductor.gather import Gatherer
-from services.trainer.conductor.intake import Intake
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import parse
-from triforge.messages import GroupTask, JudgedGroup, PlannedGroup, VersionSpan
+from triforge.types import GroupTask, JudgedGroup, PlannedGroup, VersionSpan
 
 STEPS, BASE = 5, 3
 
 
 class Died(BaseException):
-    """The conductor's process ended here."""
+    """The orchestrator's process ended here."""
 
 
 class World:
-    """Everything that outlives a conductor; also the wire, the store and the plans it talks to."""
+    """Everything that outlives a orchestrator; also the wire, the store and the plans it talks to."""
 
     def __init__(self, draw: random.Random, deaths: float) -> None:
         self._draw, self._deaths = draw, deaths
@@ -46,7 +46,7 @@ class World:
         self.sizes = [draw.randint(0, 3) for _ in range(STEPS + 1)]
 
     def visit(self) -> None:
-        """A call of the conductor: time passes, and it may be the last one."""
+        """A call of the orchestrator: time passes, and it may be the last one."""
         if self._draw.random() < self._deaths:
             raise Died
         for name, task in list(self.queued.items()):
@@ -119,7 +119,7 @@ class World:
     async def forget_group(self, name: str, _: tuple[str, ...]) -> None:
         self.done.pop(name, None)
 
-    # ---- the conductor's loop, as far as it concerns what is in flight ----
+    # ---- the orchestrator's loop, as far as it concerns what is in flight ----
 
     async def conduct(self, config: Any) -> None:
         """Take the run up where it is committed, and bring it to its end or to its death."""
@@ -128,18 +128,18 @@ class World:
             self.visit()
 
         parts: Any = SimpleNamespace(
-            store=self, wire=self, env_adapter=self, emit_group=self.emit_group
+            store=self, broker=self, env_adapter=self, emit_group=self.emit_group
         )
-        gatherer = Gatherer(parts.wire, resend_s=1e9, lease_s=1e9, check=check, sweep_s=1e9)
+        collector = Collector(parts.broker, resend_s=1e9, lease_s=1e9, check=check, sweep_s=1e9)
         run: Any = SimpleNamespace(id="run", pool_id="pool")
-        intake = Intake(parts, gatherer, run, config, copy.deepcopy(self.notes))
+        intake = Intake(parts, collector, run, config, copy.deepcopy(self.notes))
         for step in range(self.step + 1, STEPS + 1):
-            await intake.hold({"acts": BASE + step - 1, "judges": 0}, step - 1)
+            await intake.hold({"policy": BASE + step - 1, "reward": 0}, step - 1)
             await intake.fill()
             batch = await intake.batch()
-            await gatherer.meanwhile(self._train(step, [*batch.offers], batch.groups, config))
-            gatherer.newest["acts"] = BASE + step
-            notes = await intake.free({"acts": BASE + step, "judges": 0})
+            await collector.meanwhile(self._train(step, [*batch.offers], batch.groups, config))
+            collector.newest["policy"] = BASE + step
+            notes = await intake.free({"policy": BASE + step, "reward": 0})
             self.visit()
             self.step, self.notes = step, copy.deepcopy(notes)
             self.visit()

@@ -16,7 +16,7 @@ from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory
 from triforge.algorithms.presets import resolve
 from triforge.errors import ConfigError
-from triforge.messages import JudgedGroup, TrainRow, TrajectoryGroup
+from triforge.types import JudgedGroup, TrainRow, TrajectoryGroup
 
 NO_KL = {"kl_beta": 0.0}
 
@@ -27,11 +27,11 @@ def few(model_folder: Path) -> list[TrainRow]:
 
 
 def trained(
-    folder: Path, make_batch: MakeBatch, rows: list[TrainRow], **knobs: Any
+    folder: Path, make_batch: MakeBatch, rows: list[TrainRow], **options: Any
 ) -> tuple[dict[str, float], torch.Tensor]:
     """Metrics and gradient of one update."""
     learner = Learner.fresh(folder)
-    batch = make_batch(num_rows=len(rows), updates_per_step=1, grad_clip=1e9, **knobs)
+    batch = make_batch(num_rows=len(rows), updates_per_step=1, grad_clip=1e9, **options)
     report = learner.train(batch, rows)
     moments = sorted((n, t) for n, t in learner.optimizer_tensors().items() if "exp_avg" in n)
     first = [t.flatten() * 10 for n, t in moments if n.endswith("exp_avg")]
@@ -126,9 +126,9 @@ def test_training_on_pairs_puts_the_better_trajectories_in_front(
     model_folder: Path, make_batch: MakeBatch, few: list[TrainRow]
 ):
     learner = Learner.fresh(model_folder)
-    knobs: dict[str, Any] = {"num_rows": 6, "job": "dpo_pair", "dpo_beta": 0.5, **NO_KL}
+    options: dict[str, Any] = {"num_rows": 6, "job": "dpo_pair", "dpo_beta": 0.5, **NO_KL}
     for step in range(1, 9):
-        batch = make_batch(step=step, updates_per_step=2, learning_rate=3e-3, **knobs)
+        batch = make_batch(step=step, updates_per_step=2, learning_rate=3e-3, **options)
         metrics = learner.train(batch, paired(few)).metrics
     assert metrics["loss"] < math.log(2.0) - 0.1
     assert metrics["pairs_right"] == 1.0
@@ -174,8 +174,8 @@ def test_distillation_imitates_the_better_rollouts_more():
 
 
 def test_pairs_need_a_success_and_a_failure_of_one_task():
-    knobs: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
-    ledger = keep([played("g", [1, -1, -1]), played("h", [1, 1])], **knobs)
+    options: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
+    ledger = keep([played("g", [1, -1, -1]), played("h", [1, 1])], **options)
     assert shares(ledger) == [1.0, -1.0, -1.0]
     assert ledger.reasons == {"trained": 3, "no pair": 2}
 
@@ -206,28 +206,28 @@ def cut(group: JudgedGroup, index: int) -> JudgedGroup:
 
 
 def test_a_trajectory_that_is_not_whole_is_left_out_of_the_pairs_and_so_are_those_it_leaves_alone():
-    knobs: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
+    options: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
     groups = [cut(halves("g", [1, -1, -1]), 1), cut(halves("h", [1, -1]), 0)]
-    ledger = keep(groups, truncated="mask", **knobs)
+    ledger = keep(groups, truncated="mask", **options)
     assert {row.key for row in ledger.policy_rows} == {"g-00/0", "g-00/1", "g-02/0", "g-02/1"}
     assert ledger.reasons == {
         "trained": 4, "truncated response": 2, "trajectory is not whole": 2, "no pair": 2,
     }  # fmt: skip
-    assert len(keep(groups, truncated="keep", **knobs).policy_rows) == 10
+    assert len(keep(groups, truncated="keep", **options).policy_rows) == 10
 
 
-@pytest.mark.parametrize("room", [3, 4, 7])
-def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sides(room: int):
+@pytest.mark.parametrize("service", [3, 4, 7])
+def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sides(service: int):
     groups = [halves(name, [1, -1]) for name in "ghi"]
-    knobs: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
+    options: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
     found = Counter[int]()
     for seed in range(20):
         ledger = keep_ledger(
-            groups, preset=resolve("grpo", knobs), policy_version=1, reward_version=1, seed=seed,
-            policy_limits=Limits(max_tokens=99, max_rows=room), reward_limits=Limits(max_tokens=9, max_rows=0),
+            groups, preset=resolve("grpo", options), policy_version=1, reward_version=1, seed=seed,
+            policy_limits=Limits(max_tokens=99, max_rows=service), reward_limits=Limits(max_tokens=9, max_rows=0),
         )  # fmt: skip
         keys = Counter(row.key.partition("/")[0] for row in ledger.policy_rows)
-        assert len(ledger.policy_rows) <= room
+        assert len(ledger.policy_rows) <= service
         assert set(keys.values()) <= {2}
         sides = Counter(row.task_id for row in ledger.policy_rows)
         assert set(sides.values()) <= {4}
@@ -235,7 +235,7 @@ def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sid
             keys.values()
         )
         found[len(keys)] += 1
-    assert set(found) == ({0} if room < 4 else {0, 2})
+    assert set(found) == ({0} if service < 4 else {0, 2})
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,17 @@ from services.trainer.learner.learner import Interrupted, Learner
 from services.trainer.objectives.train_settings import TrainSettings
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from triforge.errors import ConfigError, TrainerError, WeightsError
-from triforge.messages import TrainRow
+from triforge.types import TrainRow
 
 
 def weights_of(learner: Learner) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in learner.model.parameters().items()}
 
 
-def first_gradient(folder: Path, make_batch: MakeBatch, rows: list[TrainRow], **knobs: object):
+def first_gradient(folder: Path, make_batch: MakeBatch, rows: list[TrainRow], **options: object):
     """The gradient of one update over all rows: AdamW's first moment after one step is a tenth of it."""
     learner = Learner.fresh(folder)
-    learner.train(make_batch(updates_per_step=1, grad_clip=1e9, **knobs), rows)
+    learner.train(make_batch(updates_per_step=1, grad_clip=1e9, **options), rows)
     tensors = learner.optimizer_tensors()
     return torch.cat(
         [t.flatten() * 10 for n, t in sorted(tensors.items()) if n.endswith("exp_avg")]
@@ -78,11 +78,11 @@ def test_where_tokens_are_summed_up_a_long_response_counts_for_more_in_its_updat
         )
         for n, count in enumerate((9, 1, 1))
     ]  # fmt: skip
-    knobs = {"num_rows": 3, "kl_beta": 0.0, "log_ratio_clamp": 1e-9}
+    options = {"num_rows": 3, "kl_beta": 0.0, "log_ratio_clamp": 1e-9}
 
     def loss(updates: int, aggregation: str) -> float:
         batch = make_batch(
-            version=7, updates_per_step=updates, learning_rate=1e-12, aggregation=aggregation, **knobs
+            version=7, updates_per_step=updates, learning_rate=1e-12, aggregation=aggregation, **options
         )  # fmt: skip
         return Learner.fresh(model_folder).train(batch, three).metrics["loss"]
 

@@ -24,9 +24,9 @@ from services.trainer.ledger.ledger import (
 from tests.unit.trainer.played import CONTEXT, group_task, judged, task_of, trajectory, votes_on
 from triforge.algorithms.presets import PRESETS, resolve
 from triforge.errors import StorageError
-from triforge.messages import JudgedGroup, TrainRow, TrajectoryGroup
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers, write_ledger
+from triforge.types import JudgedGroup, TrainRow, TrajectoryGroup
 
 VERSION, JUDGE_VERSION = 1, 1
 ROOMY = Limits(max_tokens=1000, max_rows=0)

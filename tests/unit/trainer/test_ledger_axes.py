@@ -9,7 +9,7 @@ import pytest
 from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.presets import resolve
-from triforge.messages import ImageRef, JudgedGroup, Step
+from triforge.types import ImageRef, JudgedGroup, Step
 
 ROOMY = Limits(max_tokens=1000, max_rows=0, response=8)
 

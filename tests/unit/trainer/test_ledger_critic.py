@@ -10,9 +10,9 @@ from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
 from services.trainer.objectives.courses import Courses
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
 from triforge.algorithms.presets import resolve
-from triforge.messages import JudgedGroup, Step, TrainRow, TrajectoryGroup
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows, write_rows
+from triforge.types import JudgedGroup, Step, TrainRow, TrajectoryGroup
 
 ROOMY = Limits(max_tokens=1000, max_rows=0, response=8)
 

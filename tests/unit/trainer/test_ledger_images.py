@@ -7,10 +7,10 @@ from pathlib import Path
 from services.trainer.ledger.ledger import keep_ledger
 from services.trainer.ledger.rows import Limits
 from triforge.algorithms.presets import PRESETS
-from triforge.messages import ImageRef, JudgedGroup, PlacedImage, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers, write_ledger
 from triforge.store.rows import rows_from_bytes, rows_to_bytes
+from triforge.types import ImageRef, JudgedGroup, PlacedImage, TrainRow
 
 EXAMPLE = Path(__file__).parents[2] / "contract" / "messages" / "JudgedGroup.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.trainer.ledger.ledger import PARTIAL, STALE, Limits
 from tests.unit.trainer.played import group_task, judged
 from tests.unit.trainer.test_ledger import keep, one_group, reasons, vote_reasons
-from triforge.messages import JudgedGroup, VersionSpan
+from triforge.types import JudgedGroup, VersionSpan
 
 
 def within(bound: int) -> Limits:

@@ -7,15 +7,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from services.trainer.orchestrator.gather import judged_by
+from services.trainer.orchestrator.intake import stale_votes
 
-from services.trainer.conductor.gather import judged_by
-from services.trainer.conductor.intake import stale_votes
 from services.trainer.ledger.ledger import NO_TOKENS, STALE, TOO_LONG, Ledger, Limits, keep_ledger
 from services.trainer.ledger.measures import critic_notes, step_measures
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.presets import resolve
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM
-from triforge.messages import (
+from triforge.broker import unit_tests_id
+from triforge.store.artifacts import ArtifactStore
+from triforge.store.ledgers import write_ledger
+from triforge.types import (
     ErrorInfo,
     GroupTests,
     JudgedGroup,
@@ -23,9 +26,6 @@ from triforge.messages import (
     UnitTest,
     VersionSpan,
 )
-from triforge.queues import unit_tests_id
-from triforge.store.artifacts import ArtifactStore
-from triforge.store.ledgers import write_ledger
 
 # programs g1, g2 pass all hidden tests, b1, b2 do not; one row a test, None could not be parsed
 SHARES = (1.0, 1.0, 0.5, 0.0)

@@ -18,20 +18,20 @@ from services.trainer.models.model import ScoringModel
 from services.trainer.weights.folders import versions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import ConfigError, WeightsError
-from triforge.messages import TrainRow, WeightsReady
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.store.model_digest import model_digest
+from triforge.types import TrainRow, WeightsReady
 
 SHAPE = LoraShape(rank=3, alpha=6)
-KNOBS = {"lora_rank": 3, "lora_alpha": 6, "learning_rate": 1e-2}
+OPTIONS = {"lora_rank": 3, "lora_alpha": 6, "learning_rate": 1e-2}
 IDS = [6, 9, 12, 7, 14, 8]
 LINEAR = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "acts")
+    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
 
 
 def publish(
@@ -42,7 +42,7 @@ def publish(
     step: int = 1,
     keep: int = 3,
 ) -> WeightsReady:
-    batch = make_batch(step=step, version=VERSION + step - 1, **KNOBS)
+    batch = make_batch(step=step, version=VERSION + step - 1, **OPTIONS)
     return shelf.publish(learner, batch, learner.train(batch, rows), keep=keep)
 
 
@@ -123,7 +123,7 @@ def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
     data = {step: sampled_rows(model_folder, 16, seed=step) for step in (1, 2, 3)}
     files = []
     for name, reload in (("straight", False), ("resumed", True)):
-        shelf = Shelf(ArtifactStore(str(tmp_path / name)), "run", "acts")
+        shelf = Shelf(ArtifactStore(str(tmp_path / name)), "run", "policy")
         learner = Learner.fresh(model_folder, shape=SHAPE)
         for step in (1, 2, 3):
             ready = publish(shelf, learner, make_batch, data[step], step, keep=2)
@@ -141,9 +141,9 @@ def test_the_anchor_of_the_first_model_is_the_model_without_its_adapter(
 ):
     """After a step the distance to the base is that of the log-probabilities, and not 0."""
     learner = Learner.fresh(model_folder, shape=SHAPE)
-    first = learner.train(make_batch(updates_per_step=1, kl_beta=0.1, **KNOBS), rows).metrics
+    first = learner.train(make_batch(updates_per_step=1, kl_beta=0.1, **OPTIONS), rows).metrics
     assert first["kl_k3"] == pytest.approx(0.0, abs=1e-7)
-    second = learner.train(make_batch(updates_per_step=1, kl_beta=0.1, **KNOBS), rows).metrics
+    second = learner.train(make_batch(updates_per_step=1, kl_beta=0.1, **OPTIONS), rows).metrics
     assert second["kl_k3"] > 1e-5
     assert all(p.requires_grad for n, p in learner.model.module.named_parameters() if "lora_" in n)
 

@@ -17,10 +17,10 @@ from services.trainer.models.lora import AdaptedModel, LoraShape, merge
 from services.trainer.models.model import ScoringModel
 from services.trainer.objectives.step_data import StepData
 from tests.unit.trainer.sights import PAD, row
-from triforge.messages import ImageRef, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.testing.pictures import png
+from triforge.types import ImageRef, TrainBatch, TrainRow
 
 SHAPE = LoraShape(rank=2, alpha=4)
 LEARNER = {"lora_rank": 2, "lora_alpha": 4, "learning_rate": 1e-2, "updates_per_step": 1}
@@ -40,7 +40,7 @@ def rows(store: ArtifactStore) -> list[TrainRow]:
 
 def batch(seeing_folder: Path, step: int = 1, **settings: Any) -> TrainBatch:
     return TrainBatch(
-        batch_id=str(step), run_id="run", role="acts", step=step, version=step - 1, uri="", num_rows=2,
+        batch_id=str(step), run_id="run", role="policy", step=step, version=step - 1, uri="", num_rows=2,
         num_tokens=0, settings={"model_path": str(seeing_folder), "learner": LEARNER, "loss": "reinforce",
                                 "off_policy": "decoupled", "off_policy_veto": None, **settings},
     )  # fmt: skip
@@ -77,7 +77,7 @@ def test_a_version_is_loaded_probed_and_merged_as_any_adapter(
 ) -> None:
     learner = Learner.fresh(seeing_folder, shape=SHAPE, images=ImageStore(store))
     told = batch(seeing_folder)
-    shelf = Shelf(store, "run", "acts")
+    shelf = Shelf(store, "run", "policy")
     version = Path(shelf.publish(learner, told, learner.train(told, rows), keep=2).uri)
     probe = json.loads((version / "probe.json").read_text())
     assert PAD not in probe["ids"], "an engine is asked without pixels"

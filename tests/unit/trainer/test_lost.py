@@ -1,12 +1,12 @@
-"""When the gatherer takes an errand for lost."""
+"""When the collector takes an job for lost."""
 
 from __future__ import annotations
 
 import pytest
+from services.trainer.orchestrator.lost import Look, Sendings, judged_parts
 
-from services.trainer.conductor.lost import Look, Sendings, judged_parts
 from tests.unit.trainer.played import group_task
-from triforge.queues import Seen, unit_tests_id
+from triforge.broker import Seen, unit_tests_id
 
 LEASE_S, RESEND_S = 10.0, 20.0
 
@@ -79,7 +79,7 @@ def test_a_judgement_that_dies_a_moment_after_its_sibling_does_not_wait_for_the_
     assert look(51.0).dead_judgements("g", sent, seen(begun="g g-00 g-01", held="g")) == {"g-01"}
 
 
-def test_the_judges_errands_of_a_group_are_its_trajectories_and_its_tests() -> None:
+def test_the_judges_jobs_of_a_group_are_its_trajectories_and_its_tests() -> None:
     task = group_task()
     expected = (unit_tests_id(task.group_id), *(f"{task.group_id}-{i:02d}" for i in range(task.rollouts)))  # fmt: skip
     assert judged_parts(task) == expected

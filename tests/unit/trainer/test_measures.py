@@ -11,7 +11,7 @@ from services.trainer.ledger.measures import (
     success_rate,
 )
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory, votes_on
-from triforge.messages import JudgedGroup, TrajectoryGroup
+from triforge.types import JudgedGroup, TrajectoryGroup
 
 
 def measures(*groups: JudgedGroup) -> dict[str, float]:

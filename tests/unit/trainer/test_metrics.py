@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from services.trainer.runs.metrics import StepGauges
-from triforge.messages import RunStep
+from triforge.types import RunStep
 
 
 def record(run: str, step: int, **metrics: float) -> RunStep:

@@ -15,8 +15,8 @@ OLD = [-1.1, -1.8, -0.9, -3.0, -0.4]
 RESPONSES = [4, 4, 4, 9, 9]
 
 
-def settings(**knobs: Any) -> TrainSettings:
-    return TrainSettings.model_validate({"model_path": "m", "kl_beta": 0.0, **knobs})
+def settings(**options: Any) -> TrainSettings:
+    return TrainSettings.model_validate({"model_path": "m", "kl_beta": 0.0, **options})
 
 
 def scored(**changes: Any) -> Scored:
@@ -34,14 +34,14 @@ def scored(**changes: Any) -> Scored:
     return Scored(**(fields | changes))
 
 
-def gradient(given: Scored, **knobs: Any) -> torch.Tensor:
-    loss_of(given, settings(**knobs)).backward()  # type: ignore[no-untyped-call]
+def gradient(given: Scored, **options: Any) -> torch.Tensor:
+    loss_of(given, settings(**options)).backward()  # type: ignore[no-untyped-call]
     assert given.new.grad is not None
     return given.new.grad
 
 
-def value(given: Scored, **knobs: Any) -> float:
-    return float(loss_of(given, settings(**knobs)).detach())
+def value(given: Scored, **options: Any) -> float:
+    return float(loss_of(given, settings(**options)).detach())
 
 
 def test_all_tokens_of_a_response_share_one_ratio_and_its_gradient():
@@ -52,21 +52,21 @@ def test_all_tokens_of_a_response_share_one_ratio_and_its_gradient():
 
 
 def test_the_token_form_has_the_same_value_and_a_gradient_of_its_own_for_every_token():
-    knobs: dict[str, Any] = {"clip_low": 0.9, "clip_high": 9.0}
-    by_token = value(scored(), loss="gspo_token", **knobs)
-    assert value(scored(), loss="gspo", **knobs) == pytest.approx(by_token)
+    options: dict[str, Any] = {"clip_low": 0.9, "clip_high": 9.0}
+    by_token = value(scored(), loss="gspo_token", **options)
+    assert value(scored(), loss="gspo", **options) == pytest.approx(by_token)
     apart = torch.tensor([3.0, 0.0, 0.0, -1.0, -1.0], dtype=torch.float64)
-    found = gradient(scored(advantages=apart), loss="gspo_token", **knobs)
+    found = gradient(scored(advantages=apart), loss="gspo_token", **options)
     assert found[0] < 0 and found[1] == found[2] == 0.0  # noqa: PT018 (one vector)
 
 
 def test_a_clipped_response_has_no_gradient_and_is_counted_as_cut_off():
-    knobs: dict[str, Any] = {"loss": "gspo", "clip_low": 0.05, "clip_high": 0.05}
+    options: dict[str, Any] = {"loss": "gspo", "clip_low": 0.05, "clip_high": 0.05}
     given = scored()
     tally = Tally()
-    tally.add(given, settings(**knobs))
+    tally.add(given, settings(**options))
     assert tally.metrics()["clip_share"] == pytest.approx(3 / 5)
-    assert gradient(given, **knobs)[:3].tolist() == [0.0] * 3
+    assert gradient(given, **options)[:3].tolist() == [0.0] * 3
 
 
 def test_cispo_keeps_the_gradient_of_what_it_clips():

@@ -9,8 +9,8 @@ import pytest
 from services.trainer.ledger.outcomes import adapt_settings, sampled_versions, task_outcome
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import RunConfig
-from triforge.messages import JudgedGroup, RunState, TaskOutcome
 from triforge.rollout.window import Offer
+from triforge.types import JudgedGroup, RunState, TaskOutcome
 
 OFFER = Offer(round=7, step=5, policy=3, reward=2)
 RUN = RunState(
@@ -82,7 +82,7 @@ def test_a_pair_may_span_what_the_run_may_lag_unless_it_says_otherwise(
     assert adapt_settings(found).max_version_gap == gap
 
 
-def test_every_knob_of_the_section_reaches_the_worker() -> None:
+def test_every_option_of_the_section_reaches_the_worker() -> None:
     section: dict[str, Any] = {
         "controller": "mixed", "mixed_with": "ladder", "original_share": 0.3, "max_pending": 5,
         "max_proposals": 6, "max_consecutive": 4, "max_acceptance": 0.4, "acceptance_window": 9,
@@ -95,7 +95,7 @@ def test_every_knob_of_the_section_reaches_the_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "rewrites"),
+    ("options", "rewrites"),
     [
         ({"controller": "llm_rewrite"}, True),
         ({"controller": "mixed"}, True),
@@ -105,6 +105,6 @@ def test_every_knob_of_the_section_reaches_the_worker() -> None:
     ],
 )
 def test_only_a_run_that_rewrites_has_proposals_to_measure(
-    knobs: dict[str, str], rewrites: bool
+    options: dict[str, str], rewrites: bool
 ) -> None:
-    assert config(**knobs).adaptation.rewrites is rewrites
+    assert config(**options).adaptation.rewrites is rewrites

@@ -1,4 +1,4 @@
-"""What a learner says about how its weights can be had reaches the policy room with the weights, once."""
+"""What a learner says about how its weights can be had reaches the policy service with the weights, once."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from services.trainer.learner.learner import Learner
 from services.trainer.learner.loop import LearnerLoop
 from services.trainer.runs.publish import Publisher
 from tests.unit.trainer.conftest import VERSION, MakeBatch
-from tests.unit.trainer.test_rollback import Room
+from tests.unit.trainer.test_rollback import Service
 from triforge import __version__
 from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
 from triforge.errors import ConfigError, UnavailableError
-from triforge.messages import Handover, TrainBatch, TrainRow, WeightsReady
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import Handover, TrainBatch, TrainRow, WeightsReady
 
 BATCH = TrainBatch(
-    batch_id="b", run_id="run", role="acts", step=1, version=3, uri="rows", num_rows=1, num_tokens=1, settings={}
+    batch_id="b", run_id="run", role="policy", step=1, version=3, uri="rows", num_rows=1, num_tokens=1, settings={}
 )  # fmt: skip
 OFFER = Handover(url="http://learner:4000")
 
@@ -45,7 +45,7 @@ class Stream:
         self, _: str, *, block_s: float
     ) -> list[tuple[str, WeightsReady | None]]:
         ready = WeightsReady(
-            run_id="run", role="acts", step=1, version=4, uri="/w/v000004", digest="d", handover=OFFER
+            run_id="run", role="policy", step=1, version=4, uri="/w/v000004", digest="d", handover=OFFER
         )  # fmt: skip
         return [("0", None), ("1", ready)]
 
@@ -54,14 +54,14 @@ async def check() -> None:
     return
 
 
-async def test_the_room_hears_of_the_learners_door_with_the_new_version_only() -> None:
+async def test_the_service_hears_of_the_learners_api_with_the_new_version_only() -> None:
     stream: Any = Stream()
-    room = Room(3, "/w/v000003")
-    publisher = Publisher(stream, {"acts": room}, check=check)
-    ready = (await publisher.train([BATCH], deadline_s=5.0))["acts"].ready
-    await publisher.serve("acts", version=4, uri=ready.uri, digest=ready.digest)
-    await publisher.serve("acts", version=5, uri=ready.uri, digest=ready.digest)
-    assert [update.handover for update in room.served] == [OFFER, None]
+    service = Service(3, "/w/v000003")
+    publisher = Publisher(stream, {"policy": service}, check=check)
+    ready = (await publisher.train([BATCH], deadline_s=5.0))["policy"].ready
+    await publisher.serve("policy", version=4, uri=ready.uri, digest=ready.digest)
+    await publisher.serve("policy", version=5, uri=ready.uri, digest=ready.digest)
+    assert [update.handover for update in service.served] == [OFFER, None]
 
 
 class Told:
@@ -83,16 +83,18 @@ async def test_a_learner_that_broadcasts_says_where_with_every_version_it_announ
 ) -> None:
     store = ArtifactStore(str(tmp_path / "artifacts"))
     learner, batch = Learner.fresh(model_folder), make_batch(step=1, version=VERSION)
-    shelf = Shelf(store, batch.run_id, "acts")
+    shelf = Shelf(store, batch.run_id, "policy")
     shelf.publish(learner, batch, learner.train(batch, rows), keep=3)
-    wire: Any = Told()
-    loop = LearnerLoop(wire, store, "acts", load=lambda: Answers(store, "acts"), handover=OFFER)
+    broker: Any = Told()
+    loop = LearnerLoop(
+        broker, store, "policy", load=lambda: Answers(store, "policy"), handover=OFFER
+    )
     assert await loop._serve(batch, ""), "it is published already, and announced again"
-    (ready,) = wire.said
+    (ready,) = broker.said
     assert (ready.version, ready.handover, ready.error) == (VERSION + 1, OFFER, None)
 
 
-async def test_a_learners_door_is_open_while_it_trains_and_closed_afterwards(
+async def test_a_learners_api_is_open_while_it_trains_and_closed_afterwards(
     tmp_path: Path,
 ) -> None:
     store = ArtifactStore(str(tmp_path / "artifacts"))

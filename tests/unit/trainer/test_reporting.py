@@ -20,8 +20,8 @@ from services.trainer.runs.reporting import (
 )
 from triforge.config import RunConfig, parse
 from triforge.errors import ConfigError
-from triforge.messages import RunState, RunStep
 from triforge.store.artifacts import ArtifactStore
+from triforge.types import RunState, RunStep
 
 RUN = RunState(
     id="run-1", name="mine", pool_id="p", status="running", step=0, steps=9, policy_version=1, reward_version=1,

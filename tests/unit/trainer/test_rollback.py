@@ -21,17 +21,17 @@ from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
 from triforge.errors import ConflictError, NotFoundError, UnavailableError, WeightsError
-from triforge.messages import RunRollback, RunState, WeightsRecord, WeightsState, WeightsUpdate
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.store.manifests import read_manifest, verify_manifest
+from triforge.types import RunRollback, RunState, WeightsRecord, WeightsState, WeightsUpdate
 
 FIRST, SECOND = VERSION + 1, VERSION + 2
 
 
 @dataclass
-class Room:
-    """A policy room that serves what it is told."""
+class Service:
+    """A policy service that serves what it is told."""
 
     version: int
     uri: str
@@ -42,7 +42,7 @@ class Room:
     async def weights(self) -> WeightsState:
         if self.away:
             raise UnavailableError("away")
-        return WeightsState(role="acts", version=self.version, uri=self.uri, engines=1, ready=1)
+        return WeightsState(role="policy", version=self.version, uri=self.uri, engines=1, ready=1)
 
     async def update_weights(self, update: WeightsUpdate) -> WeightsState:
         if self.refuses:
@@ -60,20 +60,20 @@ class Scene:
     store: RunStore
     artifacts: ArtifactStore
     shelf: Shelf
-    room: Room
+    service: Service
     initial: Path
 
     @property
     def rollbacks(self) -> Rollbacks:
-        return Rollbacks(self.store, self.artifacts, {"acts": self.room})
+        return Rollbacks(self.store, self.artifacts, {"policy": self.service})
 
     async def back(self, version: int) -> RunState:
         return await self.rollbacks.roll_back(
-            self.run.id, RunRollback(role="acts", version=version)
+            self.run.id, RunRollback(role="policy", version=version)
         )
 
     def rows(self) -> dict[int, WeightsRecord]:
-        return {row.version: row for row in self.store.weights_of(self.run.id, "acts")}
+        return {row.version: row for row in self.store.weights_of(self.run.id, "policy")}
 
 
 @pytest.fixture
@@ -81,20 +81,20 @@ def scene(tmp_path: Path, model_folder: Path, make_batch: MakeBatch) -> Scene:
     store = RunStore(open_database(f"sqlite:///{tmp_path / 'runs.sqlite'}"))
     run = store.create(name="run", pool_id="pool", config={"run": {"steps": 9}})
     artifacts = ArtifactStore(str(tmp_path / "artifacts"))
-    shelf = Shelf(artifacts, run.id, "acts")
-    paths = {"acts": str(model_folder), "judges": str(model_folder)}
-    state = {"paths": paths, "base": {"acts": VERSION, "judges": VERSION}}
-    store.add_weights(run.id, "acts", VERSION, str(model_folder), "")
+    shelf = Shelf(artifacts, run.id, "policy")
+    paths = {"policy": str(model_folder), "reward": str(model_folder)}
+    state = {"paths": paths, "base": {"policy": VERSION, "reward": VERSION}}
+    store.add_weights(run.id, "policy", VERSION, str(model_folder), "")
     learner = Learner.fresh(model_folder)
     for step in (1, 2):
         batch = make_batch(step=step, version=VERSION + step - 1)
         rows = sampled_rows(model_folder, 16, seed=step)
         ready = shelf.publish(learner, batch, learner.train(batch, rows), keep=5)
-        store.add_weights(run.id, "acts", ready.version, ready.uri, ready.digest)
+        store.add_weights(run.id, "policy", ready.version, ready.uri, ready.digest)
     store.begin(run.id, state=state, policy=SECOND, reward=VERSION)
     store.set_status(run.id, "stopped")
-    room = Room(SECOND, ready.uri)
-    return Scene(store.get(run.id), store, artifacts, shelf, room, model_folder)
+    service = Service(SECOND, ready.uri)
+    return Scene(store.get(run.id), store, artifacts, shelf, service, model_folder)
 
 
 async def test_the_older_version_serves_under_the_next_number_and_is_recorded(scene: Scene) -> None:
@@ -102,7 +102,7 @@ async def test_the_older_version_serves_under_the_next_number_and_is_recorded(sc
     assert (run.policy_version, run.reward_version) == (SECOND + 1, VERSION)
     row = scene.rows()[SECOND + 1]
     assert row.origin == FIRST
-    (update,) = scene.room.served
+    (update,) = scene.service.served
     assert (update.version, update.uri, update.digest) == (SECOND + 1, row.uri, row.digest)
     assert verify_manifest(Path(row.uri)) == row.digest
     about = read_manifest(Path(row.uri))
@@ -132,7 +132,7 @@ async def test_going_back_to_the_initial_folder_starts_afresh(
     run = await scene.back(VERSION)
     assert run.policy_version == SECOND + 1
     assert scene.rows()[SECOND + 1].uri == str(scene.initial)
-    base = scene.store.run_state(run.id)["base"]["acts"]
+    base = scene.store.run_state(run.id)["base"]["policy"]
     batch = make_batch(step=3, version=SECOND + 1)
     found = scene.shelf.start_of(batch, base_version=base, initial=scene.initial)
     assert found.counters.updates == 0
@@ -143,7 +143,7 @@ async def test_a_run_at_work_is_not_rolled_back(scene: Scene, status: str) -> No
     scene.store.set_status(scene.run.id, status)  # type: ignore[arg-type]
     with pytest.raises(ConflictError, match=f"is {status}; stop it first"):
         await scene.back(FIRST)
-    assert scene.room.served == []
+    assert scene.service.served == []
 
 
 async def test_a_version_that_never_was_or_is_gone_is_named(scene: Scene) -> None:
@@ -158,9 +158,9 @@ async def test_a_version_that_never_was_or_is_gone_is_named(scene: Scene) -> Non
     assert scene.store.get(scene.run.id).policy_version == SECOND
 
 
-async def test_what_the_room_refuses_has_not_happened(scene: Scene) -> None:
+async def test_what_the_service_refuses_has_not_happened(scene: Scene) -> None:
     before = scene.store.run_state(scene.run.id)
-    scene.room.refuses = True
+    scene.service.refuses = True
     for version in (FIRST, VERSION):
         with pytest.raises(WeightsError, match="the engines refuse it"):
             await scene.back(version)
@@ -170,14 +170,18 @@ async def test_what_the_room_refuses_has_not_happened(scene: Scene) -> None:
     assert scene.shelf.newest() == SECOND
 
 
-async def test_a_room_that_is_away_or_serves_another_run_is_left_to_the_resume(
+async def test_a_service_that_is_away_or_serves_another_run_is_left_to_the_resume(
     scene: Scene,
 ) -> None:
-    scene.room.away = True
+    scene.service.away = True
     await scene.back(FIRST)
-    scene.room.away, scene.room.version, scene.room.uri = False, 40, "/weights/other/acts/v000040"
+    scene.service.away, scene.service.version, scene.service.uri = (
+        False,
+        40,
+        "/weights/other/policy/v000040",
+    )
     run = await scene.back(FIRST)
-    assert scene.room.served == []
+    assert scene.service.served == []
     assert run.policy_version == 41
 
 
@@ -185,52 +189,52 @@ async def hold(scene: Scene) -> dict[str, int]:
     async def check() -> None:
         return
 
-    judges = Room(VERSION, str(scene.initial))
-    publisher = Publisher(None, {"acts": scene.room, "judges": judges}, check=check)  # type: ignore[arg-type]
+    reward = Service(VERSION, str(scene.initial))
+    publisher = Publisher(None, {"policy": scene.service, "reward": reward}, check=check)  # type: ignore[arg-type]
     weights = RunWeights(scene.store, publisher, scene.run.id, scene.artifacts)
     weights.state |= scene.store.run_state(scene.run.id)
-    scene.store.add_weights(scene.run.id, "judges", VERSION, str(scene.initial), "")
+    scene.store.add_weights(scene.run.id, "reward", VERSION, str(scene.initial), "")
     return dict(await weights.hold())
 
 
-async def test_a_run_follows_a_room_that_was_rolled_back(
+async def test_a_run_follows_a_service_that_was_rolled_back(
     scene: Scene, make_batch: MakeBatch
 ) -> None:
-    scene.room.version, scene.room.uri = SECOND + 1, scene.rows()[FIRST].uri
+    scene.service.version, scene.service.uri = SECOND + 1, scene.rows()[FIRST].uri
     versions = await hold(scene)
-    assert versions["acts"] == SECOND + 2 == scene.room.version
+    assert versions["policy"] == SECOND + 2 == scene.service.version
     assert scene.rows()[SECOND + 2].origin == FIRST
     assert scene.store.get(scene.run.id).policy_version == SECOND + 2
     batch = make_batch(step=3, version=SECOND + 2)
     found = scene.shelf.start_of(batch, base_version=VERSION, initial=scene.initial)
     assert found.counters == scene.shelf.load(FIRST, scene.initial).counters
-    assert (await hold(scene))["acts"] == SECOND + 2, "and stays there"
+    assert (await hold(scene))["policy"] == SECOND + 2, "and stays there"
 
 
 async def test_the_same_weights_under_another_number_are_no_rollback(scene: Scene) -> None:
-    scene.room.version, scene.room.uri = SECOND + 4, scene.rows()[SECOND].uri
-    assert (await hold(scene))["acts"] == SECOND
-    assert scene.room.served == []
+    scene.service.version, scene.service.uri = SECOND + 4, scene.rows()[SECOND].uri
+    assert (await hold(scene))["policy"] == SECOND
+    assert scene.service.served == []
 
 
 async def test_over_rest_a_rollback_is_one_call(scene: Scene, tmp_path: Path) -> None:
     runs = Runs(
-        store=scene.store, pools=None, wire=None, artifacts=scene.artifacts,  # type: ignore[arg-type]
-        settings=Settings(), doors={"acts": scene.room},
+        store=scene.store, pools=None, broker=None, artifacts=scene.artifacts,  # type: ignore[arg-type]
+        settings=Settings(), apis={"policy": scene.service},
     )  # fmt: skip
 
     async def ready() -> None:
         return
 
-    app = create_app(runs=runs, conductor=None, ready=ready)
+    app = create_app(runs=runs, orchestrator=None, ready=ready)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = TrainerClient("http://trainer", transport=transport)
-    run = await client.roll_back(scene.run.id, "acts", FIRST)
+    run = await client.roll_back(scene.run.id, "policy", FIRST)
     assert run.policy_version == SECOND + 1
     found = {row.version: row for row in await client.weights(scene.run.id)}
     assert (found[SECOND + 1].origin, found[SECOND + 1].kept) == (FIRST, True)
     with pytest.raises(NotFoundError, match="no acts weights of version 99"):
-        await client.roll_back(scene.run.id, "acts", 99)
+        await client.roll_back(scene.run.id, "policy", 99)
     await client.close()
     async with httpx.AsyncClient(transport=transport, base_url="http://trainer") as raw:
         reply = await raw.post(f"/v1/runs/{scene.run.id}/rollback", json={"role": "cook"})

@@ -13,8 +13,8 @@ from sqlalchemy.orm import ORMExecuteState, Session
 
 from services.trainer.runs.run_store import RunStore
 from triforge.errors import ConflictError
-from triforge.messages import RunStep
 from triforge.store.database import open_database
+from triforge.types import RunStep
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ MOVES: dict[str, Callable[[RunStore, str], object]] = {
     "request_stop": lambda store, run: store.request_stop(run),
     "begin": lambda store, run: store.begin(run, state={}, policy=1, reward=1),
     "note": lambda store, run: store.note(run, "window", {}),
-    "add_weights": lambda store, run: store.add_weights(run, "acts", 1, "/w", ""),
+    "add_weights": lambda store, run: store.add_weights(run, "policy", 1, "/w", ""),
     "commit_step": lambda store, run: store.commit_step(RunStep(
         run_id=run, step=0, at=0.0, policy_version=1, reward_version=1, metrics={}, artifacts={}
     )),
@@ -59,9 +59,9 @@ def test_whoever_moves_a_run_holds_its_row(store: RunStore, move: str) -> None:
 
 def test_a_run_that_was_resumed_meanwhile_is_not_rolled_back(store: RunStore) -> None:
     run = store.create(name="r", pool_id="pool-1", config={})
-    store.add_weights(run.id, "acts", 1, "/w", "")
+    store.add_weights(run.id, "policy", 1, "/w", "")
     with pytest.raises(ConflictError, match="is queued; stop it first"):
         store.roll_back(
-            run.id, "acts", origin=1, new=2, uri="/w", digest="", initial=False
+            run.id, "policy", origin=1, new=2, uri="/w", digest="", initial=False
         )  # fmt: skip
-    assert store.newest_weights(run.id, "acts") == 1
+    assert store.newest_weights(run.id, "policy") == 1

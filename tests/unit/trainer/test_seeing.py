@@ -14,10 +14,10 @@ from services.trainer.models.tiny import build_tiny_model
 from services.trainer.objectives.step_data import StepData
 from tests.unit.trainer.sights import GO, WORDS, row
 from triforge.errors import NotFoundError, TrainerError
-from triforge.messages import ImageRef, TrainBatch, TrainRow
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore, image_name
 from triforge.testing.pictures import png
+from triforge.types import ImageRef, TrainBatch, TrainRow
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_critic_over_a_model_that_sees_is_trained_on_what_it_sees(
     said = []
     for step in range(1, 7):
         batch = TrainBatch(
-            batch_id=str(step), run_id="run", role="acts", step=step, version=0, uri="", num_rows=2, num_tokens=0,
+            batch_id=str(step), run_id="run", role="policy", step=step, version=0, uri="", num_rows=2, num_tokens=0,
             settings={
                 "model_path": str(seeing_folder), "kl_beta": 0.0, "critic": {"estimator": "gae"}, "job": "critic",
                 "critic_learner": {"learning_rate": 0.002}, "learner": {"updates_per_step": 1},

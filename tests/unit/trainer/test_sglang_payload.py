@@ -1,4 +1,4 @@
-"""The stream that the policy room writes for SGLang is one that torch's own reader understands."""
+"""The stream that the policy service writes for SGLang is one that torch's own reader understands."""
 
 from __future__ import annotations
 

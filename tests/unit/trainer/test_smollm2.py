@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from services.trainer.models.smollm2 import convert_gguf, default_cache, fetch_wheel, smollm2_folder
 from triforge.errors import UnavailableError, WeightsError
-from triforge.messages import ChatMessage
 from triforge.rendering import Renderer
 from triforge.store.manifests import verify_manifest
+from triforge.types import ChatMessage
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TOKENS = [*CONTROL, *"abc123", "Ġ", "ab", "Ċ", *"user", "12"]

@@ -16,7 +16,7 @@ from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.algorithms.losses import steered_beta
 from triforge.store.artifacts import ArtifactStore
 
-KNOBS = {"kl_beta": 0.1, "kl_target": 1e-3, "kl_gain": 0.5, "learning_rate": 1e-2}
+OPTIONS = {"kl_beta": 0.1, "kl_target": 1e-3, "kl_gain": 0.5, "learning_rate": 1e-2}
 
 
 def steps(
@@ -24,7 +24,7 @@ def steps(
 ) -> tuple[Learner, list[dict[str, float]]]:
     learner, found = Learner.fresh(folder), []
     for step in (1, 2, 3):
-        batch = make_batch(step=step, version=VERSION + step - 1, **KNOBS)
+        batch = make_batch(step=step, version=VERSION + step - 1, **OPTIONS)
         report = learner.train(batch, sampled_rows(folder, 16, seed=step))
         found.append(report.metrics)
         ready = shelf.publish(learner, batch, report, keep=3)
@@ -40,7 +40,7 @@ def test_each_step_is_trained_with_what_the_steps_before_it_made_of_the_weight(
         steps(
             model_folder,
             make_batch,
-            Shelf(ArtifactStore(str(tmp_path / name)), "run", "acts"),
+            Shelf(ArtifactStore(str(tmp_path / name)), "run", "policy"),
             reload=name == "resumed",
         )
         for name in ("straight", "resumed")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.learner.supervised import SupervisedJob, SupervisedKnobs, read_items
+from services.trainer.learner.supervised import SupervisedJob, SupervisedOptions, read_items
 from services.trainer.models.model import ScoringModel
 from triforge.errors import InputError
 from triforge.rendering import Renderer
@@ -27,10 +27,10 @@ def lines(path: Path, *items: object) -> Path:
     return path
 
 
-def job(model_folder: Path, data: Path, **knobs: object) -> SupervisedJob:
+def job(model_folder: Path, data: Path, **options: object) -> SupervisedJob:
     items = read_items(data, Renderer.from_folder(model_folder), max_tokens=64)
     return SupervisedJob(
-        model_folder, items, SupervisedKnobs(**{"steps": 30, "eval_share": 0.0, **knobs})
+        model_folder, items, SupervisedOptions(**{"steps": 30, "eval_share": 0.0, **options})
     )
 
 
@@ -151,11 +151,11 @@ def test_files_without_conversations_are_refused(model_folder: Path, tmp_path: P
         read_items(lines(tmp_path / "d", ""), renderer, max_tokens=64)
 
 
-def test_impossible_knobs_are_refused(model_folder: Path, tmp_path: Path):
+def test_impossible_options_are_refused(model_folder: Path, tmp_path: Path):
     with pytest.raises(InputError, match="steps and seconds: given 0 and 0"):
-        SupervisedKnobs()
+        SupervisedOptions()
     with pytest.raises(InputError, match="expected at least 1, a share"):
-        SupervisedKnobs(steps=1, batch_rows=0)
+        SupervisedOptions(steps=1, batch_rows=0)
     with pytest.raises(InputError, match="some left to train on"):
         job(model_folder, lines(tmp_path / "d", GOOD), eval_share=0.9)
 

@@ -6,9 +6,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from services.trainer.models.tiny import TinyShape, build_tiny_model, words_of
 from triforge.errors import InputError, WeightsError
-from triforge.messages import ChatMessage
 from triforge.rendering import Renderer
 from triforge.store.manifests import verify_manifest
+from triforge.types import ChatMessage
 
 CHAT = [
     ChatMessage(role="user", content="ok apple"),

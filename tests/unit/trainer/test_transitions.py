@@ -24,7 +24,8 @@ from services.trainer.ledger.transitions import (
 from services.trainer.models.tiny import TinyShape, build_tiny_model
 from tests.unit.trainer.places import PLACES, WORDS, group_of, played, section
 from triforge.config import parse
-from triforge.messages import (
+from triforge.rendering import Renderer
+from triforge.types import (
     ChatMessage,
     ImageRef,
     JudgedGroup,
@@ -32,7 +33,6 @@ from triforge.messages import (
     TrainBatch,
     VersionSpan,
 )
-from triforge.rendering import Renderer
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +292,7 @@ def test_both_errors_fall_in_a_world_that_follows_rules(
             "learner": {"learning_rate": 1e-2},
         }  # fmt: skip
         batch = TrainBatch(
-            batch_id=f"run-{step}", run_id="run", role="acts", step=step, version=0, uri="rows",
+            batch_id=f"run-{step}", run_id="run", role="policy", step=step, version=0, uri="rows",
             num_rows=len(rows), num_tokens=0, settings=settings,
         )  # fmt: skip
         reports.append(learner.train(batch, rows).metrics)
@@ -336,7 +336,7 @@ def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
     assert 0 < made.measures["aux/drawn"] <= trained
     rows = [*ledger.policy_rows, *made.rows]
     batch = TrainBatch(
-        batch_id="run-1", run_id="run", role="acts", step=1, version=0, uri="rows", num_rows=len(rows),
+        batch_id="run-1", run_id="run", role="policy", step=1, version=0, uri="rows", num_rows=len(rows),
         num_tokens=0, settings={"model_path": str(folder), "auxiliary": maker.settings(1)},
     )  # fmt: skip
     metrics = Learner.fresh(folder).train(batch, rows).metrics

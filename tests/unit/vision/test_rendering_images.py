@@ -9,10 +9,10 @@ from transformers import AutoTokenizer
 
 from services.trainer.models.tiny_vision import build_tiny_vision_model
 from triforge.errors import InputError
-from triforge.messages import ChatMessage, ImagePart, PlacedImage, TextPart
 from triforge.rendering import Renderer
 from triforge.testing.model_folders import words_folder
 from triforge.testing.pictures import png
+from triforge.types import ChatMessage, ImagePart, PlacedImage, TextPart
 from triforge.vision.files import describe
 
 WORDS = ("go", "see", "cup", "left", "task")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from triforge.errors import InputError, WeightsError
-from triforge.messages import ImageRef, PlacedImage
 from triforge.testing.pictures import png
+from triforge.types import ImageRef, PlacedImage
 from triforge.vision.files import describe
 from triforge.vision.pixels import pixels_of
 from triforge.vision.sight import Sight

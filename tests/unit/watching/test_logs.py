@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from triforge import __version__
-from triforge.messages import GroupTask, Sampling
-from triforge.watching import about, hide, ids_of, known, masked
-from triforge.watching.ids import baggage, came_with, common, only
-from triforge.watching.logs import JsonLines, TextLines
+from triforge.telemetry import about, hide, ids_of, known, masked
+from triforge.telemetry.ids import baggage, came_with, common, only
+from triforge.telemetry.logs import JsonLines, TextLines
+from triforge.types import GroupTask, Sampling
 
 
 def record(message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -37,7 +37,7 @@ def test_a_line_says_when_how_bad_where_from_and_whom_it_is_about() -> None:
     assert line.pop("time").endswith("Z")
     assert line.pop("pid") > 0
     assert line == {
-        "level": "warning", "room": "reward", "process": "judge-worker", "logger": "a.logger",
+        "level": "warning", "service": "reward", "process": "judge-worker", "logger": "a.logger",
         "message": "g1 is late", "run": "r1", "group": "g1", "step": "3", "policy": "0",
     }  # fmt: skip
 
@@ -119,20 +119,20 @@ def test_work_for_several_is_about_what_they_have_in_common() -> None:
         assert known() == {"run": "r"}
 
 
-def test_an_errand_says_whom_it_is_about() -> None:
-    errand = GroupTask(
+def test_an_job_says_whom_it_is_about() -> None:
+    job = GroupTask(
         group_id="g", run_id="r", step=2, task_id="t", purpose="train", rollouts=1, seed=1,
         sampling=Sampling(max_new_tokens=1), max_steps=1, deadline_s=1.0,
     )  # fmt: skip
-    assert ids_of(errand) == {"run": "r", "step": "2", "group": "g", "task": "t"}
+    assert ids_of(job) == {"run": "r", "step": "2", "group": "g", "task": "t"}
 
 
 def test_a_text_line_is_one_line_and_cannot_be_forged() -> None:
     with about(run="r"):
-        text = TextLines("policy", "acts").format(record("given %s", "a\n2026 ERROR b\x1b[2J\r"))
+        text = TextLines("policy", "policy").format(record("given %s", "a\n2026 ERROR b\x1b[2J\r"))
     assert text.count("\n") == 0
     assert "\x1b" not in text
-    assert "WARNING policy/acts a.logger: given a\\n2026 ERROR b" in text
+    assert "WARNING policy/policy a.logger: given a\\n2026 ERROR b" in text
     assert text.endswith("[run=r]")
 
 
@@ -164,10 +164,10 @@ def test_what_looks_like_a_secret_is_masked(said: str, left: str) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        "a bearer token is needed: send the room's TRIFORGE_API_KEY as `Authorization: Bearer ...`",
+        "a bearer token is needed: send the service's TRIFORGE_API_KEY as `Authorization: Bearer ...`",
         "a basic question of arithmetic",
         "batch b: version 8, loss 0.1, 1234567 tokens, max_token=1234567",
-        "http://policy-acts:8001/v1/generate",
+        "http://policy-model:8001/v1/generate",
     ],
 )
 def test_what_is_no_secret_stays(said: str) -> None:
@@ -187,7 +187,7 @@ def test_a_secret_that_the_process_was_given_is_masked_wherever_it_stands() -> N
 
 PROGRAM = """
 import logging, warnings
-from triforge.watching import about, begin, server_options
+from triforge.telemetry import about, begin, server_options
 begin("trainer", "api")
 with about(run="r"):
     logging.getLogger("triforge").info("hello")

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from triforge.clients.policy import PolicyClient
-from triforge.messages import ChatMessage, GenerateRequest, Sampling
-from triforge.watching import about, tracing
-from triforge.watching.asgi import Watched
-from triforge.watching.logs import JsonLines
+from triforge.telemetry import about, tracing
+from triforge.telemetry.asgi import Watched
+from triforge.telemetry.logs import JsonLines
+from triforge.types import ChatMessage, GenerateRequest, Sampling
 
 memory = pytest.importorskip(
     "opentelemetry.sdk.trace.export.in_memory_span_exporter",
@@ -29,7 +29,7 @@ export = pytest.importorskip("opentelemetry.sdk.trace.export")
 @pytest.fixture
 def spans() -> Iterator[Any]:
     exporter = memory.InMemorySpanExporter()
-    tracing.record("policy", "acts", export.SimpleSpanProcessor(exporter))
+    tracing.record("policy", "policy", export.SimpleSpanProcessor(exporter))
     try:
         yield exporter
     finally:
@@ -55,13 +55,13 @@ REPLY = {
 }  # fmt: skip
 
 
-def client(sent: list[httpx.Request], **knobs: Any) -> PolicyClient:
+def client(sent: list[httpx.Request], **options: Any) -> PolicyClient:
     def answer(request: httpx.Request) -> httpx.Response:
         sent.append(request)
         count = len(json.loads(request.content)["requests"])
         return httpx.Response(200, json={"replies": REPLY["replies"] * count})
 
-    return PolicyClient("http://room", transport=httpx.MockTransport(answer), **knobs)
+    return PolicyClient("http://service", transport=httpx.MockTransport(answer), **options)
 
 
 REQUEST = GenerateRequest(
@@ -116,18 +116,18 @@ async def test_while_traces_are_off_requests_carry_ids_alone() -> None:
 
 
 def test_a_trajectory_has_one_trace_however_often_it_is_begun(spans: Any) -> None:
-    with tracing.span("errand"):
+    with tracing.span("job"):
         with tracing.trajectory("t"), tracing.trajectory("t", "judge again"), tracing.span("inner"):
             pass
         with tracing.trajectory("t", "judge again"):
             pass
-    found = [s for s in spans.get_finished_spans() if s.name != "errand"]
+    found = [s for s in spans.get_finished_spans() if s.name != "job"]
     assert [span.name for span in found] == ["inner", "trajectory", "judge again"]
     assert {span.context.trace_id for span in found} == {tracing.trace_id_of("t")}
-    errand = finished(spans)["errand"].context
+    job = finished(spans)["job"].context
     for root in found[1:]:
         assert root.parent is None
-        assert [link.context.span_id for link in root.links] == [errand.span_id]
+        assert [link.context.span_id for link in root.links] == [job.span_id]
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_an_error_that_passes_through_a_span_is_on_it(spans: Any) -> None:
 
 OFF = """
 import os, sys
-LOADED = ("triforge.watching.recorder", "opentelemetry.sdk.trace", "opentelemetry.exporter")
-import triforge.clients.policy, triforge.queues, triforge.errands
-from triforge.watching import begin, tracing
+LOADED = ("triforge.telemetry.recorder", "opentelemetry.sdk.trace", "opentelemetry.exporter")
+import triforge.clients.policy, triforge.broker, triforge.jobs
+from triforge.telemetry import begin, tracing
 begin("reward", "api", environ=dict(os.environ))
 with tracing.span("x"), tracing.trajectory("t"), tracing.served("s", ""), tracing.batch("b", [None]):
     assert tracing.headers() == {}
@@ -209,6 +209,6 @@ def test_without_the_package_an_address_costs_a_line_and_nothing_else() -> None:
 @pytest.mark.parametrize("name", ["TRIFORGE_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
 def test_an_address_turns_traces_on(name: str) -> None:
     program = (
-        "from triforge.watching import begin, tracing; begin('a', 'b'); print(tracing.is_on())"
+        "from triforge.telemetry import begin, tracing; begin('a', 'b'); print(tracing.is_on())"
     )
     assert run(program, **{name: "http://127.0.0.1:1"}).stdout == "True\n"

@@ -13,7 +13,7 @@ from services.env_adapter.environments.alfworld.proving import Tally, proved_gam
 from services.env_adapter.environments.alfworld.writing import write_game
 from services.env_adapter.environments.parsing import parse_model
 from triforge.errors import InputError, TriforgeError
-from triforge.messages import Params
+from triforge.types import Params
 
 
 def main(arguments: list[str] | None = None) -> int:

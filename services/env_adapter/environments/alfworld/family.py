@@ -26,8 +26,8 @@ from services.env_adapter.environments.parsing import parse_model
 from services.env_adapter.environments.playing import OneEpisode, expect_announced
 from services.env_adapter.environments.worker import TooSlowError
 from triforge.errors import EnvError, InputError
-from triforge.messages import CheckResult, Direction, Params, Task
 from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
+from triforge.types import CheckResult, Direction, Params, Task
 
 _HORIZON: Final = 50
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from services.env_adapter.environments.household.generator import drawn_by, solv
 from services.env_adapter.environments.household.planner import plan
 from services.env_adapter.environments.household.world import World
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 _log = logging.getLogger(__name__)
 

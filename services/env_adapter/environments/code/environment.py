@@ -18,9 +18,9 @@ from services.env_adapter.environments.code.params import (
 from services.env_adapter.environments.parsing import Strict
 from services.env_adapter.environments.playing import expect_announced
 from triforge.errors import EnvError
-from triforge.messages import Task
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.sandbox.client import Sandbox
+from triforge.types import Task
 
 _GUIDE: Final = (
     "Think first, then write the whole program in Python 3 in one block that begins with ```python and ends with ```. "

@@ -24,9 +24,9 @@ from services.env_adapter.environments.code.params import (
 )
 from services.env_adapter.environments.parsing import parse_model
 from triforge.errors import EnvError, InputError
-from triforge.messages import CheckResult, Direction, Params, ProgramLimits, Task
 from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
 from triforge.sandbox.client import Sandbox, shared
+from triforge.types import CheckResult, Direction, Params, ProgramLimits, Task
 
 
 class CodeFamily:

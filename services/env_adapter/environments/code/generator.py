@@ -16,9 +16,9 @@ from services.env_adapter.environments.code.proofs import prove
 from services.env_adapter.environments.code.recipes import Recipe, is_sound, mutants, names
 from services.env_adapter.environments.parsing import Strict, parse_model
 from triforge.errors import EnvError, InputError
-from triforge.messages import Params
 from triforge.sandbox.cases import together
 from triforge.sandbox.client import Sandbox
+from triforge.types import Params
 
 _DRAWS: Final = 200  # of recipes for one problem, until one is sound
 

@@ -31,9 +31,9 @@ from services.env_adapter.environments.code.recipes import Recipe
 from services.env_adapter.environments.code.rows import is_foreign, own_shape
 from services.env_adapter.environments.parsing import Strict, parse_model
 from triforge.errors import InputError
-from triforge.messages import Params
 from triforge.sandbox.cases import Case
 from triforge.sandbox.limits import MIB, Limits
+from triforge.types import Params
 
 LONGEST_QUESTION: Final = 50_000
 MAX_TESTS: Final = 200

@@ -28,9 +28,9 @@ from services.env_adapter.environments.code.proofs import prove
 from services.env_adapter.environments.code.reading import Announced, read
 from services.env_adapter.environments.code.recipes import Recipe
 from triforge.errors import InputError
-from triforge.messages import CheckResult, Direction, Params, Task
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.sandbox.client import Sandbox
+from triforge.types import CheckResult, Direction, Params, Task
 
 FIELDS: Final = ("steps", "final")
 _BETWEEN: Final = ", "

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 STATEMENTS: Final = ("question", "question_content", "description", "problem")
 _MARKS: Final = (

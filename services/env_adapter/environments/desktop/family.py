@@ -13,8 +13,8 @@ from services.env_adapter.environments.gui.computer import ComputerEpisode
 from services.env_adapter.environments.gui.shell import Screen
 from services.env_adapter.environments.parsing import parse_model
 from services.env_adapter.environments.playing import NeverRewritten, expect_announced
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, TaskDraft
+from triforge.types import Params, Task
 
 
 class DesktopFamily(NeverRewritten):

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from services.env_adapter.environments.desktop.options import Knobs, Sort
 from services.env_adapter.environments.parsing import parse_model
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 _NAMES: Final = (
     "notes", "todo", "report", "draft", "recipe", "letter", "budget", "travel", "garden", "music",

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from triforge.errors import EnvError
-from triforge.messages import Task
 from triforge.rollout.protocols import Reset, StepResult
+from triforge.types import Task
 
 _T = TypeVar("_T")
 

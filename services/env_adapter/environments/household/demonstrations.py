@@ -24,7 +24,7 @@ from services.env_adapter.environments.household.world import (
     Verb,
     World,
 )
-from triforge.messages import Params, Task
+from triforge.types import Params, Task
 
 Label = Literal[-1, 1]
 

@@ -7,8 +7,8 @@ from services.env_adapter.environments.household.episode import Episode
 from services.env_adapter.environments.household.options import PlayOptions
 from services.env_adapter.environments.household.params import world_of
 from triforge.errors import EnvError
-from triforge.messages import Task
 from triforge.rollout.protocols import Reset, StepResult
+from triforge.types import Task
 
 
 class Household:

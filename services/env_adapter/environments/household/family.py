@@ -14,8 +14,8 @@ from services.env_adapter.environments.household.options import PlayOptions
 from services.env_adapter.environments.household.params import params_of, parse_model, world_of
 from services.env_adapter.environments.household.planner import plan
 from triforge.errors import InputError
-from triforge.messages import CheckResult, Direction, Params, Task
 from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
+from triforge.types import CheckResult, Direction, Params, Task
 
 
 class HouseholdFamily:

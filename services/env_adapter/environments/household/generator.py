@@ -20,7 +20,7 @@ from services.env_adapter.environments.household.params import parse_model
 from services.env_adapter.environments.household.planner import plan
 from services.env_adapter.environments.household.world import Goal, Thing, World
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 TRIES: Final = 200
 TRIES_TO_FIT: Final = 2000  # where the length of the plan is asked for

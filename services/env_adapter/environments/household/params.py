@@ -31,7 +31,7 @@ from services.env_adapter.environments.household.house import ALFWORLD
 from services.env_adapter.environments.household.kinds import DEVICE, LAMP, GoalType
 from services.env_adapter.environments.household.world import NOWHERE, Goal, Thing, World
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 _NAME: Final = re.compile(r"([a-z]+) ([1-9][0-9]?)")
 ModelT = TypeVar("ModelT", bound=BaseModel)

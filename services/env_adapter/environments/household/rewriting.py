@@ -21,8 +21,8 @@ from services.env_adapter.environments.household.planner import plan
 from services.env_adapter.environments.household.wording import series
 from services.env_adapter.environments.household.world import Goal, World
 from triforge.errors import InputError
-from triforge.messages import CheckResult, Direction, Params, Task
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
+from triforge.types import CheckResult, Direction, Params, Task
 
 FIELDS: Final = ("goal", "object", "target", "hint")
 

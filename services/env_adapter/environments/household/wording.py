@@ -25,7 +25,7 @@ from services.env_adapter.environments.household.world import (
     World,
 )
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 MAX_NUMBERED: Final = 50
 """The longest numbered list whose numbers are words of the terse vocabulary."""

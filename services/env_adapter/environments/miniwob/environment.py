@@ -13,8 +13,8 @@ from services.env_adapter.environments.miniwob.options import PlayOptions, Probl
 from services.env_adapter.environments.miniwob.page import Look, Page
 from services.env_adapter.environments.playing import expect_announced
 from triforge.errors import EnvError
-from triforge.messages import Task
 from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import Task
 
 _COMMAND_GUIDE: Final = (
     "You use a web page. Each turn you see its elements, each with a number, and give one command: click NUMBER, "

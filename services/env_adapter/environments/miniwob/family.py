@@ -21,8 +21,8 @@ from services.env_adapter.environments.miniwob.page import HEIGHT, WIDTH, Look, 
 from services.env_adapter.environments.parsing import parse_model
 from services.env_adapter.environments.playing import NeverRewritten
 from triforge.errors import InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, TaskDraft
+from triforge.types import Params, Task
 
 
 class MiniWobFamily(NeverRewritten):

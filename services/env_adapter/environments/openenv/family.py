@@ -15,9 +15,9 @@ from services.env_adapter.environments.parsing import Strict, parse_model
 from services.env_adapter.environments.playing import NeverRewritten, expect_announced
 from services.env_adapter.environments.reach import Reach, here, place_of
 from triforge.errors import EnvError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
 from triforge.rollout.seeds import derive_seed
+from triforge.types import Params, Task
 
 _INSTRUCTION: Final = "Do what the environment asks for."
 _MOST_IMAGES: Final = 16  # of one observation

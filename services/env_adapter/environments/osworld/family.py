@@ -14,8 +14,8 @@ from services.env_adapter.environments.parsing import parse_model
 from services.env_adapter.environments.playing import NeverRewritten, expect_announced
 from services.env_adapter.environments.reach import Reach, here, place_of
 from triforge.errors import InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, TaskDraft
+from triforge.types import Params, Task
 
 
 class OsworldFamily(NeverRewritten):

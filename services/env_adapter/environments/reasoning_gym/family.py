@@ -11,7 +11,7 @@ from services.env_adapter.environments.parsing import Strict, parse_model
 from services.env_adapter.environments.questions import Grade, Question, QuestionFamily
 from services.env_adapter.environments.worker import Worker
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 NOT_ALONE: Final = frozenset({"composite"})
 """Datasets that are made of others and say nothing without them."""

@@ -11,7 +11,7 @@ from services.env_adapter.environments.parsing import Strict, parse_model
 from services.env_adapter.environments.questions import Grade, Question, QuestionFamily
 from services.env_adapter.environments.worker import Worker
 from triforge.errors import InputError
-from triforge.messages import Params
+from triforge.types import Params
 
 GENERATE_S: Final = 10.0
 """Seconds of processor time that one problem may take to make, or one answer to verify."""

@@ -22,8 +22,8 @@ from services.env_adapter.environments.shop.catalogue import Catalogue, from_fil
 from services.env_adapter.environments.shop.episode import BUY, NEXT, PAGE, ShopEpisode, labels
 from services.env_adapter.environments.shop.product import Goal, Product, score
 from triforge.errors import InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, TaskDraft
+from triforge.types import Params, Task
 
 _DRAWS: Final = 50  # for one visit
 _THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="shop")

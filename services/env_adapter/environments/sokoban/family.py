@@ -15,8 +15,8 @@ from services.env_adapter.environments.sokoban.board import DIRECTIONS, Board, r
 from services.env_adapter.environments.sokoban.generator import Knobs, generate
 from services.env_adapter.environments.sokoban.solver import MAX_STATES, TooLarge, solve
 from triforge.errors import InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.types import Params, Task
 
 _GUIDE: Final = (
     "You play Sokoban. The board is drawn with # wall, _ floor, . target, $ box, * box on a target, @ you, + you on a "

@@ -22,8 +22,8 @@ from services.env_adapter.environments.toy_text.games import (
     shortest,
 )
 from triforge.errors import InputError
-from triforge.messages import Params, Task
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.types import Params, Task
 
 Name = Literal["frozen_lake", "taxi"]
 _NAMES: Final[tuple[Name, ...]] = ("frozen_lake", "taxi")

@@ -15,12 +15,12 @@ from services.env_adapter.environments.code.execution import fenced, program_in,
 from services.env_adapter.environments.code.family import CodeFamily
 from services.env_adapter.environments.code.params import FunctionParams, ProgramParams
 from triforge.errors import ConfigError, EnvError, InputError, SandboxError
-from triforge.messages import Params, ProgramLimits, Task
 from triforge.rollout.protocols import ProgramFamily, StepResult, TaskDraft
 from triforge.sandbox.cases import Case, run_cases
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits
 from triforge.testing.check_environment import check_environment, require
+from triforge.types import Params, ProgramLimits, Task
 
 ADD_ONE = "print(int(input()) + 1)"
 ROW: Params = {
@@ -237,7 +237,7 @@ def test_a_problem_that_does_not_hold_is_found_by_running_it(
 
 @pytest.mark.timeout(300)  # some two hundred runs
 async def test_the_family_keeps_the_contract(family: CodeFamily) -> None:
-    require(await check_environment(family, knobs={"steps": [2, 2]}, count=1))
+    require(await check_environment(family, generator_options={"steps": [2, 2]}, count=1))
 
 
 def test_rewrites_go_one_step_in_the_direction_that_was_asked(family: CodeFamily) -> None:

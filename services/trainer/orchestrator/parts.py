@@ -1,0 +1,68 @@
+"""What the orchestrator is built from. `__main__` puts the real things in, tests put fakes in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from services.trainer.runs.publish import WeightsApi
+from services.trainer.runs.run_store import RunStore
+from triforge.algorithms.credit import accuracy
+from triforge.broker import Broker
+from triforge.config import Settings
+from triforge.errors import TriforgeError
+from triforge.store.artifacts import ArtifactStore
+from triforge.types import JudgedGroup, PlannedGroup, TrainedRole
+
+
+class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
+    """The run was asked to stop; what is unfinished is not committed and will be done again on resume."""
+
+
+class PlanApi(Protocol):
+    """The part of env_adapter's client that the orchestrator needs."""
+
+    async def plan(
+        self,
+        pool_id: str,
+        *,
+        run_id: str,
+        step: int,
+        kind: Literal["train", "evaluate"],
+        groups: int,
+        seed: int,
+        max_pending: int,
+        adopt: bool = False,
+        max_adapted: float = 1.0,
+    ) -> list[PlannedGroup]:
+        """The step's groups; the same for the same run, step and kind."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Everything a orchestrator talks to."""
+
+    store: RunStore
+    broker: Broker
+    artifacts: ArtifactStore
+    env_adapter: PlanApi
+    apis: Mapping[TrainedRole, WeightsApi]
+    settings: Settings
+
+    async def emit(self, kind: str, run_id: str, *, step: int | None = None, **data: Any) -> None:
+        """Put an event of this run on the stream."""
+        await self.broker.emit(kind, run_id=run_id, step=step, **data)
+
+    async def emit_group(self, run_id: str, group: JudgedGroup, done: int, total: int) -> None:
+        """Tell people that a group has landed; that nobody can hear it costs the run nothing."""
+        task = group.played.group
+        outcomes = [trajectory.outcome.value for trajectory in group.played.trajectories]
+        successes, measured = accuracy(outcomes)
+        with contextlib.suppress(TriforgeError):
+            await self.emit(
+                "group", run_id, step=task.step, purpose=task.purpose, successes=successes,
+                measured=measured, done=done, total=total,
+            )  # fmt: skip

@@ -1,0 +1,149 @@
+"""Does the loop turn, and does it go on turning when parts of it die?"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.e2e.conftest import Deployment, submit, wait_for
+from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.clients.policy import PolicyClient
+from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings
+
+pytestmark = pytest.mark.timeout(300)
+Deploy = Callable[[int], Deployment]
+
+
+async def _steps(settings: Settings, run_id: str) -> list[tuple[int, int, int]]:
+    client = TrainerClient(settings.trainer_url)
+    try:
+        return [(s.step, s.policy_version, s.reward_version) for s in await client.steps(run_id)]
+    finally:
+        await client.close()
+
+
+async def _export(settings: Settings, run_id: str, path: Path) -> list[dict[str, Any]]:
+    client = TrainerClient(settings.trainer_url)
+    try:
+        await client.export(run_id, path)
+    finally:
+        await client.close()
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return [row for row in rows if row["purpose"] != "evaluate"]
+
+
+def _nothing_lost_nothing_twice(
+    steps: list[tuple[int, int, int]], rows: list[dict[str, Any]], num_steps: int
+) -> None:
+    base = steps[0][1]
+    assert [step for step, _, _ in steps] == list(range(num_steps + 1))
+    assert [policy - base for _, policy, _ in steps] == list(range(num_steps + 1))
+    keys = [(row["trajectory_id"], row["step_index"]) for row in rows]
+    assert len(keys) == len(set(keys))
+    groups = {(row["step"], row["group_id"]) for row in rows}
+    assert len(groups) == 4 * num_steps
+    for row in rows:
+        if row["reason"] == "":
+            assert set(row["policy_versions"]) == {base + row["step"] - 1}
+
+
+async def test_a_run_trains_both_models_and_rewrites_tasks(deploy: Deploy, tmp_path: Path) -> None:
+    deployment = deploy(4)
+    settings = deployment.settings()
+    run = await wait_for(settings, (await submit(settings)).id)
+    assert (run.status, run.step) == ("finished", 4), run.reason
+    steps, rows = (
+        await _steps(settings, run.id),
+        await _export(settings, run.id, tmp_path / "run.parquet"),
+    )
+    _nothing_lost_nothing_twice(steps, rows, 4)
+    assert steps[-1][2] > steps[0][2], "the judge was trained"
+    for role, url, version in (
+        ("policy", settings.policy_model_url, run.policy_version),
+        ("reward", settings.reward_model_url, run.reward_version),
+    ):
+        client = PolicyClient(url)
+        try:
+            assert (await client.weights()).version == version, role
+        finally:
+            await client.close()
+    pools = EnvAdapterClient(settings.env_adapter_url)
+    try:
+        proposals = await pools.proposals(run.pool_id)
+    finally:
+        await pools.close()
+    assert any(
+        p.instruction_after and p.instruction_after != p.instruction_before for p in proposals
+    )
+    assert deployment.stop() == 0
+
+
+async def test_a_run_plays_ahead_of_its_training_and_keeps_the_bound(
+    deploy: Deploy, tmp_path: Path
+) -> None:
+    settings = deploy(5).settings()
+    # small steps, so that the weights of two steps ago still say nearly the same
+    asked = await submit(settings, staleness_bound=2, policy={"learning_rate": 1e-5})
+    run = await wait_for(settings, asked.id)
+    assert (run.status, run.step) == ("finished", 5), run.reason
+    steps = await _steps(settings, run.id)
+    rows = await _export(settings, run.id, tmp_path / "run.parquet")
+    live = {step: policy for step, policy, _ in steps}
+    ages = [
+        live[row["step"] - 1] - version
+        for row in rows
+        if row["reason"] == ""
+        for version in row["policy_versions"]
+    ]
+    assert 0 < max(ages) <= 2
+    assert min(ages) >= 0
+    groups = {(row["step"], row["group_id"]) for row in rows}
+    assert len(groups) == len({group for _, group in groups}) == 4 * 5
+    client = TrainerClient(settings.trainer_url)
+    try:
+        last = (await client.steps(run.id))[-1].metrics
+    finally:
+        await client.close()
+    assert last["policy/off_policy_w_mean"] == pytest.approx(1.0, abs=0.02)
+    assert last["policy/off_policy_w_max"] != 1.0, "older weights have sampled some of it"
+
+
+async def test_a_run_finishes_although_its_workers_are_killed(
+    deploy: Deploy, tmp_path: Path
+) -> None:
+    deployment = deploy(4)
+    settings = deployment.settings()
+    run = await submit(settings)
+    for step, victim in (
+        (0, "rollout-worker"),
+        (1, "judge-worker"),
+        (2, "learner-policy"),
+        (3, "engine-policy"),
+    ):
+        await wait_for(settings, run.id, step=step)
+        os.kill(deployment.pids()[victim], signal.SIGKILL)
+    run = await wait_for(settings, run.id)
+    assert (run.status, run.step) == ("finished", 4), run.reason
+    rows = await _export(settings, run.id, tmp_path / "run.parquet")
+    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 4)
+
+
+async def test_a_run_goes_on_after_everything_was_killed(deploy: Deploy, tmp_path: Path) -> None:
+    deployment = deploy(4)
+    settings = deployment.settings()
+    run = await submit(settings)
+    await wait_for(settings, run.id, step=1)
+    deployment.kill()
+    deployment.start()
+    settings = deployment.settings()
+    run = await wait_for(settings, run.id)
+    assert (run.status, run.step) == ("finished", 4), run.reason
+    rows = await _export(settings, run.id, tmp_path / "run.parquet")
+    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 4)

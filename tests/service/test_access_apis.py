@@ -1,0 +1,304 @@
+"""env_adapter's API where keys are asked for: scopes, tenants, quotas, the record."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from services.env_adapter.access import RULES
+from services.env_adapter.plans import Planner
+from tests.service.env_service import api, game, rewrite
+from tests.service.keyed import Locks, fresh
+from triforge.access.requests import REFUSED_A_MINUTE
+from triforge.access.tenants import TenantStore
+from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.errors import (
+    ForbiddenError,
+    QuotaError,
+    UnauthorizedError,
+)
+from triforge.store.database import Database
+from triforge.types import PlanRequest
+
+ORDER = ("nobody", "read", "submit", "admin")
+BODY = {"name": "kitchen", "environment": "household", "tasks": [{"params": game(h)} for h in (20, 30)]}  # fmt: skip
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = fresh(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def locks(database: Database) -> Locks:
+    return Locks(database)
+
+
+@pytest.fixture
+async def http(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
+    entrance = locks.entrance()
+    app = api(locks.database, entrance=entrance)
+    transport = httpx.ASGITransport(app=app, client=("10.0.3.7", 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://env") as client:
+        yield client
+    await entrance.gate.settle()
+
+
+async def record(http: httpx.AsyncClient, locks: Locks, **query: str) -> list[dict[str, Any]]:
+    found = await http.get(
+        "/v1/audit", params={"limit": "1000", **query}, headers=locks.headers("admin", "operator")
+    )
+    entries: list[dict[str, Any]] = found.json()["entries"]
+    return entries
+
+
+def filled(route: str) -> tuple[str, str]:
+    method, path = route.split(" ", 1)
+    for name in ("pool", "task_id", "proposal_id"):
+        path = path.replace(f"{{{name}}}", "missing")
+    return method, path
+
+
+@pytest.mark.parametrize("route", RULES)
+async def test_every_route_asks_for_its_scope_and_no_less(
+    http: httpx.AsyncClient, locks: Locks, route: str
+) -> None:
+    rule = RULES[route]
+    method, path = filled(route)
+    for scope in (*ORDER, "service"):
+        reply = await http.request(method, path, headers=locks.headers(scope), json={})
+        if scope == "nobody":
+            assert reply.status_code == 401
+            assert reply.headers["www-authenticate"] == "Bearer"
+        elif scope == "service" or (
+            rule.wants in ORDER and ORDER.index(scope) >= ORDER.index(rule.wants)
+        ):
+            assert reply.status_code not in (401, 403), reply.text
+        else:
+            assert reply.status_code == 403, reply.text
+            assert reply.json()["type"] == "urn:triforge:forbidden"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"])
+async def test_what_machines_and_readers_of_the_description_ask_needs_no_key(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    assert (await http.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/nothing", "/v1/pools/", "/v1//pools", "/healthz/x"]
+)
+async def test_without_a_key_nobody_learns_which_routes_there_are(
+    http: httpx.AsyncClient, locks: Locks, path: str
+) -> None:
+    assert (await http.get(path)).status_code == 401
+    seen = await http.get(path, headers=locks.headers("read"), follow_redirects=True)
+    assert seen.status_code in (200, 404)
+
+
+async def test_the_description_says_which_key_a_route_asks_for(http: httpx.AsyncClient) -> None:
+    document = (await http.get("/openapi.json")).json()
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for route, rule in RULES.items():
+        method, path = route.split(" ", 1)
+        operation = document["paths"][path][method.lower()]
+        assert operation["x-triforge-scope"] == rule.wants
+        assert {"401", "403", "429"} <= set(operation["responses"])
+
+
+async def make(http: httpx.AsyncClient, locks: Locks, tenant: str, **body: Any) -> httpx.Response:
+    return await http.post(
+        "/v1/pools", json={**BODY, **body}, headers=locks.headers("submit", tenant)
+    )
+
+
+async def test_tenants_share_names_and_see_nothing_of_each_other(
+    http: httpx.AsyncClient, locks: Locks
+) -> None:
+    pools = {}
+    for tenant in ("blue", "red"):
+        made = await make(http, locks, tenant)
+        assert made.status_code == 201, made.text
+        pools[tenant] = made.json()
+        assert pools[tenant]["tenant"] == tenant
+    red, admin = pools["red"]["id"], locks.headers("admin", "blue")
+    tasks = (await http.get(f"/v1/pools/{red}/tasks", headers=locks.headers("read", "red"))).json()
+    task = tasks["tasks"][0]["id"]
+    proposal = rewrite(locks.database, task, "awaiting").id
+    for route in RULES:
+        method, path = route.split(" ", 1)
+        if "{" not in path or route.endswith("/plans"):
+            continue
+        where = path.replace("{pool}", red).replace("{task_id}", task).replace("{proposal_id}", proposal)  # fmt: skip
+        body = (
+            {"to": task, "approval": "manual"} if "rollback" in path or method == "PATCH" else None
+        )
+        if body:
+            body.pop("approval" if "rollback" in path else "to")
+        reply = await http.request(method, where, headers=admin, json=body)
+        assert reply.status_code == 404, (route, reply.text)
+        assert "not exist" in reply.json()["detail"]
+    listed = (await http.get("/v1/pools", headers=admin)).json()["pools"]
+    assert [pool["id"] for pool in listed] == [pools["blue"]["id"]]
+    by_name = (await http.get("/v1/pools/kitchen", headers=admin)).json()
+    assert by_name["id"] == pools["blue"]["id"]
+    # and nothing was changed on the way
+    after = (await http.get(f"/v1/pools/{red}", headers=locks.headers("read", "red"))).json()
+    assert {**after, "proposals": {}} == {**pools["red"], "tasks": after["tasks"]}
+
+
+async def test_an_operator_sees_all_tenants_and_names_one_by_id(
+    http: httpx.AsyncClient, locks: Locks
+) -> None:
+    ids = {(await make(http, locks, tenant)).json()["id"] for tenant in ("blue", "red")}
+    operator = locks.headers("read", "operator")
+    page = (await http.get("/v1/pools?limit=1", headers=operator)).json()
+    rest = (await http.get(f"/v1/pools?cursor={page['next_cursor']}", headers=operator)).json()
+    assert {pool["id"] for pool in page["pools"] + rest["pools"]} == ids
+    assert (await http.get("/v1/pools/kitchen", headers=operator)).status_code == 409
+    for id_ in ids:
+        assert (await http.get(f"/v1/pools/{id_}", headers=operator)).status_code == 200
+    for who in (operator, locks.headers("service")):
+        seen = await http.get("/v1/pools/kitchen", headers={**who, "Triforge-Tenant": "red"})
+        assert seen.json()["tenant"] == "red"
+
+
+async def test_idempotency_keys_are_a_tenants_own(http: httpx.AsyncClient, locks: Locks) -> None:
+    made = [
+        await http.post(
+            "/v1/pools",
+            json=BODY,
+            headers={**locks.headers("submit", tenant), "Idempotency-Key": "k"},
+        )
+        for tenant in ("blue", "red", "blue")
+    ]
+    assert [reply.status_code for reply in made] == [201, 201, 200]
+    assert made[0].json()["id"] == made[2].json()["id"] != made[1].json()["id"]
+
+
+async def test_a_tenant_that_holds_enough_is_told_which_bound_it_meets(
+    http: httpx.AsyncClient, locks: Locks
+) -> None:
+    TenantStore(locks.database).set("blue", max_tasks=3)
+    assert (await make(http, locks, "blue")).status_code == 201
+    refused = await make(http, locks, "blue", name="second")
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "60"
+    assert "max_tasks is 3" in refused.json()["detail"]
+    assert (await make(http, locks, "red", name="second")).status_code == 201
+    await http.post("/v1/pools/kitchen/retire", headers=locks.headers("admin", "blue"))
+    assert (await make(http, locks, "blue", name="second")).status_code == 201
+
+
+async def test_every_change_that_is_asked_for_stands_on_record_whatever_came_of_it(
+    http: httpx.AsyncClient, locks: Locks
+) -> None:
+    changing = {route for route, rule in RULES.items() if rule.changes}
+    assert {route.split(" ")[0] for route in set(RULES) - changing} == {"GET"}
+    wanted = []
+    for route in sorted(changing):
+        method, path = filled(route)
+        for scope in (*ORDER, "service"):
+            reply = await http.request(method, path, headers=locks.headers(scope), json={})
+            known = reply.status_code != 401
+            name = {"nobody": "", "service": "service"}.get(scope, f"default {scope}")
+            wanted.append((route, path, reply.status_code, name if known else ""))
+    found = [e for e in await record(http, locks) if e["service"] == "env_adapter"]
+    assert [(e["action"], e["subject"], e["status"], e["by"]) for e in found] == wanted
+    assert {e["address"] for e in found} == {"10.0.3.7"}
+
+
+async def test_a_change_names_the_key_that_made_it_and_bodies_are_not_kept(
+    http: httpx.AsyncClient, locks: Locks
+) -> None:
+    await make(http, locks, "blue", name="unmistakable-name")
+    own = await http.get("/v1/audit", headers=locks.headers("admin", "blue"))
+    rows = [e for e in own.json()["entries"] if e["key_id"] == locks.ids["blue", "submit"]]
+    assert [(e["action"], e["by"]) for e in rows] == [
+        ("pool.create", "blue submit"), ("POST /v1/pools", "blue submit"),
+    ]  # fmt: skip
+    assert "unmistakable-name" not in own.text
+    other = await http.get("/v1/audit", headers=locks.headers("admin", "red"))
+    assert {e["tenant"] for e in other.json()["entries"]} <= {"red"}
+
+
+@pytest.mark.parametrize(("scope", "status"), [("nobody", 401), ("read", 403)])
+async def test_who_is_refused_cannot_fill_the_record_nor_hide_others(
+    http: httpx.AsyncClient, locks: Locks, scope: str, status: int
+) -> None:
+    for _ in range(REFUSED_A_MINUTE + 40):
+        await http.post("/v1/pools", json={}, headers=locks.headers(scope))
+    locks.clock.now += 61
+    await http.post("/v1/pools", json={}, headers=locks.headers(scope))
+    found = [e for e in await record(http, locks) if e["status"] == status]
+    assert len(found) == REFUSED_A_MINUTE + 1
+    assert found[-1]["detail"] == {"unwritten": 40}
+    for _ in range(REFUSED_A_MINUTE):
+        await http.post("/v1/pools", json={}, headers=locks.headers(scope))
+    await http.post("/v1/pools", json={}, headers=locks.headers("read", "red"))
+    assert (await record(http, locks))[-1]["tenant"] == "red"
+
+
+async def test_a_body_that_is_too_large_is_on_record_and_a_strangers_is_not_read(
+    locks: Locks,
+) -> None:
+    app = api(locks.database, entrance=locks.entrance(), max_body=1000)
+    read = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal read
+        for _ in range(10):
+            read += 1
+            yield b"x" * 500
+
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app), base_url="http://env"
+    ) as http:
+        path = "/v1/pools/p/pause"
+        stranger = await http.post(path, content=chunks())
+        reply = await http.post(path, content=chunks(), headers=locks.headers("submit"))
+        entries = await record(http, locks)
+    assert (stranger.status_code, reply.status_code) == (401, 413)
+    assert [e["status"] for e in entries if e["service"] == "env_adapter"] == [401, 413]
+
+
+async def test_the_typed_client_sends_its_key_and_names_what_is_wrong_with_it(locks: Locks) -> None:
+    transport = httpx.ASGITransport(app=api(locks.database, entrance=locks.entrance()))
+    for key, error in (("", UnauthorizedError), ("tfk_x", UnauthorizedError)):
+        client = EnvAdapterClient("http://env", api_key=key, transport=transport)
+        with pytest.raises(error, match="TRIFORGE_KEY"):
+            await client.pools()
+    client = EnvAdapterClient("http://env", api_key=locks.key("read"), transport=transport)
+    assert await client.pools() == []
+    with pytest.raises(ForbiddenError, match="'submit'"):
+        await client.create_pool(BODY)
+    TenantStore(locks.database).set("blue", max_pools=0)
+    client = EnvAdapterClient(
+        "http://env", api_key=locks.key("submit", "blue"), transport=transport
+    )
+    with pytest.raises(QuotaError, match="max_pools"):
+        await client.create_pool(BODY)
+
+
+async def test_a_newer_client_is_told_so_and_a_service_is_served(
+    http: httpx.AsyncClient, locks: Locks
+) -> None:
+    newer = {"Triforge-Version": "999.0.0"}
+    reply = await http.get("/v1/pools", headers={**locks.headers("read"), **newer})
+    assert (reply.status_code, reply.json()["type"]) == (400, "urn:triforge:version")
+    assert (await http.get("/v1/pools", headers={**locks.headers("service"), **newer})).is_success
+    assert (await http.get("/healthz", headers=newer)).is_success
+
+
+def test_a_plan_outside_of_any_request_sees_every_pool(locks: Locks) -> None:
+    with pytest.raises(Exception, match="does not exist"):  # nobody asks, so nothing is hidden
+        Planner(locks.database).plan(
+            "pool-x", PlanRequest(run_id="r", step=0, kind="train", groups=1, seed=1, max_pending=0)
+        )

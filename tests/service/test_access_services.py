@@ -1,0 +1,305 @@
+"""The trainer, the policy service and the reward service where keys are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.env_adapter.store import PoolStore
+from services.policy import access as policy_access
+from services.policy.app import create_app as policy_app
+from services.reward.app import create_app as reward_app
+from services.trainer import access as trainer_access
+from services.trainer.app import create_app as trainer_app
+from services.trainer.runs.run_store import RunStore
+from services.trainer.runs.runs import Runs
+from tests.service.keyed import Locks, fresh
+from triforge.access.tenants import TenantStore
+from triforge.broker import Broker
+from triforge.clients.policy import PolicyClient
+from triforge.config import Settings
+from triforge.errors import NotFoundError, QuotaError, UnavailableError
+from triforge.store.artifacts import ArtifactStore
+from triforge.telemetry import known
+from triforge.types import PoolState, WeightsState
+from triforge.web.guard import Entrance
+
+ORDER = ("nobody", "read", "submit", "admin")
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> Iterator[Locks]:
+    database = fresh(tmp_path)
+    yield Locks(database)
+    database.close()
+
+
+class Pools:
+    """env_adapter with one pool, `kitchen`, of tenant blue; notes for whom it is asked."""
+
+    def __init__(self) -> None:
+        self.asked_for: list[str] = []
+
+    async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
+        self.asked_for.append(tenant)
+        if tenant not in ("", "blue") or pool != "kitchen":
+            raise NotFoundError(f"pool {pool!r} does not exist")
+        return PoolState(
+            id="pool-1", name="kitchen", environment="fake", created_at=0.0, tasks={}, proposals={},
+            tenant="blue",
+        )  # fmt: skip
+
+
+class Trainer:
+    def __init__(self, locks: Locks, broker: Broker, folder: Path) -> None:
+        self.pools = Pools()
+        self.store = RunStore(locks.database)
+        runs = Runs(
+            store=self.store, pools=self.pools, broker=broker, artifacts=ArtifactStore(str(folder / "a")),
+            settings=Settings(),
+        )  # fmt: skip
+        self.entrance = locks.entrance("trainer")
+        app = trainer_app(runs=runs, orchestrator=None, ready=broker.ping, entrance=self.entrance)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://trainer")
+
+
+@pytest.fixture
+async def trainer(locks: Locks, broker: Broker, tmp_path: Path) -> AsyncIterator[Trainer]:
+    made = Trainer(locks, broker, tmp_path)
+    yield made
+    await made.http.aclose()
+    await made.entrance.gate.settle()
+
+
+async def submit(trainer: Trainer, locks: Locks, tenant: str, **headers: str) -> httpx.Response:
+    return await trainer.http.post(
+        "/v1/runs", json={"pool": "kitchen"}, headers={**locks.headers("submit", tenant), **headers}
+    )
+
+
+@pytest.mark.parametrize("route", trainer_access.RULES)
+async def test_every_route_of_the_trainer_asks_for_its_scope(
+    trainer: Trainer, locks: Locks, route: str
+) -> None:
+    rule = trainer_access.RULES[route]
+    method, path = route.replace("{run_id}", "missing").split(" ", 1)
+    for scope in (*ORDER, "service"):
+        reply = await trainer.http.request(method, path, headers=locks.headers(scope), json={})
+        allowed = scope == "service" or (scope != "nobody" and ORDER.index(scope) >= ORDER.index(rule.wants))  # fmt: skip
+        assert (reply.status_code in (401, 403)) is not allowed, (scope, reply.text)
+
+
+async def test_tenants_see_nothing_of_each_others_runs(trainer: Trainer, locks: Locks) -> None:
+    made = await submit(trainer, locks, "blue")
+    assert made.status_code == 201, made.text
+    run = made.json()["id"]
+    assert made.json()["tenant"] == "blue"
+    red = locks.headers("admin", "red")
+    for route in trainer_access.RULES:
+        if "{run_id}" not in route:
+            continue
+        method, path = route.replace("{run_id}", run).split(" ", 1)
+        body = {"role": "policy", "version": 0} if path.endswith("rollback") else None
+        reply = await trainer.http.request(method, path, headers=red, json=body)
+        assert reply.status_code == 404, (route, reply.text)
+    assert (await trainer.http.get("/v1/runs", headers=red)).json()["runs"] == []
+    for who in (locks.headers("read", "blue"), locks.headers("read", "operator"), locks.headers("service")):  # fmt: skip
+        assert [
+            r["id"] for r in (await trainer.http.get("/v1/runs", headers=who)).json()["runs"]
+        ] == [run]
+    assert trainer.store.get(run).status == "queued"
+
+
+async def test_a_run_is_started_on_ones_own_pools_only_and_an_operators_is_the_pools_tenants(
+    trainer: Trainer, locks: Locks
+) -> None:
+    assert (await submit(trainer, locks, "red")).status_code == 404
+    made = await submit(trainer, locks, "operator")
+    assert made.json()["tenant"] == "blue"
+    assert trainer.pools.asked_for == ["red", ""]
+
+
+async def test_a_tenant_with_enough_runs_waits_and_a_repeated_request_does_not(
+    trainer: Trainer, locks: Locks
+) -> None:
+    TenantStore(locks.database).set("blue", max_runs=1)
+    key = {"Idempotency-Key": "k"}
+    first = await submit(trainer, locks, "blue", **key)
+    assert (await submit(trainer, locks, "blue", **key)).json()["id"] == first.json()["id"]
+    refused = await submit(trainer, locks, "blue")
+    assert refused.status_code == 429
+    assert "max_runs is 1" in refused.json()["detail"]
+    run, headers = first.json()["id"], locks.headers("submit", "blue")
+    await trainer.http.post(f"/v1/runs/{run}/stop", headers=headers)
+    second = await submit(trainer, locks, "blue")
+    assert second.status_code == 201
+    with pytest.raises(QuotaError):
+        trainer.store.resume(run)
+
+
+# ---- the policy and reward services ----
+
+
+class Fence:
+    """Weights that are always the same."""
+
+    version = 3
+
+    def state(self) -> Any:
+        uri = "/artifacts/weights/run-of-somebody/policy/v000003"
+        return WeightsState(role="policy", version=3, uri=uri, engines=1, ready=1)
+
+
+class Gateway:
+    """Answers nothing, and notes that it was asked."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.fence = Fence()
+        self.asked = 0
+
+    async def ready(self) -> None:
+        return
+
+    async def generate(self, requests: Any, held: Any = None) -> list[Any]:
+        self.asked += 1
+        raise UnavailableError(f"no engine for {known().get('run', 'nobody')}")
+
+
+@pytest.fixture
+async def policy(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
+    entrance = locks.entrance("policy policy")
+    app = policy_app(gateway=Gateway(), role="policy", api_key="engines", entrance=entrance)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://policy"
+    ) as client:
+        yield client
+    await entrance.gate.settle()
+
+
+@pytest.mark.parametrize("route", policy_access.RULES)
+async def test_every_route_of_a_policy_service_asks_for_its_scope_and_weights_for_an_operator(
+    policy: httpx.AsyncClient, locks: Locks, route: str
+) -> None:
+    wants = policy_access.RULES[route].wants
+    method, path = route.split(" ", 1)
+    for tenant, scope in [*(("default", scope) for scope in ORDER), ("operator", "admin"), ("", "service")]:  # fmt: skip
+        reply = await policy.request(method, path, headers=locks.headers(scope, tenant), json={"requests": []})  # fmt: skip
+        if scope == "service" or tenant == "operator":
+            allowed = True
+        elif wants == "operator":
+            allowed = False
+        else:
+            allowed = scope != "nobody" and ORDER.index(scope) >= ORDER.index(wants)
+        assert (reply.status_code in (401, 403)) is not allowed, (tenant, scope, reply.text)
+        if method == "GET" and allowed:
+            assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("path", ["/v1/weights", "/v1/models"])
+async def test_whose_run_trained_the_weights_is_shown_to_operators_and_services_only(
+    policy: httpx.AsyncClient, locks: Locks, path: str
+) -> None:
+    for tenant, scope in (("operator", "read"), ("operator", "admin"), ("", "service")):
+        shown = await policy.get(path, headers=locks.headers(scope, tenant))
+        assert "run-of-somebody" in shown.text
+    for scope in ORDER[1:]:
+        shown = await policy.get(path, headers=locks.headers(scope, "blue"))
+        assert shown.status_code == 200
+        assert "run-of-somebody" not in shown.text
+
+
+async def test_the_engines_key_opens_no_policy_service(policy: httpx.AsyncClient) -> None:
+    for path in ("/v1/generate", "/v1/chat/completions", "/v1/weights"):
+        reply = await policy.post(path, headers={"Authorization": "Bearer engines"}, json={})
+        assert reply.status_code == 401
+        assert reply.headers["www-authenticate"] == "Bearer"
+
+
+async def test_a_page_of_a_named_origin_may_read_what_the_native_api_answers() -> None:
+    entrance = Entrance(origins="https://a.example")
+    app = policy_app(gateway=Gateway(), role="policy", entrance=entrance)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://policy") as client:
+        for origin, allowed in (("https://a.example", "https://a.example"), ("https://b.example", None)):  # fmt: skip
+            reply = await client.post("/v1/generate", headers={"Origin": origin}, json={"requests": []})  # fmt: skip
+            assert reply.json()["type"] == "urn:triforge:unavailable"
+            assert reply.headers.get("access-control-allow-origin") == allowed
+
+
+async def test_only_services_say_whom_a_request_is_about(
+    policy: httpx.AsyncClient, locks: Locks
+) -> None:
+    for scope, about in (("submit", "nobody"), ("service", "r1")):
+        for way in ({}, {"Origin": "https://a.example"}):  # past the framework, and through it
+            headers = {**locks.headers(scope), "baggage": "triforge.run=r1", **way}
+            reply = await policy.post("/v1/generate", headers=headers, json={"requests": []})
+            assert reply.json()["detail"] == f"no engine for {about}", (scope, way)
+
+
+async def test_a_newer_client_is_told_so_at_the_native_api(
+    policy: httpx.AsyncClient, locks: Locks
+) -> None:
+    newer = {"Triforge-Version": "999.0"}
+    reply = await policy.post("/v1/generate", headers={**locks.headers("submit"), **newer}, json={})
+    assert reply.json()["type"] == "urn:triforge:version"
+    served = await policy.post(
+        "/v1/generate", headers={**locks.headers("service"), **newer}, json={}
+    )
+    assert served.json()["type"] == "urn:triforge:input"
+
+
+async def test_a_change_of_weights_is_on_record_refused_or_not(
+    policy: httpx.AsyncClient, locks: Locks
+) -> None:
+    for scope in ("nobody", "admin", "service"):
+        await policy.post("/v1/weights", headers=locks.headers(scope), json={})
+    page = PoolStore(locks.database).record(service="policy policy")
+    assert [(e.action, e.status, e.by) for e in page.entries] == [
+        ("POST /v1/weights", 401, ""), ("POST /v1/weights", 403, "default admin"), ("POST /v1/weights", 422, "service"),
+    ]  # fmt: skip
+
+
+async def test_judging_asks_for_a_key_that_may_submit(locks: Locks) -> None:
+    entrance = locks.entrance("reward")
+    app = reward_app(api=None, entrance=entrance)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app), base_url="http://r"
+    ) as http:
+        seen = [
+            (await http.post("/v1/judge", headers=locks.headers(scope), json={})).status_code
+            for scope in (*ORDER, "service")
+        ]
+    await entrance.gate.settle()
+    assert seen == [401, 403, 422, 422, 422]
+
+
+async def test_workers_show_the_services_secret_and_not_the_engines_key() -> None:
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers["authorization"])
+        return httpx.Response(503, headers={"retry-after": "1"})
+
+    for auth in ("keys", "open"):
+        settings = Settings.from_env(
+            {
+                "TRIFORGE_AUTH": auth,
+                "TRIFORGE_SERVICE_SECRET": "s" * 24,
+                "TRIFORGE_API_KEY": "engines",
+            }
+        )
+        client = PolicyClient.from_settings(settings, "policy")
+        client._http = httpx.AsyncClient(
+            transport=httpx.MockTransport(answer), base_url="http://p", headers=client._http.headers
+        )
+        with pytest.raises(UnavailableError):
+            await client.weights()
+        await client.close()
+    assert sent == [f"Bearer {'s' * 24}", "Bearer engines"]

@@ -1,0 +1,383 @@
+"""Runs from queue to end: what they record, how they stop, wait and fail, and whose weights they train."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from services.trainer.runs.publish import Publisher
+from tests.service.fake_loop import CONFIG, Loop, loop_of
+from triforge.broker import Broker, end_task
+from triforge.config import parse
+from triforge.errors import StorageError, UnavailableError
+from triforge.types import ErrorInfo, RunState, TrainBatch, WeightsReady
+
+
+@pytest.fixture
+async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
+    async with loop_of(broker, redis_url, tmp_path) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def conducting(loop: Loop) -> AsyncIterator[None]:
+    """A orchestrator at work in the background."""
+    work = asyncio.create_task(loop.orchestrator().run_forever())
+    try:
+        yield
+    finally:
+        await end_task(work)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what other tasks bring about; there is no event to wait for."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def versions(loop: Loop, run: RunState) -> list[tuple[int, int, int]]:
+    return [(s.step, s.policy_version, s.reward_version) for s in loop.store.steps(run.id)]
+
+
+async def events(loop: Loop, run: RunState) -> list[tuple[str, Any]]:
+    found = await loop.broker.read_events("0", block_s=0.01, run_id=run.id)
+    return [
+        (event.kind, event.data.get("status") if event.kind == "run" else event.step)
+        for _, event in found
+        if event.kind != "group"
+    ]
+
+
+# ---- a run ----
+
+
+async def test_a_run_commits_every_step_with_its_versions_and_measures(loop: Loop) -> None:
+    run = loop.submit()
+    assert (await loop.conduct(run)).status == "finished"
+    assert versions(loop, run) == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
+    first, second, third = (step.metrics for step in loop.store.steps(run.id))
+    assert (first["eval/sampled"], first["eval/greedy"]) == (1.0, 1.0)
+    assert "eval/sampled" not in second
+    assert third["eval/sampled_episodes"] == 1.0
+    assert (second["success"], second["judge/votes"], second["rows/policy"]) == (0.5, 8.0, 4.0)
+    assert (second["policy/loss"], second["reward/loss"]) == (0.5, 0.5)
+    assert (second["groups/dead"], second["groups/dead_share"]) == (0.0, 0.0)
+    assert not any("broken" in name for name in second), "a metric that is no number is left out"
+    assert await events(loop, run) == [
+        ("run", "running"), ("evaluation", 0), ("step", 0), ("step", 1), ("evaluation", 2),
+        ("step", 2), ("run", "finished"),
+    ]  # fmt: skip
+    assert await loop.keys() == set()
+    assert not any(loop.artifacts.exists(b.uri) for b in loop.learners["policy"].batches)
+
+
+async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(loop: Loop) -> None:
+    algorithm = CONFIG["algorithm"]["overrides"] | {"vote_weight": "trust"}
+    config = parse(CONFIG | {"algorithm": {"overrides": algorithm}}).model_dump(mode="json")
+    run = loop.store.create(name="run", pool_id="pool", config=config)
+    await loop.conduct(run)
+    _, _, last = (step.metrics for step in loop.store.steps(run.id))
+    # Every rollout gets one +1 and one -1, so the votes say nothing of the outcome.
+    assert (last["theory/p_plus"], last["theory/mu_within"], last["theory/groups"]) == (0.5, 1, 2)
+    assert (last["votes/recent/groups"], last["votes/trust"], last["votes/weight"]) == (4, 0, 0)
+    assert [step for step, _ in loop.store.run_state(run.id)["votes"]] == [1, 2]
+    labels = {"pool": "pool", "measure": "theory/mu_within"}
+    assert REGISTRY.get_sample_value("triforge_trainer_step_measure", labels) == 1.0
+
+
+async def test_a_batch_carries_what_the_learner_has_to_know(loop: Loop) -> None:
+    run = loop.submit(seed=9)
+    await loop.conduct(run)
+    [first, second] = loop.learners["reward"].batches
+    assert (first.step, first.version, second.step, second.version) == (1, 1, 2, 2)
+    assert first.settings["model_path"] == "/models/reward"
+    assert (first.settings["base_version"], second.settings["base_version"]) == (1, 1)
+    assert (first.settings["folder_version"], second.settings["folder_version"]) == (None, 2)
+    assert (first.settings["seed"], first.settings["temperature"]) == (9, 1.0)
+    assert (first.num_rows, first.batch_id) == (8, f"{run.id}-00001-reward")
+
+
+async def test_every_evaluation_plays_the_same_seeds_greedily_with_temperature_zero(
+    loop: Loop,
+) -> None:
+    await loop.conduct(loop.submit())
+    jobs = [e for e in loop.workers.jobs if e.purpose == "evaluate"]
+    assert [(e.step, e.sampling.temperature) for e in jobs] == [
+        (0, 1.0), (0, 0.0), (2, 1.0), (2, 0.0),
+    ]  # fmt: skip
+    assert len({e.seed for e in jobs}) == 1
+    assert {(e.votes, e.rollouts) for e in jobs} == {(0, 1)}
+
+
+async def test_a_run_of_no_steps_evaluates_once_and_trains_nothing(loop: Loop) -> None:
+    run = await loop.conduct(loop.submit(steps=0))
+    assert (run.status, run.step) == ("finished", 0)
+    (only,) = loop.store.steps(run.id)
+    assert (only.metrics["eval/sampled"], only.metrics["eval/greedy"]) == (1.0, 1.0)
+    assert "evaluation" in only.artifacts
+    assert {job.purpose for job in loop.workers.jobs} == {"evaluate"}
+    assert versions(loop, run) == [(0, run.policy_version, run.reward_version)]
+
+
+async def test_a_pool_without_held_out_tasks_is_not_evaluated(loop: Loop) -> None:
+    loop.plans.heldout = False
+    run = loop.submit()
+    await loop.conduct(run)
+    assert not any("eval" in name for s in loop.store.steps(run.id) for name in s.metrics)
+
+
+async def test_a_candidate_is_measured_but_not_trained_on(loop: Loop) -> None:
+    loop.plans.proposal = "proposal-1"
+    run = loop.submit(steps=1)
+    await loop.conduct(run)
+    reasons = {row["purpose"]: row["reason"] for row in loop.ledger(run)}
+    assert reasons == {"measure_parent": "", "measure_candidate": "proposal awaits its verdict"}
+    heard = await loop.adapted()
+    assert [(o.purpose, o.proposal_id, o.adapt) for o in heard] == [
+        ("measure_parent", "proposal-1", False),
+        ("measure_candidate", "proposal-1", False),
+    ]
+    assert {o.policy_version for o in heard} == {1}, "the version that played, not the new one"
+
+
+async def test_a_judge_that_is_not_trained_keeps_its_version(loop: Loop) -> None:
+    config = parse(CONFIG | {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}})
+    run = loop.store.create(name="r", pool_id="p", config=config.model_dump(mode="json"))
+    assert (await loop.conduct(run)).status == "finished"
+    assert versions(loop, run) == [(0, 1, 1), (1, 2, 1), (2, 3, 1)]
+    assert loop.learners["reward"].batches == []
+    assert {e.votes for e in loop.workers.jobs} == {0}
+    assert await loop.adapted() == []
+
+
+# ---- stop and resume ----
+
+
+async def test_a_run_stops_in_the_middle_of_a_step_and_goes_on_where_it_was(loop: Loop) -> None:
+    run = loop.submit()
+    loop.workers.loses = lambda task: task.group_id.endswith("00002-train-0001")
+    async with conducting(loop):
+        await until(lambda: any("00002-train-0001" in e.group_id for e in loop.workers.jobs))
+        assert loop.store.request_stop(run.id).status == "stopping"
+        await until(lambda: loop.store.status(run.id) == "stopped")
+        assert loop.store.get(run.id).step == 1
+        loop.workers.loses = lambda _: False
+        loop.store.resume(run.id)
+        await until(lambda: loop.store.status(run.id) == "finished")
+    assert versions(loop, run) == [(0, 1, 1), (1, 2, 2), (2, 3, 3)]
+    assert set(loop.trained().values()) == {1}
+    assert set(loop.workers.played.values()) == {1}
+
+
+async def test_a_run_that_is_stopped_before_the_orchestrator_takes_it_stays_stopped(
+    loop: Loop,
+) -> None:
+    seen = loop.submit()  # the orchestrator has read it as queued
+    loop.store.request_stop(seen.id)
+    await loop.orchestrator().conduct(seen)
+    assert loop.store.status(seen.id) == "stopped"
+    assert loop.workers.jobs == []
+
+
+async def test_a_run_can_be_stopped_while_a_service_is_away(loop: Loop) -> None:
+    run = loop.submit()
+    loop.troubles.plan("weights of policy", UnavailableError("nobody there"), times=10_000)
+    async with conducting(loop):
+        await until(lambda: loop.store.get(run.id).reason)
+        assert loop.store.get(run.id).reason == "waiting: nobody there"
+        loop.store.request_stop(run.id)
+        await until(lambda: loop.store.status(run.id) == "stopped")
+
+
+# ---- waiting and failing ----
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "plan train", "plan evaluate", "weights of policy", "serve reward", "send rollout", "collect",
+        "announce batch of policy", "read weights", "add weights", "send adapt", "commit", "emit step",
+    ],
+)  # fmt: skip
+async def test_a_run_waits_for_what_is_away_and_does_nothing_twice(loop: Loop, place: str) -> None:
+    run = loop.submit()
+    loop.troubles.plan(place, UnavailableError("gone for lunch"), times=3)
+    async with conducting(loop):
+        await until(lambda: loop.store.status(run.id) in ("finished", "failed"))
+    state = loop.store.get(run.id)
+    assert (state.status, state.reason) == ("finished", "")
+    assert [step for step, _, _ in versions(loop, run)] == [0, 1, 2]
+    assert set(loop.trained().values()) == {1}
+    assert len(loop.trained()) == 4
+    assert set(loop.workers.played.values()) == {1}
+    told = [event for event in await events(loop, run) if event == ("run", "running")]
+    assert len(told) <= 2, "three refusals in a row are told once"
+
+
+async def test_a_learner_that_fails_fails_the_run_with_its_words(loop: Loop) -> None:
+    run = loop.submit()
+    loop.learners["policy"].error = ErrorInfo(
+        kind="trainer", detail="three updates were not finite"
+    )
+    state = await loop.conduct(run)
+    assert (state.status, state.step) == ("failed", 0)
+    assert "learner of policy: three updates were not finite" in state.reason
+    loop.learners["policy"].error = None
+    loop.store.resume(run.id)
+    assert (await loop.conduct(run)).status == "finished"
+    assert set(loop.trained().values()) == {1}
+
+
+async def test_a_step_that_is_not_played_in_time_fails_the_run_and_names_what_is_missing(
+    loop: Loop,
+) -> None:
+    loop.workers.loses = lambda task: task.purpose == "train"
+    run = loop.submit(step_deadline_s=3.0)
+    state = await loop.conduct(run)
+    assert state.status == "failed"
+    assert f"{run.id}-00001-train-0000" in state.reason
+    assert "run.step_deadline_s" in state.reason
+
+
+async def test_a_learner_that_does_not_answer_in_time_fails_the_run(loop: Loop) -> None:
+    run = loop.submit(step_deadline_s=0.3, eval_every=0)
+    loop.learners["reward"].silent = True
+    state = await loop.conduct(run)
+    assert state.status == "failed"
+    assert "no weights from the learner of reward" in state.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (StorageError("cannot write: the disk is full"), "storage: cannot write: the disk is full"),
+        (ValueError("a bug"), "internal: ValueError: a bug"),
+    ],
+)
+async def test_any_other_error_fails_the_run_with_the_reason_and_spares_the_next(
+    loop: Loop, error: Exception, reason: str
+) -> None:
+    first, second = loop.submit(), loop.submit()
+    loop.troubles.plan("write", error)
+    async with conducting(loop):
+        await until(lambda: loop.store.status(second.id) == "finished")
+    assert (loop.store.get(first.id).status, loop.store.get(first.id).reason) == ("failed", reason)
+
+
+async def test_the_orchestrator_outlives_errors_of_its_own_books(loop: Loop) -> None:
+    run = loop.submit()
+    loop.troubles.plan("take", StorageError("the database is read-only"))
+    loop.troubles.plan("set finished", ValueError("a bug"))
+    loop.troubles.plan("set failed", StorageError("the disk is full"))
+    async with conducting(loop):
+        await until(lambda: loop.store.status(run.id) == "finished")
+
+
+async def test_leftovers_that_cannot_be_deleted_do_not_cost_the_run(loop: Loop) -> None:
+    loop.troubles.plan("forget", StorageError("refused"))
+    assert (await loop.conduct(loop.submit())).status == "finished"
+
+
+async def test_a_run_without_a_model_folder_fails_with_the_field(loop: Loop) -> None:
+    config = parse(CONFIG | {"models": {"policy": {"path": "/m"}}}).model_dump(mode="json")
+    run = loop.store.create(name="r", pool_id="p", config=config)
+    state = await loop.conduct(run)
+    assert (state.status, state.reason.split(":")[1]) == ("failed", " models.reward.path")
+
+
+# ---- whose weights ----
+
+
+async def test_a_run_goes_on_with_its_own_weights_after_another_run_has_served(loop: Loop) -> None:
+    first = loop.submit(steps=2)
+    loop.workers.loses = lambda task: task.group_id.endswith("00002-train-0000")
+    async with conducting(loop):
+        await until(lambda: any("00002-train-0000" in e.group_id for e in loop.workers.jobs))
+        loop.store.request_stop(first.id)
+        await until(lambda: loop.store.status(first.id) == "stopped")
+    loop.workers.loses = lambda _: False
+    second = loop.submit(steps=2)
+    assert (await loop.conduct(second)).policy_version == 5
+    loop.store.resume(first.id)
+    assert (await loop.conduct(first)).status == "finished"
+    assert versions(loop, first)[-1] == (2, 7, 7)
+    own = loop.learners["policy"].published[first.id, 2].uri
+    assert (6, own) in loop.services["policy"].served, (
+        "the weights of its step 1, under a new number"
+    )
+    last = loop.learners["policy"].batches[-1]
+    assert (last.version, last.settings["base_version"]) == (6, 1)
+    assert last.settings["folder_version"] == 2, "what version 6 serves was written as version 2"
+    assert {row["reason"] for row in loop.ledger(first)} == {""}
+
+
+async def test_another_runs_weights_of_the_same_number_are_not_taken_for_its_own(
+    loop: Loop,
+) -> None:
+    first = loop.submit(steps=2, eval_every=0)
+    loop.workers.loses = lambda task: "00002" in task.group_id
+    async with conducting(loop):
+        await until(lambda: any("00002" in e.group_id for e in loop.workers.jobs))
+        loop.store.request_stop(first.id)
+        await until(lambda: loop.store.status(first.id) == "stopped")
+    loop.workers.loses = lambda _: False
+    for service in loop.services.values():
+        service.restart()
+    second = await loop.conduct(loop.submit(steps=1, eval_every=0))
+    assert second.policy_version == loop.store.get(first.id).policy_version == 2
+    loop.store.resume(first.id)
+    await loop.conduct(first)
+    assert (3, loop.learners["policy"].published[first.id, 2].uri) in loop.services["policy"].served
+    assert versions(loop, first)[-1] == (2, 4, 4)
+
+
+async def test_an_untrained_run_takes_a_new_base_after_another_run_has_served(loop: Loop) -> None:
+    first = loop.submit(steps=1)
+    loop.troubles.plan("plan train", StorageError("no"))
+    assert (await loop.conduct(first)).step == 0
+    await loop.conduct(loop.submit(steps=1))
+    loop.store.resume(first.id)
+    await loop.conduct(first)
+    assert loop.learners["policy"].batches[-1].settings["base_version"] == 4
+    assert versions(loop, first) == [(0, 1, 1), (1, 5, 5)]
+
+
+async def test_engines_that_lost_the_weights_in_a_step_have_them_again_in_the_next(
+    loop: Loop,
+) -> None:
+    run = loop.submit(steps=2, eval_every=0)
+    service = loop.services["policy"]
+    loop.plans.before = lambda step: service.restart() if step == 1 else None
+    await loop.conduct(run)
+    by_step = {row["step"]: row["reason"] for row in loop.ledger(run)}
+    assert by_step == {1: "stale weight version", 2: ""}
+    steps = {s.step: s.metrics for s in loop.store.steps(run.id)}
+    assert (steps[1]["replayed"], steps[2]["replayed"]) == (4.0, 0.0)
+    assert versions(loop, run)[-1][1] == 2, "one of two steps has trained the policy"
+
+
+async def test_an_answer_to_an_older_batch_of_the_same_step_is_not_taken(loop: Loop) -> None:
+    old = WeightsReady(run_id="r", role="policy", step=1, version=2, uri="/old", digest="")
+    answers = [old, old.model_copy(update={"error": ErrorInfo(kind="trainer", detail="old")})]
+
+    async def check() -> None:
+        if answers:
+            await loop.broker.announce_weights(answers.pop())
+            if not answers:
+                loop.start()
+
+    await loop.stop()
+    publisher = Publisher(loop.broker, loop.services, check=check)
+    batch = TrainBatch(
+        batch_id="b", run_id="r", role="policy", step=1, version=21, uri=loop.artifacts.write("x", b""),
+        num_rows=1, num_tokens=1, settings={},
+    )  # fmt: skip
+    published = await publisher.train([batch], deadline_s=10)
+    assert published["policy"].ready.version == 22

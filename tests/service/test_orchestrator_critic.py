@@ -1,0 +1,45 @@
+"""A run with a critic: what its learner is told, and that the learner takes it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.trainer.objectives.train_settings import TrainSettings
+from tests.service.fake_loop import CONFIG, Loop, loop_of
+from triforge.broker import Broker
+from triforge.config import parse
+from triforge.store.rows import read_rows
+
+
+@pytest.fixture
+async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[Loop]:
+    async with loop_of(broker, redis_url, tmp_path) as made:
+        made.artifacts.delete = lambda uri: None  # type: ignore[method-assign]
+        yield made
+
+
+async def test_rows_and_settings_of_a_run_with_a_critic(loop: Loop) -> None:
+    document = CONFIG | {
+        "algorithm": {"preset": "ppo_bilevel", "overrides": {"value_clip": 0.3}},
+        "trainer": {"critic": {"learning_rate": 2e-4, "alone_steps": 1}},
+    }
+    config = parse(document).model_dump(mode="json")
+    run = loop.store.create(name="run", pool_id="pool", config=config)
+    assert (await loop.conduct(run)).status == "finished"
+    batches = loop.learners["policy"].batches
+    assert [batch.step for batch in batches] == [1, 2]
+    assert loop.learners["reward"].batches == []
+    for batch in batches:
+        settings = TrainSettings.of(batch)
+        assert settings.critic is not None
+        assert (settings.critic.estimator, settings.critic.value_clip) == ("bilevel_gae", 0.3)
+        assert (settings.critic.turn_gamma, settings.critic.whiten) == (0.95, True)
+        assert settings.critic_learner.learning_rate == 2e-4
+        assert settings.teaches_policy(batch.step) == (batch.step == 2)
+        for row in read_rows(loop.artifacts, batch.uri):
+            assert len(row.rewards) == len(row.ids)
+            assert all(row.weights[end] > 0 for end in row.ends)
+            assert row.ends

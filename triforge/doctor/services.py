@@ -1,0 +1,163 @@
+"""The services and the engines behind them, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from triforge import __version__
+from triforge.config import Settings
+from triforge.doctor.findings import Finding, bad, ok, warning
+from triforge.doctor.models import weights
+from triforge.doctor.stores import clock
+
+SERVICES = ("policy", "reward", "rewriter", "reward", "env_adapter", "trainer", "dashboard")
+_ENGINES = ("engines", "policy_engines", "reward_engines", "rewriter_engines")
+_TIMEOUT_S = 5.0
+_DATE_S = 1.0  # a Date header names whole seconds
+
+
+async def services(
+    settings: Settings, *, names: Sequence[str] = SERVICES, now: Callable[[], float] = time.time
+) -> list[Finding]:
+    """Every service: whether it answers, is ready, is of this version, keeps our time and serves readable weights.
+
+    Args:
+        settings: where they are.
+        names: which of them.
+        now: our time, seconds since 1970.
+    """
+    found: list[Finding] = []
+    async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
+        for name in names:
+            found += await _service(client, name, settings, now)
+        found += await _key(client, settings)
+    return found
+
+
+async def _key(client: httpx.AsyncClient, settings: Settings) -> list[Finding]:
+    """Whether the services take the key that the command line sends; nothing where none is asked for and none is sent."""
+    key = settings.key.get_secret_value()
+    for name, path in (("env_adapter", "/v1/pools?limit=1"), ("trainer", "/v1/runs?limit=1")):
+        url = str(getattr(settings, f"{name}_url"))
+        try:
+            reply = await client.get(f"{url}{path}", headers=_bearer(key))
+        except httpx.HTTPError:
+            return []  # said already
+        if reply.status_code == 401:
+            said = _object(reply).get("detail", "the key is refused")
+            mend = "make one where the database can be reached: `triforge key create NAME`; put it into TRIFORGE_KEY"
+            return [bad("key", f"{name}: {said}", mend)]
+    return [ok("key", "the services take it")] if key else []
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+async def _service(
+    client: httpx.AsyncClient, name: str, settings: Settings, now: Callable[[], float]
+) -> list[Finding]:
+    base = str(getattr(settings, f"{name}_url")).partition("#")[0].rstrip("/")
+    option = f"TRIFORGE_{name.upper()}_URL"
+    asked = now()
+    try:
+        alive = await client.get(f"{base}/healthz")
+        told = now()  # whether it is ready may take it seconds to say
+        ready = await client.get(f"{base}/readyz")
+    except httpx.HTTPError as error:
+        said = f"{base}: no answer ({type(error).__name__})"
+        return [bad(f"service {name}", said, _mend_silence(error, option))]
+    version = _object(alive).get("version")
+    if alive.status_code == 404 or version is None:
+        if name == "rewriter":  # any server that speaks OpenAI's dialect may stand there
+            return [ok(f"service {name}", f"{base}: another server answers")]
+        return [bad(f"service {name}", f"{base}: something else answers there", f"set {option}")]
+    found = []
+    if ready.status_code == 200:
+        found.append(ok(f"service {name}", f"{base}: ready"))
+    else:
+        detail = _object(ready).get("detail", f"status {ready.status_code}")
+        mend = "look at what it waits for; its log says more"
+        found.append(bad(f"service {name}", f"{base}: not ready: {detail}", mend))
+    if version != __version__:
+        said = f"{name} is of triforge {version}, this is {__version__}"
+        found.append(bad("version", said, "install the same version everywhere"))
+    if "date" in alive.headers:
+        theirs = parsedate_to_datetime(alive.headers["date"]).timestamp()
+        seen = clock(
+            f"service {name}", theirs - (asked + told) / 2, blur_s=_DATE_S + (told - asked) / 2
+        )
+        found += [seen] if seen.state != "ok" else []
+    if name in ("policy", "reward") and ready.status_code == 200:
+        found += await _served(client, name, base, settings.key.get_secret_value())
+    return found
+
+
+def _mend_silence(error: httpx.HTTPError, option: str) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return f"it hangs, or a firewall swallows what is sent: look at its log and restart it, or set {option}"
+    return f"start it, or set {option}"
+
+
+async def _served(client: httpx.AsyncClient, name: str, base: str, key: str) -> list[Finding]:
+    """The folder that a policy service serves, where this machine should be able to read it."""
+    try:
+        reply = await client.get(f"{base}/v1/weights", headers=_bearer(key))
+        folder = _object(reply).get("uri", "")
+    except httpx.HTTPError:
+        return []
+    if not folder or not Path(folder).is_absolute():
+        return []
+    seen = weights(f"service {name}", Path(folder))
+    if seen.state == "ok" or (Path(folder) / "adapter_config.json").is_file():
+        return []
+    mend = (
+        "mount the folder of the weights in the policy service, in its engines, in the learners and here, at the same place; "
+        "if it is damaged, bring it back from the backup or take the model back with `triforge run rollback`"
+    )
+    return [warning(seen.check, seen.said, mend)]
+
+
+async def engines(settings: Settings) -> list[Finding]:
+    """Engines that the environment names: whether they answer and take our key. Others are their policy service's business."""
+    named = {url for field in _ENGINES if field in settings.model_fields_set
+             for url in str(getattr(settings, field)).split(",")}  # fmt: skip
+    found = []
+    async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
+        for url in sorted(url.strip() for url in named if url.strip().startswith("http")):
+            found.append(await _engine(client, url, settings))
+    return found
+
+
+async def _engine(client: httpx.AsyncClient, url: str, settings: Settings) -> Finding:
+    check = f"engine {url}"
+    key = settings.api_key.get_secret_value()
+    try:
+        reply = await client.get(f"{url}/model_info", headers=_bearer(key))
+    except httpx.HTTPError as error:
+        said = f"no answer ({type(error).__name__})"
+        return bad(check, said, _mend_silence(error, "TRIFORGE_ENGINES to those that run"))
+    if reply.status_code in (401, 403):
+        return bad(check, "refuses the key", "set TRIFORGE_API_KEY to the engine's --api-key")
+    if reply.status_code != 200:
+        return bad(
+            check,
+            f"not ready: status {reply.status_code}",
+            "wait until its model is loaded; its log says more",
+        )
+    return ok(check, f"ready, weight version {_object(reply).get('weight_version', 'unknown')}")
+
+
+def _object(reply: httpx.Response) -> dict[str, Any]:
+    try:
+        found = json.loads(reply.content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,135 @@
+"""Text and tokens: what is asked of a policy service, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triforge.types.base import Message
+
+
+class ImageRef(Message):
+    """A screenshot by its content. Its bytes lie in the artifact store and travel in no message.
+
+    `id` is `sha256:` and the digest of the file, `size` its bytes, `width` and `height` are pixels.
+    """
+
+    id: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    media_type: Literal["image/png", "image/jpeg"]
+    size: Annotated[int, Field(ge=1)]
+    width: Annotated[int, Field(ge=1)]
+    height: Annotated[int, Field(ge=1)]
+
+
+class TextPart(Message):
+    """Text between images. Part of `ChatMessage`."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImagePart(Message):
+    """An image where the model is to see it. Part of `ChatMessage`."""
+
+    type: Literal["image"] = "image"
+    image: ImageRef
+
+
+class PlacedImage(Message):
+    """An image and its tokens [start, end) among a sequence of ids. What else has the image's token id is only text."""
+
+    image: ImageRef
+    start: Annotated[int, Field(ge=0)]
+    end: Annotated[int, Field(ge=1)]
+
+
+class ChatMessage(Message):
+    """One chat message. Produced by: environments, prompts. Consumed by: policy service.
+
+    `content` is text, or text and images in the order in which the model is to see them.
+    """
+
+    role: Literal["system", "user", "assistant"]
+    content: str | tuple[Annotated[TextPart | ImagePart, Field(discriminator="type")], ...]
+
+    @property
+    def text(self) -> str:
+        """All text, without the images."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def images(self) -> tuple[ImageRef, ...]:
+        """All images, in order."""
+        if isinstance(self.content, str):
+            return ()
+        return tuple(part.image for part in self.content if isinstance(part, ImagePart))
+
+
+class Sampling(Message):
+    """How to sample. Produced by: orchestrator (from the config). Consumed by: engines.
+
+    `temperature` 0 is greedy. `stop` are strings, cut off from the text but kept in the ids. `stop_token_ids` end an
+    answer beside the model's own end-of-text tokens.
+    """
+
+    max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 128
+    temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    seed: int | None = None
+    regex: str | None = None
+    json_schema: str | None = None
+
+
+class VersionSpan(Message):
+    """Tokens [start, end) of an output were sampled with this weight version."""
+
+    version: int
+    start: int
+    end: int
+
+
+class GenerateRequest(Message):
+    """One prompt, n samples. Produced by: rollout, judge, rewriter. Consumed by: policy service.
+
+    `prefix_ids` are echoed exactly as they came back last time, and so are the `prefix_images` in them; only `messages`
+    are rendered and appended.
+    """
+
+    prefix_ids: tuple[int, ...] = ()
+    prefix_images: tuple[PlacedImage, ...] = ()
+    messages: tuple[ChatMessage, ...] = ()
+    n: Annotated[int, Field(ge=1, le=64)] = 1
+    sampling: Sampling = Sampling()
+    affinity: str = ""
+
+
+class GenerateOutput(Message):
+    """One sample.
+
+    `ids` and `logprobs` have the same length; `logprobs` are those of the sampled distribution at the request's
+    temperature over the full softmax. `finish` is why the sample ended.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    finish: Literal["stop", "length", "abort"]
+
+
+class GenerateReply(Message):
+    """Produced by: policy service. Consumed by: whoever asked.
+
+    `prompt_ids` is the whole prompt, prefix included, and `images` are all images in it.
+    """
+
+    prompt_ids: tuple[int, ...]
+    images: tuple[PlacedImage, ...] = ()
+    outputs: tuple[GenerateOutput, ...]
+    cached_tokens: int = 0

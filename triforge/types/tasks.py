@@ -1,0 +1,69 @@
+"""Tasks, and the groups that are to be played."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triforge.types.base import Message, Params, Purpose, Split, TaskState
+from triforge.types.generation import Sampling
+
+
+class Task(Message):
+    """One problem, with a version and a parent. Produced by: env_adapter. Consumed by: rollout workers, people.
+
+    `id` names this version; `slot` is the id of the root all its versions descend from. `params` belong to the family,
+    `kind` is its word for tasks of this sort. A `pinned` slot is never rewritten.
+    """
+
+    id: str
+    pool_id: str
+    slot: str
+    version: Annotated[int, Field(ge=0)] = 0
+    parent_id: str | None = None
+    family: str
+    split: Split = "train"
+    state: TaskState = "active"
+    instruction: str
+    params: Params = Field(default_factory=dict)
+    kind: str = ""
+    pinned: bool = False
+
+
+class PlannedGroup(Message):
+    """One group of a step's plan. Produced by: env_adapter's store. Consumed by: orchestrator."""
+
+    task_id: str
+    slot: str
+    purpose: Purpose
+    proposal_id: str | None = None
+
+
+class GroupTask(Message):
+    """Play K episodes of one task version. Produced by: orchestrator. Consumed by: rollout workers (queue `rollout`).
+
+    `votes` is m, the judge's samples: votes a step, or with `reward_kind` "unit_tests" tests a group; 0 plays without
+    judging. `deadline_s` holds for an episode,
+    `judge_deadline_s` for a judge's job. `admissible_only` holds the decoder to the commands that are admissible.
+    """
+
+    group_id: str
+    run_id: str
+    step: int
+    task_id: str
+    purpose: Purpose
+    rollouts: Annotated[int, Field(ge=1, le=256)]
+    votes: Annotated[int, Field(ge=0, le=64)] = 0
+    seed: int
+    sampling: Sampling
+    judge_sampling: Sampling = Sampling()
+    max_steps: Annotated[int, Field(ge=1)]
+    deadline_s: Annotated[float, Field(gt=0)]
+    proposal_id: str | None = None
+    options: Params = Field(default_factory=dict)
+    retries: Annotated[int, Field(ge=0)] = 2
+    judge_prompt: Literal["rubric", "terse"] = "rubric"
+    judge_deadline_s: Annotated[float, Field(gt=0)] = 300.0
+    admissible_only: bool = False
+    reward_kind: Literal["votes", "unit_tests"] = "votes"

@@ -1,0 +1,181 @@
+"""What a learner trains on, and the weights that come out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triforge.types.base import ErrorInfo, Message, Params, Role, TrainedRole
+from triforge.types.generation import PlacedImage
+
+
+class TrainRow(Message):
+    """One sequence to train on. All token fields are aligned with `ids`; a token with weight 0 is context only.
+
+    Produced by: orchestrator (Parquet, named by `TrainBatch.uri`). Consumed by: learner.
+    `weights` say how much a token counts in the loss (they sum to about 1 over the batch), `advantages` its advantage,
+    `logprobs` the behaviour log-probability, `versions` the weights that sampled it (-1 where nothing was sampled).
+
+    `key` of the policy's rows is the trajectory's id, a slash, and the row's number in it.
+    `kind` names the loss: `pg` is that of the batch's job (`settings.job`, by default the policy gradient), `ce`
+    cross-entropy on the tokens of weight above 0, for which `objective` names the term (`sp` state prediction, `id`
+    inverse dynamics); the weights of one objective sum to 1.
+    `images` stand among `ids`; the learner reads their bytes from the artifact store.
+    `rewards` (aligned with `ids`) and `ends` are there only where a critic estimates the advantages, which are 0 then: what
+    each token brought, and the places of the last token of each turn that is trained on, ascending. The reward of a turn
+    stands on its last token, with those of the turns after it that are not trained on.
+    """
+
+    key: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    advantages: tuple[float, ...]
+    weights: tuple[float, ...]
+    versions: tuple[int, ...]
+    task_id: str
+    kind: Literal["pg", "ce"] = "pg"
+    objective: Literal["", "sp", "id"] = ""
+    images: tuple[PlacedImage, ...] = ()
+    rewards: tuple[float, ...] = ()
+    ends: tuple[int, ...] = ()
+
+
+class TrainBatch(Message):
+    """Everything a learner needs for one step of one role; the rows lie in the artifact store at `uri`.
+
+    Produced by: orchestrator (stream `batches`). Consumed by: learner.
+    """
+
+    batch_id: str
+    run_id: str
+    role: TrainedRole
+    step: int
+    version: int
+    uri: str
+    num_rows: int
+    num_tokens: int
+    settings: Params
+
+
+class StepReport(Message):
+    """What one training step did. Produced by: learner. Consumed by: orchestrator, people. Metrics are flat numbers."""
+
+    run_id: str
+    role: TrainedRole
+    step: int
+    metrics: dict[str, float]
+
+
+class Handover(Message):
+    """How a version's bytes can reach the engines besides its folder. Produced by: learner. Consumed by: policy service.
+
+    `url` is the learner's API, which broadcasts the folder's tensors to the engines that the policy service names
+    (`POST /v1/broadcasts`). The folder stays the record: whoever cannot take part reads it.
+    """
+
+    kind: Literal["distributed"] = "distributed"
+    url: str
+
+
+class TensorBucket(Message):
+    """Tensors that travel together, as one run of bytes in this order. Part of `BroadcastOffer`.
+
+    `dtypes` are torch's names (`float32`), `shapes` in elements.
+    """
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+class BroadcastRequest(Message):
+    """Broadcast a version to an engine of so many processes. Produced by: policy service. Consumed by: learner."""
+
+    uri: str
+    digest: str = ""
+    receivers: Annotated[int, Field(ge=1, le=4096)]
+
+
+class BroadcastOffer(Message):
+    """Where an engine meets the learner, and what comes in which order. Produced by: learner (`POST /v1/broadcasts`).
+
+    The learner is rank 0 of `world_size`; it sends each of `buckets` once, in order, and then leaves.
+    """
+
+    address: str
+    port: int
+    group: str
+    backend: Literal["gloo", "nccl"]
+    world_size: int
+    buckets: tuple[TensorBucket, ...]
+
+
+class WeightsReady(Message):
+    """A published weight version. Produced by: learner (stream `weights`). Consumed by: orchestrator, policy service.
+
+    `digest` is the SHA-256 of the folder's manifest; `handover` says how else the bytes can be had.
+    """
+
+    run_id: str
+    role: TrainedRole
+    step: int
+    version: int
+    uri: str
+    digest: str
+    report: StepReport | None = None
+    error: ErrorInfo | None = None
+    handover: Handover | None = None
+
+
+class WeightsUpdate(Message):
+    """Serve these weights. Produced by: orchestrator. Consumed by: policy service (`POST /v1/weights`)."""
+
+    version: Annotated[int, Field(ge=0, le=10**9)]
+    uri: str
+    digest: str = ""
+    handover: Handover | None = None
+
+
+class WeightsRollback(Message):
+    """Serve the weights of an older version again, under a new number. Produced by: people.
+
+    Consumed by: policy service (`POST /v1/weights/rollback`).
+    """
+
+    version: Annotated[int, Field(ge=0, le=10**9)]
+
+
+class RunRollback(Message):
+    """Take a stopped run's model back to an older version. Produced by: people.
+
+    Consumed by: trainer (`POST /v1/runs/{id}/rollback`).
+    """
+
+    role: TrainedRole
+    version: Annotated[int, Field(ge=0, le=10**9)]
+
+
+class WeightsRecord(Message):
+    """A weight version of a run. Produced by: trainer (`GET /v1/runs/{id}/weights`). Consumed by: people.
+
+    `origin` is the version it repeats, if it came from a rollback; `kept` says whether its folder is still there.
+    """
+
+    role: TrainedRole
+    version: int
+    uri: str
+    digest: str
+    at: float
+    origin: int | None = None
+    kept: bool
+
+
+class WeightsState(Message):
+    """What the policy service serves. Produced by: policy service (`GET /v1/weights`)."""
+
+    role: Role
+    version: int
+    uri: str
+    engines: int
+    ready: int

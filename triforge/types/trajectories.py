@@ -1,0 +1,209 @@
+"""What was played and how it was judged."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triforge.types.base import ErrorInfo, Message
+from triforge.types.generation import ImageRef, PlacedImage, Sampling, VersionSpan
+from triforge.types.tasks import GroupTask, Task
+
+
+class Outcome(Message):
+    """What the environment measured. An unmeasured outcome is not a zero: `value` is None and `error` says why.
+
+    `share` is that of its hidden tests which were passed, where the environment counts them.
+    """
+
+    value: Literal[-1, 1] | None
+    error: ErrorInfo | None = None
+    share: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+
+    @property
+    def passed(self) -> float | None:
+        """The share of hidden tests that were passed; all or none where nobody counted, None where nothing was measured."""
+        if self.value is None:
+            return None
+        return float(self.value == 1) if self.share is None else self.share
+
+
+class Step(Message):
+    """One observation, response and action.
+
+    The response tokens are `segments[segment].ids[start:end]` of the trajectory. `label` is the environment's own view
+    of the step (+1/-1), used only to measure judges, never for training. `images` were seen with `observation`,
+    `next_images` with `next_observation`.
+    """
+
+    index: int
+    observation: str
+    response: str
+    action: str
+    action_valid: bool = True
+    next_observation: str
+    segment: int = 0
+    start: int
+    end: int
+    finish: Literal["stop", "length", "abort"] = "stop"
+    label: Literal[-1, 1] | None = None
+    images: tuple[ImageRef, ...] = ()
+    next_images: tuple[ImageRef, ...] = ()
+
+
+class Segment(Message):
+    """A run of tokens the policy saw or produced, never tokenised twice.
+
+    `ids` and `logprobs` are aligned; `logprobs` is 0.0 where a token was not sampled. `versions` cover the sampled
+    tokens. `images` are those among `ids`, in order.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    images: tuple[PlacedImage, ...] = ()
+
+
+class Trajectory(Message):
+    """One rollout. Produced by: rollout worker. Consumed by: judge worker, orchestrator."""
+
+    id: str
+    group_id: str
+    index: int
+    task_id: str
+    task_version: int
+    instruction: str
+    system: str = ""
+    steps: tuple[Step, ...]
+    segments: tuple[Segment, ...]
+    outcome: Outcome
+    retries: int = 0
+    seconds: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether the environment said how it ended; only such trajectories are judged, counted and trained on."""
+        return self.outcome.value is not None
+
+
+class JudgeTask(Message):
+    """Vote m times on every step of one trajectory. Produced by: rollout worker. Consumed by: judge (queue `judge`)."""
+
+    trajectory_id: str
+    group_id: str
+    run_id: str
+    votes: Annotated[int, Field(ge=1, le=64)]
+    seed: int
+    sampling: Sampling
+    deadline_s: Annotated[float, Field(gt=0)]
+    prompt: Literal["rubric", "terse"] = "rubric"
+
+
+class Vote(Message):
+    """One sampled judgement: +1, -1, or 0 when the text could not be parsed."""
+
+    value: Literal[-1, 0, 1]
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    finish: Literal["stop", "length", "abort"] = "stop"
+
+
+class StepVotes(Message):
+    """The m votes on one step; all share `prompt_ids` and the `images` in them."""
+
+    step: int
+    prompt_ids: tuple[int, ...]
+    votes: tuple[Vote, ...]
+    images: tuple[PlacedImage, ...] = ()
+
+
+class TrajectoryVotes(Message):
+    """Produced by: judge worker. Consumed by: orchestrator. `error` is set when the judge could not answer."""
+
+    trajectory_id: str
+    group_id: str
+    steps: tuple[StepVotes, ...]
+    error: ErrorInfo | None = None
+    seconds: float = 0.0
+
+
+class ProgramLimits(Message):
+    """What one run of a task's programs may use: seconds of processor time, seconds by the clock, bytes of memory."""
+
+    cpu_s: Annotated[float, Field(ge=0.01)]
+    wall_s: Annotated[float, Field(ge=0.01)]
+    memory_bytes: Annotated[int, Field(ge=2**26)]
+
+
+class TrajectoryGroup(Message):
+    """The K rollouts of one task version. Produced by: rollout worker. Consumed by: reward, orchestrator.
+
+    `programs` is there where tests are wanted and the last action of a trajectory, if it is valid, is a program that reads
+    standard input and writes standard output: the limits under which it runs on such a test.
+    """
+
+    group: GroupTask
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+    seconds: float = 0.0
+    programs: ProgramLimits | None = None
+
+
+class UnitTestTask(Message):
+    """Write tests for the problem of a played group, and run its programs on them.
+
+    Produced by: rollout worker. Consumed by: judge (queue `judge`). `tests` is how many are sampled.
+    """
+
+    group_id: str
+    run_id: str
+    tests: Annotated[int, Field(ge=1, le=64)]
+    seed: int
+    sampling: Sampling
+    deadline_s: Annotated[float, Field(gt=0)]
+
+
+class UnitTest(Message):
+    """One sampled test. `input` and `output` are None when the text could not be parsed; then nothing was run.
+
+    `accepts[j]` says whether the j-th program of the group's tests passed it.
+    """
+
+    input: str | None
+    output: str | None
+    accepts: tuple[bool, ...]
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    finish: Literal["stop", "length", "abort"] = "stop"
+
+
+class GroupTests(Message):
+    """The tests written for one group; all share `prompt_ids`. Produced by: judge worker. Consumed by: orchestrator.
+
+    `programs` are the ids of the measured trajectories, in the order of `UnitTest.accepts`. `error` is set when the tests
+    could not be written or not be run; there are none then, for a sandbox that fails is no verdict.
+    """
+
+    group_id: str
+    programs: tuple[str, ...]
+    prompt_ids: tuple[int, ...]
+    tests: tuple[UnitTest, ...]
+    error: ErrorInfo | None = None
+    seconds: float = 0.0
+
+
+class JudgedGroup(Message):
+    """A played group with its votes, aligned with `played.trajectories` (None where judging was not asked or failed).
+
+    With `reward_kind` "unit_tests" there are no votes, but `tests` (None where the task has no programs or nothing was
+    measured). Produced by: reward (stream `judged`). Consumed by: orchestrator.
+    """
+
+    played: TrajectoryGroup
+    votes: tuple[TrajectoryVotes | None, ...]
+    tests: GroupTests | None = None

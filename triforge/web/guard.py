@@ -1,0 +1,228 @@
+"""The guard at a service's API: asks the gate about every request, and puts requests for changes on record.
+
+A service says in its `access.py` what each of its routes asks for. Where keys are asked for, a route of which nothing is said
+exists for the deployment's own services only, and `tests/contract/test_access.py` fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from triforge.access.callers import Caller, Rule, asked_by
+from triforge.access.gate import SERVICE, Gate
+from triforge.access.requests import RequestRecord
+from triforge.access.versions import HEADER, demand_not_newer
+from triforge.errors import NotFoundError
+from triforge.telemetry.asgi import unnamed
+from triforge.web.problems import OWN, response_to
+
+TENANT_HEADER: Final = "Triforge-Tenant"
+PUBLIC: Final = Rule(wants="public")
+# The description of the API and its pages, and what probes and Prometheus ask.
+_OPEN: Final = {*OWN, "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
+_UNDECLARED: Final = Rule(wants="read")  # and then nobody but a service comes further
+_SAFE: Final = {"HEAD": "GET"}
+_CLIENT_GONE: Final = 499  # nobody heard an answer
+
+
+class Rules:
+    """What each route of a service asks for.
+
+    Args:
+        rules: by method and path template, `POST /v1/pools/{pool}/pause`.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        self.rules = dict(rules)
+        self._exact: dict[tuple[str, str], tuple[str, Rule]] = {}
+        self._patterns = []
+        for route, rule in rules.items():
+            method, path = route.split(" ", 1)
+            if "{" in path:
+                self._patterns.append((method, compile_path(path)[0], route, rule))
+            else:
+                self._exact[method, path] = (route, rule)
+
+    def of(self, method: str, path: str) -> tuple[str, Rule]:
+        """The route that a request is for, and what it asks for; no route if none is declared."""
+        method = _SAFE.get(method, method)
+        if method == "GET" and path in _OPEN:
+            return f"GET {path}", PUBLIC
+        found = self._exact.get((method, path))
+        if found is not None:
+            return found
+        for wanted, pattern, route, rule in self._patterns:
+            if wanted == method and pattern.match(path):
+                return route, rule
+        return "", _UNDECLARED
+
+
+class Guard:
+    """ASGI middleware: lets in who may, and says who asks to everything behind it.
+
+    Args:
+        app: what answers.
+        gate: decides.
+        rules: of the service.
+        record: where requests for changes go; None keeps none.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, gate: Gate, rules: Rules, record: RequestRecord | None = None
+    ) -> None:
+        self._app = app
+        self._gate = gate
+        self._rules = rules
+        self._record = record
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket" and self._gate.asks:
+                await send({"type": "websocket.close", "code": 1008})  # no room speaks it
+                return
+            await self._app(scope, receive, send)
+            return
+        route, rule = self._rules.of(scope["method"], scope["path"])
+        note = self._record if rule.changes else None
+        who: Caller | None = None
+        try:
+            who = await self._identify(scope, rule)
+            await self._gate.demand(who, rule.wants)
+            if not route and self._gate.asks and who != SERVICE:
+                raise NotFoundError(f"{scope['method']} {scope['path']}: there is no such route")
+        except Exception as error:  # noqa: BLE001 - outside of the framework's own handlers
+            response = await response_to(error)
+            if note is not None:
+                await note.write(
+                    who, route, scope["path"], address=_address(scope), status=response.status_code, refused=True
+                )  # fmt: skip
+            await response(scope, receive, send)
+            return
+        if self._gate.asks and who.scope != "service":
+            scope = unnamed(scope)
+        with asked_by(who):
+            if note is None:
+                await self._app(scope, receive, send)
+            else:
+                await self._noted(note, who, route, scope, receive, send)
+
+    async def _identify(self, scope: Scope, rule: Rule) -> Caller:
+        headers = Headers(scope=scope)
+        authorization = headers.get("authorization", "").encode("latin-1")
+        if rule.wants != "public" and not self._gate.is_service(authorization):
+            demand_not_newer(headers.get(HEADER, ""))  # services are brought up to date together
+        return await self._gate.identify(
+            authorization, tenant=headers.get(TENANT_HEADER, ""), public=rule.wants == "public"
+        )
+
+    async def _noted(
+        self, record: RequestRecord, who: Caller, route: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:  # fmt: skip
+        """Let it be answered, and write the record before anybody hears how it ended."""
+        written = False
+
+        async def write(status: int) -> None:
+            nonlocal written
+            if not written:
+                written = True
+                await record.write(
+                    who, route, scope["path"], address=_address(scope), status=status
+                )
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await write(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        except Exception:
+            await write(HTTPStatus.INTERNAL_SERVER_ERROR)  # what the framework answers past us
+            raise
+        await write(_CLIENT_GONE)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entrance:
+    """How a service is entered; by itself by everybody.
+
+    Attributes:
+        gate: decides.
+        record: where requests for changes go; None keeps none.
+        origins: comma-separated web origins whose pages may ask; empty allows none.
+    """
+
+    gate: Gate = field(default_factory=lambda: Gate(None))
+    record: RequestRecord | None = None
+    origins: str = ""
+
+
+def guard(app: FastAPI, rules: Mapping[str, Rule], entrance: Entrance) -> Rules:
+    """Set a guard before an app whose routes are all there, and say in the app's description what it asks for.
+
+    Call it after `install`: what is added last stands outermost.
+
+    Args:
+        app: of a service.
+        rules: what its routes ask for, by method and path template.
+        entrance: who decides, and where the record goes.
+    """
+    found = Rules(rules)
+    app.add_middleware(Guard, gate=entrance.gate, rules=found, record=entrance.record)
+    allowed = [origin.strip() for origin in entrance.origins.split(",") if origin.strip()]
+    if allowed:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=allowed,
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", HEADER],
+            expose_headers=["ETag", "Location", "Retry-After"],
+        )
+    if entrance.gate.asks:
+        _describe(app, rules)
+    return found
+
+
+def _describe(app: FastAPI, rules: Mapping[str, Rule]) -> None:
+    """Say in the app's description which key a route asks for, and that it may be refused."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None or "securitySchemes" not in app.openapi_schema["components"]:
+            document = plain()
+            document["components"]["securitySchemes"] = {
+                "key": {"type": "http", "scheme": "bearer"}
+            }
+            for path, item in document["paths"].items():
+                for method, operation in item.items():
+                    rule = rules.get(f"{method.upper()} {path}", PUBLIC)
+                    if rule.wants != "public":
+                        operation["security"] = [{"key": []}]
+                        operation["x-triforge-scope"] = rule.wants
+                        _refusals(operation["responses"])
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # how FastAPI says to extend it
+
+
+def _refusals(responses: dict[str, Any]) -> None:
+    problem: dict[str, Any] = responses.get("503", {})
+    for status in (400, 401, 403, 429):
+        said = responses.get(str(status), {"description": HTTPStatus(status).phrase})
+        responses[str(status)] = {**problem, **said}
