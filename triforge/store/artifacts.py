@@ -224,7 +224,7 @@ def _try_folder(folder: Path, *, writes: bool) -> None:
             trial.touch(exist_ok=False)
             trial.unlink()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # service can be made while it runs
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # somebody can free space while it runs
             raise storage_error("write to", place, error) from error
     try:
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import alembic.autogenerate
+import alembic.command
 import pytest
 from alembic.migration import MigrationContext
 from sqlalchemy import text
@@ -12,8 +13,8 @@ from sqlalchemy.exc import IntegrityError
 
 from triforge.errors import StorageError
 from triforge.store.database import Database
-from triforge.store.migrations.running import upgrade
-from triforge.store.tables import Base
+from triforge.store.migrations.running import alembic_config, upgrade
+from triforge.store.tables import Base, RunRow, WeightsRow
 
 OLD = (
     "INSERT INTO pools (id, name, family, options, request_digest, created_at, idempotency_key) "
@@ -77,4 +78,27 @@ def test_a_damaged_database_is_left_as_it_is(old: Database) -> None:
     with pytest.raises(StorageError, match="tasks"):
         old.upgrade()
     assert rows(old, "SELECT version_num FROM alembic_version") == [("0004",)]
+    old.close()
+
+
+def test_runs_and_weights_of_0_1_are_found_under_the_models_names(old: Database) -> None:
+    with old.engine.begin() as connection:
+        upgrade(connection, "0005")
+        for statement in (
+            "UPDATE runs SET config = '{\"models\": {\"acts\": {\"path\": \"/m\"}}}', "
+            "state = '{\"base\": {\"acts\": 1, \"judges\": 2}}'",
+            "INSERT INTO weights (run_id, role, version, uri, digest, at) VALUES ('r', 'judges', 3, 'u', 'd', 0)",
+            "UPDATE audit SET room = 'policy acts'",
+        ):
+            connection.execute(text(statement))
+    old.upgrade()
+    with old.read() as session:
+        run = session.get_one(RunRow, "r")
+        assert run.config == {"models": {"policy": {"path": "/m"}}}
+        assert run.state == {"base": {"policy": 1, "reward": 2}}
+        assert session.get_one(WeightsRow, ("r", "reward", 3)).uri == "u"
+    assert rows(old, "SELECT service FROM audit") == [("policy policy",)]
+    with old.engine.begin() as connection:
+        alembic.command.downgrade(alembic_config(connection), "0005")
+    assert rows(old, "SELECT role FROM weights") == [("judges",)]
     old.close()

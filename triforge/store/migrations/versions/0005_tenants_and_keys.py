@@ -59,7 +59,7 @@ def upgrade() -> None:
         audit.alter_column("subject", type_=sa.String(length=300), existing_nullable=False)
         audit.alter_column("pool_id", existing_type=sa.String(length=64), nullable=True)
         audit.add_column(_tenant())
-        for name, length in (("key_id", 16), ("service", 32), ("address", 64)):
+        for name, length in (("key_id", 16), ("room", 32), ("address", 64)):
             audit.add_column(
                 sa.Column(name, sa.String(length=length), server_default="", nullable=False)
             )
@@ -71,7 +71,7 @@ def downgrade() -> None:
     op.drop_index("audit_by_tenant", "audit")
     op.execute("DELETE FROM audit WHERE pool_id IS NULL")
     with op.batch_alter_table("audit") as audit:
-        for name in ("status", "address", "service", "key_id", "tenant"):
+        for name in ("status", "address", "room", "key_id", "tenant"):
             audit.drop_column(name)
         audit.alter_column("pool_id", existing_type=sa.String(length=64), nullable=False)
         audit.alter_column("subject", type_=sa.String(length=64), existing_nullable=False)
