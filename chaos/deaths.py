@@ -17,7 +17,7 @@ from chaos.waiting import until, until_idle, until_serves
 from triforge.supervisor.process import Process
 
 _WATCH_S = 90.0  # how long a recovery is watched before it counts as none
-_SOON_S = 20.0  # how long a scenario waits for somebody to hold an job
+_SOON_S = 20.0  # how long a scenario waits for somebody to hold a job
 _LONG = {"policy": 5.0, "reward": 25.0}  # seconds an answer takes where tasks are to be long
 _GAP_S = 4.0
 _REWRITE_S = 2.0  # an answer of the rewriting engine, where an adapt worker is to be met at work

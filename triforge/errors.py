@@ -37,7 +37,7 @@ class ConfigError(TriforgeError, ValueError):
 
 
 class UnauthorizedError(ConfigError):
-    """A API asks for a key and got none, or one that opens nothing."""
+    """An API asks for a key and got none, or one that opens nothing."""
 
     kind = "unauthorized"
     status = 401

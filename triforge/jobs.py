@@ -19,7 +19,7 @@ from triforge.types import Message
 _M = TypeVar("_M", bound=Message)
 _log = logging.getLogger(__name__)
 
-_COUNTDOWN_S = 5.0  # before an job is tried again, unless the error says when
+_COUNTDOWN_S = 5.0  # before a job is tried again, unless the error says when
 _REFUSALS = 6  # tries again after a store has refused; the last one waits _COUNTDOWN_S * 2**5
 _LOGGED = 200  # characters of an unreadable job that the log shows
 
@@ -35,10 +35,10 @@ def register(
 ) -> Any:
     """Make `work` the task `name` of a Celery app; returns the task.
 
-    An job that cannot be read is logged and dropped: it never will be readable. One that meets a service that is
+    A job that cannot be read is logged and dropped: it never will be readable. One that meets a service that is
     away goes back into the queue with a countdown. So does one that a store refuses (a full disk may be freed), but only
     a few times and after longer and longer pauses: a damaged file refuses for ever. Every other error of ours is final
-    and logged, for the sender watches its jobs and knows what to do without one. An job that nobody watches is
+    and logged, for the sender watches its jobs and knows what to do without one. A job that nobody watches is
     given up by no store: it comes back, after the longest of these pauses, until the store takes it. Unexpected errors
     are left to Celery, which logs them.
 
@@ -84,7 +84,7 @@ def _read(name: str, kind: type[_M], payload: str) -> _M | None:
         return kind.model_validate_json(payload)
     except ValidationError as error:
         _log.error(
-            "dropped an job of %s that is no %s: %s; it began with %r",
+            "dropped a job of %s that is no %s: %s; it began with %r",
             name, kind.__name__, error.errors(include_url=False, include_input=False)[:3],
             str(payload)[:_LOGGED],
         )  # fmt: skip
@@ -112,4 +112,4 @@ def _again(
 
 
 def _give_up(name: str, error: TriforgeError) -> None:
-    _log.error("gave up an job of %s: %s: %s", name, error.kind, error.detail)
+    _log.error("gave up a job of %s: %s: %s", name, error.kind, error.detail)

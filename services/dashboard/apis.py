@@ -38,7 +38,7 @@ _GLANCE_S = 3.0  # a service that needs longer to say that it is ready is not
 
 
 class KeyRefusedError(TriforgeError):
-    """A API asks for a key, or for another one."""
+    """An API asks for a key, or for another one."""
 
     kind = "key_refused"
     status = 401

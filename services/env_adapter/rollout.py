@@ -1,6 +1,6 @@
 """Playing a group: the job of the queue `rollout`.
 
-An job may be delivered twice and its worker may die at any point. Everything is therefore stored under the group's
+A job may be delivered twice and its worker may die at any point. Everything is therefore stored under the group's
 and the trajectories' ids, first writer wins, and a second delivery goes on where the first one stopped: rollouts that
 are stored are not played again (the judge may have voted on them), judge jobs without votes are sent again, and a
 group that is complete is announced.

@@ -62,7 +62,7 @@ class UnitTestWorker:
     async def judge(self, task: UnitTestTask) -> None:
         """Write and run the group's tests if nobody has and nobody does, and announce the group.
 
-        An job of a run that has ended is dropped.
+        A job of a run that has ended is dropped.
 
         Raises:
             UnavailableError: Redis does not answer; deliver the job again later.

@@ -46,7 +46,7 @@ class JudgeWorker:
     async def judge(self, task: JudgeTask) -> None:
         """Judge the trajectory if nobody has and nobody does, and announce its group if that completes it.
 
-        An job of a run that has ended is dropped.
+        A job of a run that has ended is dropped.
 
         Raises:
             UnavailableError: Redis does not answer; deliver the job again later.

@@ -169,7 +169,7 @@ class FakeLearner:
 
 
 class FakeWorkers:
-    """Rollout and judge workers in one: an job becomes a judged and announced group.
+    """Rollout and judge workers in one: a job becomes a judged and announced group.
 
     Attributes:
         jobs: every rollout job as it came, duplicates included.
@@ -183,7 +183,7 @@ class FakeWorkers:
         self._redis: Any = aioredis.from_url(redis_url, decode_responses=True)
         self.jobs: list[GroupTask] = []
         self.played: Counter[str] = Counter()
-        self.loses: Callable[[GroupTask], bool] = lambda _: False  # an job that vanishes
+        self.loses: Callable[[GroupTask], bool] = lambda _: False  # a job that vanishes
         self.silent: Callable[[GroupTask], bool] = lambda _: False  # an announcement that vanishes
         self.delays: Callable[[GroupTask], bool] = lambda _: (
             False
@@ -262,7 +262,7 @@ def _message(text: str, kind: Any) -> Any:
 
 
 class Loop:
-    """Everything around a orchestrator, and as many orchestrators one after another as a test wants to kill."""
+    """Everything around an orchestrator, and as many orchestrators one after another as a test wants to kill."""
 
     def __init__(self, broker: Broker, redis_url: str, folder: Path) -> None:
         self.broker, self._redis_url = broker, redis_url

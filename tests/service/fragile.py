@@ -1,4 +1,4 @@
-"""What a orchestrator writes to, with a death or an error planned at any place of it."""
+"""What an orchestrator writes to, with a death or an error planned at any place of it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_an_job_that_cannot_be_read_is_dropped(
 
     result = Job(redis_url, Never()).run('{"group_id": "g", "colour": 1}')
     assert result.successful()
-    assert "dropped an job of triforge.rollout" in caplog.text
+    assert "dropped a job of triforge.rollout" in caplog.text
 
 
 def test_an_job_that_cannot_succeed_is_given_up_with_a_sentence(
@@ -90,4 +90,4 @@ def test_an_job_that_a_store_refuses_is_tried_ever_more_rarely_and_then_given_up
     assert player.played == 1 + 1 + 6, "the service that was away does not count"
     pauses = [r.getMessage().split()[3] for r in caplog.records if " again in " in r.getMessage()]
     assert pauses == ["5", "5", "10", "20", "40", "80", "160"]
-    assert "gave up an job of triforge.rollout: storage: the disk is full" in caplog.text
+    assert "gave up a job of triforge.rollout: storage: the disk is full" in caplog.text

@@ -27,7 +27,7 @@ async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[
 
 @contextlib.asynccontextmanager
 async def conducting(loop: Loop) -> AsyncIterator[None]:
-    """A orchestrator at work in the background."""
+    """An orchestrator at work in the background."""
     work = asyncio.create_task(loop.orchestrator().run_forever())
     try:
         yield

@@ -25,7 +25,7 @@ async def loop(broker: Broker, redis_url: str, tmp_path: Path) -> AsyncIterator[
 
 
 async def _killed(loop: Loop, run: RunState, place: int) -> bool:
-    """Let a orchestrator take the run up and die at its `place`-th place; False if it came to the end before."""
+    """Let an orchestrator take the run up and die at its `place`-th place; False if it came to the end before."""
     loop.troubles.kill_at(place)
     try:
         await loop.conduct(run)

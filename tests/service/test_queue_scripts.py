@@ -1,4 +1,4 @@
-"""How an job is taken up and finished, each in one step of a real Valkey."""
+"""How a job is taken up and finished, each in one step of a real Valkey."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Preset:
         overrides: field name to value. Bands are two numbers, or the word "none" (TOML has no null).
 
     Raises:
-        ConfigError: the name, a field or a value is unknown, the combination is impossible, or nothing reads a option.
+        ConfigError: the name, a field or a value is unknown, the combination is impossible, or nothing reads an option.
     """
     if name not in PRESETS:
         raise ConfigError(f"preset: given {name!r}, allowed one of {sorted(PRESETS)}")

@@ -1,7 +1,7 @@
 """Every queue, task and stream name, and the only package that speaks to Celery and Redis.
 
 Celery carries jobs (ids and small numbers). Payloads lie in Redis under the group's id until the orchestrator has them
-in the artifact store. Results travel on streams. Every write is first writer wins, so an job may be delivered twice.
+in the artifact store. Results travel on streams. Every write is first writer wins, so a job may be delivered twice.
 
     queue rollout   GroupTask     orchestrator   -> env_adapter
     queue judge     JudgeTask     env_adapter -> reward     (of a trajectory)

@@ -47,7 +47,7 @@ State = Literal["ended", "settled", "held", "judged", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[_M]):
-    """How an job stands when it is taken up.
+    """How a job stands when it is taken up.
 
     `ended`: its run has. `settled`: its group's step is committed. `held`: another worker is at it. In these cases it is not
     ours. `judged`: it has its votes. `open`: all other cases; `payload` is what is stored of it, None if nothing is.
@@ -122,7 +122,7 @@ class Broker(Groups, Streams, Sight):
     async def oldest_s(self, queue: str) -> float:
         """How long the oldest waiting job of a queue has waited, by our clock; 0 when it is empty.
 
-        An job that nobody of us has sent has no age.
+        A job that nobody of us has sent has no age.
         """
         text = await self._call(self._redis.lindex(queue, -1))
         try:
@@ -135,7 +135,7 @@ class Broker(Groups, Streams, Sight):
 
     @contextlib.asynccontextmanager
     async def lease(self, job_id: str) -> AsyncIterator[bool]:
-        """Hold an job while working on it; yields False when another worker holds it.
+        """Hold a job while working on it; yields False when another worker holds it.
 
         The lease is short and renewed by a background task, so a killed worker frees its job within seconds while an
         hour-long job stays held.

@@ -1,4 +1,4 @@
-"""An job as it lies in a queue: what Celery's own client would put there, written in one go and sent with everything else.
+"""A job as it lies in a queue: what Celery's own client would put there, written in one go and sent with everything else.
 
 Celery's message protocol 2 (docs.celeryq.dev, internals/protocol) in the envelope of kombu's virtual transports. Celery's
 client blocks and takes a third of a millisecond for each message; this takes a tenth of that, and the message travels in the
@@ -21,7 +21,7 @@ _OWN: Final = str(uuid.uuid4())  # where results would go; nobody sends any
 
 
 def job(task: str, queue: str, payload: str, headers: Mapping[str, Any]) -> str:
-    """The message of an job.
+    """The message of a job.
 
     Args:
         task: name of the Celery task.

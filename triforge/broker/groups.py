@@ -137,7 +137,7 @@ class Groups(Connection):
         await self._ask("DEL", *keys)
 
     async def settle_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
-        """Forget a group whose step is committed, for good: an job that is delivered late is dropped."""
+        """Forget a group whose step is committed, for good: a job that is delivered late is dropped."""
         await self._ask("SET", f"tf:settled:{group_id}", "1", "EX", PAYLOAD_TTL_S)
         await self.forget_group(group_id, trajectory_ids)
 

@@ -1,6 +1,6 @@
 """A Celery pool whose jobs are coroutines: all run in one event loop, and none occupies a thread while it waits.
 
-Celery takes jobs from the queue, counts and acknowledges them as ever; it hears of an job's end from the loop. An job
+Celery takes jobs from the queue, counts and acknowledges them as ever; it hears of a job's end from the loop. A job
 that has failed is given to a thread, in which Celery runs the task as in any pool: the task raises what the work has raised,
 and Celery tries again, logs or gives up.
 """
@@ -102,7 +102,7 @@ class LoopPool(BasePool):
         accept_callback: Callable[[int, float], Any] | None = None,
         **_: Any,
     ) -> None:
-        """Begin an job. Called by Celery, always in the same thread."""
+        """Begin a job. Called by Celery, always in the same thread."""
         if accept_callback is not None:
             accept_callback(os.getpid(), time.monotonic())
         with self._changed:
@@ -147,7 +147,7 @@ class LoopPool(BasePool):
         try:
             apply_target(target, arguments, {}, callback)
         except Exception:  # noqa: BLE001 (a thread has nobody to tell)
-            _log.exception("Celery could not run an job")
+            _log.exception("Celery could not run a job")
         finally:
             _FAILURE.reset(token)
             self._closed()
@@ -158,7 +158,7 @@ class LoopPool(BasePool):
             try:
                 job.callback((0, None, seconds))
             except Exception:  # noqa: BLE001 (it is done; if Celery does not know, it comes back and finds that)
-                _log.exception("Celery did not take note of an job's end")
+                _log.exception("Celery did not take note of a job's end")
             self._closed()
 
     def _closed(self) -> None:

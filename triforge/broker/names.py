@@ -15,7 +15,7 @@ QUEUE_OF: Final = {
 }  # fmt: skip
 JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
 
-SENT_AT = "triforge_sent_at"  # header of an job: when it was sent, in seconds since 1970
+SENT_AT = "triforge_sent_at"  # header of a job: when it was sent, in seconds since 1970
 
 
 def batches_stream(role: TrainedRole) -> str:

@@ -42,7 +42,7 @@ return {'open', redis.call('get', KEYS[6])}
 """
 """KEYS lease, started, ended, settled, votes, payload; ARGV token, milliseconds, seconds, name among the votes.
 
-How an job begins: whether anybody still waits for it, its lease, and what is stored of it."""
+How a job begins: whether anybody still waits for it, its lease, and what is stored of it."""
 
 HAND_ON: Final = """
 if not redis.call('set', KEYS[1], ARGV[1], 'NX', 'EX', ARGV[3]) then return 0 end
@@ -78,5 +78,5 @@ return 'announced'
 """
 """KEYS votes, wanted, announced, group, lease, stream; ARGV name, votes, seconds, token, length of the stream, group.
 
-How an job ends: votes that nobody has written before (none if empty), the lease (none without a token), and the one
+How a job ends: votes that nobody has written before (none if empty), the lease (none without a token), and the one
 announcement of a group of which nothing is missing. 'unknown': the group does not say what it waits for."""

@@ -42,7 +42,7 @@ class Sight(Connection):
     async def see(self, groups: Sequence[tuple[str, Sequence[str]]]) -> list[Seen]:
         """Where groups stand.
 
-        An job that ends while we look is seen as held or as judged, never as neither: leases are read before votes.
+        A job that ends while we look is seen as held or as judged, never as neither: leases are read before votes.
 
         Args:
             groups: a group's id, and the ids of the jobs of the judge that belong to it.

@@ -3,7 +3,7 @@
 A worker acknowledges the jobs that ended in one turn of its loop together.
 
 As it comes, bytes in a queue that are no message of kombu's end the worker that takes them, and with it everything else that
-it works on. Whoever sent an job that is dropped here notices that nobody works on it and sends it again.
+it works on. Whoever sent a job that is dropped here notices that nobody works on it and sends it again.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _Any = TypeVar("_Any")
 def celery_app(redis_url: str) -> Celery:
     """A Celery app for workers: JSON only, late acknowledgement, no result backend.
 
-    Late acknowledgement and rejection on a lost worker bring an job back after a crash; the fast sweep makes that a
+    Late acknowledgement and rejection on a lost worker bring a job back after a crash; the fast sweep makes that a
     matter of seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
     """
     use_steady_transport()

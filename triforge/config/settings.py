@@ -177,10 +177,10 @@ class Settings(Section):
         default=256, description="MiB of an upload to `POST /v1/pools`, which is read from disk."
     )
     lease_s: Seconds = Field(
-        default=10.0, description="Lease of an job; renewed while a worker works."
+        default=10.0, description="Lease of a job; renewed while a worker works."
     )
     resend_s: Seconds = Field(
-        default=20.0, description="An job that nobody started for so long is sent again."
+        default=20.0, description="A job that nobody started for so long is sent again."
     )
 
     @classmethod

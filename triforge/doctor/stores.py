@@ -66,7 +66,7 @@ async def broker(settings: Settings) -> list[Finding]:
 
 
 async def _queue(broker: Broker, queue: str) -> list[Finding]:
-    """An job that waits for long; a queue that gets on is not worth a line."""
+    """A job that waits for long; a queue that gets on is not worth a line."""
     oldest_s = await broker.oldest_s(queue)
     if oldest_s < _LONG_S:
         return []

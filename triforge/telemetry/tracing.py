@@ -115,7 +115,7 @@ def served(name: str, above: str, kind: Kind = "server", **attributes: Any) -> I
     Args:
         name: of the span.
         above: the `traceparent` that came along; without a sound one a trace begins.
-        kind: `server` for a request, `consumer` for an job.
+        kind: `server` for a request, `consumer` for a job.
         attributes: of the span.
     """
     if _recorder is None:

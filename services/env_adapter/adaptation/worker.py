@@ -20,7 +20,7 @@ REWRITES = Counter(
 log = logging.getLogger(__name__)
 
 _SWEEP_S = 1.0  # how often outcomes are looked for that nobody works on
-_COMES_BACK_S = 200.0  # an job that a service has refused is back in the queue by then
+_COMES_BACK_S = 200.0  # a job that a service has refused is back in the queue by then
 
 
 class AdaptWorker:

@@ -79,7 +79,7 @@ def serve(
         idle: seconds without a message after which one is closed.
 
     Raises:
-        InputError: the family, a option, an option or a task is unknown or malformed.
+        InputError: the family, an option, an option or a task is unknown or malformed.
         ConfigError: a package is missing.
     """
     family = registry.family(name)

@@ -178,7 +178,7 @@ def critic_notes(group: JudgedGroup, *, succeeded: bool, count: int) -> tuple[Cr
 
 
 def _judged(trajectory: Trajectory, by_step: dict[int, tuple[Vote, ...]]) -> tuple[JudgedStep, ...]:
-    """All texts of the steps with a negative vote, clipped: an job is no place for long ones."""
+    """All texts of the steps with a negative vote, clipped: a job is no place for long ones."""
     found = []
     for step in trajectory.steps:
         votes = by_step.get(step.index, ())

@@ -47,7 +47,7 @@ class CriticRule(BaseModel):
 
 
 class TrainSettings(BaseModel):
-    """`TrainBatch.settings`, typed. Unknown fields are refused: a option that is not obeyed must not look obeyed.
+    """`TrainBatch.settings`, typed. Unknown fields are refused: an option that is not obeyed must not look obeyed.
 
     Attributes:
         model_path: the run's initial model folder, also the anchor of `kl_reference = "initial"`.

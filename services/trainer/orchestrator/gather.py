@@ -70,8 +70,8 @@ class Collector:
 
     Args:
         wire: queues and payloads.
-        resend_s: an job that nobody started for so long, with an empty queue, is sent again.
-        lease_s: an job that was started is sent again when its lease has been gone for so long.
+        resend_s: a job that nobody started for so long, with an empty queue, is sent again.
+        lease_s: a job that was started is sent again when its lease has been gone for so long.
         check: awaited regularly; raises to abandon the gathering (stop requested).
         sweep_s: how often jobs without a holder are looked for.
         clock: seconds, monotone.

@@ -4,7 +4,7 @@
     batch ─► waits for the window's batch, has stale votes cast again, pins the batch in the run's notes
     free ──► the step is published: the window moves on; its snapshot goes into the transaction that commits the step
 
-The notes hold the window. They are written when a round was offered and when a batch was chosen, so a orchestrator that
+The notes hold the window. They are written when a round was offered and when a batch was chosen, so an orchestrator that
 dies anywhere comes back to the same groups in flight, and to the same batch if it had chosen one: the learners are asked
 only after that.
 """
@@ -67,7 +67,7 @@ class Intake:
         """Take note of the versions that the run stands at before a step.
 
         If they have other numbers than the window knows (another run has served in between), everything in flight is
-        played afresh. Groups of a orchestrator that died are looked for again.
+        played afresh. Groups of an orchestrator that died are looked for again.
         """
         policy, reward = versions["policy"], versions["reward"]
         run = self._config.run

@@ -9,7 +9,7 @@ from triforge.broker import Seen, unit_tests_id
 from triforge.rollout.episode import trajectory_id
 from triforge.types import GroupTask
 
-_DOUBLINGS = 4  # an job sent again and again waits up to 2**4 times as long before the next time
+_DOUBLINGS = 4  # a job sent again and again waits up to 2**4 times as long before the next time
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Look:
         now: by the collector's clock.
         waiting: jobs in the queues.
         youngest: when the last one was sent of those that somebody has begun.
-        lease_s: an job that was begun is lost when its lease has been gone for so long.
+        lease_s: a job that was begun is lost when its lease has been gone for so long.
         resend_s: one that nobody has begun is lost after that.
     """
 

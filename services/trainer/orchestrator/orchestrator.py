@@ -81,7 +81,7 @@ class Orchestrator:
             except UnavailableError as error:
                 log.warning("waiting: %s", error.detail)
                 await asyncio.sleep(self._retry_s)
-            except Exception:  # the border: whatever happens, later runs must find a orchestrator
+            except Exception:  # the border: whatever happens, later runs must find an orchestrator
                 log.exception("the orchestrator goes on")
                 await asyncio.sleep(self._retry_s)
 

@@ -43,7 +43,7 @@ class PlanApi(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything a orchestrator talks to."""
+    """Everything an orchestrator talks to."""
 
     store: RunStore
     broker: Broker

@@ -34,7 +34,7 @@ class RunRows:
     def held_by(self, token: str) -> Self:
         """This store for one orchestrator: once another one has taken a run, its status and all writes raise `Superseded`.
 
-        Whose run it is says the database, in the same transaction as the write. A orchestrator that stood still for an hour
+        Whose run it is says the database, in the same transaction as the write. An orchestrator that stood still for an hour
         and believes in its lease can therefore do no harm here.
         """
         held = copy.copy(self)

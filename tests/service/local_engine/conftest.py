@@ -7,10 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.unit.local_engine.wire import client_of
 
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import build_folder, new_engine
+from tests.unit.local_engine.wire import client_of
 
 
 @pytest.fixture(scope="module")

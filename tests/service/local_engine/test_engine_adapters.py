@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.local_engine.wire import body, generate, scores
 
 from tests.unit.local_engine.adapters import build_adapter, merge
 from tests.unit.local_engine.models import plain_logprobs, plain_model
+from tests.unit.local_engine.wire import body, generate, scores
 
 
 async def test_a_loaded_adapter_serves_those_who_name_it_until_it_is_unloaded(

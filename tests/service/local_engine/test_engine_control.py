@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.unit.local_engine.wire import body, client_of, generate, until
 
 from services.local_engine.engine import Engine
 from services.local_engine.scheduler import Limits
 from tests.unit.local_engine.models import new_engine
+from tests.unit.local_engine.wire import body, client_of, generate, until
 
 
 async def test_pausing_in_place_holds_requests_and_continuing_finishes_them(

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
-from tests.unit.local_engine.wire import body, generate, until
 
 from services.local_engine.app import create_app
 from services.local_engine.drain import DrainingServer
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import build_folder, new_engine
+from tests.unit.local_engine.wire import body, generate, until
 
 
 @pytest.fixture(scope="module")

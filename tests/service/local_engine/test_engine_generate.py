@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.local_engine.wire import body, generate, scores
 
 from tests.unit.local_engine.models import (
     plain_logprobs,
     plain_model,
     random_prompts,
 )
+from tests.unit.local_engine.wire import body, generate, scores
 
 CLOSE = 1e-4
 META = {

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.local_engine.wire import client_of
 
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import build_folder, byte_tokenizer, new_engine
+from tests.unit.local_engine.wire import client_of
 
 
 async def post(client: httpx.AsyncClient, path: str, **body: Any) -> Any:

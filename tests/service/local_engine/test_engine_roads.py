@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from tests.unit.local_engine.wire import generate, scores, until
 
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import (
@@ -29,6 +28,7 @@ from tests.unit.local_engine.roads import (
     trainer_of,
     weights_of,
 )
+from tests.unit.local_engine.wire import generate, scores, until
 
 CLOSE = 1e-4
 NAME = "model.layers.0.mlp.up_proj.weight"

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 from safetensors.torch import load_file
-from tests.unit.local_engine.wire import generate, scores, until
 
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import (
@@ -19,6 +18,7 @@ from tests.unit.local_engine.models import (
     plain_model,
     random_prompts,
 )
+from tests.unit.local_engine.wire import generate, scores, until
 
 CLOSE = 1e-4
 

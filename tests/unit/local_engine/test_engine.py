@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.local_engine.wire import body, client_of, until
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.model import load_model
 from services.local_engine.request import Prompt, SamplingParams
 from tests.unit.local_engine.models import new_engine
+from tests.unit.local_engine.wire import body, client_of, until
 
 LONG = SamplingParams(max_new_tokens=200, ignore_eos=True)
 

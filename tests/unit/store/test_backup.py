@@ -154,7 +154,7 @@ def test_a_copy_without_the_newest_weights_is_refused_and_leaves_nothing(
         (folder / "model.safetensors").write_bytes(bytes([3]) * 50 + bytes([2]) + bytes([3]) * 49)
     else:
         (folder / "manifest.json").write_text("{}")
-    with pytest.raises(StorageError, match="version 3 of acts of run r1 is not whole") as caught:
+    with pytest.raises(StorageError, match="version 3 of policy of run r1 is not whole") as caught:
         deployment.back_up(tmp_path / "copy")
     assert "run.keep_checkpoints" in caught.value.detail
     assert {path.name for path in tmp_path.iterdir()} == {"state"}

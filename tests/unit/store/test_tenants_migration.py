@@ -82,11 +82,11 @@ def test_a_damaged_database_is_left_as_it_is(old: Database) -> None:
 
 
 def test_runs_and_weights_of_0_1_are_found_under_the_models_names(old: Database) -> None:
-    with old.engine.begin() as connection:
+    with old._unreferenced() as connection, connection.begin():
         upgrade(connection, "0005")
         for statement in (
-            "UPDATE runs SET config = '{\"models\": {\"acts\": {\"path\": \"/m\"}}}', "
-            "state = '{\"base\": {\"acts\": 1, \"judges\": 2}}'",
+            'UPDATE runs SET config = \'{"models": {"acts": {"path": "/m"}}}\', '
+            'state = \'{"base": {"acts": 1, "judges": 2}}\'',
             "INSERT INTO weights (run_id, role, version, uri, digest, at) VALUES ('r', 'judges', 3, 'u', 'd', 0)",
             "UPDATE audit SET room = 'policy acts'",
         ):

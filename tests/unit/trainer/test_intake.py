@@ -30,7 +30,7 @@ class Died(BaseException):
 
 
 class World:
-    """Everything that outlives a orchestrator; also the wire, the store and the plans it talks to."""
+    """Everything that outlives an orchestrator; also the wire, the store and the plans it talks to."""
 
     def __init__(self, draw: random.Random, deaths: float) -> None:
         self._draw, self._deaths = draw, deaths

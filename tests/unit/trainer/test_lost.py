@@ -1,4 +1,4 @@
-"""When the collector takes an job for lost."""
+"""When the collector takes a job for lost."""
 
 from __future__ import annotations
 
