@@ -29,11 +29,10 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.trainer.orchestrator.orchestrator import Orchestrator
-from services.trainer.orchestrator.parts import Parts
-
 from bench.virtual_time import run
-from services.trainer.runs.run_store import RunStore
+from services.trainer.orchestrator import Orchestrator
+from services.trainer.parts import Parts
+from services.trainer.run_store import RunStore
 from triforge.broker import Broker
 from triforge.broker.sight import Seen
 from triforge.config import Settings, parse

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from bench.control_plane_loop import flatness, rollouts_only, run, upload
 
+from bench.control_plane_loop import flatness, rollouts_only, run, upload
 from bench.control_plane_noop import ROLLOUTS
 from bench.control_plane_share import show_share, through_the_loop
 from bench.control_plane_stack import Stack, loop

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.control_plane_loop import run, upload
-
 from bench.control_plane_noop import ROLLOUTS, WORKERS, Alone, queue_alone
 from bench.control_plane_stack import Stack, cpu_s
 

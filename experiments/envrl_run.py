@@ -6,7 +6,7 @@ from experiments.envrl import WORDING, EnvrlSettings
 from experiments.loop import Models, Result, Run
 from experiments.loop import play as play_run
 from experiments.settings import Arm, Settings
-from services.trainer.ledger.auxiliary_rows import auxiliary_rows
+from services.trainer.auxiliary_rows import auxiliary_rows
 from services.trainer.objectives.auxiliary import AuxiliaryTerms
 from services.trainer.objectives.train_settings import TrainSettings
 from services.trainer.weights.sharding import Ranks

@@ -16,18 +16,18 @@ from experiments.model import LocalModel
 from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
 from services.reward.judge import StepJudge
+from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner.learner import Learner
-from services.trainer.ledger.auxiliary_rows import AuxiliaryMaker
-from services.trainer.ledger.ledger import Limits, keep_ledger
-from services.trainer.ledger.measures import (
+from services.trainer.measures import (
     step_measures,
     theory_measures,
     vote_counts,
 )
-from services.trainer.ledger.outcomes import task_outcome
-from services.trainer.ledger.vote_memory import VoteMemory
-from services.trainer.orchestrator.parts import Parts
-from services.trainer.orchestrator.rounds import Rounds
+from services.trainer.outcomes import task_outcome
+from services.trainer.parts import Parts
+from services.trainer.rounds import Rounds
+from services.trainer.samples import Limits, keep_ledger
+from services.trainer.vote_memory import VoteMemory
 from triforge.algorithms.advantages import vote_weight
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate

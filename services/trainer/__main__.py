@@ -24,11 +24,11 @@ def api() -> int:
     import uvicorn
 
     from services.trainer.app import create_app
-    from services.trainer.orchestrator.orchestrator import Orchestrator
-    from services.trainer.orchestrator.parts import Parts
-    from services.trainer.runs.deployment import DeploymentGauges
-    from services.trainer.runs.run_store import RunStore
-    from services.trainer.runs.runs import Runs
+    from services.trainer.deployment import DeploymentGauges
+    from services.trainer.orchestrator import Orchestrator
+    from services.trainer.parts import Parts
+    from services.trainer.run_store import RunStore
+    from services.trainer.runs import Runs
     from triforge.broker import Broker
     from triforge.clients.env_adapter import EnvAdapterClient
     from triforge.clients.policy import PolicyClient

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from fastapi import FastAPI
 
 from services.trainer.access import RULES
-from services.trainer.orchestrator.orchestrator import Orchestrator
+from services.trainer.orchestrator import Orchestrator
 from services.trainer.routes import router
-from services.trainer.runs.runs import Runs
+from services.trainer.runs import Runs
 from triforge import __version__
 from triforge.web.furniture import install
 from triforge.web.guard import Entrance, guard

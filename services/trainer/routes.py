@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
-from services.trainer.runs.runs import RunRequest, Runs
+from services.trainer.runs import RunRequest, Runs
 from triforge.types import RunPage, RunRollback, RunState, RunStep, WeightsRecord
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

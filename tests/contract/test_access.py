@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from services.policy.native_api import PATH
-from tests.service.env_service import api
 
 import services.env_adapter.access
 import services.policy.access
 import services.reward.access
 import services.trainer.access
+from services.policy.native_api import PATH
 from services.policy.routes import routes as policy_routes
 from services.reward.routes import add_routes as add_reward_routes
 from services.trainer.routes import router as trainer_router
+from tests.service.env_service import api
 from tests.service.keyed import fresh
 from triforge.web.guard import _OPEN, Rules
 

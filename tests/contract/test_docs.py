@@ -26,7 +26,7 @@ from services.policy.routes import GenerateBatch
 from services.policy.routes import routes as policy_routes
 from services.reward.routes import add_routes as add_reward
 from services.trainer.routes import router as trainer_router
-from services.trainer.runs.runs import RunRequest
+from services.trainer.runs import RunRequest
 from triforge.algorithms.presets import PRESETS
 from triforge.cli.main import app as cli
 from triforge.config import RunConfig, Section, Settings, merge, parse, read_document

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_loop import Deploy, _export, _nothing_lost_nothing_twice, _steps, submit
 
 from tests.e2e.conftest import wait_for
+from tests.e2e.test_loop import Deploy, _export, _nothing_lost_nothing_twice, _steps, submit
 
 pytestmark = pytest.mark.timeout(300)
 

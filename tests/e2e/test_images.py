@@ -25,9 +25,9 @@ from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.reward.judge import StepJudge
 from services.trainer.learner.learner import Learner
-from services.trainer.ledger.ledger import keep_ledger
-from services.trainer.ledger.rows import Limits
 from services.trainer.models.tiny_vision import build_tiny_vision_model
+from services.trainer.rows import Limits
+from services.trainer.samples import keep_ledger
 from services.trainer.weights.tensors import TENSORS, copy_companions, save_tensors
 from triforge.algorithms.presets import PRESETS
 from triforge.rollout.episode import run_group

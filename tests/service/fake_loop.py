@@ -20,8 +20,8 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import redis.asyncio as aioredis
 
-from services.trainer.orchestrator.orchestrator import Orchestrator
-from services.trainer.orchestrator.parts import Parts
+from services.trainer.orchestrator import Orchestrator
+from services.trainer.parts import Parts
 from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Troubles
 from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import judged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.trainer.runs.run_store import RunStore
+from services.trainer.run_store import RunStore
 from triforge.broker import Broker
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database

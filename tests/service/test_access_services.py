@@ -16,8 +16,8 @@ from services.policy.app import create_app as policy_app
 from services.reward.app import create_app as reward_app
 from services.trainer import access as trainer_access
 from services.trainer.app import create_app as trainer_app
-from services.trainer.runs.run_store import RunStore
-from services.trainer.runs.runs import Runs
+from services.trainer.run_store import RunStore
+from services.trainer.runs import Runs
 from tests.service.keyed import Locks, fresh
 from triforge.access.tenants import TenantStore
 from triforge.broker import Broker

@@ -14,11 +14,11 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from tests.service.env_service import api, game, rewrite
 
 from services.env_adapter.environments import registry
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
+from tests.service.env_service import api, game, rewrite
 from triforge.store.database import open_database
 from triforge.types import GenerateSpec, PoolRequest
 

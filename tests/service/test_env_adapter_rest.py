@@ -16,8 +16,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
-from tests.service.env_service import api, game, rewrite, served
 
+from tests.service.env_service import api, game, rewrite, served
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import UnavailableError
 from triforge.store.database import Database, open_database

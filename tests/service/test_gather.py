@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from services.trainer.orchestrator.gather import Collector
-from services.trainer.orchestrator.parts import StopRequested
 
+from services.trainer.in_flight import Collector
+from services.trainer.parts import StopRequested
 from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import group_task, judged
 from triforge.broker import ROLLOUT_QUEUE, Broker, end_task

@@ -10,8 +10,8 @@ import pytest
 import redis
 from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
-from tests.service.env_service import api
 
+from tests.service.env_service import api
 from tests.service.keyed import Clock, Locks, fresh
 from triforge.access.callers import Rule
 from triforge.access.gate import Gate

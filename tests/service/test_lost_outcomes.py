@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import redis.asyncio as aioredis
-from tests.service.test_adapt_jobs import outcome
 
 from services.env_adapter.adaptation.worker import AdaptWorker
+from tests.service.test_adapt_jobs import outcome
 from triforge.broker import ADAPT_QUEUE, Broker, outcome_job
 from triforge.errors import NotFoundError, StorageError
 from triforge.types import TaskOutcome

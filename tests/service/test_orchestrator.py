@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from services.trainer.runs.publish import Publisher
+from services.trainer.learners import Publisher
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker, end_task
 from triforge.config import parse

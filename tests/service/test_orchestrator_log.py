@@ -28,7 +28,7 @@ def lines() -> Iterator[io.StringIO]:
     text = io.StringIO()
     handler = logging.StreamHandler(text)
     handler.setFormatter(JsonLines("trainer", "api"))
-    logger = logging.getLogger("services.trainer.orchestrator.orchestrator")
+    logger = logging.getLogger("services.trainer.orchestrator")
     before = logger.level
     logger.setLevel("INFO")
     logger.addHandler(handler)

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from services.reward.api import JudgeApi
 
+from services.reward.api import JudgeApi
 from services.reward.app import create_app
 from triforge.clients.reward import RewardClient
 from triforge.errors import InputError, RewardError, UnavailableError

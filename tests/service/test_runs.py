@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.runs.run_store import RunStore
-from services.trainer.runs.runs import RunRequest, Runs
+from services.trainer.run_store import RunStore
+from services.trainer.runs import RunRequest, Runs
 from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import ConfigError, NotFoundError

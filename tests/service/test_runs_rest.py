@@ -12,11 +12,11 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy.exc import StatementError
-from tests.service.fake_loop import CONFIG, Loop, loop_of
 
 from services.trainer.app import create_app
-from services.trainer.runs.run_store import RunStore
-from services.trainer.runs.runs import MAX_CONFIG, Runs
+from services.trainer.run_store import RunStore
+from services.trainer.runs import MAX_CONFIG, Runs
+from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.runs.run_rows import Superseded
-from services.trainer.runs.run_store import RunStore
+from services.trainer.run_rows import Superseded
+from services.trainer.run_store import RunStore
 from tests.service.fake_loop import FakePlans, Loop, loop_of
 from triforge.broker import Broker, end_task
 from triforge.types import PlannedGroup, RunState, RunStep

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
-from tests.service.fake_loop import Loop, loop_of
 
-from services.trainer.runs.metrics import PHASES
+from services.trainer.gauges import PHASES
+from tests.service.fake_loop import Loop, loop_of
 from triforge.broker import Broker
 from triforge.errors import StorageError
 from triforge.telemetry import known, tracing

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
-from triforge.doctor.services import SERVICES, engines
-from triforge.doctor.services import services as ask
 
 from tests.unit.cli.conftest import Services, Triforge
 from triforge import __version__
@@ -19,6 +17,8 @@ from triforge.doctor import examine
 from triforge.doctor.findings import Finding
 from triforge.doctor.machine import disk, extras, packages, sandbox
 from triforge.doctor.models import weights
+from triforge.doctor.services import SERVICES, engines
+from triforge.doctor.services import services as ask
 from triforge.doctor.stores import artifacts, broker, clock, database
 from triforge.store.database import open_database
 

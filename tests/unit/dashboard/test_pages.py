@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from services.dashboard.apis import Apis
 
 from services.dashboard.__main__ import main
+from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
 
 GOLDEN = Path(__file__).parents[2] / "contract" / "messages"

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from services.trainer.learner.learner import Learner
-from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
 from services.trainer.models.effort import Effort, Shape
 from services.trainer.models.model import ScoringModel
 from services.trainer.models.tiny import TinyShape, build_tiny_model
@@ -19,6 +18,7 @@ from services.trainer.objectives.objective import Tally
 from services.trainer.objectives.step_data import StepData
 from services.trainer.objectives.step_state import StepState
 from services.trainer.objectives.train_settings import TrainSettings
+from services.trainer.samples import Ledger, Limits, keep_ledger
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.named import NAMED
 from triforge.algorithms.presets import Preset, resolve

@@ -15,9 +15,9 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from services.trainer.orchestrator.gather import Collector
-from services.trainer.orchestrator.intake import Intake
 
+from services.trainer.collector import Intake
+from services.trainer.in_flight import Collector
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import parse
 from triforge.types import GroupTask, JudgedGroup, PlannedGroup, VersionSpan

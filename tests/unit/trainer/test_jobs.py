@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from services.trainer.learner.learner import Learner
-from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
+from services.trainer.samples import Ledger, Limits, keep_ledger
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory
 from triforge.algorithms.presets import resolve

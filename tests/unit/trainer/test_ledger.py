@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.trainer.ledger.ledger import (
+from services.trainer.samples import (
     NO_TOKENS,
     OVER_BUDGET,
     STALE,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
+from services.trainer.samples import Ledger, Limits, keep_ledger
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.presets import resolve
 from triforge.types import ImageRef, JudgedGroup, Step

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.trainer.ledger.ledger import keep_ledger
-from services.trainer.ledger.rows import Limits
+from services.trainer.rows import Limits
+from services.trainer.samples import keep_ledger
 from triforge.algorithms.presets import PRESETS
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers, write_ledger

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.trainer.ledger.ledger import PARTIAL, STALE, Limits
+from services.trainer.samples import PARTIAL, STALE, Limits
 from tests.unit.trainer.played import group_task, judged
 from tests.unit.trainer.test_ledger import keep, one_group, reasons, vote_reasons
 from triforge.types import JudgedGroup, VersionSpan

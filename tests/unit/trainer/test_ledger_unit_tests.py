@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from services.trainer.orchestrator.gather import judged_by
-from services.trainer.orchestrator.intake import stale_votes
 
-from services.trainer.ledger.ledger import NO_TOKENS, STALE, TOO_LONG, Ledger, Limits, keep_ledger
-from services.trainer.ledger.measures import critic_notes, step_measures
+from services.trainer.collector import stale_votes
+from services.trainer.in_flight import judged_by
+from services.trainer.measures import critic_notes, step_measures
+from services.trainer.samples import NO_TOKENS, STALE, TOO_LONG, Ledger, Limits, keep_ledger
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.presets import resolve
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from services.trainer.orchestrator.lost import Look, Sendings, judged_parts
 
+from services.trainer.lost import Look, Sendings, judged_parts
 from tests.unit.trainer.played import group_task
 from triforge.broker import Seen, unit_tests_id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.trainer.ledger.measures import (
+from services.trainer.measures import (
     critic_notes,
     judge_measures,
     step_measures,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from services.trainer.runs.metrics import StepGauges
+from services.trainer.gauges import StepGauges
 from triforge.types import RunStep
 
 

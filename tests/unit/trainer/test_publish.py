@@ -16,7 +16,7 @@ from services.trainer.learner.answers import Answers
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Learner
 from services.trainer.learner.loop import LearnerLoop
-from services.trainer.runs.publish import Publisher
+from services.trainer.learners import Publisher
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from tests.unit.trainer.test_rollback import Service
 from triforge import __version__

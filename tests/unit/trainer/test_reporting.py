@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.runs.reporting import (
+from services.trainer.reporting import (
     Dashboard,
     Reporting,
     TensorBoard,

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from services.trainer.app import create_app
+from services.trainer.engines import RunWeights
 from services.trainer.learner.checkpoint import Shelf
 from services.trainer.learner.learner import Learner
-from services.trainer.runs.publish import Publisher
-from services.trainer.runs.rollback import Rollbacks
-from services.trainer.runs.run_store import RunStore
-from services.trainer.runs.runs import Runs
-from services.trainer.runs.versions import RunWeights
+from services.trainer.learners import Publisher
+from services.trainer.rollback import Rollbacks
+from services.trainer.run_store import RunStore
+from services.trainer.runs import Runs
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.learner.learner import Learner
-from services.trainer.ledger.auxiliary_rows import (
+from services.trainer.auxiliary_rows import (
     AuxiliaryMaker,
     AuxiliaryRows,
     auxiliary_rows,
     item,
 )
-from services.trainer.ledger.ledger import Limits, keep_ledger
-from services.trainer.ledger.transitions import (
+from services.trainer.learner.learner import Learner
+from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.samples import Limits, keep_ledger
+from services.trainer.transitions import (
     Drawn,
     Transition,
     draw_transitions,
     with_foreign_targets,
 )
-from services.trainer.models.tiny import TinyShape, build_tiny_model
 from tests.unit.trainer.places import PLACES, WORDS, group_of, played, section
 from triforge.config import parse
 from triforge.rendering import Renderer

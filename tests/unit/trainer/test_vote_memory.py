@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.ledger.measures import theory_measures, vote_counts
-from services.trainer.ledger.vote_memory import NOTE, VoteMemory
+from services.trainer.measures import theory_measures, vote_counts
+from services.trainer.vote_memory import NOTE, VoteMemory
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.presets import resolve
 from triforge.algorithms.theory import GroupVotes, count_votes

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from services.trainer.runs.run_rows import ORCHESTRATOR, hold, row_of, shown
-from services.trainer.runs.run_weights import RunWeights
+from services.trainer.run_rows import ORCHESTRATOR, hold, row_of, shown
+from services.trainer.run_weights import RunWeights
 from triforge.access.callers import DEFAULT, caller, own
 from triforge.access.tenants import demand_service_for_run, hold_tenant
 from triforge.errors import ConflictError, InputError

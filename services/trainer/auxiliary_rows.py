@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from services.trainer.ledger.ledger import UNKNOWN
-from services.trainer.ledger.transitions import (
+from services.trainer.samples import UNKNOWN
+from services.trainer.transitions import (
     Transition,
     body,
     draw_transitions,

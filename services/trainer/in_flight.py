@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from services.trainer.orchestrator.lost import Look, Sendings, judged_parts
-from services.trainer.orchestrator.together import together
-from services.trainer.runs.metrics import LANDED, PROGRESS, REPLAYED, RESENT
+from services.trainer.gauges import LANDED, PROGRESS, REPLAYED, RESENT
+from services.trainer.lost import Look, Sendings, judged_parts
+from services.trainer.together import together
 from triforge.broker import (
     JUDGE_QUEUE,
     JUDGED_STREAM,

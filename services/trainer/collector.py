@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from services.trainer.orchestrator.gather import Collector
-from services.trainer.orchestrator.parts import Parts
-from services.trainer.orchestrator.rounds import Rounds
+from services.trainer.in_flight import Collector
+from services.trainer.parts import Parts
+from services.trainer.rounds import Rounds
 from triforge.broker import unit_tests_id
 from triforge.config import RunConfig
 from triforge.rollout.window import Offer, Window

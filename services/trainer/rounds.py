@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.trainer.orchestrator.parts import Parts
+from services.trainer.parts import Parts
 from triforge.config import RunConfig
 from triforge.rollout.seeds import nth_seed
 from triforge.types import GroupTask, PlannedGroup, RunState

@@ -6,7 +6,7 @@ import time
 
 from sqlalchemy import func, select
 
-from services.trainer.runs.run_rows import RunRows, hold, row_of, shown
+from services.trainer.run_rows import RunRows, hold, row_of, shown
 from triforge.errors import ConflictError, NotFoundError
 from triforge.store.tables import RunRow, WeightsRow
 from triforge.types import ENDED, RunState, TrainedRole, WeightsRecord

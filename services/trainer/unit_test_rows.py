@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.trainer.ledger.records import UNKNOWN, versions_of
-from services.trainer.ledger.rows import Draft, Limits, Span, unfit
+from services.trainer.rows import Draft, Limits, Span, unfit
+from services.trainer.step_records import UNKNOWN, versions_of
 from triforge.algorithms.unit_tests import UnitTestCredit
 from triforge.types import JudgedGroup
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from services.trainer.ledger.ledger import vote_values
-from services.trainer.ledger.unit_tests import accepted
+from services.trainer.samples import vote_values
+from services.trainer.unit_test_rows import accepted
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.presets import Preset
 from triforge.algorithms.theory import Estimate, GroupVotes, Theory, count_votes, estimate

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from services.trainer.ledger.records import UNKNOWN as UNKNOWN
-from services.trainer.ledger.records import step_records, versions_of
-from services.trainer.ledger.rows import NO_TOKENS as NO_TOKENS
-from services.trainer.ledger.rows import NOT_WHOLE as NOT_WHOLE
-from services.trainer.ledger.rows import OVER_BUDGET as OVER_BUDGET
-from services.trainer.ledger.rows import STALE as STALE
-from services.trainer.ledger.rows import TOO_LONG as TOO_LONG
-from services.trainer.ledger.rows import Draft, Span, policy_rows, unfit, vote_rows
-from services.trainer.ledger.rows import Limits as Limits
-from services.trainer.ledger.unit_tests import accepted, unit_test_drafts, unit_test_records
+from services.trainer.rows import NO_TOKENS as NO_TOKENS
+from services.trainer.rows import NOT_WHOLE as NOT_WHOLE
+from services.trainer.rows import OVER_BUDGET as OVER_BUDGET
+from services.trainer.rows import STALE as STALE
+from services.trainer.rows import TOO_LONG as TOO_LONG
+from services.trainer.rows import Draft, Span, policy_rows, unfit, vote_rows
+from services.trainer.rows import Limits as Limits
+from services.trainer.step_records import UNKNOWN as UNKNOWN
+from services.trainer.step_records import step_records, versions_of
+from services.trainer.unit_test_rows import accepted, unit_test_drafts, unit_test_records
 from triforge.algorithms.credit import (
     Played,
     PolicyCredit,

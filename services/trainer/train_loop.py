@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from services.trainer.ledger.auxiliary_rows import AuxiliaryMaker
-from services.trainer.ledger.ledger import Ledger, Limits, keep_ledger
-from services.trainer.ledger.measures import (
+from services.trainer.auxiliary_rows import AuxiliaryMaker
+from services.trainer.collector import Batch, Intake
+from services.trainer.gauges import PROGRESS, PUBLISHED, STALENESS
+from services.trainer.in_flight import Collector
+from services.trainer.learners import Published, Publisher
+from services.trainer.measures import (
     estimates,
     step_measures,
     theory_measures,
     vote_counts,
 )
-from services.trainer.ledger.outcomes import task_outcome
-from services.trainer.ledger.vote_memory import VoteMemory
-from services.trainer.orchestrator.gather import Collector
-from services.trainer.orchestrator.intake import Batch, Intake
-from services.trainer.orchestrator.parts import Parts
-from services.trainer.orchestrator.together import together
-from services.trainer.runs.metrics import PROGRESS, PUBLISHED, STALENESS
-from services.trainer.runs.publish import Published, Publisher
-from services.trainer.runs.rollback import Versions
+from services.trainer.outcomes import task_outcome
+from services.trainer.parts import Parts
+from services.trainer.rollback import Versions
+from services.trainer.samples import Ledger, Limits, keep_ledger
+from services.trainer.together import together
+from services.trainer.vote_memory import VoteMemory
 from triforge.algorithms.advantages import vote_weight
 from triforge.algorithms.off_policy import staleness_measures
 from triforge.algorithms.presets import Preset

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.trainer.runs.publish import WeightsApi
-from services.trainer.runs.run_store import RunStore
+from services.trainer.learners import WeightsApi
+from services.trainer.run_store import RunStore
 from services.trainer.weights.folders import copy_version, version_name, versions
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.store.artifacts import ArtifactStore

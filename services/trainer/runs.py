@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import Field
 
-from services.trainer.runs.publish import WeightsApi
-from services.trainer.runs.reporting import demand_packages
-from services.trainer.runs.rollback import Rollbacks
-from services.trainer.runs.run_store import RunStore
+from services.trainer.learners import WeightsApi
+from services.trainer.reporting import demand_packages
+from services.trainer.rollback import Rollbacks
+from services.trainer.run_store import RunStore
 from triforge.access.callers import caller
 from triforge.broker import EVENTS_STREAM, Broker
 from triforge.config import Settings, merge, parse, read_document

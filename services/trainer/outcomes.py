@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.trainer.ledger.measures import critic_notes
+from services.trainer.measures import critic_notes
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.filters import rewrite_direction
 from triforge.config import RunConfig

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from services.trainer.runs.publish import WeightsApi
-from services.trainer.runs.run_store import RunStore
+from services.trainer.learners import WeightsApi
+from services.trainer.run_store import RunStore
 from triforge.algorithms.credit import accuracy
 from triforge.broker import Broker
 from triforge.config import Settings

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from services.trainer.ledger.ledger import evaluation_records
-from services.trainer.ledger.measures import success_rate
-from services.trainer.orchestrator.gather import Collector
-from services.trainer.orchestrator.parts import Parts
+from services.trainer.in_flight import Collector
+from services.trainer.measures import success_rate
+from services.trainer.parts import Parts
+from services.trainer.samples import evaluation_records
 from triforge.config import RunConfig
 from triforge.rollout.seeds import nth_seed
 from triforge.store.ledgers import write_ledger

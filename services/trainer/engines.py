@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from services.trainer.runs.publish import Publisher
-from services.trainer.runs.rollback import Versions
-from services.trainer.runs.run_store import RunStore
+from services.trainer.learners import Publisher
+from services.trainer.rollback import Versions
+from services.trainer.run_store import RunStore
 from triforge.config import RunConfig
 from triforge.errors import ConfigError
 from triforge.store.artifacts import ArtifactStore

@@ -28,17 +28,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from services.trainer.orchestrator.evaluation import Evaluation, Evaluator
-from services.trainer.orchestrator.gather import Collector
-from services.trainer.orchestrator.intake import Intake
-from services.trainer.orchestrator.parts import Parts, StopRequested
-from services.trainer.orchestrator.step import StepResult, StepRunner
-from services.trainer.runs.metrics import ENDED as ENDED_RUNS
-from services.trainer.runs.metrics import PROGRESS, STEPS
-from services.trainer.runs.publish import Publisher
-from services.trainer.runs.reporting import Reporting
-from services.trainer.runs.run_rows import Superseded
-from services.trainer.runs.versions import RunWeights
+from services.trainer.collector import Intake
+from services.trainer.engines import RunWeights
+from services.trainer.evaluation import Evaluation, Evaluator
+from services.trainer.gauges import ENDED as ENDED_RUNS
+from services.trainer.gauges import PROGRESS, STEPS
+from services.trainer.in_flight import Collector
+from services.trainer.learners import Publisher
+from services.trainer.parts import Parts, StopRequested
+from services.trainer.reporting import Reporting
+from services.trainer.run_rows import Superseded
+from services.trainer.train_loop import StepResult, StepRunner
 from triforge.config import RunConfig, parse
 from triforge.errors import TriforgeError, UnavailableError
 from triforge.telemetry import about, tracing

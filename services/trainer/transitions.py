@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from services.trainer.ledger.ledger import NOT_FOR_TRAINING
+from services.trainer.samples import NOT_FOR_TRAINING
 from triforge.algorithms.auxiliary import displaced, draw_evenly
 from triforge.config.auxiliary import AuxiliarySection
 from triforge.types import JudgedGroup, Step, Trajectory
