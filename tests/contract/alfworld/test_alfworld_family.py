@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triforge.messages import Task
+from triforge.types import Task
 
 from services.env_adapter.environments import registry
 from services.env_adapter.environments.alfworld import __main__ as writer
