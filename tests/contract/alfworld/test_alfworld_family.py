@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from triforge.types import Task
 
 from services.env_adapter.environments import registry
 from services.env_adapter.environments.alfworld import __main__ as writer
@@ -27,6 +26,7 @@ from services.env_adapter.environments.household.generator import generate
 from services.env_adapter.environments.household.params import params_of
 from triforge.errors import ConfigError, InputError
 from triforge.testing import check_environment, require
+from triforge.types import Task
 
 WORLD = generate(count=1, seed=6, options={"rules": "alfworld", "goals": ["clean"]})[0]
 GAME = params_of(WORLD)
