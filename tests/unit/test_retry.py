@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from triforge.errors import BusyError, InputError, PolicyError, UnavailableError
 from triforge.retry import Attempts, RetryPolicy, is_retryable, retry, waiting
 
