@@ -30,8 +30,8 @@ from transformers import AutoModelForCausalLM
 from bench.gateway import free_port, machine, process
 from services.local_engine.model import load_model, stage_weights
 from services.policy.weight_folder import check_folder, read_weights
-from services.trainer.models.smollm2 import smollm2_folder
-from services.trainer.weights.folders import atomic_folder
+from services.trainer.smollm2 import smollm2_folder
+from services.trainer.weight_folders import atomic_folder
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings

@@ -29,12 +29,12 @@ import torch
 
 from bench.gateway import free_port, machine
 from scripts.trl_equality.install import ensure
-from services.trainer.learner.learner import Learner
-from services.trainer.learner.memory import keep_freed_memory
-from services.trainer.models.effort import Shape
-from services.trainer.models.model import ScoringModel
-from services.trainer.models.smollm2 import smollm2_folder
-from services.trainer.weights.sharding import Ranks, Sharding
+from services.trainer.distributed import Ranks, Sharding
+from services.trainer.learner import Learner
+from services.trainer.memory import keep_freed_memory
+from services.trainer.model import ScoringModel
+from services.trainer.smollm2 import smollm2_folder
+from services.trainer.step_cost import Shape
 from triforge.types import TrainBatch, TrainRow
 
 ANSWERS = 8  # of a group

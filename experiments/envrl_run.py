@@ -6,10 +6,10 @@ from experiments.envrl import WORDING, EnvrlSettings
 from experiments.loop import Models, Result, Run
 from experiments.loop import play as play_run
 from experiments.settings import Arm, Settings
+from services.trainer.auxiliary import AuxiliaryTerms
 from services.trainer.auxiliary_rows import auxiliary_rows
-from services.trainer.objectives.auxiliary import AuxiliaryTerms
-from services.trainer.objectives.train_settings import TrainSettings
-from services.trainer.weights.sharding import Ranks
+from services.trainer.distributed import Ranks
+from services.trainer.train_settings import TrainSettings
 from triforge.config.auxiliary import AuxiliarySection
 from triforge.rendering import Renderer
 from triforge.types import JudgedGroup, TrainRow, Trajectory

@@ -17,7 +17,7 @@ from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
 from services.reward.judge import StepJudge
 from services.trainer.auxiliary_rows import AuxiliaryMaker
-from services.trainer.learner.learner import Learner
+from services.trainer.learner import Learner
 from services.trainer.measures import (
     step_measures,
     theory_measures,

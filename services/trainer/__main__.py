@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from triforge.errors import ConfigError, TriforgeError
 
 if TYPE_CHECKING:
-    from services.trainer.learner.answers import Answers
+    from services.trainer.batch_trainer import Answers
 
 SHARDINGS = ("auto", "full", "replicate")  # see `weights.sharding.Sharding`, which needs torch
 
@@ -102,8 +102,8 @@ def learner(arguments: Sequence[str]) -> int:
 
     torch is loaded beside the wait for a batch; before it only where ranks have to meet, or an API has to open.
     """
-    from services.trainer.learner.loop import serve_learner
-    from services.trainer.learner.memory import keep_freed_memory
+    from services.trainer.learner_process import serve_learner
+    from services.trainer.memory import keep_freed_memory
     from triforge.config import Settings
     from triforge.metrics import serve_metrics
     from triforge.store.artifacts import ArtifactStore
@@ -117,8 +117,8 @@ def learner(arguments: Sequence[str]) -> int:
     store.try_out()
 
     def load() -> Answers:
-        from services.trainer.learner.answers import Answers
-        from services.trainer.weights.sharding import Ranks
+        from services.trainer.batch_trainer import Answers
+        from services.trainer.distributed import Ranks
 
         return Answers(store, options.role, Ranks.join(sharding=options.sharding))
 
@@ -135,7 +135,7 @@ def learner(arguments: Sequence[str]) -> int:
             answers.follow()
             return 0
         if distributed:
-            from services.trainer.broadcasts.serving import broadcasts
+            from services.trainer.broadcast_serving import broadcasts
 
             api = partial(broadcasts, store, settings, ranks.device)
     serve_metrics(settings, service="trainer", process=f"learner-{options.role}")

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from services.trainer.learner.supervised import SupervisedJob, SupervisedOptions, read_items
-from services.trainer.models.lora import merge
-from services.trainer.models.smollm2 import smollm2_folder
-from services.trainer.models.tiny import TinyShape, build_tiny_model, words_of
+from services.trainer.lora import merge
+from services.trainer.smollm2 import smollm2_folder
+from services.trainer.supervised import SupervisedJob, SupervisedOptions, read_items
+from services.trainer.tiny_models import TinyShape, build_tiny_model, words_of
 from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.telemetry import begin

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from services.trainer.learners import WeightsApi
 from services.trainer.run_store import RunStore
-from services.trainer.weights.folders import copy_version, version_name, versions
+from services.trainer.weight_folders import copy_version, version_name, versions
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import verify_manifest

@@ -15,9 +15,9 @@ pytest.importorskip("torch")
 import numpy as np
 import torch
 
-from services.trainer.models.batches import Sequences
-from services.trainer.models.model import ScoringModel
-from services.trainer.models.smollm2 import NAME, default_cache
+from services.trainer.model import ScoringModel
+from services.trainer.smollm2 import NAME, default_cache
+from services.trainer.token_batches import Sequences
 
 RECORDED = Path(__file__).parent / "sglang"
 FOLDER = default_cache() / NAME

@@ -17,7 +17,7 @@ import pytest
 
 from services.env_adapter.environments.household.kinds import GOAL_TYPES
 from services.env_adapter.environments.household.wording import vocabulary
-from services.trainer.models.tiny import build_tiny_model
+from services.trainer.tiny_models import build_tiny_model
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings

@@ -24,11 +24,11 @@ from services.policy.pictures import Album
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.reward.judge import StepJudge
-from services.trainer.learner.learner import Learner
-from services.trainer.models.tiny_vision import build_tiny_vision_model
+from services.trainer.learner import Learner
 from services.trainer.rows import Limits
 from services.trainer.samples import keep_ledger
-from services.trainer.weights.tensors import TENSORS, copy_companions, save_tensors
+from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.weight_tensors import TENSORS, copy_companions, save_tensors
 from triforge.algorithms.presets import PRESETS
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Observation, Reset, StepResult

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from services.trainer.learner.answers import Answers
-from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.batch_trainer import Answers
+from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.unit.trainer.conftest import WORDS, sampled_rows
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from services.trainer.learner.answers import Answers
-from services.trainer.learner.loop import LearnerLoop
+from services.trainer.batch_trainer import Answers
+from services.trainer.learner_process import LearnerLoop
 from triforge.broker import Broker
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows

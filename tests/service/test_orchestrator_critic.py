@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.objectives.train_settings import TrainSettings
+from services.trainer.train_settings import TrainSettings
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker
 from triforge.config import parse

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.crew import Crew
-from services.trainer.models.tiny import TinyShape, build_tiny_model
-from services.trainer.models.tiny_vision import build_tiny_vision_model
-from services.trainer.weights.folders import version_name
-from services.trainer.weights.sharding import Ranks, Sharding
-from services.trainer.weights.tensors import load_tensors
+from services.trainer.checkpoint import Shelf
+from services.trainer.distributed import Ranks, Sharding
+from services.trainer.learner_ranks import Crew
+from services.trainer.tiny_models import TinyShape, build_tiny_model
+from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.weight_folders import version_name
+from services.trainer.weight_tensors import load_tensors
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.store.rows import write_rows

@@ -16,7 +16,7 @@ from services.env_adapter.environments.household.wording import vocabulary
 from services.env_adapter.environments.registry import family
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
-from services.trainer.models.tiny import build_tiny_model
+from services.trainer.tiny_models import build_tiny_model
 from tests.service.trace_collector import Seen, collector
 from triforge.broker import Broker
 from triforge.clients.transport import get_json, http_client

@@ -24,9 +24,9 @@ from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
-from services.trainer.broadcasts.app import create_api
-from services.trainer.broadcasts.sender import Broadcaster
-from services.trainer.broadcasts.serving import open_api
+from services.trainer.broadcast import Broadcaster
+from services.trainer.broadcast_api import create_api
+from services.trainer.broadcast_serving import open_api
 from tests.unit.local_engine.models import (
     build_folder,
     edit_weights,

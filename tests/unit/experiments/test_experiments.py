@@ -20,7 +20,7 @@ from experiments.settings import ARMS, BASELINES, QUICK, SEEDS, TUNING_SEEDS, Fa
 from experiments.statistics import mean, paired
 from experiments.study import ADAPTATION, digest
 from services.env_adapter.environments.household.wording import vocabulary
-from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.unit.trainer.played import group_task, trajectory
 
 _JUDGE_WORDS = [">", ";", "?", "task", r"\boxed{1}", r"\boxed{-1}"]

@@ -15,7 +15,7 @@ from services.policy.gateway import Gateway
 from services.policy.pictures import Album
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
-from services.trainer.models.tiny_vision import build_tiny_vision_model
+from services.trainer.tiny_vision import build_tiny_vision_model
 from triforge.errors import InputError, NotFoundError, PolicyError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore

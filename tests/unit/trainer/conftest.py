@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.models.batches import Sequences
-from services.trainer.models.model import ScoringModel
-from services.trainer.models.tiny import TinyShape, build_tiny_model
-from services.trainer.models.tiny_vision import build_tiny_vision_model
+from services.trainer.model import ScoringModel
+from services.trainer.tiny_models import TinyShape, build_tiny_model
+from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.token_batches import Sequences
 from tests.unit.trainer import sights
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch, TrainRow

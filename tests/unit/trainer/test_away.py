@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.learner.answers import Answers
-from services.trainer.learner.attempts import Attempts
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.crew import Crew
-from services.trainer.weights.sharding import Ranks
+from services.trainer.attempts import Attempts
+from services.trainer.batch_trainer import Answers
+from services.trainer.checkpoint import Shelf
+from services.trainer.distributed import Ranks
+from services.trainer.learner_ranks import Crew
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.errors import TrainerError, UnavailableError
 from triforge.store.artifacts import ArtifactStore

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
-from services.trainer.weights.folders import atomic_folder, copy_version, versions
+from services.trainer.checkpoint import Shelf
+from services.trainer.learner import Learner
+from services.trainer.weight_folders import atomic_folder, copy_version, versions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import StorageError, WeightsError
 from triforge.rendering import Renderer

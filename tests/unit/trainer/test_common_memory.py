@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 import torch
 
-from services.trainer.weights.common_memory import CommonMemory
+from services.trainer.shared_memory import CommonMemory
 
 WAIT_S = 30.0
 T = TypeVar("T")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.crew import Crew
-from services.trainer.learner.learner import Learner
-from services.trainer.models.seeing import uneven
-from services.trainer.objectives.optimiser import Counters
-from services.trainer.weights.sharding import Ranks
+from services.trainer.checkpoint import Shelf
+from services.trainer.distributed import Ranks
+from services.trainer.learner import Learner
+from services.trainer.learner_ranks import Crew
+from services.trainer.optimiser import Counters
+from services.trainer.vision import uneven
 from triforge.errors import NotFoundError, TrainerError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows

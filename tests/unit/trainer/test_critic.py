@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
-from services.trainer.models.batches import TokenBatch
-from services.trainer.models.effort import Shape
-from services.trainer.models.lora import LoraShape
-from services.trainer.objectives.critic import Critic
-from services.trainer.objectives.step_data import StepData
-from services.trainer.weights.folders import version_name
-from services.trainer.weights.sharding import Ranks
-from services.trainer.weights.tensors import load_tensors, whole_weights
+from services.trainer.checkpoint import Shelf
+from services.trainer.critic import Critic
+from services.trainer.distributed import Ranks
+from services.trainer.learner import Learner
+from services.trainer.lora import LoraShape
+from services.trainer.step_cost import Shape
+from services.trainer.token_batches import TokenBatch
+from services.trainer.training_data import StepData
+from services.trainer.weight_folders import version_name
+from services.trainer.weight_tensors import load_tensors, whole_weights
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.errors import ConfigError, TrainerError
 from triforge.store.artifacts import ArtifactStore

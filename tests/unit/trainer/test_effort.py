@@ -7,11 +7,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from services.trainer.learner.learner import Learner
-from services.trainer.models.batches import Sequences
-from services.trainer.models.effort import Effort, Shape, histogram
-from services.trainer.models.model import ScoringModel
-from services.trainer.models.tiny_vision import build_tiny_vision_model
+from services.trainer.learner import Learner
+from services.trainer.model import ScoringModel
+from services.trainer.step_cost import Effort, Shape, histogram
+from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.token_batches import Sequences
 from tests.unit.trainer.conftest import MakeBatch
 from triforge.config import LearnerSection
 from triforge.types import TrainRow

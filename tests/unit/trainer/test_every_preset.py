@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.learner.learner import Learner
-from services.trainer.models.effort import Effort, Shape
-from services.trainer.models.model import ScoringModel
-from services.trainer.models.tiny import TinyShape, build_tiny_model
-from services.trainer.objectives.objective import Tally
-from services.trainer.objectives.step_data import StepData
-from services.trainer.objectives.step_state import StepState
-from services.trainer.objectives.train_settings import TrainSettings
+from services.trainer.learner import Learner
+from services.trainer.loss import Tally
+from services.trainer.model import ScoringModel
 from services.trainer.samples import Ledger, Limits, keep_ledger
+from services.trainer.step_cost import Effort, Shape
+from services.trainer.step_state import StepState
+from services.trainer.tiny_models import TinyShape, build_tiny_model
+from services.trainer.train_settings import TrainSettings
+from services.trainer.training_data import StepData
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.named import NAMED
 from triforge.algorithms.presets import Preset, resolve

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.learner.learner import Learner
+from services.trainer.learner import Learner
 from services.trainer.samples import Ledger, Limits, keep_ledger
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.learner.learner import Interrupted, Learner
-from services.trainer.objectives.train_settings import TrainSettings
+from services.trainer.learner import Interrupted, Learner
+from services.trainer.train_settings import TrainSettings
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.types import TrainRow

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.objectives.courses import Courses
 from services.trainer.samples import Ledger, Limits, keep_ledger
+from services.trainer.trajectories import Courses
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
 from triforge.algorithms.presets import resolve
 from triforge.store.artifacts import ArtifactStore

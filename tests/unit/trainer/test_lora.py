@@ -10,12 +10,12 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from services.trainer.checkpoint import Shelf
 from services.trainer.commands import run
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
-from services.trainer.models.lora import AdaptedModel, LoraShape, merge
-from services.trainer.models.model import ScoringModel
-from services.trainer.weights.folders import versions
+from services.trainer.learner import Learner
+from services.trainer.lora import AdaptedModel, LoraShape, merge
+from services.trainer.model import ScoringModel
+from services.trainer.weight_folders import versions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.errors import ConfigError, WeightsError
 from triforge.store.artifacts import ArtifactStore

@@ -11,11 +11,11 @@ import torch
 
 from services.policy.adapter_folder import check_adapter, check_fits
 from services.policy.weight_folder import read_weights
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
-from services.trainer.models.lora import AdaptedModel, LoraShape, merge
-from services.trainer.models.model import ScoringModel
-from services.trainer.objectives.step_data import StepData
+from services.trainer.checkpoint import Shelf
+from services.trainer.learner import Learner
+from services.trainer.lora import AdaptedModel, LoraShape, merge
+from services.trainer.model import ScoringModel
+from services.trainer.training_data import StepData
 from tests.unit.trainer.sights import PAD, row
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore

@@ -6,9 +6,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from services.trainer.models.batches import Sequences
-from services.trainer.models.model import ScoringModel
-from services.trainer.weights.tensors import copy_companions
+from services.trainer.model import ScoringModel
+from services.trainer.token_batches import Sequences
+from services.trainer.weight_tensors import copy_companions
 from triforge.errors import WeightsError
 
 CPU = torch.device("cpu")

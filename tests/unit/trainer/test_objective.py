@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.objectives.objective import Scored, Tally, loss_of
-from services.trainer.objectives.train_settings import TrainSettings
+from services.trainer.loss import Scored, Tally, loss_of
+from services.trainer.train_settings import TrainSettings
 
 NEW = [-1.0, -2.0, -0.5, -3.0, -0.1]
 OLD = [-1.1, -1.8, -0.9, -3.0, -0.4]

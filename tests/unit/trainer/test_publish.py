@@ -11,11 +11,11 @@ import pytest
 import torch
 from pydantic import SecretStr
 
-from services.trainer.broadcasts.serving import broadcasts
-from services.trainer.learner.answers import Answers
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
-from services.trainer.learner.loop import LearnerLoop
+from services.trainer.batch_trainer import Answers
+from services.trainer.broadcast_serving import broadcasts
+from services.trainer.checkpoint import Shelf
+from services.trainer.learner import Learner
+from services.trainer.learner_process import LearnerLoop
 from services.trainer.learners import Publisher
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from tests.unit.trainer.test_rollback import Service

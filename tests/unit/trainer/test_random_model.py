@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bench.random_model import Shape, random_model
-from services.trainer.models.model import ScoringModel
+from services.trainer.model import ScoringModel
 
 TINY = Shape(layers=1, hidden=32, heads=4, groups=2, inner=48, vocabulary=64)
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from services.trainer.app import create_app
+from services.trainer.checkpoint import Shelf
 from services.trainer.engines import RunWeights
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
+from services.trainer.learner import Learner
 from services.trainer.learners import Publisher
 from services.trainer.rollback import Rollbacks
 from services.trainer.run_store import RunStore

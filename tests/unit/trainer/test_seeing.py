@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.learner.learner import Learner
-from services.trainer.models.model import ScoringModel
-from services.trainer.models.tiny import build_tiny_model
-from services.trainer.objectives.step_data import StepData
+from services.trainer.learner import Learner
+from services.trainer.model import ScoringModel
+from services.trainer.tiny_models import build_tiny_model
+from services.trainer.training_data import StepData
 from tests.unit.trainer.sights import GO, WORDS, row
 from triforge.errors import NotFoundError, TrainerError
 from triforge.store.artifacts import ArtifactStore

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.models.batches import Sequences, passes
-from services.trainer.weights.sharding import Interrupted, Ranks
+from services.trainer.distributed import Interrupted, Ranks
+from services.trainer.token_batches import Sequences, passes
 
 CPU = torch.device("cpu")
 Board = list[list[bool]]

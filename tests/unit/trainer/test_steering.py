@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.learner.checkpoint import Shelf
-from services.trainer.learner.learner import Learner
-from services.trainer.objectives.steering import Steering
-from services.trainer.objectives.train_settings import TrainSettings
-from services.trainer.weights.tensors import whole_weights
+from services.trainer.adaptive_kl import Steering
+from services.trainer.checkpoint import Shelf
+from services.trainer.learner import Learner
+from services.trainer.train_settings import TrainSettings
+from services.trainer.weight_tensors import whole_weights
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.algorithms.losses import steered_beta
 from triforge.store.artifacts import ArtifactStore

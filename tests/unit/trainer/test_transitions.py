@@ -13,9 +13,9 @@ from services.trainer.auxiliary_rows import (
     auxiliary_rows,
     item,
 )
-from services.trainer.learner.learner import Learner
-from services.trainer.models.tiny import TinyShape, build_tiny_model
+from services.trainer.learner import Learner
 from services.trainer.samples import Limits, keep_ledger
+from services.trainer.tiny_models import TinyShape, build_tiny_model
 from services.trainer.transitions import (
     Drawn,
     Transition,

@@ -1,0 +1,45 @@
+"""The weight of the KL term of a run that holds its distance from the anchor near a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from services.trainer.train_settings import TrainSettings
+from triforge.algorithms.losses import steered_beta
+
+
+@dataclass(slots=True)
+class Steering:
+    """What the steps so far have made of the weight; it belongs to the checkpoint.
+
+    Attributes:
+        beta: the weight for the next step; None as long as no step has moved it.
+    """
+
+    beta: float | None = None
+
+    def settings(self, given: TrainSettings) -> TrainSettings:
+        """The settings of a step, with the weight that holds in it."""
+        if given.kl_target is None or self.beta is None:
+            return given
+        return given.model_copy(update={"kl_beta": self.beta})
+
+    def moved(self, settings: TrainSettings, measured: Mapping[str, float]) -> dict[str, float]:
+        """Learn from a step; returns the weight that held in it, as a measure (`kl_beta`).
+
+        A step that measured no distance, or none that is a number, moves nothing.
+
+        Args:
+            settings: of the step, as `settings` gave them.
+            measured: in the step; reads `kl_k3`, the mean over its tokens, each before its update.
+        """
+        if settings.kl_target is None:
+            return {}
+        kl = measured.get("kl_k3", math.nan)
+        if math.isfinite(kl):
+            self.beta = steered_beta(
+                settings.kl_beta, kl, target=settings.kl_target, gain=settings.kl_gain
+            )
+        return {"kl_beta": settings.kl_beta}

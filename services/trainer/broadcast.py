@@ -1,0 +1,235 @@
+"""The learner's side of a broadcast: rank 0 of a process group whose other ranks are the processes of one engine.
+
+SGLang joins such a group at `/init_weights_update_group`: a TCP store at the address it is given, and in it the names
+`<group>/<group>/<device>/`, under which its backend meets the others. The same names are used here, with torch's own
+backends and nothing of SGLang; no default process group is made or touched.
+
+Each engine has a group of its own. An SGLang that waits for a rank that never comes waits for half an hour and serves
+nothing meanwhile; so no engine waits for another, only for this process, which it has just been told of.
+
+The tensors come from the published folder, not from the model in training, so that what is sent is what is recorded, and
+the next training step can begin meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from services.trainer.weight_tensors import TENSORS
+from triforge.errors import InputError, NotFoundError, WeightsError
+from triforge.store.manifests import load_manifest
+from triforge.types import BroadcastOffer, BroadcastRequest, TensorBucket
+
+log = logging.getLogger(__name__)
+
+Backend = Literal["gloo", "nccl"]
+BUCKET_BYTES = 256 << 20
+
+
+class Broadcaster:
+    """Serves broadcasts, one an engine, side by side.
+
+    Args:
+        root: folder below which weights are published; others are not sent.
+        host: name under which the engines reach this process.
+        device: where tensors lie while they are sent with `nccl`.
+        backend: `gloo` or `nccl`.
+        timeout_s: longest time until all have joined, and for each bucket.
+        bucket_bytes: tensors are sent in runs of at most so many bytes, larger ones alone.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        host: str,
+        device: torch.device,
+        backend: Backend,
+        timeout_s: float,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self._root, self._host, self._device = root, host, device
+        self._backend: Backend = backend
+        self._timeout = timedelta(seconds=timeout_s)
+        self._bucket_bytes = bucket_bytes
+        self._lock = threading.Lock()
+        self._sendings: dict[str, _Sending] = {}
+
+    def offer(self, request: BroadcastRequest) -> BroadcastOffer:
+        """Begin a broadcast to one engine.
+
+        Raises:
+            InputError: the folder does not lie among the published weights.
+            WeightsError: it is gone, damaged or another than its digest says.
+        """
+        folder = Path(request.uri)
+        if not folder.resolve().is_relative_to(self._root.resolve()):
+            raise InputError(f"uri: given {request.uri}, expected a folder below {self._root}")
+        if request.digest:
+            load_manifest(folder, announced=request.digest)
+        buckets = plan_buckets(folder / TENSORS, self._bucket_bytes)
+        sending = _Sending(
+            folder / TENSORS, buckets, group=f"{folder.name}-{uuid.uuid4().hex[:8]}",
+            size=1 + request.receivers, backend=self._backend, device=self._device, timeout=self._timeout,
+        )  # fmt: skip
+        with self._lock:
+            self._sendings = {g: s for g, s in self._sendings.items() if s.is_alive()}
+            self._sendings[sending.group] = sending
+            sending.start()
+        return BroadcastOffer(
+            address=self._host,
+            port=sending.port,
+            group=sending.group,
+            backend=self._backend,
+            world_size=1 + request.receivers,
+            buckets=tuple(buckets),
+        )
+
+    def end(self, group: str) -> str:
+        """Nobody listens to a group any more; returns what became of it.
+
+        Raises:
+            NotFoundError: there is no such broadcast.
+        """
+        with self._lock:
+            sending = self._sendings.pop(group, None)
+        if sending is None:
+            raise NotFoundError(f"broadcast {group!r}: not one that is under way")
+        sending.give_up()
+        return sending.state
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        with self._lock:
+            for sending in self._sendings.values():
+                sending.give_up()
+
+
+class _Sending(threading.Thread):
+    """One broadcast, from the rendezvous to the last bucket.
+
+    Attributes:
+        state: `waiting`, `sending`, `sent` or `failed: ...`.
+    """
+
+    def __init__(
+        self, file: Path, buckets: Sequence[TensorBucket], *, group: str, size: int, backend: Backend,
+        device: torch.device, timeout: timedelta,
+    ) -> None:  # fmt: skip
+        super().__init__(name=f"broadcast-{group}", daemon=True)
+        self.group, self.state = group, "waiting"
+        self._file, self._buckets, self._size = file, buckets, size
+        self._backend, self._device, self._timeout = backend, device, timeout
+        # When the server goes, who still waits hears it at once.
+        self._server: TCPStore | None = TCPStore(
+            "0.0.0.0",  # noqa: S104 - engines on other machines join
+            0,
+            size,
+            is_master=True,
+            timeout=timeout,
+            wait_for_workers=False,
+        )
+        self.port = int(self._server.port)
+        self._group: Any = None
+
+    def give_up(self) -> None:
+        """End it; harmless for one that has ended."""
+        self._server = None
+        group = self._group
+        if self.is_alive() and group is not None and self.state == "sending":
+            group.abort()
+
+    def run(self) -> None:
+        """Meet the engines and send."""
+        try:
+            self._group = self._meet()
+            self.state = "sending"
+            with safe_open(str(self._file), framework="pt", device="cpu") as file:
+                for bucket in self._buckets:
+                    self._send(_flat(file, bucket))
+            self.state = "sent"
+        except (RuntimeError, SafetensorError, OSError) as error:  # torch's distributed errors
+            self.state = (
+                f"failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            )
+            log.warning("broadcast %s %s", self.group, self.state)
+        finally:
+            self._group = self._server = None
+
+    def _meet(self) -> Any:
+        device = "cpu" if self._backend == "gloo" else "cuda"
+        own = TCPStore("127.0.0.1", self.port, self._size, is_master=False, timeout=self._timeout)
+        store: Any = own
+        for name in (self.group, f"{self.group}/", f"{device}/"):
+            store = PrefixStore(name, store)
+        if self._backend == "gloo":
+            return dist.ProcessGroupGloo(store, 0, self._size, self._timeout)
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = self._timeout
+        return dist.ProcessGroupNCCL(store, 0, self._size, options)
+
+    def _send(self, flat: Tensor) -> None:
+        if self._backend == "nccl":
+            flat = flat.to(self._device)
+        self._group.broadcast([flat], dist.BroadcastOptions()).wait(self._timeout)
+
+
+def _flat(file: Any, bucket: TensorBucket) -> Tensor:
+    """The bytes of a bucket's tensors, one after another; uint8 [N]."""
+    tensors = [file.get_tensor(name).contiguous() for name in bucket.names]
+    return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+
+
+def plan_buckets(path: Path, limit: int) -> list[TensorBucket]:
+    """Which tensors of a file travel together. Larger element types first, so that each begins at a multiple of its size.
+
+    Raises:
+        WeightsError: the file cannot be read.
+    """
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            about = [(name, file.get_tensor(name)) for name in file.keys()]  # noqa: SIM118 - not a dict
+            named = [
+                (n, str(t.dtype).removeprefix("torch."), tuple(t.shape), t.itemsize)
+                for n, t in about
+            ]
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path}: cannot be read as safetensors: {error}") from error
+    return [
+        TensorBucket(
+            names=tuple(t[0] for t in part),
+            dtypes=tuple(t[1] for t in part),
+            shapes=tuple(t[2] for t in part),
+        )
+        for part in _parts(sorted(named, key=lambda t: (-t[3], t[0])), limit)
+    ]
+
+
+_Named = tuple[str, str, tuple[int, ...], int]
+
+
+def _parts(tensors: Sequence[_Named], limit: int) -> Iterator[list[_Named]]:
+    held: list[_Named] = []
+    size = 0
+    for tensor in tensors:
+        more = math.prod(tensor[2]) * tensor[3]
+        if held and size + more > limit:
+            yield held
+            held, size = [], 0
+        held.append(tensor)
+        size += more
+    if held:
+        yield held

