@@ -65,8 +65,9 @@ COPY --from=core-dependencies /opt/triforge /opt/triforge
 COPY LICENSE README.md ./
 COPY triforge triforge
 COPY services services
+COPY environments environments
 COPY configs configs
-RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services
+RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services environments
 ENV TRIFORGE_LOG=json
 ARG REVISION=unknown
 LABEL org.opencontainers.image.revision="${REVISION}"
@@ -132,9 +133,10 @@ COPY --from=torch-dependencies /opt/triforge /opt/triforge
 COPY LICENSE README.md ./
 COPY triforge triforge
 COPY services services
+COPY environments environments
 COPY demo demo
 COPY configs configs
-RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services demo
+RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services environments demo
 ENV OMP_NUM_THREADS=1 \
     TRIFORGE_LOG=json
 ARG REVISION=unknown

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from bench.control_plane_service import NAME
+from bench.control_plane_environment import NAME
 from bench.control_plane_stack import Meter, Stack, rss_mib
 from triforge.broker import JUDGED_STREAM
 from triforge.clients.env_adapter import EnvAdapterClient

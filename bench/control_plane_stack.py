@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.control_plane_environment import NAME
 from triforge.broker import Broker, batches_stream
 from triforge.config import Settings, parse
 from triforge.supervisor.layout import Layout, plan_layout
 from triforge.supervisor.process import ProcessSpec
 from triforge.supervisor.supervise import Supervisor
+from triforge.testing.entry_points import offer_family
 from triforge.testing.model_folders import chatml_folder
 from triforge.types import StepReport, TrainBatch, TrainedRole, WeightsReady
 
@@ -75,7 +77,10 @@ async def loop(folder: Path) -> AsyncIterator[Stack]:
         config, settings, config_path=document, state=folder / "state", auto_ports=True
     )
     specs = [_engine(role, url, model) for role, url in engines.items()]
-    specs += [_ours(spec) for spec in layout.specs if spec.name not in _LEFT_OUT]
+    offer_family(folder / "packages", NAME, "bench.control_plane_environment:FAMILY")
+    specs += [
+        _ours(spec, folder / "packages") for spec in layout.specs if spec.name not in _LEFT_OUT
+    ]
     supervisor = Supervisor(
         Layout(settings=layout.settings, specs=tuple(specs)), folder / "state", tell=lambda _: None
     )
@@ -100,10 +105,9 @@ def _engine(role: str, url: str, model: Path) -> ProcessSpec:
     return ProcessSpec(name=f"engine-{role}", command=command, env={}, ready_url=f"{url}/ready")
 
 
-def _ours(spec: ProcessSpec) -> ProcessSpec:
-    """env_adapter and its workers know the bench's environment."""
-    swapped = ("bench.control_plane_service" if w == "services.env_adapter" else w for w in spec.command)  # fmt: skip
-    return dataclasses.replace(spec, command=tuple(swapped))
+def _ours(spec: ProcessSpec, packages: Path) -> ProcessSpec:
+    """Every process finds the bench's environment by its entry point."""
+    return dataclasses.replace(spec, env={**spec.env, "PYTHONPATH": str(packages)})
 
 
 async def _learn(broker: Broker, role: TrainedRole, model: Path) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from services.env_adapter.environments import registry
+from triforge.environments import registry
 from triforge.errors import TriforgeError
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.protocols import Environment, EnvironmentFamily
@@ -153,8 +153,8 @@ async def at_once(bench: Bench) -> tuple[float, float, float]:
 
 def stock_toy_text(bench: Bench, played: list[list[str]]) -> float:
     """Steps per CPU second of gymnasium alone, on the same games with the same moves."""
-    from services.env_adapter.environments.toy_text.family import _read  # noqa: PLC0415
-    from services.env_adapter.environments.toy_text.games import game_of  # noqa: PLC0415
+    from environments.toy_text.family import _read  # noqa: PLC0415
+    from environments.toy_text.games import game_of  # noqa: PLC0415
 
     steps, begun = 0, time.process_time()
     for number, words in enumerate(played):
@@ -203,7 +203,7 @@ def main(arguments: list[str]) -> int:
     print(
         f"{head[0]:14} {head[1]:>12} {head[2]:>12} {head[3]:>14} {head[4]:>10} {head[5]:>10}   beside it"
     )
-    for name in given.families or sorted(registry.FAMILIES):
+    for name in given.families or registry.known():
         print(measure(name, given.seconds), flush=True)
     return 0
 

@@ -19,13 +19,13 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from environments.alfworld.engine import Engine
+from environments.alfworld.problem import problem
+from environments.household.family import FAMILY
+from environments.household.instruction import write
+from environments.household.params import params_of
+from environments.household.world import World
 from scripts.real_alfworld.play import commands, worlds
-from services.env_adapter.environments.alfworld.engine import Engine
-from services.env_adapter.environments.alfworld.problem import problem
-from services.env_adapter.environments.household.family import FAMILY
-from services.env_adapter.environments.household.instruction import write
-from services.env_adapter.environments.household.params import params_of
-from services.env_adapter.environments.household.world import World
 from triforge.types import Task
 
 TIMES, ATLEAST, RESET_MS = 20, 200, 5.0

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.env_adapter.environments.code import functions, humaneval
+from environments.code import functions, humaneval
 from triforge.sandbox import jail
 from triforge.sandbox.client import Sandbox
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from chaos.proxy import Proxy
 from chaos.volume import SmallDisk
 from chaos.waiting import until
-from services.env_adapter.environments.household.kinds import GOAL_TYPES
-from services.env_adapter.environments.household.wording import vocabulary
+from environments.household.kinds import GOAL_TYPES
+from environments.household.wording import vocabulary
 from triforge.config import Settings, load
 from triforge.errors import UnavailableError
 from triforge.supervisor.layout import Layout, free_port, plan_layout

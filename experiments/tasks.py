@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from experiments.settings import EASY, HARD, Arm, Settings
 from services.env_adapter.adaptation.adapter import make_adapter
-from services.env_adapter.environments.registry import family
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
+from triforge.environments.registry import family
 from triforge.rollout.protocols import Environment, Generate
 from triforge.store.database import open_database
 from triforge.types import Params, PlannedGroup, PlanRequest, PoolRequest, Task, TaskOutcome

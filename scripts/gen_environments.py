@@ -1,11 +1,11 @@
-"""The table of docs/environments.md, from what the families say of themselves (`services.env_adapter.environments.about`)."""
+"""The table of docs/environments.md, from what the families say of themselves (their attribute `about`)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from services.env_adapter.environments.about import ABOUT, About
+from triforge.environments.registry import About, about, known, load
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "environments.md"
 BEGIN: Final = "<!-- families: written by scripts/gen_environments.py, run `make docs` -->"
@@ -34,13 +34,13 @@ def environments_page() -> str:
 def table() -> str:
     """One row a family, by name."""
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
-    lines += [_row(name, about) for name, about in sorted(ABOUT.items())]
+    lines += [_row(name, said) for name in known() if (said := about(load(name)))]
     return "\n".join(lines)
 
 
-def _row(name: str, about: About) -> str:
-    link = f"[README](../services/env_adapter/environments/{name}/README.md)"
-    speed = "" if about.steps_per_s is None else f"{about.steps_per_s:,.0f}"
-    extra = f"`{about.extra}`" if about.extra else "none"
-    cells = (f"`{name}`", about.what, about.tasks, about.licence, extra, speed, about.papers, link)
+def _row(name: str, said: About) -> str:
+    link = f"[README](../environments/{name}/README.md)"
+    speed = "" if said.steps_per_s is None else f"{said.steps_per_s:,.0f}"
+    extra = f"`{said.extra}`" if said.extra else "none"
+    cells = (f"`{name}`", said.what, said.tasks, said.licence, extra, speed, said.papers, link)
     return "| " + " | ".join(cells) + " |"

@@ -15,11 +15,11 @@ import sys
 import time
 from pathlib import Path
 
+from environments.alfworld.engine import Engine
+from environments.alfworld.problem import problem
+from environments.household.instruction import write
 from scripts.real_alfworld.install import ROOT, ensure
 from scripts.real_alfworld.play import commands, record, worlds
-from services.env_adapter.environments.alfworld.engine import Engine
-from services.env_adapter.environments.alfworld.problem import problem
-from services.env_adapter.environments.household.instruction import write
 from triforge.errors import TriforgeError
 
 FOLDER = ROOT / "tests" / "contract" / "alfworld"

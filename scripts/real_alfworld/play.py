@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
-from services.env_adapter.environments.alfworld.engine import Seen
-from services.env_adapter.environments.household.episode import Episode
-from services.env_adapter.environments.household.expert import Expert
-from services.env_adapter.environments.household.generator import generate
-from services.env_adapter.environments.household.house import ROOM_KINDS
-from services.env_adapter.environments.household.instruction import write
-from services.env_adapter.environments.household.options import PlayOptions
-from services.env_adapter.environments.household.params import params_of
-from services.env_adapter.environments.household.planner import plan
-from services.env_adapter.environments.household.world import World
+from environments.alfworld.engine import Seen
+from environments.household.episode import Episode
+from environments.household.expert import Expert
+from environments.household.generator import generate
+from environments.household.house import ROOM_KINDS
+from environments.household.instruction import write
+from environments.household.options import PlayOptions
+from environments.household.params import params_of
+from environments.household.planner import plan
+from environments.household.world import World
 from triforge.types import Params
 
 GAMES: Final = 60

@@ -1,10 +1,9 @@
-"""`python -m services.env_adapter api | rollout-worker | adapt-worker | demonstrations | serve`: the only wiring of this service."""
+"""`python -m services.env_adapter api | rollout-worker | adapt-worker | serve`: the only wiring of this service."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +18,14 @@ def api() -> int:
     import uvicorn
 
     from services.env_adapter.app import Parts, create_app
-    from services.env_adapter.environments import reach, registry
     from triforge.config import Settings
+    from triforge.environments import egress, registry
     from triforge.store.database import open_database
     from triforge.web.entrance import entrance_of
     from triforge.web.server import careful
 
     settings = Settings.from_env()
-    reach.here()  # a fault in it is said now
+    egress.here()  # a fault in it is said now
     database = open_database(settings.database_url)
     app = create_app(
         parts=Parts(
@@ -51,13 +50,13 @@ def api() -> int:
 
 def rollout_worker() -> int:
     """Work on the queue `rollout` until SIGTERM."""
-    from services.env_adapter.environments import reach, registry
     from services.env_adapter.rollout import RolloutWorker
     from services.env_adapter.rollout_tasks import register_rollout
     from services.env_adapter.store import PoolStore
     from triforge.broker import ROLLOUT_QUEUE, Broker, LoopThread, celery_app, start_worker
     from triforge.clients.policy import PolicyClient
     from triforge.config import RunConfig, Settings, load
+    from triforge.environments import egress, registry
     from triforge.metrics import serve_metrics
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
@@ -65,7 +64,7 @@ def rollout_worker() -> int:
 
     settings = Settings.from_env()
     settings.demand_secret()
-    reach.here()  # a fault in it is said now
+    egress.here()  # a fault in it is said now
     serve_metrics(
         settings,
         service="env_adapter",
@@ -100,10 +99,10 @@ def adapt_worker() -> int:
     from services.env_adapter.adaptation.adapter import make_adapter
     from services.env_adapter.adaptation.endpoints import make_drafter
     from services.env_adapter.adaptation.worker import AdaptWorker
-    from services.env_adapter.environments import registry
     from services.env_adapter.tasks import register_adapt
     from triforge.broker import ADAPT_QUEUE, Broker, LoopThread, celery_app, start_worker
     from triforge.config import Settings
+    from triforge.environments import registry
     from triforge.metrics import serve_metrics
     from triforge.store.database import open_database
 
@@ -129,27 +128,6 @@ def adapt_worker() -> int:
     return 0
 
 
-def demonstrations(arguments: argparse.Namespace) -> int:
-    """Write the files of a supervised warm start."""
-    from services.env_adapter.demonstrations import Carelessness, write_demonstrations
-
-    counts = write_demonstrations(
-        arguments.out,
-        count=arguments.count,
-        seed=arguments.seed,
-        generate=json.loads(arguments.generate),
-        options=json.loads(arguments.options),
-        careless=Carelessness(
-            random_rate=arguments.random_rate,
-            forget_rate=arguments.forget_rate,
-            inadmissible_share=arguments.inadmissible_share,
-            flip_rate=arguments.flip_rate,
-        ),
-    )
-    sys.stdout.write(json.dumps(counts) + "\n")
-    return 0
-
-
 def serve_environment(arguments: argparse.Namespace) -> int:
     """Serve a family over the OpenEnv protocol until SIGTERM."""
     from services.env_adapter.openenv.serve import serve
@@ -171,20 +149,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, work in WORKERS.items():
         commands.add_parser(name, help=work.__doc__)
-    demo = commands.add_parser("demonstrations", help=demonstrations.__doc__)
-    demo.add_argument("--out", type=Path, required=True, help="folder to write")
-    demo.add_argument("--count", type=int, default=1000, help="episodes")
-    demo.add_argument("--seed", type=int, default=0)
-    demo.add_argument("--random-rate", type=float, default=0.2, help="share of random commands")
-    demo.add_argument(
-        "--forget-rate", type=float, default=0.5, help="share of forgotten treatments"
-    )
-    demo.add_argument(
-        "--inadmissible-share", type=float, default=0.3, help="of the random commands"
-    )
-    demo.add_argument("--flip-rate", type=float, default=0.0, help="share of wrong labels")
-    demo.add_argument("--generate", default="{}", help="options of the generator, JSON")
-    demo.add_argument("--options", default='{"wording": "terse"}', help="wording and format, JSON")
     served = commands.add_parser("serve", help=serve_environment.__doc__)
     served.add_argument("name", help="family")
     served.add_argument("--host", default="127.0.0.1")
@@ -204,8 +168,6 @@ def main(arguments: Sequence[str]) -> int:
     known = _parser().parse_args(arguments)
     begin("env_adapter", known.command)
     try:
-        if known.command == "demonstrations":
-            return demonstrations(known)
         return serve_environment(known) if known.command == "serve" else WORKERS[known.command]()
     except TriforgeError as error:
         print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)

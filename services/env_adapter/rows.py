@@ -10,8 +10,8 @@ from typing import Any, cast
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.environments.about import ABOUT
 from triforge.access.callers import caller, own
+from triforge.environments import registry
 from triforge.errors import ConflictError, NotFoundError
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import Approval, Measurement, PoolState, PoolStatus, Proposal, Task
@@ -169,7 +169,7 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
             state=cast("PoolStatus", row.state),
             approval=cast("Approval", row.approval),
             tenant=row.tenant,
-            programs=row.family in ABOUT and ABOUT[row.family].solved_by_programs,
+            programs=registry.solved_by_programs(row.family),
         )
         for row in rows
     ]

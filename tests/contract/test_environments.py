@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from services.env_adapter.environments import registry
-from services.env_adapter.environments.household.environment import Household
-from services.env_adapter.environments.household.family import HouseholdFamily
-from services.env_adapter.environments.household.options import PlayOptions
+from environments.household.environment import Household
+from environments.household.family import HouseholdFamily
+from environments.household.options import PlayOptions
+from triforge.environments import registry
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft
 from triforge.testing.check_environment import check_environment, require
+from triforge.testing.entry_points import offer_family
 from triforge.types import CheckResult, Direction, Params, Task
 
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OURS = sorted(PROJECT["entry-points"][registry.GROUP])
 OPTIONS: list[Params] = [
     {},
     {"wording": "terse"},
@@ -38,10 +43,15 @@ async def test_the_household_keeps_the_contract_in_large_services_with_hints() -
 
 
 def test_every_family_has_a_page_of_its_own() -> None:
-    folder = Path(registry.__file__).parent
-    for name in registry.FAMILIES:
-        page = (folder / name / "README.md").read_text()
+    for name in OURS:
+        page = (ROOT / "environments" / name / "README.md").read_text()
         assert page.startswith(f"# {name}\n")
+
+
+def test_the_families_in_the_tree_are_those_that_are_found_by_their_entry_points() -> None:
+    assert set(OURS) <= set(registry.known()), "run: pip install --no-deps -e ."
+    folders = {page.parent.name for page in (ROOT / "environments").glob("*/README.md")}
+    assert folders == set(OURS)
 
 
 def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
@@ -50,16 +60,21 @@ def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "sentence"),
+    ("target", "sentence"),
     [
-        ("no.such.module:FAMILY", "cannot be loaded"),
-        ("services.env_adapter.environments.registry:nothing", "cannot be loaded"),
-        ("services.env_adapter.environments.registry:FAMILIES", "not an EnvironmentFamily"),
+        ("no.such.module:FAMILY", r"cannot be loaded.*pip install 'broken\d-package'"),
+        ("triforge.environments.registry:nothing", "cannot be loaded"),
+        ("triforge.environments.registry:GROUP", "not an EnvironmentFamily"),
     ],
 )
-def test_an_entry_that_points_at_nothing_says_so(where: str, sentence: str) -> None:
+def test_an_entry_that_points_at_nothing_says_so(
+    target: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken{len(target) % 10}"
+    offer_family(tmp_path, name, target)
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=sentence):
-        registry.family("broken", {"broken": where})
+        registry.family(name)
 
 
 def test_require_names_every_broken_promise() -> None:

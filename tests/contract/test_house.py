@@ -18,7 +18,7 @@ import pytest
 import triforge
 
 ROOT = Path(__file__).parents[2]
-CODE = ("triforge", "services", "demo")
+CODE = ("triforge", "services", "environments", "demo")
 ALL_PYTHON = (*CODE, "bench", "chaos", "experiments", "scripts", "tests")
 SERVICES = ("policy", "local_engine", "env_adapter", "reward", "trainer", "dashboard")
 HEAVY = {"torch", "transformers"}
@@ -163,7 +163,7 @@ def test_nothing_is_left_for_later() -> None:
 def test_the_web_framework_stays_at_the_apis_of_a_service() -> None:
     inside = [
         where(path, node)
-        for path, node in nodes("services", "demo")
+        for path, node in nodes("services", "environments", "demo")
         if path.name not in APIS and PORCH not in path.parents and imported(node) & WEB
     ]
     assert inside == []
@@ -173,7 +173,7 @@ def test_torch_is_imported_in_the_trainer_and_the_local_engine_only() -> None:
     allowed = {ROOT / "services" / "trainer", ROOT / "services" / "local_engine"}
     outside = [
         where(path, node)
-        for path, node in nodes("triforge", "services")
+        for path, node in nodes("triforge", "services", "environments")
         if not allowed & set(path.parents) and imported(node) & HEAVY
     ]
     assert outside == []
@@ -208,7 +208,7 @@ def import_alone(package: str, target: Path, watched: set[str]) -> dict[str, lis
 
 
 def test_the_hall_imports_alone_and_stays_light(tmp_path: Path) -> None:
-    assert import_alone("triforge", tmp_path, HEAVY | WEB | {"services"}) == {}
+    assert import_alone("triforge", tmp_path, HEAVY | WEB | {"services", "environments"}) == {}
 
 
 @pytest.mark.parametrize("service", [service for service in SERVICES if service_exists(service)])
@@ -235,7 +235,11 @@ def test_every_package_of_the_hall_is_under_the_contracts_for_arrows_and_for_the
     placed = [name for layer in layers for name in layer.split(" | ")]
     assert sorted(placed) == sorted(f"triforge.{name}" for name in library)
     without = contracts["Celery and redis are spoken in one package"]["source_modules"]
-    assert sorted(without) == ["services", *sorted(f"triforge.{n}" for n in library - {"queues"})]
+    assert sorted(without) == [
+        "environments",
+        "services",
+        *sorted(f"triforge.{n}" for n in library - {"queues"}),
+    ]
 
 
 def test_the_changelog_names_the_version_of_the_package() -> None:

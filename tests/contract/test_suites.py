@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.env_adapter.environments import registry
-from services.env_adapter.environments.about import ABOUT, About, expect_installed
-from services.env_adapter.environments.reasoning_gym import family as reasoning_gym
-from services.env_adapter.environments.rlve_gym import family as rlve_gym
+from environments.reasoning_gym import family as reasoning_gym
+from environments.rlve_gym import family as rlve_gym
+from triforge.environments import registry
+from triforge.environments.registry import About, expect_installed
 from triforge.errors import ConfigError
 from triforge.testing.check_environment import check_environment, require
 from triforge.types import Params
@@ -49,8 +49,8 @@ async def test_the_family_keeps_the_contract(
 
 
 def test_every_family_says_what_it_is() -> None:
-    assert set(ABOUT) == set(registry.FAMILIES)
-    assert [name for name, about in ABOUT.items() if not (about.what and about.licence)] == []
+    said = [registry.about(registry.load(name)) for name in registry.known()]
+    assert all(about and about.what and about.licence for about in said)
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from services.env_adapter.environments.household.kinds import GOAL_TYPES
-from services.env_adapter.environments.household.wording import vocabulary
+from environments.household.kinds import GOAL_TYPES
+from environments.household.wording import vocabulary
 from services.trainer.tiny_models import build_tiny_model
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient

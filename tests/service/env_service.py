@@ -13,10 +13,10 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
-from services.env_adapter.environments import registry
 from services.env_adapter.rows import new_row, task_row
 from services.env_adapter.slots import successor
 from services.env_adapter.store import PoolStore
+from triforge.environments import registry
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.types import Proposal, TaskState

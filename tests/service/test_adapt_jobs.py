@@ -6,11 +6,11 @@ from pathlib import Path
 
 from services.env_adapter.adaptation.ledger import Ledger
 from services.env_adapter.adaptation.worker import AdaptWorker
-from services.env_adapter.environments import registry
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from services.env_adapter.tasks import register_adapt
 from triforge.broker import ADAPT_TASK, LoopThread, celery_app
+from triforge.environments import registry
 from triforge.errors import StorageError, UnavailableError
 from triforge.store.database import open_database
 from triforge.types import GenerateSpec, PoolRequest, TaskOutcome

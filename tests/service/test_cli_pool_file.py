@@ -11,10 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
-from services.env_adapter.environments import registry
 from tests.service.test_env_adapter_pools import game
 from triforge.cli import pool_file
 from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.environments import registry
 from triforge.errors import InputError
 from triforge.store.database import open_database
 from triforge.types import PoolState

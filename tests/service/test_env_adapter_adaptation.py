@@ -14,10 +14,10 @@ from services.env_adapter.adaptation.adapter import make_adapter
 from services.env_adapter.adaptation.drafter import Drafter, is_null_control
 from services.env_adapter.adaptation.ledger import Ledger, proposal_id
 from services.env_adapter.adaptation.worker import AdaptWorker
-from services.env_adapter.environments import registry
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from triforge.broker import Broker
+from triforge.environments import registry
 from triforge.errors import InputError, PolicyError, UnavailableError
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database, open_database

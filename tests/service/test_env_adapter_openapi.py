@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from services.env_adapter.environments import registry
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from tests.service.env_service import api, game, rewrite
+from triforge.environments import registry
 from triforge.store.database import open_database
 from triforge.types import GenerateSpec, PoolRequest
 

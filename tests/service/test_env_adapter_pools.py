@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
-from services.env_adapter.environments import registry
 from services.env_adapter.rows import new_row
 from triforge.clients.env_adapter import EnvAdapterClient
+from triforge.environments import registry
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.store.database import Database, open_database
 from triforge.types import GenerateSpec, PoolRequest, Proposal, TaskUpload

@@ -15,11 +15,11 @@ import httpx
 import pytest
 import uvicorn
 
-from services.env_adapter.environments import registry
-from services.env_adapter.environments.openenv.family import FAMILY, action_of
-from services.env_adapter.environments.sokoban.family import SokobanFamily
+from environments.openenv.family import FAMILY, action_of
+from environments.sokoban.family import SokobanFamily
 from services.env_adapter.openenv.app import Served, create_app
 from services.env_adapter.openenv.session import Session, Tasks
+from triforge.environments import registry
 from triforge.errors import ConflictError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, StepResult
 from triforge.testing.check_environment import check_environment, require

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from services.env_adapter.environments.registry import family
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from triforge.broker import Broker
+from triforge.environments.registry import family
 from triforge.store.database import open_database
 from triforge.types import GenerateSpec, GroupTask, PoolRequest, Sampling
 

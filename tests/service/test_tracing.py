@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from services.env_adapter.environments.household.wording import vocabulary
-from services.env_adapter.environments.registry import family
+from environments.household.wording import vocabulary
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from services.trainer.tiny_models import build_tiny_model
 from tests.service.trace_collector import Seen, collector
 from triforge.broker import Broker
 from triforge.clients.transport import get_json, http_client
+from triforge.environments.registry import family
 from triforge.store.database import open_database
 from triforge.supervisor.layout import free_port
 from triforge.telemetry.tracing import trace_id_of

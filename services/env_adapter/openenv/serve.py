@@ -9,9 +9,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from services.env_adapter.environments import registry
-from services.env_adapter.environments.about import ABOUT
 from triforge import __version__
+from triforge.environments import registry
 from triforge.errors import ConfigError, InputError
 from triforge.telemetry import server_options
 from triforge.types import Params
@@ -104,7 +103,7 @@ def serve(
         params = family.generate(count=count, seed=seed, options=object_of(generate, "--generate"))
     if not params:
         raise InputError("no task to serve: the file is empty, or --count is 0")
-    about = ABOUT.get(name)
+    about = registry.about(family)
     served = Served(
         tasks=Tasks(family, params),
         options=play,

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments import registry
-from services.env_adapter.environments.alfworld import __main__ as writer
-from services.env_adapter.environments.alfworld.engine import Engine
-from services.env_adapter.environments.alfworld.episode import AlfworldEpisode
-from services.env_adapter.environments.alfworld.family import FAMILY, Alfworld
-from services.env_adapter.environments.alfworld.options import Knobs, PlayOptions
-from services.env_adapter.environments.alfworld.problem import problem
-from services.env_adapter.environments.alfworld.writing import write_game
-from services.env_adapter.environments.household.generator import generate
-from services.env_adapter.environments.household.params import params_of
+from environments.alfworld import __main__ as writer
+from environments.alfworld.engine import Engine
+from environments.alfworld.episode import AlfworldEpisode
+from environments.alfworld.family import FAMILY, Alfworld
+from environments.alfworld.options import Knobs, PlayOptions
+from environments.alfworld.problem import problem
+from environments.alfworld.writing import write_game
+from environments.household.generator import generate
+from environments.household.params import params_of
+from triforge.environments import registry
 from triforge.errors import ConfigError, InputError
 from triforge.testing import check_environment, require
 from triforge.types import Task

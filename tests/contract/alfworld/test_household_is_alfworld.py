@@ -15,6 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from environments.alfworld.engine import Engine, Seen
+from environments.alfworld.problem import problem
+from environments.household.instruction import write
+from environments.household.kinds import GOAL_TYPES
+from environments.household.params import params_of, world_of
 from scripts.real_alfworld.play import (
     GAMES,
     Recording,
@@ -23,11 +28,6 @@ from scripts.real_alfworld.play import (
     recorded,
     worlds,
 )
-from services.env_adapter.environments.alfworld.engine import Engine, Seen
-from services.env_adapter.environments.alfworld.problem import problem
-from services.env_adapter.environments.household.instruction import write
-from services.env_adapter.environments.household.kinds import GOAL_TYPES
-from services.env_adapter.environments.household.params import params_of, world_of
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts.json.gz"
 INSTALLED = bool(os.environ.get("ALFWORLD_PYTHON")) or find_spec("alfworld") is not None

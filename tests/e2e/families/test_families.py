@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments import registry
 from tests.e2e.conftest import wait_for
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge, parse, read_document
+from triforge.environments import registry
 from triforge.errors import ConfigError
 from triforge.types import PoolRequest, RunState, RunStep
 
@@ -64,9 +64,9 @@ def pool_of(name: str) -> PoolRequest:
 
 def family_of(name: str) -> str:
     """The family whose name a config's begins with, the longest if there are several."""
-    found = [family for family in registry.FAMILIES if name.startswith(family)]
+    found = [family for family in registry.known() if name.startswith(family)]
     assert found, (
-        f"configs/{name}.toml: no family is called like this; known are {', '.join(registry.FAMILIES)}"
+        f"configs/{name}.toml: no family is called like this; known are {', '.join(registry.known())}"
     )
     return max(found, key=len)
 
@@ -82,7 +82,7 @@ def run_of(name: str) -> dict[str, Any]:
 
 
 def test_every_family_has_a_config_and_every_config_a_family() -> None:
-    assert {pool_of(name).environment for name in NAMES} == set(registry.FAMILIES)
+    assert {pool_of(name).environment for name in NAMES} == set(registry.known())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SEEING])

@@ -10,10 +10,10 @@ import pytest
 
 from services.env_adapter.adaptation.adapter import Adapter, make_adapter
 from services.env_adapter.changes import Changes
-from services.env_adapter.environments import registry
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
+from triforge.environments import registry
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database, open_database
 from triforge.store.tables import LadderRow, LevelRow
@@ -261,8 +261,8 @@ async def test_a_level_that_cannot_be_made_leaves_the_slot_with_the_reason(
 
 
 def test_the_levels_of_the_household_are_lengths_of_plans() -> None:
-    from services.env_adapter.environments.household.params import world_of
-    from services.env_adapter.environments.household.planner import plan
+    from environments.household.params import world_of
+    from environments.household.planner import plan
 
     family: Any = registry.family("household")
     for level in range(5):

@@ -8,10 +8,10 @@ import pytest
 from pydantic import SecretStr
 
 from services.env_adapter.adaptation.endpoints import endpoint, make_drafter
-from services.env_adapter.environments import registry
 from triforge.clients.openai import OpenAIGenerate
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
+from triforge.environments import registry
 from triforge.errors import ConfigError
 
 

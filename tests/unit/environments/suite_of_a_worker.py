@@ -7,7 +7,7 @@ import random
 import sys
 import time
 
-from services.env_adapter.environments.worker_loop import Refused, serve
+from triforge.environments.worker_loop import Refused, serve
 
 
 def add(a: int, b: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.env_adapter.environments.alfworld.worker import copied
+from environments.alfworld.worker import copied
 
 
 def test_only_the_texts_that_were_asked_for_last_are_remembered() -> None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments.about import expect_installed
-from services.env_adapter.environments.desktop import home as homes
-from services.env_adapter.environments.desktop.family import FAMILY
-from services.env_adapter.environments.desktop.furniture import COOKIE, PROCESSES, bounded
-from services.env_adapter.environments.desktop.options import SORTS
-from services.env_adapter.environments.desktop.session import Desktop
-from services.env_adapter.environments.gui import png
-from services.env_adapter.environments.gui.actions import Action
+from environments.desktop import home as homes
+from environments.desktop.family import FAMILY
+from environments.desktop.furniture import COOKIE, PROCESSES, bounded
+from environments.desktop.options import SORTS
+from environments.desktop.session import Desktop
+from environments.gui import png
+from environments.gui.actions import Action
 from tests.unit.environments.test_gui_processes import expect_gone
+from triforge.environments.registry import expect_installed
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import StepResult
 from triforge.sandbox import jail
@@ -31,7 +31,7 @@ TERSE: Params = {"observe": "files", "actions": "command", "settle_s": SETTLE_S,
 
 def absent() -> str:
     try:
-        expect_installed("desktop")
+        expect_installed("desktop", FAMILY.about)
     except ConfigError as error:
         return error.detail
     return ""

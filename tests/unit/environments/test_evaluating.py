@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from services.env_adapter.environments.reasoning_gym import suite as reasoning_gym
-from services.env_adapter.environments.reasoning_gym.family import ReasoningGymFamily
-from services.env_adapter.environments.rlve_gym import suite as rlve
-from services.env_adapter.environments.rlve_gym.family import RlveGymFamily
+from environments.reasoning_gym import suite as reasoning_gym
+from environments.reasoning_gym.family import ReasoningGymFamily
+from environments.rlve_gym import suite as rlve
+from environments.rlve_gym.family import RlveGymFamily
 from triforge.errors import InputError
 
 

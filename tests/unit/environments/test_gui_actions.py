@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from services.env_adapter.environments.gui.actions import (
+from environments.gui.actions import (
     Action,
     Malformed,
     call,
@@ -18,8 +18,8 @@ from services.env_adapter.environments.gui.actions import (
     read_command,
     read_computer_use,
 )
-from services.env_adapter.environments.gui.keys import pyautogui_key, web_key, x_key
-from services.env_adapter.environments.gui.turns import Turns
+from environments.gui.keys import pyautogui_key, web_key, x_key
+from environments.gui.turns import Turns
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from services.env_adapter.environments.gui import png
-from services.env_adapter.environments.gui.processes import KeptProcess
+from environments.gui import png
+from environments.gui.processes import KeptProcess
 from triforge.errors import EnvError
 
 # A program that leaves a grandchild behind in a session of its own, says so, and stays.
@@ -24,7 +24,7 @@ time.sleep(600)
 """
 OWNER = """
 import sys, time
-from services.env_adapter.environments.gui.processes import KeptProcess
+from environments.gui.processes import KeptProcess
 kept = KeptProcess([sys.executable, "-c", sys.argv[1], "{folder}"])
 kept.read_line("begun", timeout_s=60)
 print(kept.folder, flush=True)

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments import about
-from services.env_adapter.environments.about import About, expect_installed
-from services.env_adapter.environments.gui import png
-from services.env_adapter.environments.gui.actions import call
-from services.env_adapter.environments.miniwob.browsers import Browsers, Seat
-from services.env_adapter.environments.miniwob.family import MiniWobFamily
-from services.env_adapter.environments.miniwob.gold import SOLVED
-from services.env_adapter.environments.miniwob.webdriver import Browser
+from environments.gui import png
+from environments.gui.actions import call
+from environments.miniwob.browsers import Browsers, Seat
+from environments.miniwob.family import MiniWobFamily
+from environments.miniwob.gold import SOLVED
+from environments.miniwob.webdriver import Browser
 from tests.unit.environments.test_gui_processes import expect_gone
+from triforge.environments.registry import About, expect_installed
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import StepResult
 from triforge.testing.check_environment import check_environment, require
@@ -24,7 +23,7 @@ from triforge.types import Params, Task
 
 def absent() -> str:
     try:
-        expect_installed("miniwob")
+        expect_installed("miniwob", MiniWobFamily.about)
     except ConfigError as error:
         return error.detail
     return ""
@@ -203,7 +202,7 @@ def test_a_browser_that_is_not_sound_is_ended_with_all_its_processes() -> None:
 
 
 def test_a_missing_browser_is_one_sentence_with_the_command_that_mends_it() -> None:
-    given = about.ABOUT["miniwob"]
+    given = MiniWobFamily.about
     gone = About(
         what=given.what, tasks=given.tasks, licence=given.licence,
         programs=(("no-such-browser", "chromium"), ("no-such-driver", "chromium-driver")),

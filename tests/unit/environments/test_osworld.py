@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments.gui import png
-from services.env_adapter.environments.gui.actions import Action, call
-from services.env_adapter.environments.osworld.family import FAMILY
-from services.env_adapter.environments.osworld.machine import Machine, program
-from services.env_adapter.environments.osworld.options import PlayOptions
-from services.env_adapter.environments.osworld.providers import Lease
+from environments.gui import png
+from environments.gui.actions import Action, call
+from environments.osworld.family import FAMILY
+from environments.osworld.machine import Machine, program
+from environments.osworld.options import PlayOptions
+from environments.osworld.providers import Lease
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import Reset, StepResult
 from triforge.testing.fake_control_server import FakeControlServer

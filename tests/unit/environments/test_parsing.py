@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import model_validator
 
-from services.env_adapter.environments.parsing import Strict, parse_model
+from triforge.environments.parsing import Strict, parse_model
 from triforge.errors import InputError
 
 

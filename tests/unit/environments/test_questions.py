@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from services.env_adapter.environments.answers import part_of, wrapped
-from services.env_adapter.environments.questions import Grade, Question, QuestionFamily
-from services.env_adapter.environments.reasoning_gym.family import NO_ORACLE, ReasoningGymFamily
-from services.env_adapter.environments.rlve_gym.family import RlveGymFamily
-from services.env_adapter.environments.worker import TooSlowError
+from environments.reasoning_gym.family import NO_ORACLE, ReasoningGymFamily
+from environments.rlve_gym.family import RlveGymFamily
+from triforge.environments.answers import part_of, wrapped
+from triforge.environments.questions import Grade, Question, QuestionFamily
+from triforge.environments.worker import TooSlowError
 from triforge.errors import EnvError, InputError
 from triforge.types import Params, Task
 

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 from pydantic import SecretStr
 
-from services.env_adapter.environments.openenv.family import OpenEnvFamily
-from services.env_adapter.environments.osworld.family import OsworldFamily
-from services.env_adapter.environments.reach import Reach, place_of
+from environments.openenv.family import OpenEnvFamily
+from environments.osworld.family import OsworldFamily
 from triforge.config import Settings
+from triforge.environments.egress import Reach, place_of
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.types import Params, Task
 

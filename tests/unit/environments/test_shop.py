@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from services.env_adapter.environments.shop.catalogue import KEPT, Catalogue, Shelf, synthetic
-from services.env_adapter.environments.shop.episode import ShopEpisode
-from services.env_adapter.environments.shop.family import FAMILY
-from services.env_adapter.environments.shop.product import Goal, Product, alike, score, type_score
-from services.env_adapter.environments.shop.search import Index
+from environments.shop.catalogue import KEPT, Catalogue, Shelf, synthetic
+from environments.shop.episode import ShopEpisode
+from environments.shop.family import FAMILY
+from environments.shop.product import Goal, Product, alike, score, type_score
+from environments.shop.search import Index
 from triforge.errors import InputError
 from triforge.types import Params, Task
 

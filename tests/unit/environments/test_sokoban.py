@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from services.env_adapter.environments.sokoban.board import DIRECTIONS, read_board
-from services.env_adapter.environments.sokoban.family import FAMILY
-from services.env_adapter.environments.sokoban.solver import TooLarge, solve
+from environments.sokoban.board import DIRECTIONS, read_board
+from environments.sokoban.family import FAMILY
+from environments.sokoban.solver import TooLarge, solve
 from triforge.errors import EnvError, InputError
 from triforge.types import Params, Task
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.env_adapter.environments.toy_text.family import FAMILY
-from services.env_adapter.environments.toy_text.games import PLACES
+from environments.toy_text.family import FAMILY
+from environments.toy_text.games import PLACES
 from triforge.errors import EnvError, InputError
 from triforge.types import Params, Task
 

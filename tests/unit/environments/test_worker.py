@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from services.env_adapter.environments.worker import TooSlowError, Worker
+from triforge.environments.worker import TooSlowError, Worker
 from triforge.errors import EnvError, InputError
 
 SUITE = "tests.unit.environments.suite_of_a_worker"

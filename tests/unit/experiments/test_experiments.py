@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from environments.household.wording import vocabulary
 from experiments import envrl, envrl_report, envrl_run
 from experiments.jobs import Job, finished, run_all
 from experiments.judging import PlantedJudge
@@ -19,7 +20,6 @@ from experiments.report import arms_of, at_end, difference, write
 from experiments.settings import ARMS, BASELINES, QUICK, SEEDS, TUNING_SEEDS, Family, Settings
 from experiments.statistics import mean, paired
 from experiments.study import ADAPTATION, digest
-from services.env_adapter.environments.household.wording import vocabulary
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.unit.trainer.played import group_task, trajectory
 

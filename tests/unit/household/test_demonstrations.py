@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments.household.demonstrations import (
+from environments.household.demonstrations import (
     Demonstration,
     demonstrations,
 )
-from services.env_adapter.environments.household.family import FAMILY
-from services.env_adapter.environments.household.wording import vocabulary
+from environments.household.family import FAMILY
+from environments.household.wording import vocabulary
 from triforge.types import Task
 
 TASKS = FAMILY.generate(count=60, seed=3, options={"goals": ["clean", "heat", "place", "look"]})

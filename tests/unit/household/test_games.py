@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.env_adapter.environments.household import family as household
-from services.env_adapter.environments.household.episode import Episode
-from services.env_adapter.environments.household.expert import Expert
-from services.env_adapter.environments.household.generator import generate
-from services.env_adapter.environments.household.instruction import Announced, read, write
-from services.env_adapter.environments.household.kinds import GOAL_TYPES, OPENABLE
-from services.env_adapter.environments.household.options import HouseKnobs, Knobs, PlayOptions
-from services.env_adapter.environments.household.params import params_of, world_of
-from services.env_adapter.environments.household.planner import _bound, plan
-from services.env_adapter.environments.household.world import State, World
+from environments.household import family as household
+from environments.household.episode import Episode
+from environments.household.expert import Expert
+from environments.household.generator import generate
+from environments.household.instruction import Announced, read, write
+from environments.household.kinds import GOAL_TYPES, OPENABLE
+from environments.household.options import HouseKnobs, Knobs, PlayOptions
+from environments.household.params import params_of, world_of
+from environments.household.planner import _bound, plan
+from environments.household.world import State, World
 from triforge.errors import InputError
 
 FAMILY = household.FAMILY

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.env_adapter.environments.household.episode import Episode
-from services.env_adapter.environments.household.expert import Expert
-from services.env_adapter.environments.household.family import FAMILY
-from services.env_adapter.environments.household.generator import generate
-from services.env_adapter.environments.household.house import ALFWORLD, ROOM_KINDS, ROOMS
-from services.env_adapter.environments.household.instruction import Announced, read, write
-from services.env_adapter.environments.household.kinds import DEVICE, GOAL_TYPES, LAMP
-from services.env_adapter.environments.household.options import PlayOptions
-from services.env_adapter.environments.household.params import params_of, world_of
-from services.env_adapter.environments.household.planner import plan
-from services.env_adapter.environments.household.world import NOWHERE, Command, World
+from environments.household.episode import Episode
+from environments.household.expert import Expert
+from environments.household.family import FAMILY
+from environments.household.generator import generate
+from environments.household.house import ALFWORLD, ROOM_KINDS, ROOMS
+from environments.household.instruction import Announced, read, write
+from environments.household.kinds import DEVICE, GOAL_TYPES, LAMP
+from environments.household.options import PlayOptions
+from environments.household.params import params_of, world_of
+from environments.household.planner import plan
+from environments.household.world import NOWHERE, Command, World
 from triforge.errors import InputError
 from triforge.testing import check_environment, require
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments.household.family import FAMILY
-from services.env_adapter.environments.household.params import world_of
-from services.env_adapter.environments.household.planner import plan
+from environments.household.family import FAMILY
+from environments.household.params import world_of
+from environments.household.planner import plan
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import TaskDraft
 from triforge.types import Params, Task

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.env_adapter.environments.household.episode import Episode
-from services.env_adapter.environments.household.generator import generate
-from services.env_adapter.environments.household.instruction import write
-from services.env_adapter.environments.household.options import PlayOptions
-from services.env_adapter.environments.household.params import world_of
-from services.env_adapter.environments.household.wording import vocabulary
-from services.env_adapter.environments.household.world import NOWHERE, Command, World
+from environments.household.episode import Episode
+from environments.household.generator import generate
+from environments.household.instruction import write
+from environments.household.options import PlayOptions
+from environments.household.params import world_of
+from environments.household.wording import vocabulary
+from environments.household.world import NOWHERE, Command, World
 from triforge.errors import InputError
 
 ROOM: dict[str, Any] = {

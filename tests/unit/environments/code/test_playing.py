@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments.code import functions, humaneval, proofs
-from services.env_adapter.environments.code.environment import Code, PlayOptions
-from services.env_adapter.environments.code.execution import fenced, program_in, score
-from services.env_adapter.environments.code.family import CodeFamily
-from services.env_adapter.environments.code.params import FunctionParams, ProgramParams
+from environments.code import functions, humaneval, proofs
+from environments.code.environment import Code, PlayOptions
+from environments.code.execution import fenced, program_in, score
+from environments.code.family import CodeFamily
+from environments.code.params import FunctionParams, ProgramParams
 from triforge.errors import ConfigError, EnvError, InputError, SandboxError
 from triforge.rollout.protocols import ProgramFamily, StepResult, TaskDraft
 from triforge.sandbox.cases import Case, run_cases

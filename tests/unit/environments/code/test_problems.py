@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from services.env_adapter.environments.code import generator, recipes
-from services.env_adapter.environments.code.operations import WORLDS, Kind, choices, resolved
-from services.env_adapter.environments.code.params import params_of
-from services.env_adapter.environments.code.reading import Announced, read
-from services.env_adapter.environments.code.recipes import PUBLIC, Recipe
+from environments.code import generator, recipes
+from environments.code.operations import WORLDS, Kind, choices, resolved
+from environments.code.params import params_of
+from environments.code.reading import Announced, read
+from environments.code.recipes import PUBLIC, Recipe
 from triforge.errors import InputError
 
 KINDS: tuple[Kind, ...] = tuple(WORLDS)
@@ -107,7 +107,7 @@ def test_wrong_solutions_fail_a_hidden_test_and_no_two_fail_alike() -> None:
 
 
 def test_a_problem_shows_its_examples_and_hides_its_other_tests() -> None:
-    from services.env_adapter.environments.code.params import instruction
+    from environments.code.params import instruction
 
     problem = params_of(some_recipes(1)[0])
     text = instruction(problem)

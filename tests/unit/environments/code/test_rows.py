@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.environments.code.family import CodeFamily
-from services.env_adapter.environments.code.params import ProgramParams, read_params
-from services.env_adapter.environments.code.rows import MOST
+from environments.code.family import CodeFamily
+from environments.code.params import ProgramParams, read_params
+from environments.code.rows import MOST
 from triforge.errors import InputError
 
 FAMILY = CodeFamily()

@@ -1,0 +1,56 @@
+"""Write games that the real engine lets win, as game files: `python -m environments.alfworld`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from environments.alfworld.engine import engine
+from environments.alfworld.options import Knobs
+from environments.alfworld.proving import Tally, proved_games
+from environments.alfworld.writing import write_game
+from triforge.environments.parsing import parse_model
+from triforge.errors import InputError, TriforgeError
+from triforge.types import Params
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw, prove and write; prints a line for each game and the tally. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder, to be named in ALFWORLD_DATA"
+    )
+    parser.add_argument("--count", type=int, default=60, help="games to keep")
+    parser.add_argument("--seed", type=int, default=0, help="of the games")
+    parser.add_argument("--knobs", default="{}", help="knobs of the generator, JSON")
+    given = parser.parse_args(arguments)
+    tally = Tally()
+    try:
+        knobs = parse_model(Knobs, _json(given.knobs), "alfworld options")
+        made = engine()
+        sources = made.sources()
+        games = proved_games(made, count=given.count, seed=given.seed, knobs=knobs, tally=tally)
+        for number, world in enumerate(games):
+            path = write_game(given.out, number, given.seed, world, sources)
+            sys.stdout.write(f"{path}\n")
+    except TriforgeError as error:
+        sys.stderr.write(f"{error.detail}\n")
+        return 1
+    sys.stdout.write(f"{tally}\n")
+    return 0
+
+
+def _json(text: str) -> Params:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"alfworld options: --knobs is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise InputError(f"alfworld options: --knobs was {text}, expected a JSON object")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""The parent's side of ALFWorld's engine: processes that play episodes, each episode in one of them.
+
+Knobs, from the environment:
+    ALFWORLD_PYTHON    an interpreter that has alfworld, if ours has not
+    ALFWORLD_WORKERS   processes at most; default: the number of CPU cores
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Final
+
+from triforge.environments.worker import Worker
+from triforge.errors import ConfigError, EnvError
+
+MODULE: Final = "environments.alfworld.worker"
+INSTALL: Final = (
+    "pip install 'triforge[alfworld]', or name an interpreter that has it in ALFWORLD_PYTHON "
+    "(`make test-alfworld` makes one in .venv-alfworld)"
+)
+_CPU_S: Final = 60.0  # of one call; a large room takes the engine seconds to load
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the engine says after a command."""
+
+    text: str
+    commands: tuple[str, ...]
+    won: bool
+
+
+class Game:
+    """One episode in the engine. Calls block; any thread may make them.
+
+    Args:
+        engine: where it plays.
+        number: of the process.
+        reply: the engine's answer to `start`.
+    """
+
+    def __init__(self, engine: Engine, number: int, reply: dict[str, Any]) -> None:
+        self._engine = engine
+        self._number = number
+        self._episode = reply["episode"]
+        self._ended = False
+        self.first = _seen(reply)
+
+    def step(self, command: str) -> Seen:
+        """Give a command.
+
+        Raises:
+            EnvError: the engine failed, died, or took too long.
+        """
+        worker = self._engine.worker(self._number)
+        return _seen(worker.call("step", episode=self._episode, command=command))
+
+    def plan(self) -> list[str]:
+        """Commands that win from here, by the engine's planner; empty when it finds none.
+
+        Raises:
+            EnvError: it took too long.
+        """
+        worker = self._engine.worker(self._number)
+        return [
+            command.strip()
+            for command in map(str, worker.call("plan", episode=self._episode))
+            if command
+        ]
+
+    def end(self) -> None:
+        """Give the engine back. Idempotent, and quiet when its process is gone."""
+        if self._ended:
+            return
+        self._ended = True
+        self._engine.end(self._number, self._episode)
+
+
+class Engine:
+    """All processes with the engine. They start when they are first needed and end with ours.
+
+    Args:
+        memo: whether the processes remember what the engine computes again and again.
+        processes: how many at most.
+        python: the interpreter that has alfworld; None is ours.
+    """
+
+    def __init__(
+        self, *, memo: bool = True, processes: int | None = None, python: str | None = None
+    ) -> None:
+        settings = {"ALFWORLD_MEMO": "1" if memo else "0"}
+        count = max(1, processes or os.cpu_count() or 1)
+        self._workers = [
+            Worker("alfworld", MODULE, cpu_s=_CPU_S, python=python, settings=settings)
+            for _ in range(count)
+        ]
+        self._load: Counter[int] = Counter(dict.fromkeys(range(count), 0))
+        self._lock = threading.Lock()
+        self._python = python
+
+    def start(self, **game: Any) -> Game:
+        """Begin an episode in the process that plays fewest.
+
+        Args:
+            game: `problem` and `task` of a generated game, or `file`, the path of a game file.
+
+        Raises:
+            ConfigError: alfworld is not installed.
+            InputError: the engine cannot load the game; the sentence is its own.
+            EnvError: the engine failed, died, or took too long.
+        """
+        with self._lock:
+            number = min(self._load, key=lambda worker: (self._load[worker], worker))
+            self._load[number] += 1
+        try:
+            return Game(self, number, self._call(number, "start", **game))
+        except BaseException:
+            with self._lock:
+                self._load[number] -= 1
+            raise
+
+    def sources(self) -> dict[str, str]:
+        """The installed domain and grammar, as they stand in game files.
+
+        Raises:
+            ConfigError: alfworld is not installed.
+        """
+        answer: dict[str, str] = self._call(0, "sources")
+        return answer
+
+    def worker(self, number: int) -> Worker:
+        """The process of that number."""
+        return self._workers[number]
+
+    def end(self, number: int, episode: str) -> None:
+        """Forget an episode."""
+        with self._lock:
+            self._load[number] -= 1
+        try:
+            self._workers[number].call("end", episode=episode)
+        except (EnvError, ConfigError, OSError):  # its process died, and the episode with it
+            return
+
+    def close(self) -> None:
+        """End all processes. Idempotent."""
+        for worker in self._workers:
+            worker.close()
+
+    def _call(self, number: int, op: str, **arguments: Any) -> Any:
+        try:
+            return self._workers[number].call(op, **arguments)
+        except (ConfigError, OSError) as error:
+            where = self._python or "this interpreter"
+            reason = error.detail if isinstance(error, ConfigError) else str(error)
+            raise ConfigError(
+                f"alfworld cannot be started with {where} ({reason}): {INSTALL}"
+            ) from None
+
+
+def _seen(reply: dict[str, Any]) -> Seen:
+    return Seen(reply["text"], tuple(reply["commands"]), reply["won"])
+
+
+_ENGINES: dict[bool, Engine] = {}
+_ENGINES_LOCK = threading.Lock()
+
+
+def engine(*, memo: bool = True) -> Engine:
+    """The engine of this process, made once for each value of `memo`."""
+    with _ENGINES_LOCK:
+        if memo not in _ENGINES:
+            workers = os.environ.get("ALFWORLD_WORKERS", "")
+            _ENGINES[memo] = Engine(
+                memo=memo,
+                processes=int(workers) if workers.isdecimal() else None,
+                python=os.environ.get("ALFWORLD_PYTHON") or None,
+            )
+        return _ENGINES[memo]

@@ -1,0 +1,271 @@
+"""ALFWorld's own engine as an environment family."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from pydantic import JsonValue
+
+from environments.alfworld import files
+from environments.alfworld.engine import Game, engine
+from environments.alfworld.episode import AlfworldEpisode
+from environments.alfworld.options import GameParams, Knobs, PlayOptions
+from environments.alfworld.problem import problem
+from environments.alfworld.proving import Tally, proved_games, why_not
+from environments.household import answers, rewriting, sentences
+from environments.household.family import FAMILY as HOUSEHOLD
+from environments.household.kinds import GOAL_TYPES
+from environments.household.params import params_of, world_of
+from environments.household.world import World
+from triforge.environments.episode import OneEpisode, expect_announced
+from triforge.environments.parsing import parse_model
+from triforge.environments.registry import About
+from triforge.environments.worker import TooSlowError
+from triforge.errors import EnvError, InputError
+from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
+from triforge.types import CheckResult, Direction, Params, Task
+
+_HORIZON: Final = 50
+_log = logging.getLogger(__name__)
+
+
+class Alfworld(OneEpisode):
+    """One episode; the engine is given back when it is closed early, also while it still starts the game.
+
+    Args:
+        begin: makes the episode of a task and a seed; blocks.
+    """
+
+    def __init__(self, begin: Callable[[Task, int], AlfworldEpisode]) -> None:
+        super().__init__("alfworld", self._begun, blocks=True)
+        self._make = begin
+        self._lock = threading.Lock()
+        self._left = False
+        self._playing: AlfworldEpisode | None = None
+
+    async def close(self) -> None:
+        """Forget the episode and give the engine back. Idempotent."""
+        with self._lock:
+            self._left = True
+            episode, self._playing = self._playing, None
+        await super().close()
+        if episode is not None:
+            await asyncio.to_thread(episode.close)
+
+    def _begun(self, task: Task, seed: int) -> AlfworldEpisode:
+        episode = self._make(task, seed)
+        with self._lock:
+            if not self._left:
+                self._playing = episode
+                return episode
+        episode.close()  # nobody else knows of it: its caller has gone
+        raise EnvError("alfworld: the episode was closed while its game started")
+
+
+class AlfworldFamily:
+    """The family `alfworld`; see README.md beside this file for the knobs."""
+
+    name = "alfworld"
+    about = About(
+        what="ALFWorld's own text engine, for the official game files and for generated games of the same kind",
+        tasks="a user's game files (official: 3,553 for training), or generated",
+        licence="MIT (alfworld, textworld), GPL-3.0 (fast-downward-textworld), in a process of their own",
+        extra="alfworld",
+        needs=("alfworld",),
+        elsewhere="ALFWORLD_PYTHON",
+        papers="RLAnything, EnvRL",
+        steps_per_s=74,
+    )
+
+    def validate(self, params: Params) -> TaskDraft:
+        """Check and normalise a task and write its instruction.
+
+        Raises:
+            InputError: names each bad field; also a game that cannot be won, and a file that changed.
+            ConfigError: the task is a game file and there is no data.
+        """
+        given = parse_model(GameParams, params, "alfworld params")
+        if given.file is not None and given.game is None:
+            found = files.read_game(given.file)
+            if given.sha256 not in (None, found.sha256):
+                raise InputError(
+                    f"alfworld params: field sha256: {found.path} is not the file that the task was made from; upload "
+                    "the task anew without sha256, or put the file back"
+                )
+            horizon = _HORIZON if given.horizon is None else given.horizon
+            normal: Params = {"file": given.file, "sha256": found.sha256, "horizon": horizon}
+            return TaskDraft(params=normal, instruction=found.task, kind=found.sort)
+        if given.game is None or (given.file, given.sha256, given.horizon) != (None, None, None):
+            raise InputError(
+                "alfworld params: expected either game (a household game under ALFWorld's rules) or file, with sha256 and "
+                "horizon if you like"
+            )
+        return _draft(HOUSEHOLD.validate(_house(given)))
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Draw games that the engine lets win, or take game files, each at most once.
+
+        Raises:
+            InputError: a knob is unknown or out of its limits, or leaves no game.
+            ConfigError: alfworld is not installed, or there is no data.
+        """
+        knobs = parse_model(Knobs, options, "alfworld options")
+        if count < 0:
+            raise InputError(f"alfworld generate: count was {count}, expected 0 or more")
+        if knobs.source == "files":
+            return _from_files(count, seed, knobs)
+        tally = Tally()
+        worlds = proved_games(engine(), count=count, seed=seed, knobs=knobs, tally=tally)
+        made: list[Params] = [{"game": params_of(world)} for world in worlds]
+        _log.info("alfworld: games generated: %s", tally)
+        return made
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment.
+
+        Raises:
+            InputError: an option is unknown or out of its limits.
+        """
+        play = parse_model(PlayOptions, options, "alfworld options")
+
+        def begin(task: Task, seed: int) -> AlfworldEpisode:  # noqa: ARG001  the engine knows no chance
+            draft = self.validate(task.params)
+            expect_announced(self.name, task, draft.instruction)
+            return AlfworldEpisode(
+                _start(draft.params, memo=play.memo), _horizon(draft.params), play
+            )
+
+        return Alfworld(begin)
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+        """The responses of a shortest plan of a generated game; of a file, those of the engine's own planner.
+
+        None when that finds nothing, or nothing in time.
+        """
+        play = parse_model(PlayOptions, options, "alfworld options")
+        if "game" in task.params:
+            reading: Params = play.model_dump(mode="json", exclude={"memo"})
+            return HOUSEHOLD.gold(_house_task(task), reading)
+        game = _start(task.params, memo=play.memo)
+        try:
+            out, commands = [], game.first.commands
+            for command in game.plan():
+                out.append(answers.written(command, play.actions, play.answer, commands))
+                commands = game.step(command).commands
+        except TooSlowError:
+            return None
+        finally:
+            game.end()
+        return out or None
+
+    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
+        """Other goals in the same room, as the household offers them; nothing for a game file."""
+        if "game" in task.params:
+            return rewriting.menu(_house_task(task), direction)
+        return RewriteMenu(description=f"{task.instruction} (a game file; its goal is fixed)")
+
+    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
+        """The candidate that follows from an answer.
+
+        Raises:
+            InputError: the task is a game file, or the answer names something that does not exist.
+        """
+        if "game" not in task.params:
+            raise InputError(
+                "alfworld rewrite: the goal of a game file is fixed; generate games to rewrite them"
+            )
+        return _draft(rewriting.apply(_house_task(task), answer))
+
+    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
+        """The household's proofs, and that the real engine lets the candidate win."""
+        if "game" not in parent.params or "game" not in candidate.params:
+            return [CheckResult(name="rewritable", passed=False, detail="a game file is not")]
+        inner = TaskDraft(
+            params=_game_of(candidate.params),
+            instruction=candidate.instruction,
+            kind=candidate.kind,
+        )
+        results = rewriting.check(_house_task(parent), inner)
+        if not all(result.passed for result in results):
+            return results
+        why = why_not(engine(), world_of(inner.params))
+        return [*results, CheckResult(name="engine_agrees", passed=why is None, detail=why or "")]
+
+    def drift(self, root: Params, candidate: Params) -> float:
+        """The share of goal, object and target that differ; 1 between a file and anything else."""
+        if "game" in root and "game" in candidate:
+            return HOUSEHOLD.drift(_game_of(root), _game_of(candidate))
+        return float(root != candidate)
+
+    def at_level(self, level: int, options: Params) -> Params:
+        """Games whose shortest plan has `level + 4` commands; level 0 has the shorter ones, too.
+
+        Raises:
+            InputError: files have no levels.
+        """
+        if options.get("source") == "files":
+            raise InputError(
+                "alfworld options: field source: game files have no levels; use 'generated'"
+            )
+        return HOUSEHOLD.at_level(level, options)
+
+
+def _from_files(count: int, seed: int, knobs: Knobs) -> list[Params]:
+    names = files.list_games(knobs.folder)
+    if set(knobs.goals) != set(GOAL_TYPES):
+        names = files.chosen(names, knobs.goals)
+    if count > len(names):
+        raise InputError(
+            f"alfworld generate: count was {count}, but folder {knobs.folder!r} has {len(names)} games of these types"
+        )
+    Random(f"alfworld files {seed}").shuffle(names)  # noqa: S311
+    return [{"file": name, "horizon": knobs.horizon} for name in names[:count]]
+
+
+def _start(params: Params, *, memo: bool) -> Game:
+    if "game" in params:
+        world: World = world_of(_game_of(params))
+        return engine(memo=memo).start(problem=problem(world), task=sentences.write(world))
+    found = files.read_game(str(params["file"]))
+    if params.get("sha256") not in (None, found.sha256):
+        error = EnvError(
+            f"alfworld: {found.path} is not the file that the task was made from; put it back"
+        )
+        error.retryable = False
+        raise error
+    return engine(memo=memo).start(file=str(found.path))
+
+
+def _horizon(params: Params) -> int:
+    held: JsonValue = _game_of(params)["horizon"] if "game" in params else params["horizon"]
+    assert isinstance(held, int)
+    return held
+
+
+def _house(given: GameParams) -> Params:
+    game: Params = dict(given.game or {})
+    if game.get("rules") != "alfworld":
+        raise InputError('alfworld params: field game: expected a game with "rules": "alfworld"')
+    return game
+
+
+def _game_of(params: Params) -> Params:
+    game = params["game"]
+    assert isinstance(game, dict)
+    return game
+
+
+def _house_task(task: Task) -> Task:
+    return task.model_copy(update={"family": HOUSEHOLD.name, "params": _game_of(task.params)})
+
+
+def _draft(inner: TaskDraft) -> TaskDraft:
+    return TaskDraft(params={"game": inner.params}, instruction=inner.instruction, kind=inner.kind)
+
+
+FAMILY: Final = AlfworldFamily()

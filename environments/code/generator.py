@@ -1,0 +1,103 @@
+"""Drawing problems: a recipe for each, sound by computation, its programs run in the sandbox before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, JsonValue
+
+from environments.code import humaneval
+from environments.code.execution import wait_for
+from environments.code.operations import WORLDS, Kind, choices
+from environments.code.params import MAX_STEPS, ProgramParams, params_of
+from environments.code.proofs import prove
+from environments.code.recipes import Recipe, is_sound, mutants, names
+from triforge.environments.parsing import Strict, parse_model
+from triforge.errors import EnvError, InputError
+from triforge.sandbox.cases import together
+from triforge.sandbox.client import Sandbox
+from triforge.types import Params
+
+_DRAWS: Final = 200  # of recipes for one problem, until one is sound
+
+
+def _ordered(pair: list[int]) -> list[int]:
+    if pair[0] > pair[1]:
+        raise ValueError("the first number must not be above the second")
+    return pair
+
+
+Span = Annotated[
+    list[Annotated[int, Field(ge=1, le=MAX_STEPS)]],
+    Field(min_length=2, max_length=2),
+    AfterValidator(_ordered),
+]
+
+
+class Knobs(Strict):
+    """What problems are made.
+
+    Attributes:
+        source: `generated` ones, or those of HumanEval, each at most once, in an order that the seed shuffles.
+        kinds: what generated problems are about, drawn evenly.
+        steps: how many steps one has, lowest and highest.
+        proved: whether reference and wrong solutions are run in the sandbox, as they should be; without it, problems
+            are only computed.
+    """
+
+    source: Literal["generated", "humaneval"] = "generated"
+    kinds: list[Kind] = Field(default_factory=lambda: list(WORLDS), min_length=1)
+    steps: Span = Field(default_factory=lambda: [1, 3])
+    proved: bool = True
+
+
+def generate(sandbox: Sandbox, *, count: int, seed: int, options: Params) -> list[Params]:
+    """Make `count` problems. Problem i depends on seed, i and knobs only.
+
+    Raises:
+        InputError: a knob is unknown or out of its limits, or HumanEval has fewer problems.
+        ConfigError: HumanEval is not installed.
+        SandboxError: programs cannot be run here.
+    """
+    knobs = parse_model(Knobs, options, "code generate")
+    if knobs.source == "humaneval":
+        problems = list(humaneval.problems())
+        if count > len(problems):
+            raise InputError(
+                f"code generate: HumanEval has {len(problems)} problems, asked for {count}"
+            )
+        Random(f"humaneval {seed}").shuffle(problems)  # noqa: S311
+        return [problem.model_dump(mode="json") for problem in problems[:count]]
+    made = [params_of(_draw(knobs, seed, index)) for index in range(count)]
+    if knobs.proved:
+        wait_for(_prove_all(sandbox, made))
+    return [problem.model_dump(mode="json") for problem in made]
+
+
+def _draw(knobs: Knobs, seed: int, index: int) -> Recipe:
+    rng = Random(f"code {seed} {index}")  # noqa: S311
+    for _ in range(_DRAWS):
+        kind = rng.choice(knobs.kinds)
+        world = WORLDS[kind]
+        steps = rng.sample(choices(world.steps), rng.randint(*knobs.steps))
+        final = rng.choice(choices(world.finals))
+        recipe = Recipe(kind, tuple(steps), final, rng.randrange(2**31))
+        if len(set(names(steps))) == len(steps) and is_sound(recipe) and mutants(recipe):
+            return recipe
+    raise InputError(
+        f"code generate: no problem of {knobs.kinds} with {knobs.steps} steps was found in {_DRAWS} draws; ask for fewer steps"
+    )
+
+
+async def _prove_all(sandbox: Sandbox, made: Sequence[ProgramParams]) -> None:
+    for trouble, _ in await together(prove(sandbox, problem) for problem in made):
+        if trouble:
+            raise EnvError(f"code: a generated problem does not hold: {trouble}")
+
+
+def at_level(level: int, options: Params) -> Params:
+    """Problems of `level + 1` steps."""
+    steps: list[JsonValue] = [level + 1, level + 1]
+    return {**options, "source": "generated", "steps": steps}

@@ -1,0 +1,193 @@
+"""Seeded tasks about files and settings; each comes with the command that solves it."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import JsonValue
+
+from environments.desktop.options import Knobs, Sort
+from triforge.environments.parsing import parse_model
+from triforge.errors import InputError
+from triforge.types import Params
+
+_NAMES: Final = (
+    "notes", "todo", "report", "draft", "recipe", "letter", "budget", "travel", "garden", "music",
+)  # fmt: skip
+_FOLDERS: Final = ("archive", "inbox", "photos", "work", "old")
+_WORDS: Final = (
+    "apple", "river", "stone", "cloud", "maple", "copper", "violet", "harbor", "lantern", "saddle",
+)  # fmt: skip
+_SETTINGS: Final = ("volume", "brightness", "timeout", "columns", "contrast")
+_MOST: Final = len(_NAMES) - 2  # two names are the task's own
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    instruction: str
+    evaluator: dict[str, JsonValue]
+    solution: str
+    files: dict[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """What a maker may use: chance, two names that nothing else has, a text, and a file that lies about (or none)."""
+
+    rng: random.Random
+    first: str
+    second: str
+    text: str
+    other: str
+
+
+def generate(count: int, seed: int, options: Params) -> list[Params]:
+    """`count` tasks; task i depends on the seed, i and the knobs only.
+
+    Raises:
+        InputError: a knob is unknown or out of its limits.
+    """
+    knobs = parse_model(Knobs, options, "desktop options")
+    low, high = knobs.files
+    if not 0 <= low <= high <= _MOST:
+        raise InputError(
+            f"desktop options: field files: [lowest, highest] of 0 to {_MOST}, given {knobs.files}"
+        )
+    return [_generate(random.Random(f"desktop {seed} {i}"), knobs) for i in range(count)]  # noqa: S311
+
+
+def _generate(rng: random.Random, knobs: Knobs) -> Params:
+    sort = rng.choice(knobs.sorts)
+    names = [f"{name}.txt" for name in rng.sample(_NAMES, len(_NAMES))]
+    lying = {name: _text(rng) for name in names[2 : 2 + rng.randint(*knobs.files)]}
+    draw = _Draw(rng, names[0], names[1], _text(rng), next(iter(lying), ""))
+    made = _MAKERS[sort](draw)
+    config: list[JsonValue] = [
+        {"type": "write_file", "parameters": {"path": path, "content": text}}
+        for path, text in {**lying, **made.files}.items()
+    ]
+    config += [{"type": "make_folder", "parameters": {"path": path}} for path in made.folders]
+    return {
+        "id": f"{sort}-{rng.randrange(16**8):08x}",
+        "instruction": made.instruction,
+        "config": config,
+        "evaluator": made.evaluator,
+        "horizon": knobs.horizon,
+        "solution": [made.solution],
+    }
+
+
+def _text(rng: random.Random) -> str:
+    return " ".join(rng.sample(_WORDS, 3)) + "\n"
+
+
+def _create(draw: _Draw) -> _Made:
+    return _Made(
+        f"Create an empty file called {draw.first} in your home folder.",
+        _one("compare_text_file", {"type": "file", "path": draw.first}, _as_text("")),
+        f"touch {draw.first}",
+    )
+
+
+def _write(draw: _Draw) -> _Made:
+    words = draw.text.strip()
+    return _Made(
+        f'Write the words "{words}" into a new file called {draw.first} in your home folder.',
+        _one("compare_text_file", {"type": "file", "path": draw.first}, _as_text(draw.text)),
+        f"echo {words} > {draw.first}",
+    )
+
+
+def _rename(draw: _Draw) -> _Made:
+    return _Made(
+        f"Rename the file {draw.first} to {draw.second}.",
+        _moved(draw.first, draw.second, draw.text),
+        f"mv {draw.first} {draw.second}",
+        {draw.first: draw.text},
+    )
+
+
+def _move(draw: _Draw) -> _Made:
+    folder = draw.rng.choice(_FOLDERS)
+    return _Made(
+        f"Move the file {draw.first} into the folder {folder}.",
+        _moved(draw.first, f"{folder}/{draw.first}", draw.text),
+        f"mv {draw.first} {folder}/",
+        {draw.first: draw.text},
+        (folder,),
+    )
+
+
+def _delete(draw: _Draw) -> _Made:
+    kept = [(_exists(draw.other), _rule("yes"))] if draw.other else []
+    pairs = [(_exists(draw.first), _rule("no")), *kept]
+    return _Made(
+        f"Delete the file {draw.first} and leave everything else as it is.",
+        {
+            "func": ["exact_match"] * len(pairs),
+            "conj": "and",
+            "result": [result for result, _ in pairs],
+            "expected": [expected for _, expected in pairs],
+        },
+        f"rm {draw.first}",
+        {draw.first: draw.text},
+    )
+
+
+def _setting(draw: _Draw) -> _Made:
+    names = draw.rng.sample(_SETTINGS, 3)
+    old, new = draw.rng.sample(range(1, 100), 2)
+    values = {name: draw.rng.randint(1, 99) for name in names} | {names[0]: old}
+    lines = "".join(f"{name}={values[name]}\n" for name in sorted(names))
+    result: JsonValue = {"type": "setting", "path": "settings.ini", "name": names[0]}
+    edit = f"s/^{names[0]}=.*/{names[0]}={new}/"
+    return _Made(
+        f"In the file settings.ini, change {names[0]} from {old} to {new}.",
+        _one("exact_match", result, _rule(str(new))),
+        f"sed -i {shlex.quote(edit)} settings.ini",
+        {"settings.ini": lines},
+    )
+
+
+_MAKERS: Final[dict[Sort, Callable[[_Draw], _Made]]] = {
+    "create": _create,
+    "write": _write,
+    "rename": _rename,
+    "move": _move,
+    "delete": _delete,
+    "setting": _setting,
+}
+
+
+def _one(func: str, result: JsonValue, expected: JsonValue) -> dict[str, JsonValue]:
+    return {"func": func, "result": result, "expected": expected}
+
+
+def _moved(old: str, new: str, text: str) -> dict[str, JsonValue]:
+    """The text lies under the new name, and nothing under the old one."""
+    return {
+        "func": ["compare_text_file", "exact_match"],
+        "conj": "and",
+        "result": [{"type": "file", "path": new}, _exists(old)],
+        "expected": [_as_text(text), _rule("no")],
+    }
+
+
+def _exists(path: str) -> JsonValue:
+    return {"type": "exists", "path": path}
+
+
+def _rule(value: str) -> JsonValue:
+    return {"type": "rule", "rules": {"expected": value}}
+
+
+def _as_text(text: str) -> JsonValue:
+    return {"type": "text", "text": text}
+
+
+__all__ = ["generate"]

@@ -1,0 +1,207 @@
+"""One running desktop: its screen is read, its mouse and keyboard are moved, its home folder is looked at."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from environments.desktop.furniture import COOKIE, furnish
+from environments.gui import png
+from environments.gui.actions import Action, pixels
+from environments.gui.keys import x_key
+from environments.gui.processes import SPAWNING, KeptProcess
+from triforge.errors import EnvError
+from triforge.sandbox import jail
+
+START_S: Final = 60.0
+_CALL_S: Final = 30.0
+_LOOK_S: Final = 0.03
+_STABLE_S: Final = 2.0
+_SCROLL: Final = 60  # pixels that one notch of the wheel stands for
+_LAUNCH: Final = Path(__file__).with_name("launch.py")
+_NUMBERS: Final = itertools.count()
+_STARTING: Final = threading.Semaphore(max(2, os.cpu_count() or 1))
+"""Desktops that start at a time: each keeps a processor busy until its prompt is there, so more of them are only slower."""
+_BUTTONS: Final = {"left_click": "1", "middle_click": "2", "right_click": "3", "double_click": "1"}
+
+
+class Desktop:
+    """A desktop that has just started. `stop` ends every process of it and removes its folder.
+
+    Args:
+        width: of the screen in pixels.
+        height: of the screen in pixels.
+        prepare: writes into the home folder before anything starts.
+
+    Raises:
+        ConfigError: a program is not installed.
+        EnvError: it did not start in time.
+    """
+
+    def __init__(self, width: int, height: int, prepare: Callable[[Path], None]) -> None:
+        self.width, self.height = width, height
+        uid = jail.first_uid()
+        own = -1 if uid is None else uid + 64 * os.getpid() + next(_NUMBERS) % 64
+
+        def furnished(folder: Path) -> None:
+            self._folder = folder
+            furnish(folder, prepare)
+
+        launch = [sys.executable, "-I", "-S", str(_LAUNCH)]
+        self._folder = Path()
+        self._prompts = 0
+        with _STARTING:
+            self._kept = KeptProcess(
+                [*launch, "{folder}", str(own), str(width), str(height)],
+                before=furnished,
+            )
+            self._wait_for_prompt()
+
+    def _wait_for_prompt(self) -> None:
+        try:
+            line = self._kept.read_line("display ", timeout_s=START_S)
+            self._display = f":{int(line.split()[-1])}"
+            if not self._wait(lambda: self._signal() >= 1, START_S):
+                raise EnvError(f"desktop: the terminal shows no prompt within {START_S:g} s")
+            self._prompts = self._signal()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def folder(self) -> Path:
+        """Where all its files lie; gone after `stop`."""
+        return self._folder
+
+    @property
+    def home(self) -> Path:
+        """The agent's home folder."""
+        return self._folder / "home"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its screen still runs."""
+        return self._kept.alive
+
+    def stop(self) -> None:
+        """End every process and remove the folder. Idempotent."""
+        self._kept.stop()
+
+    def screenshot(self) -> bytes:
+        """The screen as a PNG file, as soon as it has kept still for a moment (or two seconds have passed)."""
+        shown = self._pixels()
+
+        def still() -> bool:
+            nonlocal shown
+            before, shown = shown, self._pixels()
+            return bool(np.array_equal(before, shown))
+
+        time.sleep(_LOOK_S)
+        self._wait(still, _STABLE_S)
+        return png.encode(self.width, self.height, shown.tobytes())
+
+    def windows(self) -> list[str]:
+        """The titles of all visible windows, sorted."""
+        found = self._xdotool("search", "--onlyvisible", "--name", ".+", check=False).split()
+        named = {self._xdotool("getwindowname", number, check=False).strip() for number in found}
+        return sorted(named - {"", "Openbox"})
+
+    def act(self, action: Action, *, settle_s: float) -> None:
+        """Perform an action, then wait for as many prompts as lines were entered, at most `settle_s` seconds.
+
+        Raises:
+            EnvError: the screen is gone.
+        """
+        at = pixels(action.at, self.width, self.height) if action.at is not None else None
+        where = ["mousemove", str(at[0]), str(at[1])] if at is not None else []
+        lines = 0
+        if action.kind == "type":
+            lines = action.text.count("\n")
+            self._xdotool("type", "--delay", "3", "--", action.text)
+        elif action.kind == "key":
+            lines = action.keys == ("enter",)
+            self._xdotool("key", "--", "+".join(x_key(key) for key in action.keys))
+        elif action.kind == "mouse_move":
+            self._xdotool(*where)
+        elif action.kind == "left_click_drag":
+            self._xdotool("mousedown", "1", *where, "mouseup", "1")
+        elif action.kind == "scroll":
+            notches = max(1, abs(action.amount) // _SCROLL) if action.amount else 0
+            button = "4" if action.amount > 0 else "5"
+            if notches:
+                self._xdotool(*where, "click", "--repeat", str(notches), "--delay", "5", button)
+        elif action.kind == "wait":
+            time.sleep(action.seconds)
+        else:
+            twice = ["--repeat", "2", "--delay", "40"] if action.kind == "double_click" else []
+            self._xdotool(*where, "click", *twice, _BUTTONS[action.kind])
+        self._settle(lines, settle_s)
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _settle(self, lines: int, settle_s: float) -> None:
+        if lines:
+            self._wait(lambda: self._signal() >= self._prompts + lines, settle_s)
+        self._prompts = self._signal()
+
+    def _signal(self) -> int:
+        """How many prompts the shell has shown, by its own account."""
+        try:
+            found = (self._folder / "signal" / "prompts").lstat()
+        except OSError:
+            return 0
+        return found.st_size
+
+    def _wait(self, ready: Callable[[], bool], at_most_s: float) -> bool:
+        deadline = time.monotonic() + at_most_s
+        while not ready():
+            if time.monotonic() > deadline:
+                return False
+            if not self.alive:
+                raise EnvError("desktop: the screen ended by itself")
+            time.sleep(_LOOK_S)
+        return True
+
+    def _xdotool(self, *words: str, check: bool = True) -> str:
+        environment = {
+            "DISPLAY": self._display,
+            "PATH": os.environ.get("PATH", os.defpath),
+            "XAUTHORITY": str(self._folder / COOKIE),
+        }
+        try:
+            with SPAWNING:
+                called = subprocess.Popen(  # noqa: S603 (a fixed program, no shell)
+                    ["xdotool", *words], env=environment, stdin=subprocess.DEVNULL,  # noqa: S607
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                )  # fmt: skip
+            with called:
+                try:
+                    out, said = called.communicate(timeout=_CALL_S)
+                finally:
+                    called.kill()
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            raise EnvError(f"desktop: xdotool {words[0]}: {error}") from error
+        if check and called.returncode != 0:
+            raise EnvError(f"desktop: xdotool {words[0]} failed: {said[-200:]!r}")
+        return out.decode(errors="replace")
+
+    def _pixels(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        """The screen's memory, [height, width, 3]: a window dump, which the server keeps in a file."""
+        data = (self._folder / "screen" / "Xvfb_screen0").read_bytes()
+        head = np.frombuffer(data, dtype=">u4", count=25)
+        start, row = int(head[0] + 12 * head[19]), int(head[12])
+        rows = np.frombuffer(data, dtype=np.uint8, count=row * self.height, offset=start)
+        four = rows.reshape(self.height, row // 4, 4)[:, : self.width]
+        return np.ascontiguousarray(four[:, :, 2::-1])
+
+
+__all__ = ["Desktop"]

@@ -1,0 +1,310 @@
+"""What an agent at a screen does, and the two ways in which it says so.
+
+`computer_use`: free text, an optional line "Action: ..." for people, and exactly one call
+
+    <tool_call>
+    {"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [500, 300]}}
+    </tool_call>
+
+with coordinates from 0 to 999 in both directions, whatever the size of the screen. `command`: one short line such as
+`click 4`, `type 5 Jerald`, `press enter`, `done`, for models that cannot write JSON. Both read into one `Action`.
+
+What cannot be read is a `Malformed` with a reason from a closed list: it costs the turn, is counted, and never raises.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from environments.gui.keys import read_keys
+
+GRID: Final = 1000
+MAX_TEXT: Final = 500  # characters that one `type` may write
+MAX_SCROLL: Final = 5000
+MAX_WAIT_S: Final = 10.0
+
+Kind = Literal[
+    "key",
+    "type",
+    "mouse_move",
+    "left_click",
+    "right_click",
+    "middle_click",
+    "double_click",
+    "left_click_drag",
+    "scroll",
+    "wait",
+    "terminate",
+]
+Reason = Literal[
+    "no_call",
+    "several_calls",
+    "bad_json",
+    "wrong_tool",
+    "unknown_action",
+    "missing_argument",
+    "bad_argument",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action. `at` is a point of the grid (0 to 999), `ref` an element's number; a click has one of the two.
+
+    `amount` is in pixels, upwards positive; `seconds` is what `wait` asks for; `success` is what `terminate` claims.
+    """
+
+    kind: Kind
+    at: tuple[int, int] | None = None
+    ref: int | None = None
+    text: str = ""
+    keys: tuple[str, ...] = ()
+    amount: int = 0
+    seconds: float = 0.0
+    success: bool = False
+
+    def __str__(self) -> str:
+        """The action as one short line, for people and judges."""
+        words: dict[Kind, str] = {
+            "key": "+".join(self.keys),
+            "type": json.dumps(self.text, ensure_ascii=False),
+            "scroll": str(self.amount),
+            "wait": f"{self.seconds:g}",
+            "terminate": "success" if self.success else "failure",
+        }
+        where = f"[{self.ref}]" if self.ref is not None else ""
+        if self.at is not None:
+            where = f"({self.at[0]}, {self.at[1]})"
+        return " ".join(word for word in (self.kind, where, words.get(self.kind, "")) if word)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A response that is no action: why, as a word to count and a sentence to show."""
+
+    reason: Reason
+    sentence: str
+
+
+class _MalformedError(Exception):
+    def __init__(self, reason: Reason, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason: Reason = reason
+
+
+def pixels(at: tuple[int, int], width: int, height: int) -> tuple[int, int]:
+    """A point of the grid on a screen: 0 is the first pixel, 999 the last one."""
+    return round(at[0] * (width - 1) / (GRID - 1)), round(at[1] * (height - 1) / (GRID - 1))
+
+
+def grid(x: int, y: int, width: int, height: int) -> tuple[int, int]:
+    """The point of the grid that `pixels` maps to pixel (x, y), for screens of at most 1000 pixels each way."""
+    return round(x * (GRID - 1) / (width - 1)), round(y * (GRID - 1) / (height - 1))
+
+
+def read_computer_use(response: str) -> Action | Malformed:
+    """The action of a response in the computer-use format. What stands before the last `</think>` does not count."""
+    try:
+        return _action(_arguments(response.rpartition("</think>")[2]))
+    except _MalformedError as error:
+        return Malformed(error.reason, str(error))
+
+
+def read_command(response: str) -> Action | Malformed:
+    """The action of a response that is one short command."""
+    try:
+        return _action(_spelled_out(response.rpartition("</think>")[2].strip()))
+    except _MalformedError as error:
+        return Malformed(error.reason, str(error))
+
+
+def call(action: str, **arguments: object) -> str:
+    """A whole response in the computer-use format."""
+    body = json.dumps(
+        {"name": "computer_use", "arguments": {"action": action, **arguments}}, ensure_ascii=False
+    )
+    return f"Action: {action.replace('_', ' ')}.\n<tool_call>\n{body}\n</tool_call>"
+
+
+# ---- from text to arguments -----------------------------------------------------------------------------------------
+
+
+def _arguments(text: str) -> Mapping[str, object]:
+    closed = text.split("</tool_call>")[:-1]
+    calls = [found[2] for part in closed if (found := part.partition("<tool_call>"))[1]]
+    if not calls:
+        raise _MalformedError("no_call", "the response has no <tool_call> ... </tool_call>")
+    if len(calls) > 1:
+        raise _MalformedError("several_calls", f"one call a turn, the response has {len(calls)}")
+    try:
+        body = json.loads(calls[0])
+    except (ValueError, RecursionError):
+        raise _MalformedError("bad_json", "the call is not JSON") from None
+    if not isinstance(body, dict) or body.get("name") != "computer_use":
+        raise _MalformedError("wrong_tool", 'the call must have the name "computer_use"')
+    arguments = body.get("arguments")
+    if not isinstance(arguments, dict):
+        raise _MalformedError("bad_json", "the call's arguments must be a JSON object")
+    return arguments
+
+
+_COMMANDS: Final[
+    tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], dict[str, object]]], ...]
+] = (
+    (re.compile(r"click (\d{1,6})"), lambda m: {"action": "left_click", "ref": int(m[1])}),
+    (
+        re.compile(r"click (\d{1,4}) (\d{1,4})"),
+        lambda m: {"action": "left_click", "coordinate": [int(m[1]), int(m[2])]},
+    ),
+    (
+        re.compile(r"type (\d{1,6}) (.+)", re.DOTALL),
+        lambda m: {"action": "type", "ref": int(m[1]), "text": m[2]},
+    ),
+    (re.compile(r"run (.+)"), lambda m: {"action": "type", "text": f"{m[1]}\n"}),
+    (re.compile(r"press (\S+)"), lambda m: {"action": "key", "keys": [*m[1].split("+")]}),
+    (
+        re.compile(r"scroll (-?\d{1,4})"),
+        lambda m: {"action": "scroll", "pixels": int(m[1])},
+    ),
+    (re.compile(r"wait"), lambda _: {"action": "wait", "time": 1}),
+    (re.compile(r"done"), lambda _: {"action": "terminate", "status": "success"}),
+    (re.compile(r"fail"), lambda _: {"action": "terminate", "status": "failure"}),
+)
+
+
+def _spelled_out(command: str) -> Mapping[str, object]:
+    for pattern, arguments in _COMMANDS:
+        found = pattern.fullmatch(command)
+        if found is not None:
+            return arguments(found)
+    raise _MalformedError("unknown_action", f"{_shown(command)} is not a command")
+
+
+# ---- from arguments to an action ------------------------------------------------------------------------------------
+
+
+def _action(arguments: Mapping[str, object]) -> Action:
+    kind = arguments.get("action")
+    read = _READERS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        raise _MalformedError("unknown_action", f"there is no action {_shown(kind)}")
+    return read(arguments)
+
+
+def _click(kind: Kind) -> Callable[[Mapping[str, object]], Action]:
+    def read(arguments: Mapping[str, object]) -> Action:
+        if "ref" in arguments and "coordinate" not in arguments:
+            return Action(kind, ref=_whole(arguments, "ref", 0, 10**6))
+        return Action(kind, at=_point(arguments))
+
+    return read
+
+
+def _at_point(kind: Kind) -> Callable[[Mapping[str, object]], Action]:
+    return lambda arguments: Action(kind, at=_point(arguments))
+
+
+def _key(arguments: Mapping[str, object]) -> Action:
+    keys = read_keys(_given(arguments, "keys"))
+    if keys is None:
+        raise _MalformedError("bad_argument", f"keys: unknown {_shown(arguments['keys'])}")
+    return Action("key", keys=keys)
+
+
+def _type(arguments: Mapping[str, object]) -> Action:
+    text = _given(arguments, "text")
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_TEXT or not _writable(text):
+        raise _MalformedError("bad_argument", f"text: 1 to {MAX_TEXT} writable characters")
+    ref = _whole(arguments, "ref", 0, 10**6) if "ref" in arguments else None
+    return Action("type", ref=ref, text=text)
+
+
+def _scroll(arguments: Mapping[str, object]) -> Action:
+    at = _point(arguments) if "coordinate" in arguments else None
+    return Action("scroll", at=at, amount=_whole(arguments, "pixels", -MAX_SCROLL, MAX_SCROLL))
+
+
+def _wait(arguments: Mapping[str, object]) -> Action:
+    seconds = _given(arguments, "time")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise _MalformedError("bad_argument", f"time: a number of seconds, given {_shown(seconds)}")
+    if not 0 <= seconds <= MAX_WAIT_S:  # also refuses what is not a number
+        raise _MalformedError("bad_argument", f"time: 0 to {MAX_WAIT_S:g} seconds")
+    return Action("wait", seconds=float(seconds))
+
+
+def _terminate(arguments: Mapping[str, object]) -> Action:
+    status = _given(arguments, "status")
+    if status not in ("success", "failure"):
+        raise _MalformedError("bad_argument", f"status: success or failure, given {_shown(status)}")
+    return Action("terminate", success=status == "success")
+
+
+_READERS: Final[dict[str, Callable[[Mapping[str, object]], Action]]] = {
+    "key": _key,
+    "type": _type,
+    "mouse_move": _at_point("mouse_move"),
+    "left_click": _click("left_click"),
+    "right_click": _click("right_click"),
+    "middle_click": _click("middle_click"),
+    "double_click": _click("double_click"),
+    "left_click_drag": _at_point("left_click_drag"),
+    "scroll": _scroll,
+    "wait": _wait,
+    "terminate": _terminate,
+}
+
+
+def _given(arguments: Mapping[str, object], name: str) -> object:
+    if name not in arguments:
+        raise _MalformedError("missing_argument", f"the argument {name!r} is missing")
+    return arguments[name]
+
+
+def _whole(arguments: Mapping[str, object], name: str, low: int, high: int) -> int:
+    value = _number(_given(arguments, name))
+    if value is None or not low <= value <= high:
+        raise _MalformedError("bad_argument", f"{name}: a whole number from {low} to {high}")
+    return value
+
+
+def _point(arguments: Mapping[str, object]) -> tuple[int, int]:
+    given = _given(arguments, "coordinate")
+    if isinstance(given, list) and len(given) == 2:
+        x, y = _number(given[0]), _number(given[1])
+        if x is not None and y is not None and 0 <= x < GRID and 0 <= y < GRID:
+            return x, y
+    raise _MalformedError("bad_argument", f"coordinate: [x, y], each from 0 to {GRID - 1}")
+
+
+def _number(value: object) -> int | None:
+    """A whole number; 500.0 is one, True is not."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _writable(text: str) -> bool:
+    """Whether every character can be typed: no control characters except line feed and tab, no lone surrogates."""
+    return all(c in "\n\t" or (c.isprintable() and not "\ud800" <= c <= "\udfff") for c in text)
+
+
+def _shown(value: object) -> str:
+    shown = ascii(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+__all__ = [
+    "GRID",
+    "Action",
+    "Malformed",
+    "call",
+    "grid",
+    "pixels",
+    "read_command",
+    "read_computer_use",
+]

@@ -1,0 +1,214 @@
+"""One episode on a computer as plain synchronous code: the same turns, ends and verdicts whatever the computer is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Protocol
+
+from pydantic import JsonValue
+
+from environments.gui.actions import Action, Malformed
+from environments.gui.evaluators import Evaluator
+from environments.gui.turns import COMPUTER_USE_GUIDE, READERS, Format, Turns
+from triforge.errors import EnvError
+from triforge.rollout.protocols import Observation, Reset, StepResult
+
+COMMAND_GUIDE: Final = (
+    "You use a computer with a terminal. Each turn give one command: run LINE (types a line into the terminal and enters "
+    "it), click X Y (0 to 999), press KEY, scroll PIXELS, wait, done, fail. Answer with the command only."
+)
+_VERIFY_PAUSE_S: Final = 0.1
+
+
+class Computer(Protocol):
+    """A running computer. Any call may raise `EnvError`: it broke, which says nothing about the agent."""
+
+    def act(self, action: Action) -> None:
+        """Perform an action by pixel or key, never `terminate` or one on an element."""
+        ...
+
+    def screenshot(self) -> bytes:
+        """The screen as a PNG file."""
+        ...
+
+    def listing(self) -> str:
+        """What there is, as text, for agents that do not see."""
+        ...
+
+    def overrun(self) -> str:
+        """Why the episode cannot go on, as a sentence for the agent; empty while it can."""
+        ...
+
+    def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
+        """What an evaluator asks for."""
+        ...
+
+    def settle(self) -> None:
+        """Whatever the task wants done between the agent's last word and the verifier."""
+        ...
+
+    def stop(self) -> None:
+        """Free everything. Idempotent, from any thread."""
+        ...
+
+
+class ComputerEpisode:
+    """One task being played.
+
+    Args:
+        family: for sentences and counters.
+        instruction: what the agent is told.
+        evaluator: the verifier.
+        begin: starts the computer with the task laid out; may take its time.
+        horizon: steps until the episode is a failure.
+        malformed_limit: malformed actions that make it one; 0 never does.
+        actions: how responses are read.
+        sees: whether observations carry a screenshot.
+        reads: whether they carry the computer's listing.
+        verify_s: seconds in which the verifier may still come true.
+        guide: whether the episode starts with an explanation.
+        abandon: called when the episode is left, also when its computer has not started yet.
+    """
+
+    def __init__(
+        self,
+        family: str,
+        *,
+        instruction: str,
+        evaluator: Evaluator,
+        begin: Callable[[], Computer],
+        horizon: int,
+        malformed_limit: int,
+        actions: Format,
+        sees: bool,
+        reads: bool,
+        verify_s: float,
+        guide: bool,
+        abandon: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.done = False
+        self._family = family
+        self._instruction = instruction
+        self._evaluator = evaluator
+        self._begin = begin
+        self._actions: Format = actions
+        self._sees, self._reads = sees, reads
+        self._verify_s = verify_s
+        self._guide = guide
+        self._abandon = abandon
+        self._lock = threading.Lock()
+        self._left = False
+        self._computer: Computer | None = None
+        self._turns = Turns(family, horizon=horizon, malformed_limit=malformed_limit)
+
+    def start(self) -> Reset:
+        """Start the computer.
+
+        Raises:
+            EnvError: it did not start, or the episode was closed meanwhile.
+            ConfigError: something is not installed.
+        """
+        computer = self._begin()
+        with self._lock:
+            if not self._left:
+                self._computer = computer
+        if self._left:
+            computer.stop()
+            raise EnvError(f"{self._family}: the episode was closed while its computer started")
+        system = COMMAND_GUIDE if self._actions == "command" else COMPUTER_USE_GUIDE
+        observation = self._observe(f"task: {self._instruction}")
+        return Reset(observation=observation, system=system if self._guide else "")
+
+    def play(self, response: str) -> StepResult:
+        """Play one response.
+
+        Raises:
+            EnvError: the computer is gone.
+        """
+        action = READERS[self._actions](response)
+        if isinstance(action, Malformed):
+            self._turns.take(action.reason)
+            return self._after(f"malformed: {action.sentence}", action="", valid=False)
+        if action.ref is not None:
+            self._turns.take("no_element")
+            return self._after("there are no numbered elements", str(action), valid=False)
+        self._turns.take()
+        if action.kind == "terminate":
+            return self._judge(action)
+        computer = self._running()
+        computer.act(action)
+        overrun = computer.overrun()
+        if overrun:
+            return self._end(str(action), success=False, said=overrun)
+        return self._after("", str(action), valid=True)
+
+    def leave(self, *, sound: bool) -> None:  # noqa: ARG002
+        """Stop the computer. Idempotent."""
+        self.done = True
+        with self._lock:
+            self._left = True
+            computer, self._computer = self._computer, None
+        if computer is not None:
+            computer.stop()
+        self._abandon()
+
+    def _running(self) -> Computer:
+        computer = self._computer
+        if computer is None:
+            raise EnvError(f"{self._family}: the episode is closed")
+        return computer
+
+    def _judge(self, action: Action) -> StepResult:
+        """The agent says that it has finished, or that the task cannot be done. The verifier says whether that is so.
+
+        It is asked only now: an episode that runs out of steps is a failure, whatever lies in its files, and so is one
+        whose agent gives up on a task that can be done.
+        """
+        if self._evaluator.infeasible or not action.success:
+            success = self._evaluator.infeasible and not action.success
+        else:
+            computer = self._running()
+            computer.settle()
+            deadline = time.monotonic() + self._verify_s
+            while not (success := self._evaluator.score(computer.get) == 1.0):
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(_VERIFY_PAUSE_S)  # what was entered last may still be at work
+        return self._end(str(action), success=success, said="Done." if success else "Failed.")
+
+    def _end(self, action: str, *, success: bool, said: str) -> StepResult:
+        self.done = True
+        return StepResult(
+            observation=self._observe(said),
+            action=action,
+            action_valid=True,
+            done=True,
+            success=success,
+            label=1 if success else -1,
+        )
+
+    def _after(self, remark: str, action: str, *, valid: bool) -> StepResult:
+        said = self._turns.over
+        self.done = bool(said)
+        label: Literal[-1, 1] | None = None if valid else -1
+        return StepResult(
+            observation=self._observe(said or remark),
+            action=action,
+            action_valid=valid,
+            done=self.done,
+            success=False,
+            label=label,
+        )
+
+    def _observe(self, remark: str) -> Observation:
+        computer = self._running()
+        listed = computer.listing() if self._reads else ""
+        return Observation(
+            text="\n".join(part for part in (remark, listed) if part) or "The screen now.",
+            images=(computer.screenshot(),) if self._sees else (),
+        )
+
+
+__all__ = ["Computer", "ComputerEpisode"]

@@ -1,0 +1,146 @@
+"""Evaluators in OSWorld's shape: functions over what was found and what was expected, joined by "and" or "or".
+
+    {"func": "exact_match", "result": {"type": ...}, "expected": {"type": "rule", "rules": {"expected": "7"}}}
+
+`func`, `result` and `expected` may be lists of equal length, with `conj` between them. What `result` and `expected` stand
+for is found by the family (`Getter`); a missing file is None and never matches anything. Each function gives 0.0 or 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from triforge.environments.parsing import Strict
+
+Spec = dict[str, JsonValue]
+Getter = Callable[[Mapping[str, JsonValue]], JsonValue]
+Metric = Callable[[JsonValue, JsonValue], float]
+
+
+class Evaluator(Strict):
+    """How a task is verified. `infeasible` is right exactly when the agent itself says that it cannot be done."""
+
+    func: str | list[str]
+    conj: Literal["and", "or"] = "and"
+    result: Spec | list[Spec] = Field(default_factory=dict)
+    expected: Spec | list[Spec] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _known_and_of_one_length(self) -> Evaluator:
+        unknown = sorted(set(self.funcs) - {*METRICS, INFEASIBLE})
+        if unknown:
+            raise ValueError(
+                f"func: {', '.join(unknown)} is not supported, known are {', '.join([*METRICS, INFEASIBLE])}"
+            )
+        for name, given in (("result", self.result), ("expected", self.expected)):
+            if isinstance(given, list) and len(given) != len(self.funcs):
+                raise ValueError(f"{name}: {len(given)} entries for {len(self.funcs)} functions")
+        if INFEASIBLE in self.funcs and len(self.funcs) > 1:
+            raise ValueError("func: infeasible stands alone")
+        return self
+
+    @property
+    def funcs(self) -> list[str]:
+        """The functions, at least one."""
+        return self.func if isinstance(self.func, list) else [self.func]
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether the task cannot be done, and saying so is the right answer."""
+        return self.funcs == [INFEASIBLE]
+
+    def score(self, get: Getter) -> float:
+        """0.0 or 1.0.
+
+        Raises:
+            EnvError: `get` could not find out; that says nothing about the agent.
+            InputError: `get` does not know a type.
+        """
+        if self.infeasible:
+            return 0.0
+        scores = (
+            METRICS[func](get(self._nth(self.result, i)), get(self._nth(self.expected, i)))
+            for i, func in enumerate(self.funcs)
+        )
+        return float(
+            all(score == 1.0 for score in scores)
+            if self.conj == "and"
+            else any(score == 1.0 for score in scores)
+        )
+
+    @staticmethod
+    def _nth(given: Spec | list[Spec], index: int) -> Spec:
+        return given[index] if isinstance(given, list) else given
+
+
+def _exact_match(result: JsonValue, expected: JsonValue) -> float:
+    """Equal to `expected` of the rules; text without the line feed at its end."""
+    wanted = expected.get("expected") if isinstance(expected, dict) else expected
+    return float(result is not None and _plain(result) == _plain(wanted))
+
+
+def _check_include_exclude(result: JsonValue, rules: JsonValue) -> float:
+    """A text that contains all of `include` and nothing of `exclude`."""
+    if not isinstance(result, str) or not isinstance(rules, dict):
+        return 0.0
+    include, exclude = _texts(rules.get("include")), _texts(rules.get("exclude"))
+    if not include and not exclude:  # rules that ask for nothing would pass everything
+        return 0.0
+    return float(all(t in result for t in include) and not any(t in result for t in exclude))
+
+
+def _compare_text_file(result: JsonValue, expected: JsonValue) -> float:
+    """Two files with the same lines; blanks at the ends of lines and empty lines at the end do not count."""
+    if not isinstance(result, str) or not isinstance(expected, str):
+        return 0.0
+    return float(_lines(result) == _lines(expected))
+
+
+def _is_in_list(result: JsonValue, rules: JsonValue) -> float:
+    """A list that holds `expected` of the rules."""
+    wanted = rules.get("expected") if isinstance(rules, dict) else rules
+    return float(isinstance(result, list) and wanted in result)
+
+
+def _check_direct_json_object(result: JsonValue, rules: JsonValue) -> float:
+    """An object whose fields have the values that `expected` of the rules names; further fields do not matter."""
+    wanted = rules.get("expected") if isinstance(rules, dict) else None
+    if not isinstance(result, dict) or not isinstance(wanted, dict) or not wanted:
+        return 0.0
+    return float(all(result.get(name) == value for name, value in wanted.items()))
+
+
+def _file_contains(result: JsonValue, rules: JsonValue) -> float:
+    """A text that contains each of the texts in `expected` of the rules."""
+    wanted = _texts(rules.get("expected")) if isinstance(rules, dict) else []
+    return float(isinstance(result, str) and bool(wanted) and all(t in result for t in wanted))
+
+
+INFEASIBLE: Final = "infeasible"
+METRICS: Final[dict[str, Metric]] = {
+    "exact_match": _exact_match,
+    "check_include_exclude": _check_include_exclude,
+    "compare_text_file": _compare_text_file,
+    "file_contains": _file_contains,
+    "literal_match": _exact_match,
+    "is_in_list": _is_in_list,
+    "check_direct_json_object": _check_direct_json_object,
+}
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    return value.rstrip("\n") if isinstance(value, str) else value
+
+
+def _texts(value: JsonValue) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+__all__ = ["Evaluator", "Getter"]

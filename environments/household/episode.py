@@ -1,0 +1,145 @@
+"""One episode as plain synchronous code: reads a response, plays it, tells what is seen, labels the step."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from environments.household import answers
+from environments.household.exact import Exact
+from environments.household.expert import Expert
+from environments.household.options import PlayOptions
+from environments.household.wording import Alfworld, Terse, Wording
+from environments.household.world import Command, World
+from triforge.environments.answers import wrapped
+from triforge.errors import InputError
+from triforge.rollout.protocols import Observation, Reset, StepResult
+
+WORDINGS: Final[dict[str, Wording]] = {"alfworld": Alfworld(), "terse": Terse()}
+_EXACT: Final = Exact()
+
+
+def wording_of(world: World, options: PlayOptions) -> Wording:
+    """The words in which a game is played: those of the options, except that ALFWorld's rules have ALFWorld's words.
+
+    Raises:
+        InputError: the options ask for single words, which such a game has not.
+    """
+    if not world.catalogue.strict:
+        return WORDINGS[options.wording]
+    if options.wording != "alfworld":
+        raise InputError(
+            f"household options: field wording: was {options.wording!r}, but games under ALFWorld's rules read as 'alfworld' "
+            'only; change it, or generate games with rules = "simple"'
+        )
+    return _EXACT
+
+
+GUIDE: Final = {
+    "alfworld": (
+        "You act in a household. Each turn, give one command. You can go to places, open and close them, take one thing at "
+        "a time, move it to a place, clean it with a sinkbasin, heat it with a microwave, cool it with a fridge, and use "
+        "a desklamp. Finish the task in as few commands as you can. {answer}"
+    ),
+    "terse": "",
+}
+
+
+class Episode:
+    """A game being played. `start` once, then `play` until `done`.
+
+    Args:
+        world: the game.
+        options: wording and action format.
+        instruction: the sentence that is announced as the task.
+    """
+
+    def __init__(self, world: World, options: PlayOptions, instruction: str) -> None:
+        self.world = world
+        self.options = options
+        self.instruction = instruction
+        self.state = world.start()
+        self.steps = 0
+        self.done = False
+        self.success = False
+        self._wording = wording_of(world, options)
+        self._expert = Expert(world)
+        self._expert.see(self.state)
+        self._offered = self._wording.offered(world, self.state)
+
+    def start(self) -> Reset:
+        """The system message (empty without a guide) and the first observation."""
+        text = self._wording.first(self.world, self.instruction)
+        return Reset(observation=self._observation(text), system=self._guide())
+
+    def play(self, response: str) -> StepResult:
+        """Play one response: an inadmissible or unreadable one costs the turn and changes nothing."""
+        action = self._read(response)
+        command = self._offered.get(action)
+        label = self.label(action)
+        self.steps += 1
+        if command is None:
+            text = self._wording.nothing()
+        else:
+            after = self.world.apply(self.state, command)
+            assert after is not None, f"{action!r} was offered but does nothing"
+            self.state = after
+            self._expert.see(after)
+            self._offered = self._wording.offered(self.world, after)
+            self.success = self.world.won(after)
+            text = self._wording.after(self.world, command, after)
+            if self.success:
+                text = self._wording.won(text)
+        self.done = self.success or self.steps >= self.world.horizon
+        return StepResult(
+            observation=Observation(text=text) if self.done else self._observation(text),
+            action=action,
+            action_valid=command is not None,
+            done=self.done,
+            success=self.success,
+            label=label,
+        )
+
+    def label(self, action: str) -> Literal[-1, 1]:
+        """+1 when the command `action` makes sense for what has been seen so far, else -1."""
+        if action not in self._offered:
+            return -1
+        return 1 if action in self.sensible() else -1
+
+    def sensible(self) -> set[str]:
+        """The texts of all commands that make sense for what has been seen so far."""
+        options = self._expert.options(self.state)
+        return {self._wording.command(self.world, command) for command in options}
+
+    def commands(self) -> tuple[str, ...]:
+        """The texts of the admissible commands, in the order of their numbers."""
+        return tuple(self._offered)
+
+    def say(self, command: Command) -> str:
+        """The text of a command in this wording."""
+        return self._wording.command(self.world, command)
+
+    def response(self, action: str) -> str:
+        """The response that plays the admissible command `action` under these options."""
+        options = self.options
+        return answers.written(action, options.actions, options.answer, self.commands())
+
+    def wrapped(self, said: str) -> str:
+        """`said` as a response under these options, whether it means anything or not."""
+        return wrapped(said, self.options.answer)
+
+    def _observation(self, text: str) -> Observation:
+        commands = self.commands()
+        if self.options.actions == "numbered":
+            text += self._wording.numbered(commands)
+        return Observation(text=text, admissible=commands)
+
+    def _guide(self) -> str:
+        if not self.options.guide:
+            return ""
+        answer = answers.asked(self.options.actions, self.options.answer)
+        return GUIDE[self.options.wording].format(answer=answer)
+
+    def _read(self, response: str) -> str:
+        """The command text that a response means, or the response's own words when it means none."""
+        options = self.options
+        return answers.read(response, options.actions, options.answer, self.commands())

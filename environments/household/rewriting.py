@@ -1,0 +1,243 @@
+"""Rewriting a task: closed choices of goal, object, target and hint in the same room, and the proofs that one is true.
+
+Everything a rewriter may answer is enumerated, planned and compared beforehand, so a decoder that is held to
+`combinations` cannot write an impossible task. `check` proves it once more from the stored task alone, and reads the
+announced sentence back by its own grammar: a goal that was changed without its instruction does not pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from environments.household import instruction
+from environments.household.episode import Episode
+from environments.household.kinds import DEVICE, GOAL_TYPES, LAMP, GoalType
+from environments.household.options import PlayOptions
+from environments.household.params import params_of, world_of
+from environments.household.planner import plan
+from environments.household.wording import series
+from environments.household.world import Goal, World
+from triforge.errors import InputError
+from triforge.rollout.protocols import RewriteMenu, TaskDraft
+from triforge.types import CheckResult, Direction, Params, Task
+
+FIELDS: Final = ("goal", "object", "target", "hint")
+
+MEANING: Final[dict[str, str]] = {
+    "place": "bring the object to the target",
+    "look": "hold the object beside the lit desklamp",
+    "clean": "wash the object in the sinkbasin, then bring it to the target",
+    "heat": "heat the object with the microwave, then bring it to the target",
+    "cool": "cool the object with the fridge, then bring it to the target",
+    "two": "bring two such objects to the target, one after the other",
+}
+
+
+def menu(task: Task, direction: Direction) -> RewriteMenu:
+    """The closed choices for one direction; every combination is solvable and differs from the present goal.
+
+    harder: a longer shortest plan, or an equally long one with a rarer goal or kind of object; never with a hint.
+    easier: the reverse; with or without a hint, and the present goal with a hint if it had none. ALFWorld's rules know no
+    hints.
+    """
+    world = world_of(task.params)
+    combinations = tuple(_combinations(world, direction))
+    objects = world.catalogue.objects
+    fields = {name: _from_common_to_rare(name, combinations, objects) for name in FIELDS}
+    return RewriteMenu(
+        description=describe(world),
+        fields=fields if combinations else {},
+        combinations=combinations,
+    )
+
+
+def _from_common_to_rare(
+    name: str, choices: Sequence[dict[str, str]], objects: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The values of a field among the choices, the likeliest in a household first."""
+    ranks: tuple[str, ...] = {"goal": GOAL_TYPES, "object": objects}.get(name, ())
+    values = dict.fromkeys(choice[name] for choice in choices)
+    return tuple(sorted(values, key=ranks.index) if ranks else values)
+
+
+def describe(world: World) -> str:
+    """The room, the goal and what goals mean, in compact English for a language model."""
+    lines = []
+    for rec, thing in enumerate(world.receptacles):
+        things = [world.objects[o].name for o, place in enumerate(world.where) if place == rec]
+        door = "" if world.is_open(world.start(), rec) else " (closed)"
+        lines.append(f"- {thing.name}{door}: {', '.join(things) or 'empty'}")
+    steps = plan(world)
+    length = "no plan" if steps is None else f"shortest plan {len(steps)} commands"
+    usable = sorted({goal.type for goal in goals_of(world)}, key=GOAL_TYPES.index)
+    meaning = "; ".join(f"{name} = {MEANING[name]}" for name in usable)
+    return (
+        f"Room with {series([thing.name for thing in world.receptacles])}:\n"
+        + "\n".join(lines)
+        + f"\nPresent task: {instruction.write(world)} ({length}, at most {world.horizon} steps)."
+        + f"\nGoals: {meaning}."
+    )
+
+
+def goals_of(world: World) -> list[Goal]:
+    """Every goal that makes sense in this room: kinds at hand, device at hand, target a usual place for the object."""
+    catalogue = world.catalogue
+    copies = Counter(thing.kind for thing in world.objects)
+    places = list(dict.fromkeys(thing.kind for thing in world.receptacles))
+    out: list[Goal] = []
+    for goal_type in GOAL_TYPES:
+        if not _possible(world, goal_type, places):
+            continue
+        for kind in catalogue.objects:
+            suits = kind in catalogue.suits[goal_type]
+            if not suits or copies[kind] < (2 if goal_type == "two" else 1):
+                continue
+            homes = catalogue.homes[kind]
+            targets = [LAMP] if goal_type == "look" else [p for p in places if p in homes]
+            out.extend(Goal(goal_type, kind, target) for target in targets)
+    return out
+
+
+def _possible(world: World, goal_type: GoalType, places: list[str]) -> bool:
+    if goal_type == "look":
+        return world.lamps != 0
+    return DEVICE.get(goal_type, places[0]) in places
+
+
+def _combinations(world: World, direction: Direction) -> list[dict[str, str]]:
+    now = plan(world)
+    if now is None:
+        return []
+    present = _difficulty(world, world.goal, len(now))
+    hints = not world.catalogue.strict
+    out: list[dict[str, str]] = []
+    for goal in goals_of(world):
+        if goal == world.goal:
+            if direction == "easier" and hints and not world.hint:
+                out.append(_answer(goal, hint=True))
+            elif direction == "harder" and world.hint:
+                out.append(_answer(goal, hint=False))
+            continue
+        steps = plan(world, goal)
+        if not steps or len(steps) > world.horizon:
+            continue
+        difficulty = _difficulty(world, goal, len(steps))
+        if direction == "harder" and difficulty > present:
+            out.append(_answer(goal, hint=False))
+        elif direction == "easier" and difficulty < present:
+            out += [_answer(goal, hint=hint) for hint in (False, True) if hints or not hint]
+    return out
+
+
+def _difficulty(world: World, goal: Goal, steps: int) -> tuple[int, int, int]:
+    """Length of the shortest plan, then rank of the goal, then rank of the kind of object (common ones are low)."""
+    return steps, GOAL_TYPES.index(goal.type), world.catalogue.objects.index(goal.object)
+
+
+def _answer(goal: Goal, *, hint: bool) -> dict[str, str]:
+    return {
+        "goal": goal.type,
+        "object": goal.object,
+        "target": goal.target,
+        "hint": "yes" if hint else "no",
+    }
+
+
+def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
+    """The task that follows from an answer: the same room, the new goal, the instruction written anew.
+
+    Raises:
+        InputError: the answer lacks a field, has an unknown one, or names what the room does not have.
+    """
+    if set(answer) != set(FIELDS):
+        raise InputError(
+            f"household rewrite: fields were {sorted(answer)}, expected exactly {', '.join(FIELDS)}"
+        )
+    if answer["hint"] not in ("yes", "no"):
+        raise InputError(
+            f"household rewrite: field hint was {answer['hint']!r}, expected yes or no"
+        )
+    goal = {"type": answer["goal"], "object": answer["object"], "target": answer["target"]}
+    params: Params = {**task.params, "goal": dict(goal)}
+    if "rules" not in params:
+        params["hint"] = answer["hint"] == "yes"
+    elif answer["hint"] == "yes":
+        raise InputError(
+            "household rewrite: field hint was 'yes', but ALFWorld's rules know no hint"
+        )
+    world = world_of(params)
+    return TaskDraft(
+        params=params_of(world), instruction=instruction.write(world), kind=world.goal.type
+    )
+
+
+def drift(root: Params, candidate: Params) -> float:
+    """The edit distance of two tasks in the same room, as a share: how many of goal, object, target and hint differ."""
+    before, after = (
+        _answer(world.goal, hint=world.hint) for world in map(world_of, (root, candidate))
+    )
+    return sum(before[name] != after[name] for name in FIELDS) / len(FIELDS)
+
+
+def check(parent: Task, candidate: TaskDraft) -> list[CheckResult]:
+    """Prove a candidate: well formed, differs, same room, not yet won, solvable, instruction and verifier agree."""
+    try:
+        before = world_of(parent.params)
+        world = world_of(candidate.params)
+    except InputError as error:
+        return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
+    same_room = replace(world, goal=before.goal, hint=before.hint, horizon=before.horizon) == before
+    differs = (world.goal, world.hint) != (before.goal, before.hint)
+    steps = plan(world)
+    fits = steps is not None and len(steps) <= world.horizon
+    length = "none" if steps is None else str(len(steps))
+    agrees, detail = _agrees(world, candidate.instruction)
+    return [
+        CheckResult(name="well_formed", passed=True),
+        CheckResult(name="differs", passed=differs, detail=candidate.instruction),
+        CheckResult(name="same_room", passed=same_room),
+        CheckResult(name="not_satisfied_at_reset", passed=not world.won(world.start())),
+        CheckResult(
+            name="solvable", passed=fits, detail=f"shortest plan {length}, horizon {world.horizon}"
+        ),
+        CheckResult(name="instruction_agrees", passed=agrees, detail=detail),
+    ]
+
+
+def _agrees(world: World, text: str) -> tuple[bool, str]:
+    """Read the announced sentence back, plan for it alone and play that plan: the verifier must pay at its last step."""
+    announced = instruction.read(text, world)
+    if announced is None:
+        return False, f"the instruction {text!r} announces no known goal"
+    if announced.goal != world.goal:
+        return (
+            False,
+            f"the instruction announces {announced.goal}, the verifier rewards {world.goal}",
+        )
+    if (announced.place is not None) != world.hint or announced.place not in _hint_places(world):
+        return (
+            False,
+            f"the hint {announced.place!r} is not where the object is or was not asked for",
+        )
+    steps = plan(world, announced.goal)
+    if not steps:
+        return False, "there is no plan for what the instruction announces"
+    episode = Episode(world, PlayOptions(wording="alfworld"), text)
+    for index, command in enumerate(steps):
+        result = episode.play(episode.say(command))
+        if result.done and index + 1 < len(steps):
+            return False, f"the episode ended after {index + 1} of {len(steps)} announced steps"
+    return episode.success, f"playing the announced task wins: {episode.success}"
+
+
+def _hint_places(world: World) -> set[str | None]:
+    if not world.hint:
+        return {None}
+    return {
+        instruction.place_name(world, place)
+        for thing, place in zip(world.objects, world.where, strict=True)
+        if thing.kind == world.goal.object
+    }

@@ -1,0 +1,271 @@
+"""OpenEnv servers as an environment family."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pydantic import Field, JsonValue
+
+from environments.openenv.client import RefusedError, SessionClient
+from triforge.environments.answers import Answer, part_of
+from triforge.environments.egress import Reach, here, place_of
+from triforge.environments.episode import NeverRewritten, expect_announced
+from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.registry import About
+from triforge.errors import EnvError
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.rollout.seeds import derive_seed
+from triforge.types import Params, Task
+
+_INSTRUCTION: Final = "Do what the environment asks for."
+_MOST_IMAGES: Final = 16  # of one observation
+_FILES: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")  # how PNG and JPEG files begin
+_NO_ACTION: Final = "That is no action."
+
+
+class EpisodeParams(Strict):
+    """An episode: the server, what its reset is given, and when it counts as won.
+
+    `success` is the sum of rewards from which a finished episode is a success; `instruction` announces the task where the
+    server's own observation does not.
+    """
+
+    url: str = Field(pattern=r"^https?://[^\s/]+[^\s]*$", max_length=500)
+    reset: dict[str, JsonValue] = Field(default_factory=dict)
+    instruction: str = Field(default=_INSTRUCTION, min_length=1, max_length=4000)
+    success: float = 1.0
+    horizon: int = Field(default=50, ge=1, le=10_000)
+
+
+class Knobs(Strict):
+    """What episodes are generated: `count` of them, all with the same settings.
+
+    The server is reset with seeds from `first_seed` on; without one, from a place that follows from the pool's own seed.
+    """
+
+    url: str
+    reset: dict[str, JsonValue] = Field(default_factory=dict)
+    instruction: str = _INSTRUCTION
+    success: float = 1.0
+    horizon: int = 50
+    first_seed: int | None = Field(default=None, ge=0)
+
+
+class PlayOptions(Strict):
+    """How an episode is played.
+
+    Attributes:
+        answer: which part of the response is the action.
+        field: the field of an observation that is shown; all of it as JSON if it has no such field.
+        images: whether screenshots in the observation's `images` (files as base64, as our own server sends them) are shown.
+        timeout_s: seconds that the server has for one answer.
+    """
+
+    answer: Answer = "whole"
+    field: str = "text"
+    images: bool = False
+    timeout_s: float = Field(default=60.0, gt=0, le=3600)
+
+
+class RemoteEpisode:
+    """An environment behind a WebSocket; `reach` says what may be connected to."""
+
+    def __init__(self, options: PlayOptions, reach: Reach) -> None:
+        self._options = options
+        self._reach = reach
+        self._client: SessionClient | None = None
+        self._used = False
+        self._done = False
+        self._schema: dict[str, Any] = {}
+        self._given = EpisodeParams(url="http://nowhere")
+        self._earned = 0.0
+        self._steps = 0
+
+    async def reset(self, task: Task, *, seed: int) -> Reset:
+        """Connect and start the task; `seed` is used where the task's own reset names none.
+
+        Raises:
+            EnvError: the environment was used before, or no server answers.
+            InputError: the server is out of reach.
+        """
+        if self._used:
+            raise EnvError("openenv: an environment plays one episode; make a fresh one to reset")
+        self._used = True
+        self._given = parse_model(EpisodeParams, task.params, "openenv params")
+        expect_announced("openenv", task, self._given.instruction)
+        self._client = SessionClient(
+            self._given.url, timeout_s=self._options.timeout_s, reach=self._reach
+        )
+        self._schema = await self._client.open()
+        data = {"seed": seed % 2**31, **self._given.reset}
+        seen = (await self._client.ask({"type": "reset", "data": data}))["observation"]
+        system = seen.get("system")
+        text = f"{self._given.instruction}\n{self._shown(seen)}"
+        return Reset(
+            observation=self._observed(text, seen),
+            system=system if isinstance(system, str) else "",
+        )
+
+    async def step(self, response: str) -> StepResult:
+        """Play one response as an action of the server's schema.
+
+        Raises:
+            EnvError: the episode is over, closed or was never started, or the server failed.
+        """
+        if self._client is None or self._done:
+            raise EnvError(
+                "openenv: step after the end or before reset; the episode is not running"
+            )
+        said = part_of(response, self._options.answer).strip()
+        action = action_of(said, self._schema)
+        self._steps += 1
+        if action is None:
+            return self._end(said, {}, valid=False, done=False, text=_NO_ACTION)
+        try:
+            data = await self._client.ask({"type": "step", "data": action})
+        except RefusedError:  # the policy's doing, not the server's
+            return self._end(said, {}, valid=False, done=False, text=_NO_ACTION)
+        seen = data["observation"]
+        self._earned += float(data.get("reward") or 0.0)
+        valid = seen.get("action_valid")
+        return self._end(said, seen, valid=valid is not False, done=bool(data.get("done")), text="")
+
+    def _end(
+        self, said: str, seen: dict[str, Any], *, valid: bool, done: bool, text: str
+    ) -> StepResult:
+        self._done = done or self._steps >= self._given.horizon
+        return StepResult(
+            observation=self._observed(text or self._shown(seen), seen),
+            action=said[:2000],
+            action_valid=valid,
+            done=self._done,
+            success=done and self._earned >= self._given.success,
+        )
+
+    async def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._used = True
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _observed(self, text: str, seen: dict[str, Any]) -> Observation:
+        images = _images(seen) if self._options.images else ()
+        return Observation(text=text, images=images, admissible=_admissible(seen))
+
+    def _shown(self, seen: dict[str, Any]) -> str:
+        found = seen.get(self._options.field)
+        if isinstance(found, str) and found:
+            return found
+        return json.dumps({k: v for k, v in seen.items() if k != "images"}, ensure_ascii=False)
+
+
+def action_of(said: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+    """A response as an action: a JSON object as it stands, else the value of the only required field.
+
+    Returns:
+        None when the schema asks for several fields and the response is no JSON object.
+    """
+    required = schema.get("required") or []
+    if len(required) == 1:
+        kind = (schema.get("properties") or {}).get(required[0], {}).get("type")
+        if kind == "string":
+            return {required[0]: said}
+    try:
+        found = json.loads(said)
+    except (ValueError, RecursionError):
+        found = said
+    if isinstance(found, dict):
+        return found
+    return {required[0]: found} if len(required) == 1 else None
+
+
+def _images(seen: dict[str, Any]) -> tuple[bytes, ...]:
+    """The screenshots of an observation.
+
+    Raises:
+        EnvError: there are too many, or one is no PNG or JPEG file.
+    """
+    found = seen.get("images") or []
+    if not isinstance(found, list) or len(found) > _MOST_IMAGES:
+        raise EnvError(
+            f"openenv: images of an observation: expected a list of at most {_MOST_IMAGES}"
+        )
+    try:
+        files = tuple(base64.b64decode(one, validate=True) for one in found)
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"openenv: an image of an observation is no base64: {error}") from None
+    if not all(file.startswith(_FILES) for file in files):
+        raise EnvError("openenv: an image of an observation is neither PNG nor JPEG")
+    return files
+
+
+def _admissible(seen: dict[str, Any]) -> tuple[str, ...]:
+    found = seen.get("admissible")
+    return (
+        tuple(one for one in found if isinstance(one, str) and one)
+        if isinstance(found, list)
+        else ()
+    )
+
+
+class OpenEnvFamily(NeverRewritten):
+    """The family `openenv`; see README.md beside this file.
+
+    Args:
+        reach: what may be connected to, asked when it is needed.
+    """
+
+    name = "openenv"
+    about = About(
+        what="any OpenEnv server, by its address",
+        tasks="the server's",
+        licence="Apache-2.0 (own client)",
+    )
+    never_blocks = True  # it only waits for the network
+
+    def __init__(self, reach: Callable[[], Reach] = here) -> None:
+        self._reach = reach
+
+    def validate(self, params: Params) -> TaskDraft:
+        """Check the form of an episode, and that its address may be named; the server is asked when it is played.
+
+        Raises:
+            InputError: names each bad field.
+        """
+        given = parse_model(EpisodeParams, params, "openenv params")
+        self._reach().demand(*place_of(given.url), "openenv params: field url")
+        return TaskDraft(
+            params=given.model_dump(mode="json"), instruction=given.instruction, kind="openenv"
+        )
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Episodes that differ in the seed that the server is reset with.
+
+        Raises:
+            InputError: a knob is unknown or out of its limits; `url` is needed.
+        """
+        knobs = parse_model(Knobs, options, "openenv generate")
+        shared = knobs.model_dump(mode="json", exclude={"first_seed", "reset"})
+        first = derive_seed("openenv", seed) if knobs.first_seed is None else knobs.first_seed
+        return [
+            {**shared, "reset": {**knobs.reset, "seed": first + number}} for number in range(count)
+        ]
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment (see `PlayOptions`).
+
+        Raises:
+            InputError: an option is unknown or out of its limits.
+        """
+        return RemoteEpisode(parse_model(PlayOptions, options, "openenv options"), self._reach())
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:  # noqa: ARG002
+        """Nobody knows how to solve a task that lies elsewhere."""
+        return None
+
+
+FAMILY: Final = OpenEnvFamily()

@@ -1,0 +1,131 @@
+"""OSWorld's task JSON, and which machines it is played on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from environments.gui.evaluators import Evaluator, Spec
+from triforge.environments.parsing import Strict
+
+SETUP = ("command", "download", "execute", "launch", "open", "sleep", "upload_file")
+RESULTS = {
+    "cloud_file": "path",
+    "rule": "rules",
+    "vm_command_error": "command",
+    "vm_command_line": "command",
+    "vm_file": "path",
+}
+"""What can be asked for, each with the field that it needs."""
+
+
+class SetupStep(Strict):
+    """A step on the machine; `upload_file` is ours and carries the text with it: `path`, `content`."""
+
+    type: str
+    parameters: Spec = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _known(self) -> SetupStep:
+        if self.type not in SETUP:
+            raise ValueError(f"type {self.type!r} is not supported, known are {', '.join(SETUP)}")
+        return self
+
+
+def _expect_askable(name: str, spec: Spec) -> None:
+    kind = spec.get("type")
+    if not isinstance(kind, str) or kind not in RESULTS:
+        raise ValueError(f"{name}: type {kind!r} is not supported, known are {', '.join(RESULTS)}")
+    if not spec.get(RESULTS[kind]):
+        raise ValueError(f"{name}: {kind} needs {RESULTS[kind]!r}")
+
+
+class MachineEvaluator(Evaluator):
+    """OSWorld's evaluator: `postconfig` is carried out after the agent's last word."""
+
+    postconfig: list[SetupStep] = Field(default_factory=list)
+    options: Spec | list[Spec] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _supported(self) -> MachineEvaluator:
+        given = self.options if isinstance(self.options, list) else [self.options]
+        if any(given):
+            raise ValueError("options of a function are not supported")
+        for name, specs in (("result", self.result), ("expected", self.expected)):
+            for spec in specs if isinstance(specs, list) else [specs]:
+                if spec or not self.infeasible:
+                    _expect_askable(name, spec)
+        return self
+
+
+class OsworldTask(Strict):
+    """A file of OSWorld's `evaluation_examples`, and our `horizon`. The fields after `evaluator` carry no meaning here."""
+
+    id: str = Field(min_length=1, max_length=200)
+    instruction: str = Field(min_length=1, max_length=8000)
+    config: list[SetupStep] = Field(default_factory=list)
+    evaluator: MachineEvaluator
+    horizon: int = Field(default=30, ge=1, le=500)
+    snapshot: str = ""
+    source: JsonValue = None
+    trajectory: str = ""
+    related_apps: list[str] = Field(default_factory=list)
+    proxy: bool = False
+    fixed_ip: bool = False
+    possibility_of_env_change: str = ""
+
+
+class Docker(Strict):
+    """A container a machine, fresh for each episode and removed after it.
+
+    Attributes:
+        image: what to run.
+        arguments: of `docker run`, before the image: devices, volumes with the disk image, memory.
+        port: of the control server inside the container.
+        at_most: containers of one worker at a time.
+    """
+
+    image: str = Field(min_length=1)
+    arguments: list[str] = Field(default_factory=list)
+    port: int = Field(default=5000, ge=1, le=65535)
+    at_most: int = Field(default=1, ge=1, le=256)
+
+
+class PlayOptions(Strict):
+    """Which machines there are, and how responses are read. Exactly one of `docker` and `machines` is given.
+
+    Attributes:
+        docker: containers on this host.
+        machines: addresses of control servers that somebody else starts; they are used as they are, one episode at a time.
+        actions: calls in the computer-use format, or short commands.
+        malformed_limit: this many malformed actions end the episode as a failure; 0 never does.
+        start_s: seconds until a machine must answer.
+        call_s: seconds that one call to it may take.
+        pause_s: seconds between an action and the next screenshot.
+        verify_s: seconds in which the verifier may still come true after the agent's last word.
+        guide: whether the episode starts with a system message that explains the actions.
+    """
+
+    docker: Docker | None = None
+    machines: list[str] = Field(default_factory=list)
+    actions: Literal["command", "computer_use"] = "computer_use"
+    malformed_limit: int = Field(default=3, ge=0, le=1000)
+    start_s: float = Field(default=300.0, gt=0.0, le=3600.0)
+    call_s: float = Field(default=120.0, gt=0.0, le=600.0)
+    pause_s: float = Field(default=2.0, ge=0.0, le=60.0)
+    verify_s: float = Field(default=0.0, ge=0.0, le=120.0)
+    guide: bool = True
+
+    @model_validator(mode="after")
+    def _one_provider(self) -> PlayOptions:
+        if (self.docker is None) == (not self.machines):
+            raise ValueError(
+                "name either docker = {image = ...} or machines = [URL, ...], so that there is a machine to play on"
+            )
+        if bad := [u for u in self.machines if not u.startswith(("http://", "https://"))]:
+            raise ValueError(f"machines: {bad[0]!r} is no address such as http://host:5000")
+        return self
+
+
+__all__ = ["Docker", "MachineEvaluator", "OsworldTask", "PlayOptions", "SetupStep"]

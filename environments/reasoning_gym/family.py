@@ -1,0 +1,115 @@
+"""Reasoning Gym as an environment family."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from pydantic import Field, JsonValue
+
+from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.questions import Grade, Question, QuestionFamily
+from triforge.environments.registry import About
+from triforge.environments.worker import Worker
+from triforge.errors import InputError
+from triforge.types import Params
+
+NOT_ALONE: Final = frozenset({"composite"})
+"""Datasets that are made of others and say nothing without them."""
+
+NO_ORACLE: Final = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
+"""Datasets that verify any right answer and know none themselves: they have no gold answers."""
+
+
+class QuestionParams(Strict):
+    """One entry of a dataset: `level` None takes the dataset's defaults, `config` changes single settings of it."""
+
+    dataset: str = Field(min_length=1, max_length=64)
+    seed: int = Field(ge=0, lt=2**31)
+    level: int | None = Field(default=None, ge=0, le=1000)
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Knobs(Strict):
+    """What questions are generated.
+
+    Attributes:
+        datasets: which, drawn evenly; none: all of them (with a level: all that have levels).
+        level: of difficulty; none takes each dataset's defaults.
+        config: settings that all of them share.
+        redraw_slow: draw another question in place of one that takes too much processor time, instead of refusing.
+    """
+
+    datasets: list[str] = Field(default_factory=list)
+    level: int | None = Field(default=None, ge=0, le=1000)
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    redraw_slow: bool = False
+
+
+class ReasoningGymFamily(QuestionFamily):
+    """The family `reasoning_gym`; see README.md beside this file."""
+
+    name = "reasoning_gym"
+    about = About(
+        what="questions with verifiable answers, most with difficulty levels",
+        tasks="generated, 106 datasets",
+        licence="Apache-2.0 (reasoning-gym)",
+        extra="reasoning-gym",
+        needs=("reasoning_gym",),
+        papers="",
+        steps_per_s=1_300,
+    )
+
+    def __init__(self) -> None:
+        self.worker = Worker(self.name, "environments.reasoning_gym.suite")
+
+    def normalise(self, params: Params) -> Params:
+        """Check the parameters; the suite checks the rest when it makes the question."""
+        return parse_model(QuestionParams, params, "reasoning_gym params").model_dump(mode="json")
+
+    def ask(self, params: Params) -> Question:
+        """The entry's question."""
+        made = self.worker.call("ask", **self.normalise(params))
+        return Question(text=made["text"], gold=made["gold"], kind=str(params["dataset"]))
+
+    def grade(self, params: Params, answer: str) -> Grade:
+        """The dataset's score; only its maximum, 1, solves the question."""
+        score = float(self.worker.call("grade", answer=answer, **self.normalise(params)))
+        return Grade(score=score, solved=score >= 1.0, readable=True)
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Draw `count` questions under the knobs in `options` (see `Knobs`).
+
+        Raises:
+            InputError: a knob or a dataset is unknown, or a dataset has no such level.
+        """
+        knobs = parse_model(Knobs, options, "reasoning_gym generate")
+        names = self._names(knobs)
+
+        def choose(rng: Random) -> Params:
+            return {
+                "dataset": rng.choice(names),
+                "seed": rng.randrange(2**31),
+                "level": knobs.level,
+                "config": dict(knobs.config),
+            }
+
+        return self.draw(count, seed, choose, redraw_slow=knobs.redraw_slow)
+
+    def _names(self, knobs: Knobs) -> list[str]:
+        known: dict[str, bool] = self.worker.call("names")
+        unknown = sorted(set(knobs.datasets) - set(known))
+        if unknown:
+            raise InputError(
+                f"reasoning_gym generate: field datasets: unknown {', '.join(unknown)}; known are {', '.join(known)}"
+            )
+        if knobs.datasets:
+            return knobs.datasets
+        return [
+            n
+            for n, levels in known.items()
+            if n not in NOT_ALONE and (levels or knobs.level is None)
+        ]
+
+
+FAMILY: Final = ReasoningGymFamily()

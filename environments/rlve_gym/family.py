@@ -1,0 +1,104 @@
+"""RLVE-Gym as an environment family."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from pydantic import Field, JsonValue
+
+from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.questions import Grade, Question, QuestionFamily
+from triforge.environments.registry import About
+from triforge.environments.worker import Worker
+from triforge.errors import InputError
+from triforge.types import Params
+
+GENERATE_S: Final = 10.0
+"""Seconds of processor time that one problem may take to make, or one answer to verify."""
+
+
+class ProblemParams(Strict):
+    """A problem: its environment, the seed, and what the environment's controller gives for a level."""
+
+    environment: str = Field(min_length=1, max_length=128)
+    seed: int = Field(ge=0, lt=2**31)
+    parameter: dict[str, JsonValue]
+
+
+class Knobs(Strict):
+    """What problems are generated.
+
+    Attributes:
+        environments: which, drawn evenly; none: all of them.
+        level: how often each controller is updated, so how hard its problems are.
+        redraw_slow: draw another problem in place of one that takes too much processor time, instead of refusing.
+    """
+
+    environments: list[str] = Field(default_factory=list)
+    level: int = Field(default=0, ge=0, le=1000)
+    redraw_slow: bool = False
+
+
+class RlveGymFamily(QuestionFamily):
+    """The family `rlve_gym`; see README.md beside this file."""
+
+    name = "rlve_gym"
+    about = About(
+        what="problems with verifiers whose difficulty follows the policy",
+        tasks="generated, 400 environments",
+        licence="MIT (rlve-gym)",
+        extra="rlve",
+        needs=("Gym", "networkx", "sympy"),
+        papers="RLVE",
+        steps_per_s=1_500,
+    )
+
+    def __init__(self) -> None:
+        self.worker = Worker(self.name, "environments.rlve_gym.suite", cpu_s=GENERATE_S)
+
+    def normalise(self, params: Params) -> Params:
+        """Check the parameters; the environment checks its own when it makes the problem."""
+        return parse_model(ProblemParams, params, "rlve_gym params").model_dump(mode="json")
+
+    def ask(self, params: Params) -> Question:
+        """The environment's prompt."""
+        made = self.worker.call("ask", **self.normalise(params))
+        return Question(text=made["text"], gold=made["gold"], kind=str(params["environment"]))
+
+    def grade(self, params: Params, answer: str) -> Grade:
+        """The verifier's reward in [-1, 1]; its `accuracy` says whether that solves the problem."""
+        found = self.worker.call("grade", answer=answer, **self.normalise(params))
+        return Grade(
+            score=found["reward"],
+            solved=bool(found["accuracy"]),
+            readable=bool(found["format_score"]),
+        )
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Draw `count` problems under the knobs in `options` (see `Knobs`).
+
+        Raises:
+            InputError: a knob or an environment is unknown, or an environment cannot make problems of this level.
+        """
+        knobs = parse_model(Knobs, options, "rlve_gym generate")
+        known: list[str] = self.worker.call("names")
+        unknown = sorted(set(knobs.environments) - set(known))
+        if unknown:
+            raise InputError(
+                f"rlve_gym generate: field environments: unknown {', '.join(unknown)}; known are {', '.join(known)}"
+            )
+
+        def choose(rng: Random) -> Params:
+            name = rng.choice(knobs.environments or known)
+            offered = self.worker.call("level", environment=name, level=knobs.level)
+            return {
+                "environment": name,
+                "seed": rng.randrange(2**31),
+                "parameter": rng.choice(offered),
+            }
+
+        return self.draw(count, seed, choose, redraw_slow=knobs.redraw_slow)
+
+
+FAMILY: Final = RlveGymFamily()

@@ -1,0 +1,259 @@
+"""The shop as an environment family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from random import Random
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from environments.shop.catalogue import Catalogue, from_files, synthetic
+from environments.shop.episode import BUY, NEXT, PAGE, ShopEpisode, labels
+from environments.shop.product import Goal, Product, score
+from triforge.environments.answers import Answer, wrapped
+from triforge.environments.episode import (
+    NeverRewritten,
+    OneEpisode,
+    expect_announced,
+    first_valid,
+)
+from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.registry import About
+from triforge.errors import InputError
+from triforge.rollout.protocols import Environment, TaskDraft
+from triforge.types import Params, Task
+
+_DRAWS: Final = 50  # for one visit
+_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="shop")
+_NO_LIMIT: Final = 1_000_000.0  # WebShop's, for products dearer than it can name a price for
+
+
+class Source(Strict):
+    """A catalogue: synthetic (seed, size), or `products`, a file of WebShop's in the folder `WEBSHOP_DATA`."""
+
+    seed: int = Field(default=0, ge=0)
+    size: int = Field(default=300, ge=10, le=20_000)
+    products: str | None = Field(default=None, pattern=r"^[\w.-]+\.json$")
+
+    def load(self) -> Catalogue:
+        """The catalogue; kept in memory after the first time, as long as there is room (`catalogue.KEPT`)."""
+        return from_files(self.products) if self.products else synthetic(self.seed, self.size)
+
+
+class VisitParams(Strict):
+    """What is to be bought: a product's number, attributes, options and the highest price, and where it is sold."""
+
+    catalogue: Source = Field(default_factory=Source)
+    asin: str = Field(min_length=1, max_length=10)
+    attributes: Annotated[list[str], Field(min_length=1, max_length=20)]
+    options: dict[str, str] = Field(default_factory=dict)
+    price_upper: float = Field(default=_NO_LIMIT, gt=0)
+    text: str | None = Field(default=None, min_length=1, max_length=2000)
+    horizon: int = Field(default=15, ge=3, le=200)
+
+
+class Knobs(Strict):
+    """What visits are generated.
+
+    Attributes:
+        catalogue: where they go.
+        attributes: at most so many are asked for.
+        options: at most so many are asked for.
+        horizon: actions until the visit is over.
+    """
+
+    catalogue: Source = Field(default_factory=Source)
+    attributes: int = Field(default=2, ge=1, le=10)
+    options: int = Field(default=2, ge=0, le=10)
+    horizon: int = Field(default=15, ge=3, le=200)
+
+
+class PlayOptions(Strict):
+    """How a visit is played: which part of the response is the action, and whether the actions are explained."""
+
+    answer: Answer = "whole"
+    guide: bool = True
+
+
+class ShopFamily(NeverRewritten):
+    """The family `shop`; see README.md beside this file."""
+
+    name = "shop"
+    about = About(
+        what="search a shop for what a sentence describes, choose options, buy; WebShop's task and score",
+        tasks="generated over a synthetic catalogue, or WebShop's files (`WEBSHOP_DATA`)",
+        licence="Apache-2.0 (own)",
+        papers="EnvRL (there: WebShop)",
+        steps_per_s=3_100,
+    )
+    never_blocks = (
+        True  # episodes are played in threads of ours: a user's catalogue takes seconds to load
+    )
+
+    def validate(self, params: Params) -> TaskDraft:
+        """Check what is to be bought and write the instruction.
+
+        Raises:
+            InputError: names each bad field; also a product that is not sold, or that does not earn the full score.
+        """
+        given = parse_model(VisitParams, params, "shop params")
+        product = _product(given)
+        full = score(product, given.options, _goal(given), product)
+        if full < 1.0:
+            raise InputError(
+                f"shop params: buying {given.asin} with these options scores {full:.3g}, expected 1; mend attributes, options "
+                "or price_upper"
+            )
+        return TaskDraft(
+            params=given.model_dump(mode="json"),
+            instruction=instruction_of(given, product),
+            kind=product.query[:64],
+        )
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Make `count` visits under the knobs in `options` (see `Knobs`).
+
+        Raises:
+            InputError: a knob is unknown or out of its limits, or the catalogue's files are missing.
+        """
+        knobs = parse_model(Knobs, options, "shop generate")
+        catalogue = knobs.catalogue.load()
+        if not catalogue.products or (knobs.catalogue.products and not catalogue.written):
+            raise InputError("shop generate: the files hold no product with an instruction")
+        made = []
+        for index in range(count):
+            rng = Random(f"shop visit {seed} {index}")  # noqa: S311
+            # one that can earn the full score; what people wrote does not always fit its product
+            visit = partial(_generate, knobs, catalogue, rng)
+            made.append(first_valid(visit, self.validate, _DRAWS))
+        return made
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment (see `PlayOptions`).
+
+        Raises:
+            InputError: an option is unknown or out of its limits.
+        """
+        play = parse_model(PlayOptions, options, "shop options")
+
+        def begin(task: Task, seed: int) -> ShopEpisode:  # noqa: ARG001  nothing is drawn
+            given = parse_model(VisitParams, task.params, "shop params")
+            expect_announced(self.name, task, instruction_of(given, _product(given)))
+            catalogue = given.catalogue.load()
+            return ShopEpisode(
+                catalogue,
+                _goal(given),
+                task.instruction,
+                play.answer,
+                given.horizon,
+                guide=play.guide,
+            )
+
+        return OneEpisode(self.name, begin, blocks=_THREADS)
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+        """Search for the product's own title, open it, choose, buy; None when the search does not find it in time."""
+        play = parse_model(PlayOptions, options, "shop options")
+        given = parse_model(VisitParams, task.params, "shop params")
+        product = _product(given)
+        found = given.catalogue.load().index.find(product.title)
+        if product not in found:
+            return None
+        turns = [f"click[{NEXT}]"] * (found.index(product) // PAGE)
+        wanted = set(given.options.items())
+        choices = [f"click[{label}]" for label, pair in labels(product).items() if pair in wanted]
+        plan = [f"search[{product.title}]", *turns, f"click[{product.asin.lower()}]", *choices]
+        plan.append(f"click[{BUY}]")
+        return (
+            [wrapped(action, play.answer) for action in plan]
+            if len(plan) <= given.horizon
+            else None
+        )
+
+    def at_level(self, level: int, options: Params) -> Params:
+        """More wishes and a larger shop: level d asks for up to d + 1 attributes and d options among 100 (d + 1) products."""
+        size: Params = {"seed": 0, "size": min(5000, 100 * (level + 1))}
+        wishes: Params = {"attributes": min(10, level + 1), "options": min(10, level)}
+        return {"catalogue": size, **options, **wishes}
+
+
+def instruction_of(given: VisitParams, product: Product) -> str:
+    """The sentence that announces a visit."""
+    price = (
+        ""
+        if given.price_upper >= _NO_LIMIT
+        else f", and price lower than {given.price_upper:.2f} dollars"
+    )
+    if given.text is not None:
+        return given.text.strip().rstrip(".") + price
+    options = "".join(f", with {name} {value}" for name, value in given.options.items())
+    return f"Find me {product.query} that are {', '.join(given.attributes)}{options}{price}."
+
+
+def _product(given: VisitParams) -> Product:
+    product = given.catalogue.load().by_asin.get(given.asin)
+    if product is None:
+        raise InputError(f"shop params: field asin: {given.asin!r} is not in the catalogue")
+    for name, value in given.options.items():
+        if value not in product.options.get(name, ()):
+            raise InputError(
+                f"shop params: field options.{name}: {given.asin} is not sold with {value!r}"
+            )
+    return product
+
+
+def _goal(given: VisitParams) -> Goal:
+    return Goal(
+        asin=given.asin,
+        attributes=tuple(given.attributes),
+        options=given.options,
+        price_upper=given.price_upper,
+    )
+
+
+def _generate(knobs: Knobs, catalogue: Catalogue, rng: Random) -> Params:
+    source = knobs.catalogue.model_dump(mode="json")
+    if catalogue.written:
+        return {"catalogue": source, "horizon": knobs.horizon, **_from_written(catalogue, rng)}
+    product = rng.choice(catalogue.products)
+    attributes = rng.sample(product.attributes, min(knobs.attributes, len(product.attributes)))
+    names = rng.sample(sorted(product.options), min(knobs.options, len(product.options)))
+    return {
+        "catalogue": source,
+        "asin": product.asin,
+        "attributes": list(attributes),
+        "options": {name: rng.choice(product.options[name]) for name in sorted(names)},
+        "price_upper": _upper(product.price, rng),
+        "horizon": knobs.horizon,
+    }
+
+
+def _from_written(catalogue: Catalogue, rng: Random) -> Params:
+    """One of the instructions that came with the files, with the options that its product is sold with."""
+    one = rng.choice(catalogue.written)
+    product = catalogue.by_asin[one["asin"]]
+    chosen = {
+        name: value
+        for name, values in product.options.items()
+        for value in values
+        if value in {str(v).strip().replace("/", " | ").lower() for v in one["values"]}
+    }
+    return {
+        "asin": product.asin,
+        "attributes": [str(a) for a in one["attributes"]],
+        "options": dict(chosen),
+        "price_upper": _upper(product.price, rng),
+        "text": one["text"],
+    }
+
+
+def _upper(price: float, rng: Random) -> float:
+    """The highest price as WebShop draws it: the larger of two of the next four multiples of ten dollars."""
+    above = [10.0 * step for step in range(1, 100) if 10.0 * step > price][:4]
+    return max(rng.sample(above, 2)) if len(above) >= 2 else _NO_LIMIT
+
+
+FAMILY: Final[ShopFamily] = ShopFamily()

@@ -1,0 +1,199 @@
+"""Sokoban as an environment family."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from pydantic import Field
+
+from environments.sokoban.board import DIRECTIONS, Board, read_board
+from environments.sokoban.generator import Knobs, generate
+from environments.sokoban.solver import MAX_STATES, TooLarge, solve
+from triforge.environments.answers import HOW_TO_ANSWER, Answer, part_of, wrapped
+from triforge.environments.episode import NeverRewritten, OneEpisode, expect_announced
+from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.registry import About
+from triforge.errors import InputError
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.types import Params, Task
+
+_GUIDE: Final = (
+    "You play Sokoban. The board is drawn with # wall, _ floor, . target, $ box, * box on a target, @ you, + you on a "
+    "target. You move one square up, down, left or right; walking into a box pushes it one square if the square behind "
+    "it is free. Boxes cannot be pulled. {answer}"
+)
+_LADDER_SIZE, _LADDER_BOXES = 9, 3  # more are never needed for a longer solution
+
+
+class BoardParams(Strict):
+    """A board as JSON: `board` is one string a row, `horizon` the number of moves until the episode is lost."""
+
+    board: list[str]
+    horizon: int = Field(default=60, ge=1, le=10_000)
+
+
+class PlayOptions(Strict):
+    """How a board is played.
+
+    Attributes:
+        answer: which part of the response is the action.
+        moves: moves that one response may give, separated by blanks or commas.
+        guide: whether the episode starts with a system message that explains the marks.
+    """
+
+    answer: Answer = "whole"
+    moves: int = Field(default=1, ge=1, le=20)
+    guide: bool = True
+
+
+class SokobanEpisode:
+    """A board being played."""
+
+    def __init__(self, board: Board, horizon: int, options: PlayOptions) -> None:
+        self.done = False
+        self._board = board
+        self._state = board.start
+        self._left = horizon
+        self._horizon = horizon
+        self._options = options
+
+    def start(self) -> Reset:
+        """The task and the board."""
+        system = ""
+        if self._options.guide:
+            many = self._options.moves > 1
+            what = f"one to {self._options.moves} moves" if many else "one move"
+            system = _GUIDE.format(answer=HOW_TO_ANSWER[self._options.answer].format(what=what))
+        text = instruction_of(self._board, self._horizon)
+        return Reset(observation=self._observe(text), system=system)
+
+    def play(self, response: str) -> StepResult:
+        """Play the moves of a response in turn, up to the first that moves nothing."""
+        said = part_of(response, self._options.answer).strip().lower()
+        words = [word for word in re.split(r"[\s,|]+", said) if word]
+        readable = 1 <= len(words) <= self._options.moves and set(words) <= set(DIRECTIONS)
+        moved = readable
+        for word in words if readable else ("",):
+            moved = moved and self._move(word)
+            self._left -= 1
+            if not moved or self._board.won(self._state) or self._left == 0:
+                break
+        success = self._board.won(self._state)
+        self.done = success or self._left <= 0
+        return StepResult(
+            observation=self._observe("Solved." if success else "" if moved else "Nothing moves."),
+            action=" ".join(words)[:200],
+            action_valid=moved,
+            done=self.done,
+            success=success,
+        )
+
+    def _move(self, word: str) -> bool:
+        after = self._board.move(self._state, DIRECTIONS.index(word))
+        self._state = after or self._state
+        return after is not None
+
+    def _observe(self, above: str) -> Observation:
+        drawn = "\n".join(self._board.rows(self._state))
+        open_ = () if self.done else tuple(DIRECTIONS[d] for d, _ in self._board.moves(self._state))
+        return Observation(text=f"{above}\n{drawn}".lstrip("\n"), admissible=open_)
+
+
+def instruction_of(board: Board, horizon: int) -> str:
+    """The sentence that announces a board."""
+    boxes = len(board.start.boxes)
+    what = "the box onto the target" if boxes == 1 else f"all {boxes} boxes onto targets"
+    return f"Push {what} within {horizon} moves."
+
+
+class SokobanFamily(NeverRewritten):
+    """The family `sokoban`; see README.md beside this file for the knobs."""
+
+    name = "sokoban"
+    about = About(
+        what="push boxes onto targets; every board has a proved shortest solution",
+        tasks="generated",
+        licence="Apache-2.0 (own)",
+        papers="RAGEN",
+        steps_per_s=46_000,
+    )
+    never_blocks = True
+
+    def validate(self, params: Params) -> TaskDraft:
+        """Check a board and write its instruction.
+
+        Raises:
+            InputError: names each bad field; also a board that is solved already or has no solution within its horizon.
+        """
+        given = parse_model(BoardParams, params, "sokoban params")
+        board = read_board(given.board)
+        if board.won(board.start):
+            raise InputError("sokoban params: field board: every box is on a target already")
+        try:
+            solution = solve(board)
+        except TooLarge:
+            raise InputError(
+                f"sokoban params: field board: no solution among {MAX_STATES} states; use a smaller board or fewer boxes"
+            ) from None
+        if solution is None:
+            raise InputError("sokoban params: field board: it cannot be solved")
+        if len(solution) > given.horizon:
+            raise InputError(
+                f"sokoban params: field horizon: given {given.horizon}, the shortest solution has {len(solution)} moves"
+            )
+        boxes = len(board.start.boxes)
+        return TaskDraft(
+            params={"board": list(given.board), "horizon": given.horizon},
+            instruction=instruction_of(board, given.horizon),
+            kind=f"{boxes} box{'es' if boxes > 1 else ''}",
+        )
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Make `count` boards under the knobs in `options` (see `Knobs`).
+
+        Raises:
+            InputError: a knob is unknown, out of its limits, or leaves no board to make.
+        """
+        knobs = parse_model(Knobs, options, "sokoban generate")
+        made = [generate(knobs, seed=seed, index=index) for index in range(count)]
+        return [
+            {"board": list(board.rows(board.start)), "horizon": horizon} for board, horizon in made
+        ]
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment (see `PlayOptions`).
+
+        Raises:
+            InputError: an option is unknown or out of its limits.
+        """
+        play = parse_model(PlayOptions, options, "sokoban options")
+
+        def begin(task: Task, seed: int) -> SokobanEpisode:  # noqa: ARG001  nothing is drawn
+            given = parse_model(BoardParams, task.params, "sokoban params")
+            board = read_board(given.board)
+            expect_announced(self.name, task, instruction_of(board, given.horizon))
+            return SokobanEpisode(board, given.horizon, play)
+
+        return OneEpisode(self.name, begin)
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+        """A shortest solution, as many moves a response as the options allow."""
+        play = parse_model(PlayOptions, options, "sokoban options")
+        given = parse_model(BoardParams, task.params, "sokoban params")
+        words = [DIRECTIONS[step] for step in solve(read_board(given.board)) or ()]
+        turns = [words[at : at + play.moves] for at in range(0, len(words), play.moves)]
+        return [wrapped(" ".join(turn), play.answer) for turn in turns] or None
+
+    def at_level(self, level: int, options: Params) -> Params:
+        """Boards whose shortest solution has three moves more a level; a row more every third, a box every fifth."""
+        return {
+            "size": min(_LADDER_SIZE, 6 + level // 3),
+            "boxes": min(_LADDER_BOXES, 1 + level // 5),
+            **options,
+            "moves": [3 * level + 1, 3 * level + 3],
+        }
+
+
+FAMILY: Final = SokobanFamily()

@@ -1,0 +1,121 @@
+"""Boards by playing backwards: boxes start on their targets and are pulled away, so the way back is known and shortest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from environments.sokoban.board import LARGEST, MAX_BOXES, Board, State
+from triforge.environments.parsing import Strict
+from triforge.errors import InputError
+
+_TRIES: Final = 100  # rooms that are drawn for one game
+_STATES: Final = 20_000  # that the backwards search looks at in one room
+_SMALLEST: Final = 5
+
+
+def _ordered(pair: list[int]) -> list[int]:
+    if pair[0] > pair[1]:
+        raise ValueError("the first number must not be above the second")
+    return pair
+
+
+Span = Annotated[
+    list[Annotated[int, Field(ge=1, le=500)]],
+    Field(min_length=2, max_length=2),
+    AfterValidator(_ordered),
+]
+
+
+class Knobs(Strict):
+    """What boards are generated.
+
+    Attributes:
+        size: rows and columns, walls included.
+        boxes: how many.
+        inner: share of the inner squares that are walls.
+        moves: lowest and highest number of moves of a shortest solution.
+        slack: an episode's limit is that many times its shortest solution, plus ten.
+    """
+
+    size: int = Field(default=6, ge=_SMALLEST, le=LARGEST)
+    boxes: int = Field(default=1, ge=1, le=MAX_BOXES)
+    inner: float = Field(default=0.2, ge=0.0, le=0.6)
+    moves: Span = Field(default_factory=lambda: [3, 30])
+    slack: float = Field(default=2.0, ge=1.0, le=10.0)
+
+
+def generate(knobs: Knobs, *, seed: int, index: int) -> tuple[Board, int]:
+    """A board whose shortest solution has `knobs.moves` moves, and its limit; depends on the arguments only.
+
+    Raises:
+        InputError: these knobs leave no board to make, or so few that none was found.
+    """
+    rng = Random(f"sokoban {seed} {index} {sorted(knobs.model_dump().items())}")  # noqa: S311
+    for _ in range(_TRIES):
+        room = _room(knobs, rng)
+        far = _far_from_solved(room, *knobs.moves) if room else []
+        if room and far:
+            depth, start = rng.choice(far)
+            return replace(room, start=start), int(depth * knobs.slack) + 10
+    raise InputError(
+        f"sokoban generate: no board of size {knobs.size} with {knobs.boxes} boxes and a solution of "
+        f"{knobs.moves[0]} to {knobs.moves[1]} moves in {_TRIES} tries; widen generate.options.moves or size"
+    )
+
+
+def _room(knobs: Knobs, rng: Random) -> Board | None:
+    """Walls and targets with every box on a target, or None when the boxes have no room."""
+    size = knobs.size
+    inner = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
+    rng.shuffle(inner)
+    kept = inner[int(len(inner) * knobs.inner) :]
+    if len(kept) <= knobs.boxes:
+        return None
+    targets, player = tuple(sorted(kept[: knobs.boxes])), kept[knobs.boxes]
+    return Board(
+        width=size,
+        height=size,
+        walls=frozenset(range(size * size)) - frozenset(kept),
+        targets=frozenset(targets),
+        start=State(player, targets),
+    )
+
+
+def _far_from_solved(room: Board, low: int, high: int) -> list[tuple[int, State]]:
+    """The states that are `low` to `high` moves from solved, with that number.
+
+    Breadth first from every solved state that the player can stand in, backwards: what it finds at depth d needs exactly
+    d moves. It looks at no more than `_STATES` states, so very long solutions are not found in very open rooms.
+    """
+    boxes = room.start.boxes
+    layer = [State(square, boxes) for square in sorted(room.floor - set(boxes))]
+    seen = set(layer)
+    found: list[tuple[int, State]] = []
+    for depth in range(1, high + 1):
+        layer = [before for state in layer for before in _backwards(room, state, seen)]
+        if depth >= low:
+            found += [(depth, state) for state in layer]
+        if not layer or len(seen) > _STATES:
+            break
+    return found
+
+
+def _backwards(board: Board, state: State, seen: set[State]) -> Iterator[State]:
+    """The states, not seen before, from which one move leads to `state`: the player stepped here, or pushed a box."""
+    for step in board.steps:
+        came_from, pushed = state.player - step, state.player + step
+        if came_from in board.walls or came_from in state.boxes:
+            continue
+        before = [State(came_from, state.boxes)]
+        if pushed in state.boxes:
+            moved = (state.player if box == pushed else box for box in state.boxes)
+            before.append(State(came_from, tuple(sorted(moved))))
+        for one in before:
+            if one not in seen:
+                seen.add(one)
+                yield one

@@ -1,0 +1,217 @@
+"""FrozenLake and Taxi as an environment family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from random import Random
+from typing import Final, Literal
+
+from pydantic import Field
+
+from environments.toy_text.games import (
+    PLACES,
+    Game,
+    LakeParams,
+    TaxiParams,
+    check,
+    game_of,
+    shortest,
+)
+from triforge.environments.answers import HOW_TO_ANSWER, Answer, part_of, wrapped
+from triforge.environments.episode import NeverRewritten, OneEpisode, expect_announced
+from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.registry import About
+from triforge.errors import InputError
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.types import Params, Task
+
+Name = Literal["frozen_lake", "taxi"]
+_NAMES: Final[tuple[Name, ...]] = ("frozen_lake", "taxi")
+_LADDER_SIZE: Final = 12  # rows of the largest lake
+
+
+class Knobs(Strict):
+    """What games are generated.
+
+    Attributes:
+        games: which, in turn.
+        size: rows and columns of a lake.
+        ice: probability that a square of a lake is ice and no hole.
+        slippery: whether its ice is.
+        success_rate: how often a move on slippery ice goes where it was meant.
+        horizon: moves until the episode is lost.
+    """
+
+    games: list[Name] = Field(default_factory=lambda: list(_NAMES), min_length=1)
+    size: int = Field(default=4, ge=2, le=20)
+    ice: float = Field(default=0.8, gt=0.0, le=1.0)
+    slippery: bool = False
+    success_rate: float = Field(default=1 / 3, gt=0.0, le=1.0)
+    horizon: int = Field(default=40, ge=1, le=1000)
+
+
+class PlayOptions(Strict):
+    """How a game is played: which part of the response is the action, and whether the rules are explained."""
+
+    answer: Answer = "whole"
+    guide: bool = True
+
+
+class ToyEpisode:
+    """A game being played."""
+
+    def __init__(self, game: Game, horizon: int, options: PlayOptions, seed: int) -> None:
+        self.done = False
+        self._game = game
+        self._options = options
+        self._left = horizon
+        self._engine = game.engine()
+        self._state = game.start(self._engine, seed)
+
+    def start(self) -> Reset:
+        """The task and the first state."""
+        told = HOW_TO_ANSWER[self._options.answer].format(
+            what=f"one of: {', '.join(self._game.words)}"
+        )
+        system = f"{self._game.rules} {told}" if self._options.guide else ""
+        return Reset(observation=self._observe(self._game.instruction), system=system)
+
+    def play(self, response: str) -> StepResult:
+        """Play one response; an unreadable one costs the move and changes nothing."""
+        word = " ".join(part_of(response, self._options.answer).lower().split())
+        valid = word in self._game.useful(self._engine, self._state)
+        success = over = False
+        if word in self._game.words:
+            state, reward, over, _, _ = self._engine.step(self._game.words.index(word))
+            self._state, success = int(state), bool(over) and float(reward) > 0
+        self._left -= 1
+        self.done = bool(over) or self._left == 0
+        said = "You are there." if success else "It is over." if over else ""
+        return StepResult(
+            observation=self._observe(said if valid or over else "Nothing happens."),
+            action=word[:200],
+            action_valid=valid,
+            done=self.done,
+            success=success,
+        )
+
+    def _observe(self, above: str) -> Observation:
+        words = () if self.done else self._game.useful(self._engine, self._state)
+        return Observation(
+            text=f"{above}\n{self._game.draw(self._state)}".lstrip("\n"), admissible=words
+        )
+
+
+class ToyTextFamily(NeverRewritten):
+    """The family `toy_text`; see README.md beside this file for the knobs."""
+
+    name = "toy_text"
+    about = About(
+        what="gymnasium's FrozenLake and Taxi-v4 in words",
+        tasks="generated",
+        licence="MIT (gymnasium)",
+        extra="toy-text",
+        needs=("gymnasium",),
+        papers="RAGEN (FrozenLake)",
+        steps_per_s=40_000,
+    )
+    never_blocks = True
+
+    def validate(self, params: Params) -> TaskDraft:
+        """Check a game and write its instruction.
+
+        Raises:
+            InputError: names each bad field; also a lake whose goal cannot be reached within the horizon.
+        """
+        given = _read(params)
+        check(given)
+        game = game_of(given)
+        way = shortest(game)
+        if way is None:
+            raise InputError("toy_text params: field map: no way over the ice leads to G")
+        if len(way) > given.horizon:
+            raise InputError(
+                f"toy_text params: field horizon: given {given.horizon}, the shortest way has {len(way)} moves"
+            )
+        return TaskDraft(
+            params=given.model_dump(mode="json"), instruction=game.instruction, kind=game.kind
+        )
+
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Make `count` games under the knobs in `options` (see `Knobs`).
+
+        Raises:
+            InputError: a knob is unknown or out of its limits.
+        """
+        knobs = parse_model(Knobs, options, "toy_text generate")
+        return [_generate(knobs, seed, index) for index in range(count)]
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment (see `PlayOptions`).
+
+        Raises:
+            InputError: an option is unknown or out of its limits.
+        """
+        play = parse_model(PlayOptions, options, "toy_text options")
+
+        def begin(task: Task, seed: int) -> ToyEpisode:
+            given = _read(task.params)
+            game = game_of(given)
+            expect_announced(self.name, task, game.instruction)
+            return ToyEpisode(game, given.horizon, play, seed)
+
+        return OneEpisode(self.name, begin)
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+        """A shortest way, or None on slippery ice, where no fixed sequence of moves wins."""
+        play = parse_model(PlayOptions, options, "toy_text options")
+        given = _read(task.params)
+        if isinstance(given, LakeParams) and given.slippery:
+            return None
+        game = game_of(given)
+        way = shortest(game)
+        return [wrapped(game.words[action], play.answer) for action in way or ()] or None
+
+    def at_level(self, level: int, options: Params) -> Params:
+        """Lakes with a row and a column more a level, from four on; rides of a taxi are all of one level."""
+        return {
+            "games": ["frozen_lake"],
+            "horizon": 20 + 10 * level,
+            **options,
+            "size": min(_LADDER_SIZE, 4 + level),
+        }
+
+
+def _read(params: Params) -> LakeParams | TaxiParams:
+    game = params.get("game")
+    if game == "frozen_lake":
+        return parse_model(LakeParams, params, "toy_text params")
+    if game == "taxi":
+        return parse_model(TaxiParams, params, "toy_text params")
+    raise InputError(f"toy_text params: field game: given {game!r}, known are {', '.join(_NAMES)}")
+
+
+def _generate(knobs: Knobs, seed: int, index: int) -> Params:
+    rng = Random(f"toy_text {seed} {index}")  # noqa: S311
+    if knobs.games[index % len(knobs.games)] == "taxi":
+        passenger, destination = rng.sample(tuple(PLACES), 2)
+        return {
+            "game": "taxi",
+            "taxi": [rng.randrange(5), rng.randrange(5)],
+            "passenger": passenger,
+            "destination": destination,
+            "horizon": knobs.horizon,
+        }
+    lakes = import_module("gymnasium.envs.toy_text.frozen_lake")
+    rows = lakes.generate_random_map(size=knobs.size, p=knobs.ice, seed=rng.randrange(2**31))
+    return {
+        "game": "frozen_lake",
+        "map": [str(row) for row in rows],
+        "slippery": knobs.slippery,
+        "success_rate": knobs.success_rate,
+        "horizon": knobs.horizon,
+    }
+
+
+FAMILY: Final = ToyTextFamily()

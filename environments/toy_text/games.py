@@ -1,0 +1,230 @@
+"""The two games: how a task becomes one of gymnasium's environments, and how its state is put into words."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+from functools import lru_cache
+from importlib import import_module
+from typing import Annotated, Any, Final, Literal, Protocol
+
+from pydantic import Field
+
+from triforge.environments.parsing import Strict
+from triforge.errors import InputError
+
+PLACES: Final = {"red": (0, 0), "green": (0, 4), "yellow": (4, 0), "blue": (4, 3)}
+_COLOURS: Final = tuple(PLACES)
+_IN_TAXI: Final = 4  # gymnasium's number of the place "in the taxi"
+_LAST: Final = 4  # of the taxi's rows and columns
+
+
+class LakeParams(Strict):
+    """A lake: `map` is one string a row of S (start), F (ice), H (hole), G (goal).
+
+    On slippery ice a move goes where it was meant with probability `success_rate`, else to one of its sides.
+    """
+
+    game: Literal["frozen_lake"]
+    map: Annotated[list[str], Field(min_length=2, max_length=20)]
+    slippery: bool = False
+    success_rate: float = Field(default=1 / 3, gt=0.0, le=1.0)
+    horizon: int = Field(default=100, ge=1, le=1000)
+
+
+class TaxiParams(Strict):
+    """A ride: where the taxi is (row and column, 0 to 4), where the passenger waits and wants to go."""
+
+    game: Literal["taxi"]
+    taxi: Annotated[list[Annotated[int, Field(ge=0, le=_LAST)]], Field(min_length=2, max_length=2)]
+    passenger: Literal["red", "green", "yellow", "blue"]
+    destination: Literal["red", "green", "yellow", "blue"]
+    horizon: int = Field(default=200, ge=1, le=1000)
+
+
+@lru_cache(256)
+def _lake(rows: tuple[str, ...], slippery: bool, success_rate: float) -> Any:
+    """An engine to be copied: its table of moves takes milliseconds to make, and nothing ever changes it."""
+    module = import_module("gymnasium.envs.toy_text.frozen_lake")
+    return module.FrozenLakeEnv(desc=list(rows), is_slippery=slippery, success_rate=success_rate)
+
+
+@lru_cache(1)
+def _taxi() -> Any:
+    """The same for the taxi, whose table is always the same."""
+    return import_module("gymnasium.envs.toy_text.taxi").TaxiEnv()
+
+
+class Game(Protocol):
+    """One game as the episode needs it. States are gymnasium's numbers."""
+
+    words: tuple[str, ...]
+    rules: str
+    instruction: str
+    kind: str
+
+    def engine(self) -> Any:
+        """A fresh environment of gymnasium, without wrappers."""
+        ...
+
+    def start(self, engine: Any, seed: int) -> int:
+        """Reset the engine to the task's first state, its chance drawn from the seed."""
+        ...
+
+    def draw(self, state: int) -> str:
+        """The state in words."""
+        ...
+
+    def useful(self, engine: Any, state: int) -> tuple[str, ...]:
+        """The words that may change something now."""
+        ...
+
+
+class Lake:
+    """FrozenLake on a given map."""
+
+    words: tuple[str, ...] = ("left", "down", "right", "up")
+    rules = (
+        "You cross a frozen lake. S is the start, F is ice, H is a hole that ends the game, G is the goal, P is you. You "
+        "move one square left, down, right or up; the border stops you."
+    )
+
+    def __init__(self, params: LakeParams) -> None:
+        self._params = params
+        self._width = len(params.map[0])
+        ice = "slippery ice" if params.slippery else "ice"
+        self.instruction = (
+            f"Cross the {ice} to G without falling into a hole, within {params.horizon} moves."
+        )
+        self.kind = "slippery lake" if params.slippery else "lake"
+
+    def engine(self) -> Any:
+        """See `Game`."""
+        given = self._params
+        return copy(_lake(tuple(given.map), given.slippery, given.success_rate))
+
+    def start(self, engine: Any, seed: int) -> int:
+        """See `Game`."""
+        state, _ = engine.reset(seed=seed)
+        return int(state)
+
+    def draw(self, state: int) -> str:
+        """See `Game`."""
+        row, column = divmod(state, self._width)
+        rows = list(self._params.map)
+        rows[row] = f"{rows[row][:column]}P{rows[row][column + 1 :]}"
+        return "\n".join(rows)
+
+    def useful(self, engine: Any, state: int) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Game`."""
+        return self.words  # slippery ice may carry anywhere
+
+
+class Taxi:
+    """Taxi-v4 from a given state."""
+
+    words: tuple[str, ...] = ("south", "north", "east", "west", "pick up", "drop off")
+    rules = (
+        "You drive a taxi on a grid of five rows and five columns, numbered from 0 at the top left. Red is at row 0, column 0; "
+        "green at row 0, column 4; yellow at row 4, column 0; blue at row 4, column 3. Walls (|) stand between some columns. "
+        "You can go south, north, east or west, pick up the passenger where they wait, and drop off at the destination."
+    )
+    kind = "taxi"
+
+    def __init__(self, params: TaxiParams) -> None:
+        self._params = params
+        self.instruction = (
+            f"Pick up the passenger at {params.passenger} and drop them off at {params.destination}, "
+            f"within {params.horizon} moves."
+        )
+
+    def engine(self) -> Any:
+        """See `Game`."""
+        return copy(_taxi())
+
+    def start(self, engine: Any, seed: int) -> int:
+        """See `Game`."""
+        engine.reset(seed=seed)
+        row, column = self._params.taxi
+        there = _COLOURS.index(self._params.passenger)
+        engine.s = engine.encode(row, column, there, _COLOURS.index(self._params.destination))
+        return int(engine.s)
+
+    def draw(self, state: int) -> str:
+        """See `Game`."""
+        rest, goal = divmod(state, 4)
+        rest, passenger = divmod(rest, 5)
+        row, column = divmod(rest, 5)
+        rows = list(import_module("gymnasium.envs.toy_text.taxi").MAP)
+        rows[row + 1] = f"{rows[row + 1][: 2 * column + 1]}T{rows[row + 1][2 * column + 2 :]}"
+        where = "in the taxi" if passenger == _IN_TAXI else f"at {_COLOURS[passenger]}"
+        facts = f"The taxi (T) is at row {row}, column {column}. The passenger is {where}."
+        return "\n".join([*rows, f"{facts} The destination is {_COLOURS[goal]}."])
+
+    def useful(self, engine: Any, state: int) -> tuple[str, ...]:
+        """See `Game`."""
+        mask = engine.action_mask(state)
+        return tuple(word for word, some in zip(self.words, mask, strict=True) if some)
+
+
+def game_of(params: LakeParams | TaxiParams) -> Game:
+    """The game of checked parameters."""
+    return Lake(params) if isinstance(params, LakeParams) else Taxi(params)
+
+
+def check(params: LakeParams | TaxiParams) -> None:
+    """What the types do not say.
+
+    Raises:
+        InputError: names the field.
+    """
+    if isinstance(params, TaxiParams):
+        if params.passenger == params.destination:
+            raise InputError(
+                "toy_text params: field destination: the passenger is there already; name another place"
+            )
+        return
+    marks = "".join(params.map)
+    widths = {len(row) for row in params.map}
+    if len(widths) != 1 or widths == {0} or set(marks) - set("SFHG"):
+        raise InputError(
+            "toy_text params: field map: expected rows of the same length made of S, F, H and G"
+        )
+    if marks.count("S") != 1 or marks.count("G") != 1:
+        raise InputError(
+            f"toy_text params: field map: given {marks.count('S')} S and {marks.count('G')} G, expected one of each"
+        )
+
+
+def shortest(game: Game) -> list[int] | None:
+    """The actions of a shortest way to win if every move went as it is meant; None when there is none."""
+    engine = game.engine()
+    start = game.start(engine, 0)
+    came: dict[int, tuple[int, int] | None] = {start: None}
+    todo = deque([start])
+    while todo:
+        state = todo.popleft()
+        for action in range(len(game.words)):
+            after, reward, over = _meant(engine.P[state][action])
+            if over and reward > 0:
+                return [*_path(came, state), action]
+            if after not in came and not over:
+                came[after] = (state, action)
+                todo.append(after)
+    return None
+
+
+def _meant(outcomes: Sequence[tuple[float, int, float, bool]]) -> tuple[int, float, bool]:
+    """The outcome that was meant: of slippery ice the middle one of three."""
+    _, after, reward, over = outcomes[len(outcomes) // 2]
+    return int(after), float(reward), bool(over)
+
+
+def _path(came: dict[int, tuple[int, int] | None], end: int) -> list[int]:
+    actions = []
+    step = came[end]
+    while step is not None:
+        actions.append(step[1])
+        step = came[step[0]]
+    return actions[::-1]

@@ -1,1 +1,0 @@
-"""The environment families, one folder each; `registry` finds them by name."""

@@ -1,5 +1,0 @@
-"""The household: a text game of one room with six kinds of goals, played in full sentences or in single words."""
-
-from services.env_adapter.environments.household.wording import vocabulary
-
-__all__ = ["vocabulary"]

@@ -1,0 +1,65 @@
+"""The files of a supervised warm start: what the environment said, labels flipped at their rate, and read by the judge's side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.household.warm_start import Carelessness, write_demonstrations
+from services.reward.items import write_items
+
+CARELESS: dict[str, float] = {"random_rate": 0.3, "forget_rate": 0.5, "inadmissible_share": 0.3}
+
+
+def written(folder: Path, *, flip_rate: float = 0.0, **options: Any) -> tuple[Any, Any, Any]:
+    """What was counted, the chats and the transcripts."""
+    counts = write_demonstrations(
+        folder, count=40, seed=3, generate={"goals": ["clean", "place"]}, options=options,
+        careless=Carelessness(**CARELESS, flip_rate=flip_rate),
+    )  # fmt: skip
+    chats, transcripts = (
+        [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        for name in ("policy.jsonl", "transcripts.jsonl")
+    )
+    return counts, chats, transcripts
+
+
+@pytest.mark.parametrize("options", [{}, {"actions": "numbered"}])
+def test_a_transcript_tells_step_by_step_what_the_chat_says(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    counts, chats, transcripts = written(tmp_path, wording="terse", **options)
+    assert counts["chats"] == len(chats) == len(transcripts) == 40
+    assert 0.0 < counts["success"] < 1.0
+    for chat, transcript in zip(chats, transcripts, strict=True):
+        said = [message["content"] for message in chat["messages"]]
+        first = chat["messages"][0]["role"] == "system"
+        assert transcript["system"] == (said[0] if first else "")
+        told = [[step["observation"], step["response"]] for step in transcript["steps"]]
+        assert [text for step in told for text in step] == said[first:]
+        following = [step["next_observation"] for step in transcript["steps"]]
+        assert following[:-1] == [observation for observation, _ in told[1:]]
+
+
+def test_labels_are_flipped_at_their_rate_and_nothing_else_is(tmp_path: Path) -> None:
+    _, chats, honest = written(tmp_path / "honest", wording="terse")
+    _, again, flipped = written(tmp_path / "flipped", wording="terse", flip_rate=0.2)
+    assert chats == again
+    pairs = [
+        (right.pop("label"), wrong.pop("label"))
+        for one, other in zip(honest, flipped, strict=True)
+        for right, wrong in zip(one["steps"], other["steps"], strict=True)
+    ]
+    assert honest == flipped, "but for the labels"
+    assert {label for pair in pairs for label in pair} == {-1, 1}
+    share = sum(right != wrong for right, wrong in pairs) / len(pairs)
+    assert 0.15 < share < 0.25
+
+
+def test_the_judge_s_side_reads_a_transcript_as_one_item_a_step(tmp_path: Path) -> None:
+    _, _, transcripts = written(tmp_path, wording="terse")
+    count = write_items(tmp_path / "transcripts.jsonl", tmp_path / "items.jsonl", prompt="rubric")
+    assert count == sum(len(transcript["steps"]) for transcript in transcripts)

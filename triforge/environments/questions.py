@@ -1,0 +1,217 @@
+"""Families whose tasks are one question with a verifiable answer, kept by a suite in a worker process."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from random import Random
+from typing import Final
+
+from prometheus_client import Counter
+from pydantic import Field
+
+from triforge.environments.answers import HOW_TO_ANSWER, Marked, part_of, wrapped
+from triforge.environments.episode import (
+    NeverRewritten,
+    OneEpisode,
+    expect_announced,
+    first_valid,
+)
+from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.worker import TooSlowError
+from triforge.errors import InputError
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
+from triforge.types import Params, Task
+
+_log = logging.getLogger(__name__)
+
+ENDLESS = Counter(
+    "triforge_env_adapter_endless_answers_total",
+    "Answers that a verifier did not get through.",
+    ["family"],
+)
+
+_DRAWS: Final = 10  # for one question; a suite may refuse some of its own levels
+_TRY_AGAIN: Final = "That is not right. Try again."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked, an answer that the suite accepts if it knows one, and what kind of question it is."""
+
+    text: str
+    gold: str | None
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grade:
+    """What the suite thinks of an answer: its own score, whether that solves the question, whether it could read it."""
+
+    score: float
+    solved: bool
+    readable: bool
+
+
+class QuestionOptions(Strict):
+    r"""How questions are played.
+
+    Attributes:
+        answer: the answer stands in the response's last `<answer>` tag, or in its last `\boxed{}`.
+        tries: answers that may be given.
+        guide: whether the episode starts with a system message that says how to answer.
+    """
+
+    answer: Marked = "tag"
+    tries: int = Field(default=1, ge=1, le=100)
+    guide: bool = True
+
+
+class QuestionFamily(NeverRewritten, ABC):
+    """A family of questions; the suite's side is `ask` and `grade`, which may block."""
+
+    name: str
+    never_blocks = True  # the episode asks the worker from the family's own thread
+
+    @cached_property
+    def thread(self) -> ThreadPoolExecutor:
+        """Where the worker is asked; it answers one question at a time, so more threads would only wait."""
+        return ThreadPoolExecutor(1, thread_name_prefix=self.name)
+
+    @abstractmethod
+    def normalise(self, params: Params) -> Params:
+        """Check the parameters and write them in full."""
+
+    @abstractmethod
+    def ask(self, params: Params) -> Question:
+        """The question of checked parameters; the same one each time."""
+
+    @abstractmethod
+    def grade(self, params: Params, answer: str) -> Grade:
+        """What the suite thinks of an answer."""
+
+    def draw(
+        self,
+        count: int,
+        seed: int,
+        choose: Callable[[Random], Params],
+        *,
+        redraw_slow: bool = False,
+    ) -> list[Params]:
+        """`count` questions that the suite really makes; those that it refuses are drawn again.
+
+        What it refuses follows from the question alone, what is too slow from the machine as well: so a slow question ends
+        the drawing, unless `redraw_slow` gives up that a seed draws the same everywhere.
+
+        Raises:
+            InputError: it refused all of `_DRAWS` draws for one question (the sentence is that of the last), or one is
+                too slow.
+        """
+        drawn: Params = {}
+
+        def chosen(rng: Random) -> Params:
+            nonlocal drawn
+            drawn = choose(rng)
+            return drawn
+
+        check = self.validate if redraw_slow else self._checked
+        made = []
+        for index in range(count):
+            rng = Random(f"{self.name} {seed} {index}")  # noqa: S311
+            try:
+                made.append(first_valid(partial(chosen, rng), check, _DRAWS))
+            except TooSlowError as error:
+                raise InputError(
+                    f"{self.name} generate: {error.detail}; drawn was {str(drawn)[:300]}. Name others than this one, ask "
+                    "for an easier level, or set redraw_slow (a seed then draws the same on equal machines only)"
+                ) from error
+        return made
+
+    def _checked(self, params: Params) -> TaskDraft:
+        full = self.normalise(params)
+        question = self.ask(full)
+        return TaskDraft(params=full, instruction=question.text, kind=question.kind[:64])
+
+    def validate(self, params: Params) -> TaskDraft:
+        """Check a question by making it.
+
+        Raises:
+            InputError: names what is unknown or impossible, or says that the suite is too slow with it.
+        """
+        try:
+            return self._checked(params)
+        except TooSlowError as error:
+            raise InputError(f"{error.detail}; ask for an easier level") from error
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment (see `QuestionOptions`).
+
+        Raises:
+            InputError: an option is unknown or out of its limits.
+        """
+        play = parse_model(QuestionOptions, options, f"{self.name} options")
+
+        def begin(task: Task, seed: int) -> QuestionEpisode:  # noqa: ARG001  nothing is drawn
+            expect_announced(self.name, task, self.ask(task.params).text)
+            return QuestionEpisode(self, task, play)
+
+        return OneEpisode(self.name, begin, blocks=self.thread)
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+        """The suite's own answer, or None when it knows none that it accepts itself."""
+        play = parse_model(QuestionOptions, options, f"{self.name} options")
+        answer = self.ask(task.params).gold
+        return None if answer is None else [wrapped(answer, play.answer)]
+
+    def at_level(self, level: int, options: Params) -> Params:
+        """Questions of the suite's own difficulty level."""
+        return {**options, "level": level}
+
+
+class QuestionEpisode:
+    """A question being answered."""
+
+    def __init__(self, family: QuestionFamily, task: Task, options: QuestionOptions) -> None:
+        self.done = False
+        self._family = family
+        self._task = task
+        self._options = options
+        self._left = options.tries
+
+    def start(self) -> Reset:
+        """The question."""
+        told = HOW_TO_ANSWER[self._options.answer].format(what="the answer")
+        return Reset(
+            observation=Observation(text=self._task.instruction),
+            system=told if self._options.guide else "",
+        )
+
+    def _grade(self, answer: str) -> Grade:
+        """The suite's word. An answer that uses up its processor time is none; a machine that is busy is an `EnvError`."""
+        try:
+            return self._family.grade(self._task.params, answer)
+        except TooSlowError as error:
+            _log.warning("%s: %s", self._task.id, error.detail)
+        ENDLESS.labels(self._family.name).inc()
+        return Grade(score=0.0, solved=False, readable=False)
+
+    def play(self, response: str) -> StepResult:
+        """Grade one answer."""
+        answer = part_of(response, self._options.answer).strip()
+        grade = Grade(score=0.0, solved=False, readable=False)
+        if answer:
+            grade = self._grade(answer)
+        self._left -= 1
+        self.done = grade.solved or self._left == 0
+        text = f"Score {grade.score:g}." if self.done else _TRY_AGAIN
+        return StepResult(
+            observation=Observation(text=text),
+            action=answer[:2000],
+            action_valid=grade.readable,
+            done=self.done,
+            success=grade.solved,
+        )

@@ -1,0 +1,132 @@
+"""The environment families that are installed, found by the entry point group `triforge.environments`.
+
+A package offers a family with three lines of its pyproject.toml; ours does so, too:
+
+    [project.entry-points."triforge.environments"]
+    adding = "adding_package:FAMILY"
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from shutil import which
+from typing import Final
+
+from triforge.errors import ConfigError, InputError
+from triforge.rollout.protocols import EnvironmentFamily, ProgramFamily
+
+GROUP: Final = "triforge.environments"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class About:
+    """What people ask of a family before they use it: its attribute `about`, if it has one.
+
+    Attributes:
+        what: what it is, in half a sentence.
+        tasks: how many tasks there are, or where they come from.
+        licence: of what is played: the family's own code, or that of the packages it needs.
+        extra: the extra of its package that installs what it needs; empty when the package alone plays it.
+        needs: modules that must be importable, as far as the extra brings them.
+        elsewhere: an environment variable that names another interpreter which has them instead.
+        programs: what must be on PATH, each with the Debian package that brings it.
+        papers: who trains on tasks of this kind.
+        steps_per_s: measured by `python -m bench.environments` (alfworld: `bench.household`), steps a CPU second of everything that
+            the family starts; None where it plays elsewhere.
+    """
+
+    what: str
+    tasks: str
+    licence: str
+    extra: str = ""
+    needs: tuple[str, ...] = ()
+    elsewhere: str = ""
+    programs: tuple[tuple[str, str], ...] = ()
+    papers: str = ""
+    steps_per_s: float | None = None
+
+
+def known() -> tuple[str, ...]:
+    """The names of all installed families, sorted."""
+    return tuple(sorted(entry_points(group=GROUP).names))
+
+
+@functools.cache
+def load(name: str) -> EnvironmentFamily:
+    """The family of that name, whether or not it can be played here.
+
+    Raises:
+        InputError: there is no such family; the sentence lists the known ones.
+        ConfigError: its package cannot be imported, or its entry point names no family.
+    """
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        raise InputError(f"environment {name!r} is unknown, known are: {', '.join(known())}")
+    entry: EntryPoint = next(iter(found))
+    try:
+        loaded = entry.load()
+    except (ImportError, AttributeError) as error:
+        package = entry.dist.name if entry.dist else "its package"
+        extras = f"[{','.join(entry.extras)}]" if entry.extras else ""
+        raise ConfigError(
+            f"environment {name!r} cannot be loaded from {entry.value!r}: {error}; "
+            f"install what it needs (pip install '{package}{extras}') or mend the entry point"
+        ) from error
+    if not isinstance(loaded, EnvironmentFamily):
+        raise ConfigError(f"environment {name!r}: {entry.value!r} is not an EnvironmentFamily")
+    return loaded
+
+
+def family(name: str) -> EnvironmentFamily:
+    """The family of that name, ready to be played.
+
+    Args:
+        name: as in `Task.family`.
+
+    Raises:
+        InputError: there is no such family; the sentence lists the known ones.
+        ConfigError: it cannot be loaded, or a package or program that it needs is missing.
+    """
+    found = load(name)
+    if said := about(found):
+        expect_installed(name, said)
+    return found
+
+
+def about(given: EnvironmentFamily) -> About | None:
+    """What a family says of itself."""
+    said = getattr(given, "about", None)
+    return said if isinstance(said, About) else None
+
+
+def solved_by_programs(name: str) -> bool:
+    """Whether the tasks of that family are solved by programs; False for one that cannot be loaded."""
+    try:
+        return isinstance(load(name), ProgramFamily)
+    except (InputError, ConfigError):
+        return False
+
+
+def expect_installed(name: str, about: About) -> None:
+    """A family's packages and programs must be there before it is played.
+
+    Raises:
+        ConfigError: they are not; the sentence names the command that installs them.
+    """
+    here = not os.environ.get(about.elsewhere)
+    missing = [module for module in about.needs if find_spec(module) is None] if here else []
+    if missing:
+        raise ConfigError(
+            f"environment {name!r} needs {', '.join(missing)}, which is not installed: "
+            f"pip install 'triforge[{about.extra}]' (in a checkout: .venv/bin/pip install -c constraints.txt -e '.[{about.extra}]')"
+        )
+    absent = [(program, package) for program, package in about.programs if which(program) is None]
+    if absent:
+        raise ConfigError(
+            f"environment {name!r} needs {', '.join(n for n, _ in absent)}, not found on PATH: "
+            f"apt-get install --no-install-recommends {' '.join(sorted({p for _, p in absent}))}"
+        )
