@@ -41,12 +41,17 @@ RUN python -m compileall -q -x '/(test|tests|idlelib|lib2to3|turtledemo|ensurepi
  && install -d -o 10001 -g 10001 /app /data /data/artifacts /models
 WORKDIR /app
 
-# What is to be installed, by itself: only a change of that installs anew, and not any other change of pyproject.toml.
+# What is to be installed, by itself: only a change of that installs anew, and not any other change of pyproject.toml. And what
+# an installer would leave beside the code: environments are found by the entry points of an installed package.
 FROM base AS requirements
 COPY pyproject.toml ./
 RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; o = p['optional-dependencies']; \
 open('core.txt', 'w').write('\n'.join(p['dependencies'] + o['postgres'])); \
-open('torch.txt', 'w').write('\n'.join(o['trainer'] + o['local-engine'] + o['lora'] + o['vision'] + o['smollm2']))"
+open('torch.txt', 'w').write('\n'.join(o['trainer'] + o['local-engine'] + o['lora'] + o['vision'] + o['smollm2'])); \
+import pathlib; i = pathlib.Path('triforge.dist-info'); i.mkdir(); \
+(i / 'METADATA').write_text('Metadata-Version: 2.1\nName: triforge\nVersion: ' + p['version'] + '\n'); \
+(i / 'entry_points.txt').write_text('\n'.join('[' + group + ']\n' + '\n'.join(n + ' = ' + e[n] for n in e) \
+ for group, e in p['entry-points'].items()) + '\n')"
 
 # Wheels and pip's leavings stay in these two stages; images take the virtual environment alone.
 FROM base AS core-dependencies
@@ -66,6 +71,7 @@ COPY LICENSE README.md ./
 COPY triforge triforge
 COPY services services
 COPY environments environments
+COPY --from=requirements /app/triforge.dist-info triforge.dist-info
 COPY configs configs
 RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services environments
 ENV TRIFORGE_LOG=json
@@ -134,6 +140,7 @@ COPY LICENSE README.md ./
 COPY triforge triforge
 COPY services services
 COPY environments environments
+COPY --from=requirements /app/triforge.dist-info triforge.dist-info
 COPY demo demo
 COPY configs configs
 RUN python -m compileall -q --invalidation-mode unchecked-hash triforge services environments demo

@@ -24,7 +24,7 @@ class HouseholdFamily:
 
     name = "household"
     about = About(
-        what="a text game of one service: find an object, bring it somewhere, maybe clean, heat or cool it first; ALFWorld's rules and words if wanted",
+        what="a text game of one room: find an object, bring it somewhere, maybe clean, heat or cool it first; ALFWorld's rules and words if wanted",
         tasks="generated, six types",
         licence="Apache-2.0 (own)",
         papers="RLAnything, EnvRL (there: ALFWorld)",

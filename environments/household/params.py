@@ -25,7 +25,7 @@ from typing import Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from environments import parsing
+from triforge.environments import parsing
 from environments.household.catalogue import SIMPLE, Catalogue
 from environments.household.house import ALFWORLD
 from environments.household.kinds import DEVICE, LAMP, GoalType

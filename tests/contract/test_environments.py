@@ -37,9 +37,11 @@ async def test_the_household_keeps_the_contract(options: Params) -> None:
     require(await check_environment(registry.family("household"), options=options, count=4))
 
 
-async def test_the_household_keeps_the_contract_in_large_services_with_hints() -> None:
+async def test_the_household_keeps_the_contract_in_large_rooms_with_hints() -> None:
     options: Params = {"receptacles": [10, 14], "per_kind": 3, "hint": 1.0, "closed": 0.5}
-    require(await check_environment(registry.family("household"), options=options, seed=5))
+    require(
+        await check_environment(registry.family("household"), generator_options=options, seed=5)
+    )
 
 
 def test_every_family_has_a_page_of_its_own() -> None:
@@ -127,7 +129,7 @@ class _Generous(Household):
 class _Silent(Household):
     async def reset(self, task: Task, *, seed: int) -> Reset:
         reset = await super().reset(task, seed=seed)
-        return replace(reset, observation=replace(reset.observation, text="a service"))
+        return replace(reset, observation=replace(reset.observation, text="a room"))
 
 
 class _Drifting(Household):

@@ -248,7 +248,9 @@ async def test_an_adapter_that_breaks_is_an_error_of_the_step_not_the_end_of_the
 
 async def test_a_server_of_ours_keeps_the_contract_as_an_environment() -> None:
     async with running(served()) as url:
-        results = await check_environment(FAMILY, options={"url": url, "horizon": 30}, count=2)
+        results = await check_environment(
+            FAMILY, generator_options={"url": url, "horizon": 30}, count=2
+        )
         require(results)
 
 

@@ -15,7 +15,7 @@ _SHOWN = 60  # characters of a bad value
 
 
 class Strict(BaseModel):
-    """Base of the models that describe tasks, options and options: frozen, nothing unknown, nothing coerced."""
+    """Base of the models that describe tasks and options: frozen, nothing unknown, nothing coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
