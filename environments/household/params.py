@@ -25,11 +25,11 @@ from typing import Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from triforge.environments import parsing
 from environments.household.catalogue import SIMPLE, Catalogue
 from environments.household.house import ALFWORLD
 from environments.household.kinds import DEVICE, LAMP, GoalType
 from environments.household.world import NOWHERE, Goal, Thing, World
+from triforge.environments import parsing
 from triforge.errors import InputError
 from triforge.types import Params
 
