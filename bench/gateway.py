@@ -188,7 +188,7 @@ async def _alternately(
 
 
 def counting_task() -> Task:
-    given = json.loads(Path("tests/contract/messages/Task.json").read_text())
+    given = json.loads(Path("tests/contract/types/Task.json").read_text())
     return Task.model_validate(
         given | {"params": {"target": TURNS - 5}, "instruction": "Count.", "id": "task"}
     )

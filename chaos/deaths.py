@@ -173,7 +173,7 @@ async def engines(r: Round) -> None:
 
 async def apis(r: Round) -> None:
     """The APIs of all services but the trainer's die, in any order."""
-    names = [f"policy-{role}" for role in ("policy", "reward", "rewriter")]
+    names = [f"{role}-model" for role in ("policy", "reward", "rewriter")]
     names += ["env_adapter", "reward", "dashboard"]
     await r.submit(run={"steps": len(names) + 6})  # it goes on while an API is away
     r.rng.shuffle(names)

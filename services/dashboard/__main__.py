@@ -30,7 +30,14 @@ def main(arguments: Sequence[str] = ()) -> int:
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2
-    services = ("trainer", "env_adapter", "reward", "policy", "reward", "rewriter")
+    services = (
+        "trainer",
+        "env_adapter",
+        "reward",
+        "policy_model",
+        "reward_model",
+        "rewriter_model",
+    )
     apis = Apis(
         {name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in services}
     )

@@ -46,7 +46,7 @@ def test_every_address_of_the_compose_file_is_a_service_that_listens_there() -> 
         host = urlsplit(url).hostname
         assert host in SERVICES, variable
     for role in ("policy", "reward", "rewriter"):
-        own = compose_environment(SERVICES[f"policy-{role}"])
+        own = compose_environment(SERVICES[f"{role}-model"])
         assert own["TRIFORGE_ROLE"] == role
         assert urlsplit(own["TRIFORGE_ENGINES"]).hostname == f"engine-{role}"
         assert f"engine-{role}" in SERVICES

@@ -153,7 +153,7 @@ async def _status(addresses: Settings) -> bool:
                 state = "ready" if reply.status_code == 200 else f"not ready: {_detail(reply)}"
             except httpx.HTTPError as error:
                 state = f"no answer ({type(error).__name__})"
-            all_ready &= state == "ready" or name == "rewriter"
+            all_ready &= state == "ready" or name == "rewriter_model"
             table.add_row(name, url, state)
     console.print(table)
     return all_ready

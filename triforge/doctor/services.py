@@ -17,7 +17,15 @@ from triforge.doctor.findings import Finding, bad, ok, warning
 from triforge.doctor.models import weights
 from triforge.doctor.stores import clock
 
-SERVICES = ("policy", "reward", "rewriter", "reward", "env_adapter", "trainer", "dashboard")
+SERVICES = (
+    "policy_model",
+    "reward_model",
+    "rewriter_model",
+    "reward",
+    "env_adapter",
+    "trainer",
+    "dashboard",
+)
 _ENGINES = ("engines", "policy_engines", "reward_engines", "rewriter_engines")
 _TIMEOUT_S = 5.0
 _DATE_S = 1.0  # a Date header names whole seconds
@@ -76,7 +84,7 @@ async def _service(
         return [bad(f"service {name}", said, _mend_silence(error, option))]
     version = _object(alive).get("version")
     if alive.status_code == 404 or version is None:
-        if name == "rewriter":  # any server that speaks OpenAI's dialect may stand there
+        if name == "rewriter_model":  # any server that speaks OpenAI's dialect may stand there
             return [ok(f"service {name}", f"{base}: another server answers")]
         return [bad(f"service {name}", f"{base}: something else answers there", f"set {option}")]
     found = []
@@ -95,7 +103,7 @@ async def _service(
             f"service {name}", theirs - (asked + told) / 2, blur_s=_DATE_S + (told - asked) / 2
         )
         found += [seen] if seen.state != "ok" else []
-    if name in ("policy", "reward") and ready.status_code == 200:
+    if name in ("policy_model", "reward_model") and ready.status_code == 200:
         found += await _served(client, name, base, settings.key.get_secret_value())
     return found
 

@@ -198,10 +198,10 @@ def _model_processes(
         port = ports.take(ENGINE_PORTS[role], f"engine of {role}")
         engines = f"http://127.0.0.1:{port}"
         specs.append(_local_engine(role, path, port, env))
-    url = str(getattr(settings, f"{role}_url"))
+    url = str(getattr(settings, f"{role}_model_url"))
     own = {"TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": engines, "TRIFORGE_MODEL": path}
     service = ProcessSpec(
-        name=f"policy-{role}",
+        name=f"{role}-model",
         command=_python("services.policy"),
         env={**env, **own},
         ready_url=f"{url}/readyz",

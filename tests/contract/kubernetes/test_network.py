@@ -41,7 +41,7 @@ CALLS = {
     ("adapt-worker", "rewriter-model", 8021),
     *(("toolbox", service, port) for service, port in (*SERVICES.items(), ("dashboard", 8005), ("postgres", POSTGRES), ("valkey", REDIS))),
     *(("toolbox", f"engine-{role}", 9001) for role in ("policy", "reward", "rewriter")),
-    *((f"policy-{role}", f"engine-{role}", 9001) for role in ("policy", "reward", "rewriter")),
+    *((f"{role}-model", f"engine-{role}", 9001) for role in ("policy", "reward", "rewriter")),
 }  # fmt: skip
 APIS = {("env-adapter", 8003), ("trainer", 8004)}
 METRICS = {*SERVICES.items(), ("dashboard", 8005), *((who, 9100) for who in (*WORKERS, *LEARNERS))}

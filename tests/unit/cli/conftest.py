@@ -16,7 +16,15 @@ from triforge.cli import main
 from triforge.types import Event, PoolState, RunState
 
 Said = tuple[int, str, str]
-APIS = ("ACTS", "JUDGES", "REWRITES", "REWARD", "ENV_ADAPTER", "TRAINER", "DASHBOARD")
+APIS = (
+    "POLICY_MODEL",
+    "REWARD_MODEL",
+    "REWRITER_MODEL",
+    "REWARD",
+    "ENV_ADAPTER",
+    "TRAINER",
+    "DASHBOARD",
+)
 
 
 def run_state(status: str = "running", reason: str = "", **changes: object) -> RunState:

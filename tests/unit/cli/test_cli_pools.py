@@ -49,7 +49,7 @@ def test_a_pool_file_that_is_none_is_refused_before_anybody_is_asked(
 
 WHO = {"by": "dana", "reason": "a test"}
 FLAGS = ("--by", "dana", "--reason", "a test")
-STORY = Path(__file__).parents[2] / "contract" / "messages"
+STORY = Path(__file__).parents[2] / "contract" / "types"
 SLOT = "t-5b1e0c9d7a42-t000017"
 PROPOSAL = "prop-0d6c1f52a9e34b7788c1"
 

@@ -78,7 +78,9 @@ async def test_a_service_that_waits_for_its_engine(services: Services) -> None:
 
 async def test_something_else_at_a_services_address(services: Services) -> None:
     found = await ask(at(services.url))
-    assert faults(found) == [(f"service {name}", "bad") for name in SERVICES if name != "rewriter"]
+    assert faults(found) == [
+        (f"service {name}", "bad") for name in SERVICES if name != "rewriter_model"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -212,8 +214,8 @@ async def test_weights_that_serve_but_cannot_be_read_here(
     told = json.dumps({"uri": str(tmp_path)}).encode()
     services.answers["GET /v1/weights"] = (200, "application/json", told)
     assert faults(await ask(at(services.url))) == [
-        ("weights of service policy", "warning"),
-        ("weights of service reward", "warning"),
+        ("weights of service policy_model", "warning"),
+        ("weights of service reward_model", "warning"),
     ]
 
 

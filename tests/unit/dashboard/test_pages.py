@@ -15,8 +15,8 @@ from services.dashboard.__main__ import main
 from services.dashboard.apis import Apis
 from services.dashboard.app import create_app
 
-GOLDEN = Path(__file__).parents[2] / "contract" / "messages"
-SERVICES = ("trainer", "env_adapter", "reward", "policy", "reward", "rewriter")
+GOLDEN = Path(__file__).parents[2] / "contract" / "types"
+SERVICES = ("trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model")
 EVIL = '<img src=x onerror="alert(1)">&"\''
 
 
@@ -95,7 +95,7 @@ async def browser(deployment: Deployment) -> AsyncIterator[httpx.AsyncClient]:
 async def test_the_first_page_shows_services_runs_and_pools(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
-    deployment.down.add("reward")
+    deployment.down.add("reward_model")
     reply = await browser.get("/")
     assert reply.status_code == 200
     assert '<a href="/runs/run-1">run-1</a>' in reply.text

@@ -30,7 +30,7 @@ def planned(
 
 
 def test_a_config_that_rewrites_tasks_without_a_rewriter_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"models\.rewrites\.path: given nothing"):
+    with pytest.raises(ConfigError, match=r"models\.rewriter\.path: given nothing"):
         planned(tmp_path, {})
 
 

@@ -14,7 +14,7 @@ from triforge.errors import ConfigError
 from triforge.supervisor.layout import Layout, Ports, check_port, free_port, plan_layout
 from triforge.supervisor.process import ProcessSpec
 
-APIS = ("policy", "reward", "rewriter", "reward", "env_adapter", "trainer")
+APIS = ("policy_model", "reward_model", "rewriter_model", "reward", "env_adapter", "trainer")
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_environments_addresses_are_kept(tmp_path: Path) -> None:
     layout = plan(tmp_path, auto_ports=True, **environ)
     assert layout.settings.redis_url == "redis://elsewhere:6379/0"
     assert layout.settings.database_url == "postgresql://db/x"
-    assert layout.settings.policy_model_url == environ["POLICY_URL"]
+    assert layout.settings.policy_model_url == environ["POLICY_MODEL_URL"]
     assert "valkey" not in {s.name for s in layout.specs}
 
 

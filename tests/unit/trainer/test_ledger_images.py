@@ -12,7 +12,7 @@ from triforge.store.ledgers import export_ledgers, write_ledger
 from triforge.store.rows import rows_from_bytes, rows_to_bytes
 from triforge.types import ImageRef, JudgedGroup, PlacedImage, TrainRow
 
-EXAMPLE = Path(__file__).parents[2] / "contract" / "messages" / "JudgedGroup.json"
+EXAMPLE = Path(__file__).parents[2] / "contract" / "types" / "JudgedGroup.json"
 
 
 def shot(number: int) -> ImageRef:

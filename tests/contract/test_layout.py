@@ -22,13 +22,9 @@ CODE = ("triforge", "services", "environments", "demo")
 ALL_PYTHON = (*CODE, "bench", "chaos", "experiments", "scripts", "tests")
 SERVICES = ("policy", "local_engine", "env_adapter", "reward", "trainer", "dashboard")
 HEAVY = {"torch", "transformers"}
-MAX_LINES = 400
-MAX_ADR_LINES = 60
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 WEB = {"fastapi", "starlette"}
-APIS = {"app.py", "routes.py", "native_api.py"}
-PORCH = ROOT / "services" / "apis"  # what all APIs share; not a service
 SETUP_EXTRAS = (
     "trainer",
     "local-engine",
@@ -107,13 +103,6 @@ def true_keywords(node: ast.AST, name: str) -> list[ast.keyword]:
     ]
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
-    lengths = {
-        where(p): len(p.read_text(encoding="utf-8").splitlines()) for p in python_files(*ALL_PYTHON)
-    }
-    assert {name: n for name, n in lengths.items() if n > MAX_LINES} == {}
-
-
 def test_no_module_has_a_vague_name() -> None:
     modules = {
         path
@@ -160,25 +149,6 @@ def test_nothing_is_left_for_later() -> None:
     assert left == []
 
 
-def test_the_web_framework_stays_at_the_apis_of_a_service() -> None:
-    inside = [
-        where(path, node)
-        for path, node in nodes("services", "environments", "demo")
-        if path.name not in APIS and PORCH not in path.parents and imported(node) & WEB
-    ]
-    assert inside == []
-
-
-def test_torch_is_imported_in_the_trainer_and_the_local_engine_only() -> None:
-    allowed = {ROOT / "services" / "trainer", ROOT / "services" / "local_engine"}
-    outside = [
-        where(path, node)
-        for path, node in nodes("triforge", "services", "environments")
-        if not allowed & set(path.parents) and imported(node) & HEAVY
-    ]
-    assert outside == []
-
-
 def service_exists(service: str) -> bool:
     return (ROOT / "services" / service / "__init__.py").is_file()
 
@@ -191,8 +161,8 @@ def import_alone(package: str, target: Path, watched: set[str]) -> dict[str, lis
         (target / "services").mkdir()
         for shared in (ROOT / "services").glob("*.py"):
             shutil.copy(shared, target / "services")
-        for folder in (PORCH.relative_to(ROOT), Path(package.replace(".", "/"))):
-            shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
+        folder = Path(package.replace(".", "/"))
+        shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
     environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME"}}
     done = subprocess.run(
         [sys.executable, "-c", ISOLATED, str(target), package, str(ROOT), ",".join(watched)],
@@ -207,8 +177,10 @@ def import_alone(package: str, target: Path, watched: set[str]) -> dict[str, lis
     return {name: what for name, what in loaded.items() if what}
 
 
-def test_the_hall_imports_alone_and_stays_light(tmp_path: Path) -> None:
-    assert import_alone("triforge", tmp_path, HEAVY | WEB | {"services", "environments"}) == {}
+def test_the_library_imports_alone_and_stays_light(tmp_path: Path) -> None:
+    loaded = import_alone("triforge", tmp_path, HEAVY | WEB | {"services", "environments"})
+    web = {name for name, what in loaded.items() if set(what) <= WEB}
+    assert loaded.keys() == web == {name for name in loaded if name.startswith("triforge.web")}
 
 
 @pytest.mark.parametrize("service", [service for service in SERVICES if service_exists(service)])
@@ -216,30 +188,7 @@ def test_a_service_imports_without_the_others(service: str, tmp_path: Path) -> N
     light = service in {"policy", "env_adapter", "reward", "dashboard"}
     loaded = import_alone(f"services.{service}", tmp_path, HEAVY if light else set())
     everything = {what for names in loaded.values() for what in names}
-    assert everything - {"triforge.web"} == {f"services.{service}"}, loaded
-
-
-def test_beside_the_services_stands_only_what_all_apis_share() -> None:
-    shared = {path.name for path in (ROOT / "services").glob("*.py")}
-    assert shared == {"__init__.py"}
-    folders = {path.parent.name for path in (ROOT / "services").glob("*/__init__.py")}
-    assert folders == {*SERVICES, PORCH.name}
-
-
-def test_every_package_of_the_hall_is_under_the_contracts_for_arrows_and_for_the_broker() -> None:
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = {c["name"]: c for c in document["tool"]["importlinter"]["contracts"]}
-    library = {path.stem for path in (ROOT / "triforge").glob("*.py") if path.stem[0] != "_"}
-    library |= {path.parent.name for path in (ROOT / "triforge").glob("*/__init__.py")}
-    layers = contracts["Inside the library, arrows point down"]["layers"]
-    placed = [name for layer in layers for name in layer.split(" | ")]
-    assert sorted(placed) == sorted(f"triforge.{name}" for name in library)
-    without = contracts["Celery and redis are spoken in one package"]["source_modules"]
-    assert sorted(without) == [
-        "environments",
-        "services",
-        *sorted(f"triforge.{n}" for n in library - {"queues"}),
-    ]
+    assert everything == {f"services.{service}"}, loaded
 
 
 def test_the_changelog_names_the_version_of_the_package() -> None:
@@ -249,24 +198,6 @@ def test_the_changelog_names_the_version_of_the_package() -> None:
     assert headings[1] == triforge.__version__
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == triforge.__version__
-
-
-def adrs() -> list[Path]:
-    return sorted((ROOT / "docs" / "adr").glob("*.md"))
-
-
-def test_decision_records_are_numbered_without_gap_or_repetition() -> None:
-    numbers = [path.name[:4] for path in adrs()]
-    assert numbers == [f"{n:04d}" for n in range(1, len(numbers) + 1)]
-
-
-@pytest.mark.parametrize("path", adrs(), ids=lambda path: path.stem)
-def test_a_decision_record_is_one_page_with_its_four_parts(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= MAX_ADR_LINES
-    assert lines[0].startswith(f"# {path.name[:4]}. ")
-    headings = [line[3:] for line in lines if line.startswith("## ")]
-    assert headings == ["Context", "Decision", "Rejected alternatives", "Consequences"]
 
 
 def plain_name(requirement: str) -> str:
@@ -294,10 +225,3 @@ def test_every_make_verb_in_the_documents_exists_and_is_explained() -> None:
         path = ROOT / name
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         assert set(re.findall(r"`make ([a-z0-9-]+)", text)) <= targets
-
-
-def test_no_recipe_of_the_makefile_is_longer_than_three_lines() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    recipes = re.findall(r"(?:^\t.*\n)+", makefile, flags=re.MULTILINE)
-    assert recipes
-    assert [recipe for recipe in recipes if recipe.count("\n") > 3] == []
