@@ -50,20 +50,12 @@ class Game:
         self.first = _seen(reply)
 
     def step(self, command: str) -> Seen:
-        """Give a command.
-
-        Raises:
-            EnvError: the engine failed, died, or took too long.
-        """
+        """Give a command."""
         worker = self._engine.worker(self._number)
         return _seen(worker.call("step", episode=self._episode, command=command))
 
     def plan(self) -> list[str]:
-        """Commands that win from here, by the engine's planner; empty when it finds none.
-
-        Raises:
-            EnvError: it took too long.
-        """
+        """Commands that win from here, by the engine's planner; empty when it finds none."""
         worker = self._engine.worker(self._number)
         return [
             command.strip()
@@ -102,16 +94,7 @@ class Engine:
         self._python = python
 
     def start(self, **game: Any) -> Game:
-        """Begin an episode in the process that plays fewest.
-
-        Args:
-            game: `problem` and `task` of a generated game, or `file`, the path of a game file.
-
-        Raises:
-            ConfigError: alfworld is not installed.
-            InputError: the engine cannot load the game; the sentence is its own.
-            EnvError: the engine failed, died, or took too long.
-        """
+        """Begin an episode in the process that plays fewest."""
         with self._lock:
             number = min(self._load, key=lambda worker: (self._load[worker], worker))
             self._load[number] += 1
@@ -123,11 +106,7 @@ class Engine:
             raise
 
     def sources(self) -> dict[str, str]:
-        """The installed domain and grammar, as they stand in game files.
-
-        Raises:
-            ConfigError: alfworld is not installed.
-        """
+        """The installed domain and grammar, as they stand in game files."""
         answer: dict[str, str] = self._call(0, "sources")
         return answer
 

@@ -35,11 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Alfworld(OneEpisode):
-    """One episode; the engine is given back when it is closed early, also while it still starts the game.
-
-    Args:
-        begin: makes the episode of a task and a seed; blocks.
-    """
+    """One episode; the engine is given back when it is closed early, also while it still starts the game."""
 
     def __init__(self, begin: Callable[[Task, int], AlfworldEpisode]) -> None:
         super().__init__("alfworld", self._begun, blocks=True)
@@ -83,12 +79,7 @@ class AlfworldFamily:
     )
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a task and write its instruction.
-
-        Raises:
-            InputError: names each bad field; also a game that cannot be won, and a file that changed.
-            ConfigError: the task is a game file and there is no data.
-        """
+        """Check and normalise a task and write its instruction."""
         given = parse_model(GameParams, params, "alfworld params")
         if given.file is not None and given.game is None:
             found = files.read_game(given.file)
@@ -108,12 +99,7 @@ class AlfworldFamily:
         return _draft(HOUSEHOLD.validate(_house(given)))
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw games that the engine lets win, or take game files, each at most once.
-
-        Raises:
-            InputError: a knob is unknown or out of its limits, or leaves no game.
-            ConfigError: alfworld is not installed, or there is no data.
-        """
+        """Draw games that the engine lets win, or take game files, each at most once."""
         knobs = parse_model(Knobs, options, "alfworld options")
         if count < 0:
             raise InputError(f"alfworld generate: count was {count}, expected 0 or more")
@@ -126,11 +112,7 @@ class AlfworldFamily:
         return made
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment.
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment."""
         play = parse_model(PlayOptions, options, "alfworld options")
 
         def begin(task: Task, seed: int) -> AlfworldEpisode:  # noqa: ARG001  the engine knows no chance
@@ -170,11 +152,7 @@ class AlfworldFamily:
         return RewriteMenu(description=f"{task.instruction} (a game file; its goal is fixed)")
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The candidate that follows from an answer.
-
-        Raises:
-            InputError: the task is a game file, or the answer names something that does not exist.
-        """
+        """The candidate that follows from an answer."""
         if "game" not in task.params:
             raise InputError(
                 "alfworld rewrite: the goal of a game file is fixed; generate games to rewrite them"
@@ -203,11 +181,7 @@ class AlfworldFamily:
         return float(root != candidate)
 
     def at_level(self, level: int, options: Params) -> Params:
-        """Games whose shortest plan has `level + 4` commands; level 0 has the shorter ones, too.
-
-        Raises:
-            InputError: files have no levels.
-        """
+        """Games whose shortest plan has `level + 4` commands; level 0 has the shorter ones, too."""
         if options.get("source") == "files":
             raise InputError(
                 "alfworld options: field source: game files have no levels; use 'generated'"

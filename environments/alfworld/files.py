@@ -43,11 +43,7 @@ class GameFile:
 
 
 def data_folder() -> Path:
-    """The folder that `ALFWORLD_DATA` names.
-
-    Raises:
-        ConfigError: it names none, or one that is not there.
-    """
+    """The folder that `ALFWORLD_DATA` names."""
     named = os.environ.get("ALFWORLD_DATA", "")
     if not named:
         raise ConfigError(
@@ -63,12 +59,7 @@ def data_folder() -> Path:
 
 
 def list_games(under: str) -> list[str]:
-    """Every game file below a folder of the data, as paths relative to the data, sorted.
-
-    Raises:
-        ConfigError: there is no data.
-        InputError: there is no such folder, or no game in it.
-    """
+    """Every game file below a folder of the data, as paths relative to the data, sorted."""
     data = data_folder()
     folder = _inside(data, under)
     found = sorted(str(path.relative_to(data)) for path in folder.rglob(GAME))
@@ -82,15 +73,7 @@ def list_games(under: str) -> list[str]:
 
 
 def read_game(name: str) -> GameFile:
-    """Read and check a game file.
-
-    Args:
-        name: its path, relative to the data.
-
-    Raises:
-        ConfigError: there is no data.
-        InputError: the file is missing, malformed, or known to be unsolvable.
-    """
+    """Read and check a game file."""
     path = _inside(data_folder(), name)
     try:
         stamp = path.stat()

@@ -46,10 +46,6 @@ def proved_games(
         seed: of the games.
         knobs: what games.
         tally: is kept up to date; what was rejected is logged as well.
-
-    Raises:
-        InputError: the knobs leave no solvable game, or the engine rejects `knobs.tries` games in a row.
-        ConfigError: alfworld is not installed.
     """
     options = house_options(knobs)
     draw, house = drawn_by(options)
@@ -78,12 +74,7 @@ def house_options(knobs: Knobs) -> Params:
 
 
 def why_not(engine: Engine, world: World) -> str | None:
-    """Why the engine does not let a game win by its plan, or None when it does.
-
-    Raises:
-        ConfigError: alfworld is not installed.
-        EnvError: the engine failed, died, or took too long.
-    """
+    """Why the engine does not let a game win by its plan, or None when it does."""
     steps = plan(world)
     if not steps:
         return "it has no plan"

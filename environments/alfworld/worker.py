@@ -28,11 +28,7 @@ _PARSED: Final = (
 
 
 class Games:
-    """Every episode of this process.
-
-    Args:
-        memo: whether to remember what is computed again and again.
-    """
+    """Every episode of this process."""
 
     def __init__(self, *, memo: bool) -> None:
         info = import_module("alfworld.info")

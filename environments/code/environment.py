@@ -9,12 +9,7 @@ from typing import Final
 from pydantic import Field
 
 from environments.code.execution import TOTAL_S, program_in, score
-from environments.code.params import (
-    FunctionParams,
-    ProgramParams,
-    instruction,
-    read_params,
-)
+from environments.code.params import FunctionParams, ProgramParams, instruction, read_params
 from triforge.environments.episode import expect_announced
 from triforge.environments.parsing import Strict
 from triforge.errors import EnvError
@@ -66,12 +61,7 @@ class Code:
         self._left = options.turns
 
     async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002  nothing is drawn
-        """Start the task.
-
-        Raises:
-            EnvError: the environment was used before, or the task announces something else than it rewards.
-            InputError: the parameters are malformed.
-        """
+        """Start the task."""
         if self._used:
             raise EnvError("code: an environment plays one episode; make a fresh one to reset")
         self._used = True
@@ -81,12 +71,7 @@ class Code:
         return Reset(observation=Observation(text=task.instruction), system=system)
 
     async def step(self, response: str) -> StepResult:
-        """Run the program of a response.
-
-        Raises:
-            EnvError: the episode is over, closed or was never started.
-            SandboxError: programs cannot be run here; the episode is not measured.
-        """
+        """Run the program of a response."""
         task = self._task
         if task is None or self._left == 0:
             raise EnvError("code: step after the end or before reset; the episode is not running")

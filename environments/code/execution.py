@@ -66,9 +66,6 @@ async def score(
         public: run the public tests only, and say in full what went wrong; otherwise nothing of a test is told.
         every: go on after a test that is not passed.
         total_s: see `run_cases`; what it leaves no time for is not passed.
-
-    Raises:
-        SandboxError: the sandbox could not start; the program is not measured.
     """
     if isinstance(task, FunctionParams) and public:
         return Score(0, 0)  # a check has no public part
@@ -77,12 +74,7 @@ async def score(
         return Score(0 if trouble else 1, 1, trouble)
     cases = task.cases()[: task.public] if public else task.cases()
     verdicts = await run_cases(
-        sandbox,
-        program,
-        cases,
-        task.limits(),
-        stop_at_first=not (public or every),
-        total_s=total_s,
+        sandbox, program, cases, task.limits(), stop_at_first=not (public or every), total_s=total_s
     )
     trouble = _trouble(cases, verdicts, told=public)
     if not trouble and len(verdicts) < len(cases):

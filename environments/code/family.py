@@ -7,13 +7,7 @@ from typing import Final
 
 from environments.code import functions, generator, humaneval, rewriting
 from environments.code.environment import Code, PlayOptions
-from environments.code.execution import (
-    TOO_SLOW,
-    TOTAL_S,
-    fenced,
-    score,
-    wait_for,
-)
+from environments.code.execution import TOO_SLOW, TOTAL_S, fenced, score, wait_for
 from environments.code.params import (
     WHERE,
     FunctionParams,
@@ -31,11 +25,7 @@ from triforge.types import CheckResult, Direction, Params, ProgramLimits, Task
 
 
 class CodeFamily:
-    """The family `code`; see README.md beside this file.
-
-    Args:
-        sandbox: where programs run; the one of this process by default.
-    """
+    """The family `code`; see README.md beside this file."""
 
     name = "code"
     about = About(
@@ -62,10 +52,6 @@ class CodeFamily:
 
         A reference solution that comes with a problem is run: a task that it does not solve is refused. What was
         generated is compared with what follows from its recipe instead.
-
-        Raises:
-            InputError: names each bad field, or says which test the reference solution does not pass.
-            SandboxError: there is a reference solution, and programs cannot be run here.
         """
         given = read_params(params)
         if why := wait_for(self._unsolved(given)):
@@ -100,11 +86,7 @@ class CodeFamily:
         return generator.generate(self.sandbox, count=count, seed=seed, options=options)
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment (see `PlayOptions`)."""
         return Code(parse_model(PlayOptions, options, "code options"), self.sandbox)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:

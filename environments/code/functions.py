@@ -72,12 +72,7 @@ _KEPT: Final = 1000  # recordings; more are made anew
 
 
 async def check(sandbox: Sandbox, task: FunctionParams, program: str) -> str:
-    """Check a program that defines the function; returns what is wrong with it, empty when nothing is.
-
-    Raises:
-        EnvError: the task's own reference solution does not pass its check, so nothing can be said.
-        SandboxError: the sandbox could not start.
-    """
+    """Check a program that defines the function; returns what is wrong with it, empty when nothing is."""
     calls = await _calls(sandbox, task)
     source = f"{task.prompt}\n{program}\n" + _ANSWER.format(entry=task.entry_point)
     answered = await sandbox.run(source, calls, task.limits())

@@ -54,13 +54,7 @@ class Knobs(Strict):
 
 
 def generate(sandbox: Sandbox, *, count: int, seed: int, options: Params) -> list[Params]:
-    """Make `count` problems. Problem i depends on seed, i and knobs only.
-
-    Raises:
-        InputError: a knob is unknown or out of its limits, or HumanEval has fewer problems.
-        ConfigError: HumanEval is not installed.
-        SandboxError: programs cannot be run here.
-    """
+    """Make `count` problems. Problem i depends on seed, i and knobs only."""
     knobs = parse_model(Knobs, options, "code generate")
     if knobs.source == "humaneval":
         problems = list(humaneval.problems())

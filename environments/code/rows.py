@@ -41,11 +41,7 @@ def is_foreign(row: Mapping[str, object]) -> bool:
 
 
 def own_shape(row: Mapping[str, object]) -> Params:
-    """A foreign row as our parameters; what we have no use for is left out.
-
-    Raises:
-        InputError: the statement or the tests are missing, unequal, packed, or no tests of input and output.
-    """
+    """A foreign row as our parameters; what we have no use for is left out."""
     statement = next((row[name] for name in STATEMENTS if isinstance(row.get(name), str)), None)
     if statement is None:
         turns = row.get("turns")  # LiveBench keeps its question there

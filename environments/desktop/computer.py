@@ -20,10 +20,6 @@ class DesktopComputer:
     Args:
         task: what is laid out.
         options: size of the screen, and how long its shell is waited for.
-
-    Raises:
-        ConfigError: a program is not installed.
-        EnvError: it did not start.
     """
 
     def __init__(self, task: DesktopTask, options: PlayOptions) -> None:

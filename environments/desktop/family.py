@@ -39,11 +39,7 @@ class DesktopFamily(NeverRewritten):
     )
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a task.
-
-        Raises:
-            InputError: names each field that is unknown, missing or impossible; also a task that is solved at reset.
-        """
+        """Check and normalise a task."""
         task = _read(params)
         tasks.expect_open(task)
         kind = task.id.partition("-")[0][:64]
@@ -52,20 +48,12 @@ class DesktopFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` tasks under the knobs in `options` (see `Knobs`).
-
-        Raises:
-            InputError: a knob is unknown or out of its limits.
-        """
+        """Make `count` tasks under the knobs in `options` (see `Knobs`)."""
         made = generator.generate(count, seed, options)
         return [self.validate(params).params for params in made]
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment under `options` (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment under `options` (see `PlayOptions`)."""
         play = parse_model(PlayOptions, options, "desktop options")
 
         def begin(task: Task) -> ComputerEpisode:

@@ -49,11 +49,7 @@ _OPENBOX: Final = """\
 
 
 def furnish(folder: Path, prepare: Callable[[Path], None]) -> None:
-    """Lay out a fresh folder; `prepare` writes into the home folder.
-
-    Raises:
-        SandboxError: bubblewrap is not installed.
-    """
+    """Lay out a fresh folder; `prepare` writes into the home folder."""
     folder.chmod(0o711)  # the programs of another user pass through it
     for name in FOLDERS:
         (folder / name).mkdir()

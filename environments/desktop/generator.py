@@ -47,11 +47,7 @@ class _Draw:
 
 
 def generate(count: int, seed: int, options: Params) -> list[Params]:
-    """`count` tasks; task i depends on the seed, i and the knobs only.
-
-    Raises:
-        InputError: a knob is unknown or out of its limits.
-    """
+    """`count` tasks; task i depends on the seed, i and the knobs only."""
     knobs = parse_model(Knobs, options, "desktop options")
     low, high = knobs.files
     if not 0 <= low <= high <= _MOST:

@@ -20,11 +20,7 @@ _ENTER: Final = _READ | os.O_DIRECTORY
 
 
 def inside(path: str) -> PurePosixPath:
-    """A path below the home folder.
-
-    Raises:
-        InputError: it is absolute, empty, or leads outside.
-    """
+    """A path below the home folder."""
     parts = PurePosixPath(path)
     if not path or parts.is_absolute() or ".." in parts.parts or "\0" in path or not parts.parts:
         raise InputError(f"desktop: path {path!r} must lead to something below the home folder")

@@ -41,10 +41,6 @@ class Desktop:
         width: of the screen in pixels.
         height: of the screen in pixels.
         prepare: writes into the home folder before anything starts.
-
-    Raises:
-        ConfigError: a program is not installed.
-        EnvError: it did not start in time.
     """
 
     def __init__(self, width: int, height: int, prepare: Callable[[Path], None]) -> None:
@@ -61,8 +57,7 @@ class Desktop:
         self._prompts = 0
         with _STARTING:
             self._kept = KeptProcess(
-                [*launch, "{folder}", str(own), str(width), str(height)],
-                before=furnished,
+                [*launch, "{folder}", str(own), str(width), str(height)], before=furnished
             )
             self._wait_for_prompt()
 
@@ -116,11 +111,7 @@ class Desktop:
         return sorted(named - {"", "Openbox"})
 
     def act(self, action: Action, *, settle_s: float) -> None:
-        """Perform an action, then wait for as many prompts as lines were entered, at most `settle_s` seconds.
-
-        Raises:
-            EnvError: the screen is gone.
-        """
+        """Perform an action, then wait for as many prompts as lines were entered, at most `settle_s` seconds."""
         at = pixels(action.at, self.width, self.height) if action.at is not None else None
         where = ["mousemove", str(at[0]), str(at[1])] if at is not None else []
         lines = 0

@@ -17,11 +17,7 @@ Windows = Callable[[], list[str]]
 
 
 def lay_out(task: DesktopTask, home: Path) -> None:
-    """Carry out the task's `config`.
-
-    Raises:
-        InputError: a step lacks a parameter or leads out of the home folder.
-    """
+    """Carry out the task's `config`."""
     for step in task.config:
         wanted = {"path", "content"} if step.type == "write_file" else {"path"}
         if set(step.parameters) != wanted:
@@ -68,11 +64,7 @@ def getter(home: Path, windows: Windows) -> Getter:
 
 
 def expect_open(task: DesktopTask) -> None:
-    """A task must not be solved before it begins; tried in a folder of its own.
-
-    Raises:
-        InputError: it is, or its config or evaluator cannot be carried out.
-    """
+    """A task must not be solved before it begins; tried in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="triforge-desktop-") as folder:
         home = Path(folder)
         lay_out(task, home)

@@ -166,10 +166,7 @@ _COMMANDS: Final[
     ),
     (re.compile(r"run (.+)"), lambda m: {"action": "type", "text": f"{m[1]}\n"}),
     (re.compile(r"press (\S+)"), lambda m: {"action": "key", "keys": [*m[1].split("+")]}),
-    (
-        re.compile(r"scroll (-?\d{1,4})"),
-        lambda m: {"action": "scroll", "pixels": int(m[1])},
-    ),
+    (re.compile(r"scroll (-?\d{1,4})"), lambda m: {"action": "scroll", "pixels": int(m[1])}),
     (re.compile(r"wait"), lambda _: {"action": "wait", "time": 1}),
     (re.compile(r"done"), lambda _: {"action": "terminate", "status": "success"}),
     (re.compile(r"fail"), lambda _: {"action": "terminate", "status": "failure"}),

@@ -104,12 +104,7 @@ class ComputerEpisode:
         self._turns = Turns(family, horizon=horizon, malformed_limit=malformed_limit)
 
     def start(self) -> Reset:
-        """Start the computer.
-
-        Raises:
-            EnvError: it did not start, or the episode was closed meanwhile.
-            ConfigError: something is not installed.
-        """
+        """Start the computer."""
         computer = self._begin()
         with self._lock:
             if not self._left:
@@ -122,11 +117,7 @@ class ComputerEpisode:
         return Reset(observation=observation, system=system if self._guide else "")
 
     def play(self, response: str) -> StepResult:
-        """Play one response.
-
-        Raises:
-            EnvError: the computer is gone.
-        """
+        """Play one response."""
         action = READERS[self._actions](response)
         if isinstance(action, Malformed):
             self._turns.take(action.reason)

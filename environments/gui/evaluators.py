@@ -53,12 +53,7 @@ class Evaluator(Strict):
         return self.funcs == [INFEASIBLE]
 
     def score(self, get: Getter) -> float:
-        """0.0 or 1.0.
-
-        Raises:
-            EnvError: `get` could not find out; that says nothing about the agent.
-            InputError: `get` does not know a type.
-        """
+        """0.0 or 1.0."""
         if self.infeasible:
             return 0.0
         scores = (

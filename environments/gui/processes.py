@@ -68,11 +68,7 @@ class KeptProcess:
         return self._keeper.poll() is None
 
     def read_line(self, containing: str, *, timeout_s: float) -> str:
-        """The first line of the program's output that contains a text; later output is thrown away.
-
-        Raises:
-            EnvError: the program ended or said nothing of the kind in time.
-        """
+        """The first line of the program's output that contains a text; later output is thrown away."""
         output = self._keeper.stdout
         assert output is not None
         deadline = time.monotonic() + timeout_s

@@ -47,13 +47,7 @@ class Screen:
         self._busy = False
 
     async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
-        """Start the task; it holds all that is random in it, so the seed changes nothing.
-
-        Raises:
-            EnvError: the environment was used before, or what it needs broke.
-            ConfigError: a program is not installed.
-            InputError: the parameters are malformed.
-        """
+        """Start the task; it holds all that is random in it, so the seed changes nothing."""
         if self._used:
             raise EnvError(
                 f"{self._name}: an environment plays one episode; make a fresh one to reset"
@@ -63,11 +57,7 @@ class Screen:
         return await self._in_thread(self._episode.start)
 
     async def step(self, response: str) -> StepResult:
-        """Play one response.
-
-        Raises:
-            EnvError: the episode is over, closed or was never started; or its screen broke.
-        """
+        """Play one response."""
         episode = self._episode
         if episode is None or episode.done:
             raise EnvError(

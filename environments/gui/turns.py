@@ -7,13 +7,7 @@ from typing import Final, Literal
 
 from prometheus_client import Counter
 
-from environments.gui.actions import (
-    Action,
-    Malformed,
-    call,
-    read_command,
-    read_computer_use,
-)
+from environments.gui.actions import Action, Malformed, call, read_command, read_computer_use
 
 MALFORMED: Final = Counter(
     "triforge_env_adapter_malformed_actions_total",

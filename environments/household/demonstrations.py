@@ -17,13 +17,7 @@ from environments.household.expert import Expert
 from environments.household.options import PlayOptions
 from environments.household.params import parse_model, world_of
 from environments.household.wording import Wording
-from environments.household.world import (
-    TREATMENTS,
-    Command,
-    Goal,
-    Verb,
-    World,
-)
+from environments.household.world import TREATMENTS, Command, Goal, Verb, World
 from triforge.types import Params, Task
 
 Label = Literal[-1, 1]
@@ -71,9 +65,6 @@ def demonstrations(
 
     Yields:
         One demonstration a task, lazily, in order.
-
-    Raises:
-        InputError: a task or an option is malformed.
     """
     play = parse_model(
         PlayOptions, options if options is not None else {"wording": "terse"}, "options"

@@ -12,11 +12,7 @@ from triforge.types import Task
 
 
 class Household:
-    """One household episode. Every call returns at once; the episode is the same for every seed.
-
-    Args:
-        options: wording and action format.
-    """
+    """One household episode. Every call returns at once; the episode is the same for every seed."""
 
     def __init__(self, options: PlayOptions) -> None:
         self._options = options
@@ -24,12 +20,7 @@ class Household:
         self._used = False
 
     async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
-        """Start the task.
-
-        Raises:
-            EnvError: the environment was used before, or the task announces something else than it rewards.
-            InputError: the parameters are malformed.
-        """
+        """Start the task."""
         if self._used:
             raise EnvError("household: an environment plays one episode; make a fresh one to reset")
         world = world_of(task.params)
@@ -45,11 +36,7 @@ class Household:
         return self._episode.start()
 
     async def step(self, response: str) -> StepResult:
-        """Play one response.
-
-        Raises:
-            EnvError: the episode is over, closed or was never started.
-        """
+        """Play one response."""
         if self._episode is None or self._episode.done:
             raise EnvError(
                 "household: step after the end or before reset; the episode is not running"

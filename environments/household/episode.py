@@ -19,11 +19,7 @@ _EXACT: Final = Exact()
 
 
 def wording_of(world: World, options: PlayOptions) -> Wording:
-    """The words in which a game is played: those of the options, except that ALFWorld's rules have ALFWorld's words.
-
-    Raises:
-        InputError: the options ask for single words, which such a game has not.
-    """
+    """The words in which a game is played: those of the options, except that ALFWorld's rules have ALFWorld's words."""
     if not world.catalogue.strict:
         return WORDINGS[options.wording]
     if options.wording != "alfworld":

@@ -8,13 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from environments.household.wording import Alfworld, series
-from environments.household.world import (
-    NOTHING,
-    NOWHERE,
-    Command,
-    State,
-    World,
-)
+from environments.household.world import NOTHING, NOWHERE, Command, State, World
 
 _HELP: Final = "\n".join(
     (

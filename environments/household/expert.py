@@ -11,15 +11,7 @@ from typing import Literal
 
 from environments.household.instruction import hinted
 from environments.household.kinds import DEVICE, LAMP
-from environments.household.world import (
-    NOTHING,
-    NOWHERE,
-    TREATMENTS,
-    Command,
-    Goal,
-    State,
-    World,
-)
+from environments.household.world import NOTHING, NOWHERE, TREATMENTS, Command, Goal, State, World
 
 
 @dataclass(slots=True)

@@ -33,12 +33,7 @@ class HouseholdFamily:
     never_blocks = True  # plain arithmetic on a small state
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a game and write its instruction.
-
-        Raises:
-            InputError: names each field that is unknown, missing or impossible; also a goal that already holds or that
-                no plan reaches within the horizon.
-        """
+        """Check and normalise a game and write its instruction."""
         world = world_of(params)
         if world.won(world.start()):
             raise InputError("household params: field goal: it already holds at reset")
@@ -54,20 +49,12 @@ class HouseholdFamily:
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` solvable games under the knobs in `options` (see `Knobs`).
-
-        Raises:
-            InputError: a knob is unknown or out of its limits, or leaves no game to make.
-        """
+        """Make `count` solvable games under the knobs in `options` (see `Knobs`)."""
         worlds = generator.generate(count=count, seed=seed, options=options)
         return [params_of(world) for world in worlds]
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment with the wording and action format of `options` (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment with the wording and action format of `options` (see `PlayOptions`)."""
         return Household(parse_model(PlayOptions, options, "options"))
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
@@ -88,11 +75,7 @@ class HouseholdFamily:
         return rewriting.menu(task, direction)
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The candidate that follows from an answer, its instruction written anew.
-
-        Raises:
-            InputError: the answer names something that does not exist or cannot be combined.
-        """
+        """The candidate that follows from an answer, its instruction written anew."""
         return rewriting.apply(task, answer)
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:

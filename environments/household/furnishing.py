@@ -87,11 +87,7 @@ def _furniture(
 
 
 def _things(
-    rng: Random,
-    room: Furniture,
-    knobs: HouseKnobs,
-    goal: Goal,
-    receptacles: tuple[Thing, ...],
+    rng: Random, room: Furniture, knobs: HouseKnobs, goal: Goal, receptacles: tuple[Thing, ...]
 ) -> list[tuple[str, int]] | None:
     """(kind, receptacle) of every object: the goal's, a lamp, others. The goal's do not lie in its target."""
 

@@ -7,14 +7,7 @@ from random import Random
 from typing import Final
 
 from environments.household import furnishing
-from environments.household.kinds import (
-    DEVICE,
-    HOMES,
-    LAMP,
-    LAMP_HOMES,
-    OPENABLE,
-    SUITS,
-)
+from environments.household.kinds import DEVICE, HOMES, LAMP, LAMP_HOMES, OPENABLE, SUITS
 from environments.household.options import HouseKnobs, Knobs
 from environments.household.params import parse_model
 from environments.household.planner import plan
@@ -27,11 +20,7 @@ TRIES_TO_FIT: Final = 2000  # where the length of the plan is asked for
 
 
 def generate(*, count: int, seed: int, options: Params) -> list[World]:
-    """Make `count` games. Game i depends on the seed, i and the options only, so a longer list starts the same.
-
-    Raises:
-        InputError: an option is unknown or out of its limits, or the options leave no game to make.
-    """
+    """Make `count` games. Game i depends on the seed, i and the options only, so a longer list starts the same."""
     if count < 0:
         raise InputError(f"household generate: count was {count}, expected 0 or more")
     draw, knobs = drawn_by(options)
@@ -43,11 +32,7 @@ def generate(*, count: int, seed: int, options: Params) -> list[World]:
 
 
 def drawn_by(options: Params) -> tuple[Callable[[Random], World | None], Knobs | HouseKnobs]:
-    """What draws one room under these options, solvable or not, and the options themselves.
-
-    Raises:
-        InputError: an option is unknown or out of its limits.
-    """
+    """What draws one room under these options, solvable or not, and the options themselves."""
     if options.get("rules") == "alfworld":
         house = parse_model(HouseKnobs, options, "options")
         return (lambda rng: furnishing.draw(rng, house)), house
@@ -58,11 +43,7 @@ def drawn_by(options: Params) -> tuple[Callable[[Random], World | None], Knobs |
 def solvable_game(
     rng: Random, knobs: Knobs | HouseKnobs, draw: Callable[[Random], World | None]
 ) -> World:
-    """Draw rooms until one is solvable within the horizon, by a plan as long as `knobs.commands` asks for.
-
-    Raises:
-        InputError: none was found; the knobs leave no game to make, or hardly any.
-    """
+    """Draw rooms until one is solvable within the horizon, by a plan as long as `knobs.commands` asks for."""
     shortest, longest = knobs.commands or (0, knobs.horizon)
     tries = TRIES if knobs.commands is None else TRIES_TO_FIT
     for _ in range(tries):

@@ -8,13 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from environments.household.answers import Actions
 from environments.household.house import ROOM_KINDS, RoomKind
-from environments.household.kinds import (
-    GOAL_TYPES,
-    MAX_PER_KIND,
-    OBJECTS,
-    RECEPTACLES,
-    GoalType,
-)
+from environments.household.kinds import GOAL_TYPES, MAX_PER_KIND, OBJECTS, RECEPTACLES, GoalType
 from triforge.environments.answers import Answer
 
 

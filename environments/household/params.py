@@ -73,20 +73,12 @@ class HouseParams(BaseModel):
 
 
 def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
-    """Read a JSON object as `model`.
-
-    Raises:
-        InputError: names every field that is unknown, missing or out of its limits.
-    """
+    """Read a JSON object as `model`."""
     return parsing.parse_model(model, value, f"household {what}")
 
 
 def world_of(params: Params) -> World:
-    """Read and check a game.
-
-    Raises:
-        InputError: names each bad field.
-    """
+    """Read and check a game."""
     if "rules" in params:
         house = parse_model(HouseParams, params, "params")
         return _world(house, ALFWORLD, phrase=house.phrase)
@@ -155,11 +147,7 @@ def params_of(world: World) -> Params:
             for thing, place in zip(world.objects, world.where, strict=True)
             if place != NOWHERE
         },
-        "goal": {
-            "type": world.goal.type,
-            "object": world.goal.object,
-            "target": world.goal.target,
-        },
+        "goal": {"type": world.goal.type, "object": world.goal.object, "target": world.goal.target},
         "horizon": world.horizon,
         **last,
     }

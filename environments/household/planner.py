@@ -11,15 +11,7 @@ import heapq
 from itertools import count
 
 from environments.household.kinds import DEVICE
-from environments.household.world import (
-    NOTHING,
-    NOWHERE,
-    TREATMENTS,
-    Command,
-    Goal,
-    State,
-    World,
-)
+from environments.household.world import NOTHING, NOWHERE, TREATMENTS, Command, Goal, State, World
 
 MAX_EXPANSIONS = 20_000
 

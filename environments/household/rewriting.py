@@ -147,11 +147,7 @@ def _answer(goal: Goal, *, hint: bool) -> dict[str, str]:
 
 
 def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
-    """The task that follows from an answer: the same room, the new goal, the instruction written anew.
-
-    Raises:
-        InputError: the answer lacks a field, has an unknown one, or names what the room does not have.
-    """
+    """The task that follows from an answer: the same room, the new goal, the instruction written anew."""
     if set(answer) != set(FIELDS):
         raise InputError(
             f"household rewrite: fields were {sorted(answer)}, expected exactly {', '.join(FIELDS)}"

@@ -35,12 +35,7 @@ _FORMS: Final[tuple[tuple[str, GoalType | None], ...]] = (
     (r"(?:put|find) two (?P<object>\w+) (?:and put them )?in (?P<target>\w+)", "two"),
     (r"(?:look at|examine the) (?P<object>\w+) (?:under|with) the (?P<target>\w+)", "look"),
 )
-_HOW: Final[dict[str, GoalType]] = {
-    "clean": "clean",
-    "heat": "heat",
-    "hot": "heat",
-    "cool": "cool",
-}
+_HOW: Final[dict[str, GoalType]] = {"clean": "clean", "heat": "heat", "hot": "heat", "cool": "cool"}
 
 
 def read(text: str, world: World) -> Goal | None:

@@ -35,9 +35,6 @@ def write_demonstrations(
     """Play `count` generated household tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` to `folder`.
 
     Returns the number of chats and the share of episodes that succeeded.
-
-    Raises:
-        InputError: an option is unknown or impossible; nothing was written.
     """
     words = vocabulary(options)
     tasks = FAMILY.generate(count=count, seed=seed, options=generate)

@@ -9,21 +9,10 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from environments.household import instruction
-from environments.household.kinds import (
-    LAMP,
-    MAX_PER_KIND,
-    OBJECTS,
-    RECEPTACLES,
-)
+from environments.household.kinds import LAMP, MAX_PER_KIND, OBJECTS, RECEPTACLES
 from environments.household.options import PlayOptions
 from environments.household.params import parse_model
-from environments.household.world import (
-    NOTHING,
-    NOWHERE,
-    Command,
-    State,
-    World,
-)
+from environments.household.world import NOTHING, NOWHERE, Command, State, World
 from triforge.errors import InputError
 from triforge.types import Params
 
@@ -116,14 +105,7 @@ class Terse:
 
 
 def vocabulary(options: Params | None = None) -> list[str]:
-    """Every word that can occur in the terse wording, sorted: texts are these words with single blanks between.
-
-    Args:
-        options: the `PlayOptions` of the run; with `actions = "numbered"` the numbers of the list are words too.
-
-    Raises:
-        InputError: the options are malformed or ask for full sentences, whose words are not listed.
-    """
+    """Every word that can occur in the terse wording, sorted: texts are these words with single blanks between."""
     play = parse_model(PlayOptions, {"wording": "terse"} if options is None else options, "options")
     if play.wording != "terse" or play.answer in ("boxed", "tag"):
         raise InputError(

@@ -15,11 +15,7 @@ WAIT_S: Final = 600.0
 
 
 class Browsers:
-    """A set of browsers that is shared by all episodes of a process.
-
-    Args:
-        start: starts a browser.
-    """
+    """A set of browsers that is shared by all episodes of a process."""
 
     def __init__(self, start: Callable[[], Browser] = Browser) -> None:
         self._start = start
@@ -28,12 +24,7 @@ class Browsers:
         self._count = 0
 
     def borrow(self, limit: int, given_up: Callable[[], bool]) -> Browser:
-        """A browser of one's own; waits while `limit` are in use.
-
-        Raises:
-            EnvError: the caller has given up meanwhile, or none became free.
-            ConfigError: no browser is installed.
-        """
+        """A browser of one's own; waits while `limit` are in use."""
         with self._changed:
             self._changed.wait_for(lambda: given_up() or self._idle or self._count < limit, WAIT_S)
             if given_up():
@@ -95,11 +86,7 @@ class Seat:
         self._browser: Browser | None = None
 
     def browser(self) -> Browser:
-        """The episode's browser.
-
-        Raises:
-            EnvError: the episode is over.
-        """
+        """The episode's browser."""
         with self._lock:
             if self._browser is not None:
                 return self._browser

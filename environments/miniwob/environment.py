@@ -46,11 +46,7 @@ class MiniWobEpisode:
         )
 
     def start(self) -> Reset:
-        """Open the page.
-
-        Raises:
-            EnvError: the page says something else than the task, or the browser broke.
-        """
+        """Open the page."""
         page = Page(self._seat.browser(), self._problem.task, self._problem.seed)
         look = page.look()
         expect_announced("miniwob", self._task, look.said)
@@ -58,11 +54,7 @@ class MiniWobEpisode:
         return Reset(observation=self._observe(f"task: {look.said}"), system=self._guide())
 
     def play(self, response: str) -> StepResult:
-        """Play one response.
-
-        Raises:
-            EnvError: the browser broke.
-        """
+        """Play one response."""
         action = READERS[self._options.actions](response)
         if isinstance(action, Malformed):
             self._turns.take(action.reason)

@@ -11,12 +11,7 @@ from environments.gui.shell import Screen
 from environments.miniwob.browsers import SHARED, Browsers, Seat
 from environments.miniwob.environment import MiniWobEpisode
 from environments.miniwob.gold import solve
-from environments.miniwob.options import (
-    MAX_SEED,
-    Knobs,
-    PlayOptions,
-    Problem,
-)
+from environments.miniwob.options import MAX_SEED, Knobs, PlayOptions, Problem
 from environments.miniwob.page import HEIGHT, WIDTH, Look, Page, pages
 from triforge.environments.episode import NeverRewritten
 from triforge.environments.parsing import parse_model
@@ -27,11 +22,7 @@ from triforge.types import Params, Task
 
 
 class MiniWobFamily(NeverRewritten):
-    """The family `miniwob`; see README.md beside this file for the knobs.
-
-    Args:
-        browsers: the browsers that its episodes share.
-    """
+    """The family `miniwob`; see README.md beside this file for the knobs."""
 
     name = "miniwob"
     about = About(
@@ -49,12 +40,7 @@ class MiniWobFamily(NeverRewritten):
         self._browsers = browsers
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a problem. Its sentence is read from the page when the parameters do not have it.
-
-        Raises:
-            InputError: names each field that is unknown, missing or impossible.
-            ConfigError: browser or wheel are not installed.
-        """
+        """Check and normalise a problem. Its sentence is read from the page when the parameters do not have it."""
         problem = parse_model(Problem, params, "miniwob params")
         _known([problem.task])
         if not problem.utterance:
@@ -65,12 +51,7 @@ class MiniWobFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` problems under the knobs in `options` (see `Knobs`); each is opened once to read its sentence.
-
-        Raises:
-            InputError: a knob is unknown or out of its limits.
-            ConfigError: browser or wheel are not installed.
-        """
+        """Make `count` problems under the knobs in `options` (see `Knobs`); each is opened once to read its sentence."""
         knobs = parse_model(Knobs, options, "miniwob options")
         _known(knobs.tasks)
         made: list[Params] = []
@@ -85,11 +66,7 @@ class MiniWobFamily(NeverRewritten):
         return made
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment under `options` (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment under `options` (see `PlayOptions`)."""
         play = parse_model(PlayOptions, options, "miniwob options")
 
         def begin(task: Task) -> MiniWobEpisode:

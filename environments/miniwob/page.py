@@ -68,20 +68,12 @@ class Look:
 
 
 def pages() -> tuple[str, ...]:
-    """The names of all tasks in the wheel.
-
-    Raises:
-        ConfigError: the wheel is not installed.
-    """
+    """The names of all tasks in the wheel."""
     return tuple(sorted({path.stem for path in html_folder().glob("*.html")} - _NOT_PAGES))
 
 
 def html_folder() -> Path:
-    """Where the pages lie.
-
-    Raises:
-        ConfigError: the wheel is not installed.
-    """
+    """Where the pages lie."""
     spec = find_spec("miniwob")  # found, not imported: it would bring Selenium and gymnasium along
     assert spec is not None, "it is installed"
     assert spec.submodule_search_locations, "it is a package"
@@ -103,11 +95,7 @@ class Page:
         browser.run(_START, seed)
 
     def look(self) -> Look:
-        """What the page shows now, after two frames.
-
-        Raises:
-            EnvError: the page is broken.
-        """
+        """What the page shows now, after two frames."""
         value = self._browser.run(_LOOK)
         if value is None:  # a dialog of the page was open and has been accepted
             value = self._browser.run(_LOOK)

@@ -40,12 +40,7 @@ class ScriptError(EnvError):
 
 
 class Browser:
-    """A browser with one window. `stop` ends every process of it.
-
-    Raises:
-        ConfigError: browser or driver are not installed.
-        EnvError: it did not start.
-    """
+    """A browser with one window. `stop` ends every process of it."""
 
     def __init__(self) -> None:
         self._kept = KeptProcess(["chromedriver", "--port=0"])
@@ -72,10 +67,7 @@ class Browser:
         flags = [*_FLAGS, f"--user-data-dir={self._kept.folder / 'profile'}"]
         if os.geteuid() == 0:
             flags.append("--no-sandbox")  # Chromium's own sandbox refuses to run as root
-        options: JsonValue = {
-            "binary": shutil.which("chromium"),
-            "args": [*flags],
-        }
+        options: JsonValue = {"binary": shutil.which("chromium"), "args": [*flags]}
         wanted: dict[str, JsonValue] = {
             "browserName": "chrome",
             "goog:chromeOptions": options,

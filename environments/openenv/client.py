@@ -14,14 +14,7 @@ from triforge.errors import EnvError
 _MAX_MESSAGE: Final = 64 * 2**20  # bytes; observations may hold screenshots
 _REFUSALS: Final = ("VALIDATION_ERROR", "INVALID_JSON")
 # What a server that is none, or that breaks off, makes of a call.
-_FAILURES: Final = (
-    aiohttp.ClientError,
-    TimeoutError,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-)
+_FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError)
 
 
 class RefusedError(EnvError):
@@ -45,12 +38,7 @@ class SessionClient:
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
     async def open(self) -> dict[str, Any]:
-        """Connect; returns the schema of the server's actions.
-
-        Raises:
-            EnvError: no OpenEnv server answers there.
-            InputError: it is out of reach.
-        """
+        """Connect; returns the schema of the server's actions."""
         self._http = self._reach.session(*place_of(self._url), timeout_s=self._timeout_s)
         try:
             async with self._http.get(f"{self._url}/schema") as reply:
@@ -67,12 +55,7 @@ class SessionClient:
         return action
 
     async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message; returns the data of the answer.
-
-        Raises:
-            RefusedError: the server says that the message is malformed.
-            EnvError: the server says that it failed, or goes away.
-        """
+        """Send a message; returns the data of the answer."""
         if self._socket is None:
             raise EnvError("openenv: the session is closed")
         try:

@@ -85,12 +85,7 @@ class RemoteEpisode:
         self._steps = 0
 
     async def reset(self, task: Task, *, seed: int) -> Reset:
-        """Connect and start the task; `seed` is used where the task's own reset names none.
-
-        Raises:
-            EnvError: the environment was used before, or no server answers.
-            InputError: the server is out of reach.
-        """
+        """Connect and start the task; `seed` is used where the task's own reset names none."""
         if self._used:
             raise EnvError("openenv: an environment plays one episode; make a fresh one to reset")
         self._used = True
@@ -105,16 +100,11 @@ class RemoteEpisode:
         system = seen.get("system")
         text = f"{self._given.instruction}\n{self._shown(seen)}"
         return Reset(
-            observation=self._observed(text, seen),
-            system=system if isinstance(system, str) else "",
+            observation=self._observed(text, seen), system=system if isinstance(system, str) else ""
         )
 
     async def step(self, response: str) -> StepResult:
-        """Play one response as an action of the server's schema.
-
-        Raises:
-            EnvError: the episode is over, closed or was never started, or the server failed.
-        """
+        """Play one response as an action of the server's schema."""
         if self._client is None or self._done:
             raise EnvError(
                 "openenv: step after the end or before reset; the episode is not running"
@@ -184,11 +174,7 @@ def action_of(said: str, schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _images(seen: dict[str, Any]) -> tuple[bytes, ...]:
-    """The screenshots of an observation.
-
-    Raises:
-        EnvError: there are too many, or one is no PNG or JPEG file.
-    """
+    """The screenshots of an observation."""
     found = seen.get("images") or []
     if not isinstance(found, list) or len(found) > _MOST_IMAGES:
         raise EnvError(
@@ -213,11 +199,7 @@ def _admissible(seen: dict[str, Any]) -> tuple[str, ...]:
 
 
 class OpenEnvFamily(NeverRewritten):
-    """The family `openenv`; see README.md beside this file.
-
-    Args:
-        reach: what may be connected to, asked when it is needed.
-    """
+    """The family `openenv`; see README.md beside this file."""
 
     name = "openenv"
     about = About(
@@ -231,11 +213,7 @@ class OpenEnvFamily(NeverRewritten):
         self._reach = reach
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check the form of an episode, and that its address may be named; the server is asked when it is played.
-
-        Raises:
-            InputError: names each bad field.
-        """
+        """Check the form of an episode, and that its address may be named; the server is asked when it is played."""
         given = parse_model(EpisodeParams, params, "openenv params")
         self._reach().demand(*place_of(given.url), "openenv params: field url")
         return TaskDraft(
@@ -243,11 +221,7 @@ class OpenEnvFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Episodes that differ in the seed that the server is reset with.
-
-        Raises:
-            InputError: a knob is unknown or out of its limits; `url` is needed.
-        """
+        """Episodes that differ in the seed that the server is reset with."""
         knobs = parse_model(Knobs, options, "openenv generate")
         shared = knobs.model_dump(mode="json", exclude={"first_seed", "reset"})
         first = derive_seed("openenv", seed) if knobs.first_seed is None else knobs.first_seed
@@ -256,11 +230,7 @@ class OpenEnvFamily(NeverRewritten):
         ]
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment (see `PlayOptions`)."""
         return RemoteEpisode(parse_model(PlayOptions, options, "openenv options"), self._reach())
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:  # noqa: ARG002

@@ -29,10 +29,6 @@ class MachineComputer:
         options: where machines come from.
         lease: the episode's right to one; `stop` gives it back.
         reach: which files of the web may be fetched.
-
-    Raises:
-        EnvError: no machine, or it did not carry out the config.
-        InputError: the config lacks a parameter.
     """
 
     def __init__(self, task: OsworldTask, options: PlayOptions, lease: Lease, reach: Reach) -> None:

@@ -20,11 +20,7 @@ from triforge.types import Params, Task
 
 
 class OsworldFamily(NeverRewritten):
-    """The family `osworld`; see README.md beside this file for what of OSWorld is supported.
-
-    Args:
-        reach: which machines and files may be named, asked when it is needed.
-    """
+    """The family `osworld`; see README.md beside this file for what of OSWorld is supported."""
 
     name = "osworld"
     about = About(
@@ -38,11 +34,7 @@ class OsworldFamily(NeverRewritten):
         self._reach = reach
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a task file of OSWorld.
-
-        Raises:
-            InputError: names each field that is unknown, missing or not supported.
-        """
+        """Check and normalise a task file of OSWorld."""
         task = parse_model(OsworldTask, params, "osworld params")
         kind = task.related_apps[0] if len(task.related_apps) == 1 else "multi_apps"
         return TaskDraft(
@@ -50,21 +42,13 @@ class OsworldFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:  # noqa: ARG002
-        """Refuse: the tasks are files.
-
-        Raises:
-            InputError: always.
-        """
+        """Refuse: the tasks are files."""
         raise InputError(
             "osworld: tasks are OSWorld's JSON files, not generated; upload them as the pool's rows (params: the file)"
         )
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment under `options` (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits, or no machine is named, or one that is out of reach.
-        """
+        """A fresh environment under `options` (see `PlayOptions`)."""
         play = parse_model(PlayOptions, options, "osworld options")
         reach = self._reach()
         if play.docker is not None:

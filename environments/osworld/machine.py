@@ -49,11 +49,7 @@ class Machine:
         self._size = (0, 0)
 
     def wait(self, seconds: float) -> None:
-        """Until it answers with a screenshot.
-
-        Raises:
-            EnvError: it does not within this time.
-        """
+        """Until it answers with a screenshot."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -68,11 +64,7 @@ class Machine:
                 return
 
     def screenshot(self) -> bytes:
-        """The screen as a PNG file.
-
-        Raises:
-            EnvError: the machine gave none.
-        """
+        """The screen as a PNG file."""
         image = self._call("GET", "/screenshot").content
         try:
             self._size = png.size(image)
@@ -81,11 +73,7 @@ class Machine:
         return image
 
     def run(self, command: str | Sequence[str], *, in_shell: bool) -> tuple[str, str]:
-        """Run a command inside the machine; what it wrote to standard output and to standard error.
-
-        Raises:
-            EnvError: the machine could not run it. A command that fails by itself is no error.
-        """
+        """Run a command inside the machine; what it wrote to standard output and to standard error."""
         answer = self._executed(command, in_shell=in_shell)
         return str(answer.get("output") or ""), str(answer.get("error") or "")
 
@@ -107,11 +95,7 @@ class Machine:
         self._call("POST", "/setup/upload", data={"file_path": path}, files=files)
 
     def act(self, action: Action) -> None:
-        """Perform an action by pixel or key.
-
-        Raises:
-            EnvError: the machine did not take it.
-        """
+        """Perform an action by pixel or key."""
         if action.kind == "wait":
             time.sleep(action.seconds)
             return

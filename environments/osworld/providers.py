@@ -51,11 +51,7 @@ _PLACES: Final = _Places()
 
 
 class Lease:
-    """The use of one machine by one episode.
-
-    Args:
-        options: which machines there are.
-    """
+    """The use of one machine by one episode."""
 
     def __init__(self, options: PlayOptions) -> None:
         self._options = options
@@ -64,12 +60,7 @@ class Lease:
         self._ended = False
 
     def begin(self) -> str:
-        """The address of a machine of one's own; waits while all are in use.
-
-        Raises:
-            EnvError: none became free, or it could not be started.
-            ConfigError: Docker is not installed.
-        """
+        """The address of a machine of one's own; waits while all are in use."""
         docker = self._options.docker
         names = self._options.machines
         if docker is not None:

@@ -78,11 +78,7 @@ class ReasoningGymFamily(QuestionFamily):
         return Grade(score=score, solved=score >= 1.0, readable=True)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw `count` questions under the knobs in `options` (see `Knobs`).
-
-        Raises:
-            InputError: a knob or a dataset is unknown, or a dataset has no such level.
-        """
+        """Draw `count` questions under the knobs in `options` (see `Knobs`)."""
         knobs = parse_model(Knobs, options, "reasoning_gym generate")
         names = self._names(knobs)
 

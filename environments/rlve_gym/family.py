@@ -76,11 +76,7 @@ class RlveGymFamily(QuestionFamily):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw `count` problems under the knobs in `options` (see `Knobs`).
-
-        Raises:
-            InputError: a knob or an environment is unknown, or an environment cannot make problems of this level.
-        """
+        """Draw `count` problems under the knobs in `options` (see `Knobs`)."""
         knobs = parse_model(Knobs, options, "rlve_gym generate")
         known: list[str] = self.worker.call("names")
         unknown = sorted(set(knobs.environments) - set(known))

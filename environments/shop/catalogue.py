@@ -46,11 +46,7 @@ class Catalogue:
 
 
 class Shelf:
-    """The catalogues that were used last: as many as have `room` products together, and at least one.
-
-    Args:
-        room: products in memory (about 2 KB each with the search index).
-    """
+    """The catalogues that were used last: as many as have `room` products together, and at least one."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -104,11 +100,7 @@ def _product(seed: int, number: int) -> Product:
 
 
 def from_files(products: str) -> Catalogue:
-    """The catalogue of WebShop's own files: `products`, items_ins_v2.json and, if there is one, items_human_ins.json.
-
-    Raises:
-        InputError: the folder or a file is missing or malformed; the sentence says what to set.
-    """
+    """The catalogue of WebShop's own files: `products`, items_ins_v2.json and, if there is one, items_human_ins.json."""
     where = os.environ.get(DATA, "")
     if not where:
         raise InputError(

@@ -14,12 +14,7 @@ from environments.shop.catalogue import Catalogue, from_files, synthetic
 from environments.shop.episode import BUY, NEXT, PAGE, ShopEpisode, labels
 from environments.shop.product import Goal, Product, score
 from triforge.environments.answers import Answer, wrapped
-from triforge.environments.episode import (
-    NeverRewritten,
-    OneEpisode,
-    expect_announced,
-    first_valid,
-)
+from triforge.environments.episode import NeverRewritten, OneEpisode, expect_announced, first_valid
 from triforge.environments.parsing import Strict, parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
@@ -94,11 +89,7 @@ class ShopFamily(NeverRewritten):
     )
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check what is to be bought and write the instruction.
-
-        Raises:
-            InputError: names each bad field; also a product that is not sold, or that does not earn the full score.
-        """
+        """Check what is to be bought and write the instruction."""
         given = parse_model(VisitParams, params, "shop params")
         product = _product(given)
         full = score(product, given.options, _goal(given), product)
@@ -114,11 +105,7 @@ class ShopFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` visits under the knobs in `options` (see `Knobs`).
-
-        Raises:
-            InputError: a knob is unknown or out of its limits, or the catalogue's files are missing.
-        """
+        """Make `count` visits under the knobs in `options` (see `Knobs`)."""
         knobs = parse_model(Knobs, options, "shop generate")
         catalogue = knobs.catalogue.load()
         if not catalogue.products or (knobs.catalogue.products and not catalogue.written):
@@ -132,11 +119,7 @@ class ShopFamily(NeverRewritten):
         return made
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment (see `PlayOptions`)."""
         play = parse_model(PlayOptions, options, "shop options")
 
         def begin(task: Task, seed: int) -> ShopEpisode:  # noqa: ARG001  nothing is drawn

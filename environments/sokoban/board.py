@@ -105,11 +105,7 @@ class Board:
 
 
 def read_board(rows: Sequence[str]) -> Board:
-    """The board that is drawn in `rows`.
-
-    Raises:
-        InputError: a row, a mark or a number is wrong; the sentence says which and where.
-    """
+    """The board that is drawn in `rows`."""
     width, height = len(rows[0]) if rows else 0, len(rows)
     if not (SMALLEST <= width <= LARGEST and SMALLEST <= height <= LARGEST):
         raise InputError(

@@ -122,11 +122,7 @@ class SokobanFamily(NeverRewritten):
     never_blocks = True
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check a board and write its instruction.
-
-        Raises:
-            InputError: names each bad field; also a board that is solved already or has no solution within its horizon.
-        """
+        """Check a board and write its instruction."""
         given = parse_model(BoardParams, params, "sokoban params")
         board = read_board(given.board)
         if board.won(board.start):
@@ -151,11 +147,7 @@ class SokobanFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` boards under the knobs in `options` (see `Knobs`).
-
-        Raises:
-            InputError: a knob is unknown, out of its limits, or leaves no board to make.
-        """
+        """Make `count` boards under the knobs in `options` (see `Knobs`)."""
         knobs = parse_model(Knobs, options, "sokoban generate")
         made = [generate(knobs, seed=seed, index=index) for index in range(count)]
         return [
@@ -163,11 +155,7 @@ class SokobanFamily(NeverRewritten):
         ]
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment (see `PlayOptions`)."""
         play = parse_model(PlayOptions, options, "sokoban options")
 
         def begin(task: Task, seed: int) -> SokobanEpisode:  # noqa: ARG001  nothing is drawn

@@ -50,11 +50,7 @@ class Knobs(Strict):
 
 
 def generate(knobs: Knobs, *, seed: int, index: int) -> tuple[Board, int]:
-    """A board whose shortest solution has `knobs.moves` moves, and its limit; depends on the arguments only.
-
-    Raises:
-        InputError: these knobs leave no board to make, or so few that none was found.
-    """
+    """A board whose shortest solution has `knobs.moves` moves, and its limit; depends on the arguments only."""
     rng = Random(f"sokoban {seed} {index} {sorted(knobs.model_dump().items())}")  # noqa: S311
     for _ in range(_TRIES):
         room = _room(knobs, rng)

@@ -19,9 +19,6 @@ def solve(board: Board, *, max_states: int = MAX_STATES) -> list[int] | None:
     """The directions of a shortest solution in moves, or None when there is none.
 
     A box on a square from which it can never reach a target ends that branch.
-
-    Raises:
-        TooLarge: `max_states` were not enough.
     """
     start = board.start
     if board.won(start):

@@ -119,11 +119,7 @@ class ToyTextFamily(NeverRewritten):
     never_blocks = True
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check a game and write its instruction.
-
-        Raises:
-            InputError: names each bad field; also a lake whose goal cannot be reached within the horizon.
-        """
+        """Check a game and write its instruction."""
         given = _read(params)
         check(given)
         game = game_of(given)
@@ -139,20 +135,12 @@ class ToyTextFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` games under the knobs in `options` (see `Knobs`).
-
-        Raises:
-            InputError: a knob is unknown or out of its limits.
-        """
+        """Make `count` games under the knobs in `options` (see `Knobs`)."""
         knobs = parse_model(Knobs, options, "toy_text generate")
         return [_generate(knobs, seed, index) for index in range(count)]
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`).
-
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
+        """A fresh environment (see `PlayOptions`)."""
         play = parse_model(PlayOptions, options, "toy_text options")
 
         def begin(task: Task, seed: int) -> ToyEpisode:

@@ -174,11 +174,7 @@ def game_of(params: LakeParams | TaxiParams) -> Game:
 
 
 def check(params: LakeParams | TaxiParams) -> None:
-    """What the types do not say.
-
-    Raises:
-        InputError: names the field.
-    """
+    """What the types do not say."""
     if isinstance(params, TaxiParams):
         if params.passenger == params.destination:
             raise InputError(

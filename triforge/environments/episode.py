@@ -61,11 +61,7 @@ class OneEpisode:
     """
 
     def __init__(
-        self,
-        name: str,
-        begin: Callable[[Task, int], Episode],
-        *,
-        blocks: bool | Executor = False,
+        self, name: str, begin: Callable[[Task, int], Episode], *, blocks: bool | Executor = False
     ) -> None:
         self._name = name
         self._begin = begin

@@ -15,12 +15,7 @@ from prometheus_client import Counter
 from pydantic import Field
 
 from triforge.environments.answers import HOW_TO_ANSWER, Marked, part_of, wrapped
-from triforge.environments.episode import (
-    NeverRewritten,
-    OneEpisode,
-    expect_announced,
-    first_valid,
-)
+from triforge.environments.episode import NeverRewritten, OneEpisode, expect_announced, first_valid
 from triforge.environments.parsing import Strict, parse_model
 from triforge.environments.worker import TooSlowError
 from triforge.errors import InputError
