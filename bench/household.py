@@ -22,8 +22,8 @@ from pathlib import Path
 from environments.alfworld.engine import Engine
 from environments.alfworld.problem import problem
 from environments.household.family import FAMILY
-from environments.household.instruction import write
 from environments.household.params import params_of
+from environments.household.wording import announce
 from environments.household.world import World
 from scripts.real_alfworld.play import commands, worlds
 from triforge.types import Task
@@ -39,7 +39,7 @@ async def household(games: Games) -> tuple[float, float, float]:
     """(steps per CPU second, median and longest reset in ms of CPU time), each game played `TIMES` times."""
     steps, spent, resets = 0, 0.0, []
     for world, said in games * TIMES:
-        instruction = write(world)
+        instruction = announce(world)
         task = Task(
             id="b",
             pool_id="b",
@@ -68,7 +68,7 @@ def alfworld(games: Games, python: str | None, *, memo: bool) -> tuple[float, fl
         engine.sources()  # starts the process
         for world, said in games:
             before = _cpu(engine)
-            game = engine.start(problem=problem(world), task=write(world))
+            game = engine.start(problem=problem(world), task=announce(world))
             begun = _cpu(engine)
             for command in said:
                 game.step(command)

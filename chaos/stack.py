@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from chaos.proxy import Proxy
 from chaos.volume import SmallDisk
 from chaos.waiting import until
-from environments.household.kinds import GOAL_TYPES
+from environments.household.catalogue import GOAL_TYPES
 from environments.household.wording import vocabulary
 from triforge.config import Settings, load
 from triforge.errors import UnavailableError

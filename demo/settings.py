@@ -30,7 +30,7 @@ class SupervisedSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrations:
-    """How many episodes are demonstrated, and how carelessly (see `environments.household`)."""
+    """How many episodes are demonstrated, and how carelessly (see `environments.household.demonstrations`)."""
 
     count: int
     random_rate: float

@@ -105,7 +105,7 @@ def _demonstrate(
     name: str, settings: DemoSettings, data: Demonstrations, home: Path, seed: int
 ) -> tuple[str, subprocess.Popen[bytes], Path]:
     arguments = [
-        "environments.household", "--count", str(data.count), "--seed", str(seed),
+        "environments.household.demonstrations", "--count", str(data.count), "--seed", str(seed),
         "--random-rate", str(data.random_rate), "--forget-rate", str(data.forget_rate),
         "--inadmissible-share", str(data.inadmissible_share), "--flip-rate", str(data.flip_rate),
         "--generate", json.dumps(settings.generate), "--options", json.dumps(settings.options),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from environments.alfworld.engine import Game
 from environments.alfworld.options import PlayOptions
-from environments.household import answers
-from environments.household.episode import GUIDE
+from environments.household.episode import GUIDE, asked, read_action
 from environments.household.wording import Alfworld
 from triforge.rollout.protocols import Observation, Reset, StepResult
 
@@ -30,14 +29,14 @@ class AlfworldEpisode:
         """The system message (empty without a guide) and what the engine says first."""
         system = ""
         if self._options.guide:
-            answer = answers.asked(self._options.actions, self._options.answer)
+            answer = asked(self._options.actions, self._options.answer)
             system = GUIDE["alfworld"].format(answer=answer)
         return Reset(observation=self._observation(self._game.first.text), system=system)
 
     def play(self, response: str) -> StepResult:
         """Give the command that a response means; the engine itself says that nothing happens."""
         options = self._options
-        action = answers.read(response, options.actions, options.answer, self._commands)
+        action = read_action(response, options.actions, options.answer, self._commands)
         valid = action in self._commands
         # the engine is not shown what it cannot know: lone surrogates and kilobytes of noise mean no command
         seen = self._game.step(action if valid else "")

@@ -17,10 +17,12 @@ from environments.alfworld.episode import AlfworldEpisode
 from environments.alfworld.options import GameParams, Knobs, PlayOptions
 from environments.alfworld.problem import problem
 from environments.alfworld.proving import Tally, proved_games, why_not
-from environments.household import answers, rewriting, sentences
+from environments.household import rewriting
+from environments.household.catalogue import GOAL_TYPES
+from environments.household.episode import response_for
 from environments.household.family import FAMILY as HOUSEHOLD
-from environments.household.kinds import GOAL_TYPES
 from environments.household.params import params_of, world_of
+from environments.household.wording import alfworld_sentence
 from environments.household.world import World
 from triforge.environments.episode import OneEpisode, expect_announced
 from triforge.environments.parsing import parse_model
@@ -137,7 +139,7 @@ class AlfworldFamily:
         try:
             out, commands = [], game.first.commands
             for command in game.plan():
-                out.append(answers.written(command, play.actions, play.answer, commands))
+                out.append(response_for(command, play.actions, play.answer, commands))
                 commands = game.step(command).commands
         except TooSlowError:
             return None
@@ -204,7 +206,7 @@ def _from_files(count: int, seed: int, knobs: Knobs) -> list[Params]:
 def _start(params: Params, *, memo: bool) -> Game:
     if "game" in params:
         world: World = world_of(_game_of(params))
-        return engine(memo=memo).start(problem=problem(world), task=sentences.write(world))
+        return engine(memo=memo).start(problem=problem(world), task=alfworld_sentence(world))
     found = files.read_game(str(params["file"]))
     if params.get("sha256") not in (None, found.sha256):
         error = EnvError(

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from environments.household.answers import Actions
-from environments.household.options import HouseKnobs
+from environments.household.params import Actions, HouseKnobs
 from triforge.environments.answers import Answer
 from triforge.environments.parsing import Strict
 

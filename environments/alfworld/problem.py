@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from environments.household.house import ALFWORLD
-from environments.household.kinds import LAMP, GoalType
+from environments.household.catalogue import ALFWORLD, LAMP, GoalType
 from environments.household.world import Goal, Thing, World
 
 TASK_TYPES: Final[dict[GoalType, str]] = {

@@ -11,10 +11,9 @@ from random import Random
 from environments.alfworld.engine import Engine
 from environments.alfworld.options import Knobs
 from environments.alfworld.problem import problem
-from environments.household import sentences
-from environments.household.exact import Exact
 from environments.household.generator import drawn_by, solvable_game
 from environments.household.planner import plan
+from environments.household.wording import Exact, alfworld_sentence
 from environments.household.world import World
 from triforge.errors import InputError
 from triforge.types import Params
@@ -80,7 +79,7 @@ def why_not(engine: Engine, world: World) -> str | None:
         return "it has no plan"
     wording = Exact()
     try:
-        game = engine.start(problem=problem(world), task=sentences.write(world))
+        game = engine.start(problem=problem(world), task=alfworld_sentence(world))
     except InputError as error:
         return error.detail
     try:

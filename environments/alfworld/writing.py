@@ -8,8 +8,8 @@ from typing import Final
 
 from environments.alfworld.files import GAME
 from environments.alfworld.problem import TASK_TYPES, problem
-from environments.household import sentences
-from environments.household.kinds import LAMP
+from environments.household.catalogue import LAMP
+from environments.household.wording import alfworld_sentence
 from environments.household.world import World
 
 SPLIT: Final = "json_2.1.1/train"
@@ -28,7 +28,7 @@ def write_game(out: Path, number: int, seed: int, world: World, sources: dict[st
     Returns:
         The game file.
     """
-    goal, task = world.goal, sentences.write(world)
+    goal, task = world.goal, alfworld_sentence(world)
     lamp = goal.type == "look"
     target = "None" if lamp else goal.target
     name = f"{TASK_TYPES[goal.type]}-{goal.object}-None-{LAMP if lamp else target}-{number}"

@@ -1,4 +1,4 @@
-"""Supervised warm starts: careless demonstrations, whose labelled steps serve the judge.
+"""Careless demonstrations for a supervised warm start: `python -m environments.household.demonstrations --out DIR`.
 
 The demonstrator is careless in a systematic way: in some episodes it forgets to clean, heat or cool and carries the
 object to the goal as it is; at some steps it gives a random command. Every text is exactly what the environment says.
@@ -6,18 +6,24 @@ object to the goal as it is; at some steps it gives a random command. Every text
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from environments.household import instruction
 from environments.household.episode import Episode, wording_of
-from environments.household.expert import Expert
-from environments.household.options import PlayOptions
-from environments.household.params import parse_model, world_of
-from environments.household.wording import Wording
+from environments.household.family import FAMILY
+from environments.household.params import PlayOptions, world_of
+from environments.household.planner import Expert
+from environments.household.wording import Wording, announce, vocabulary
 from environments.household.world import TREATMENTS, Command, Goal, Verb, World
+from triforge.environments.parsing import parse_model
+from triforge.errors import TriforgeError
 from triforge.types import Params, Task
 
 Label = Literal[-1, 1]
@@ -67,7 +73,7 @@ def demonstrations(
         One demonstration a task, lazily, in order.
     """
     play = parse_model(
-        PlayOptions, options if options is not None else {"wording": "terse"}, "options"
+        PlayOptions, options if options is not None else {"wording": "terse"}, "household options"
     )
     for index, task in enumerate(tasks):
         params = task.params if isinstance(task, Task) else task
@@ -80,7 +86,7 @@ def _demonstrate(
 ) -> Demonstration:
     random_rate, forget_rate, inadmissible_share = rates
     world = world_of(params)
-    text = instruction.write(world)
+    text = announce(world)
     episode = Episode(world, options, text)
     forgetful = world.goal.type in TREATMENTS and rng.random() < forget_rate
     player = _Player(world, options, rng, forgetful)
@@ -150,3 +156,109 @@ def _well_formed(world: World, wording: Wording) -> set[str]:
     commands = [Command(verb, rec=i) for verb in _PLACE_VERBS for i in places]
     commands += [Command(verb, o, rec) for verb in _THING_VERBS for o in things for rec in places]
     return {wording.command(world, command) for command in commands}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carelessness:
+    """How bad the demonstrations are; see `household.demonstrations`. `flip_rate` is of the labels."""
+
+    random_rate: float
+    forget_rate: float
+    inadmissible_share: float
+    flip_rate: float
+
+
+def write_demonstrations(
+    folder: Path,
+    *,
+    count: int,
+    seed: int,
+    generate: Params,
+    options: Params,
+    careless: Carelessness,
+) -> dict[str, float]:
+    """Play `count` generated household tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` to `folder`.
+
+    Returns the number of chats and the share of episodes that succeeded.
+    """
+    words = vocabulary(options)
+    tasks = FAMILY.generate(count=count, seed=seed, options=generate)
+    played = list(
+        demonstrations(
+            tasks,
+            seed=seed,
+            random_rate=careless.random_rate,
+            forget_rate=careless.forget_rate,
+            inadmissible_share=careless.inadmissible_share,
+            options=options,
+        )
+    )
+    flips = random.Random(seed)  # noqa: S311 (label noise, not a secret)
+    chats = [json.dumps({"messages": _answered(shown)}) for shown in played]
+    transcripts = [json.dumps(_transcript(shown, flips, careless.flip_rate)) for shown in played]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "policy.jsonl").write_text("\n".join(chats) + "\n", encoding="utf-8")
+    (folder / "transcripts.jsonl").write_text("\n".join(transcripts) + "\n", encoding="utf-8")
+    (folder / "words.txt").write_text(" ".join(words) + "\n", encoding="utf-8")
+    return {
+        "chats": float(len(chats)),
+        "success": sum(shown.success for shown in played) / max(1, len(played)),
+    }
+
+
+def _answered(shown: Demonstration) -> list[dict[str, str]]:
+    """The chat up to its last response: what follows is not answered and teaches nothing."""
+    return list(shown.messages[:-1])
+
+
+def _transcript(shown: Demonstration, flips: random.Random, flip_rate: float) -> dict[str, object]:
+    chat = shown.messages
+    first = 1 if chat[0]["role"] == "system" else 0
+    steps = []
+    for index, label in enumerate(shown.labels):
+        at = first + 2 * index
+        steps.append(
+            {
+                "observation": chat[at]["content"],
+                "response": chat[at + 1]["content"],
+                "next_observation": chat[at + 2]["content"],
+                "label": -label if flips.random() < flip_rate else label,
+            }
+        )
+    system = chat[0]["content"] if first else ""
+    return {"instruction": shown.instruction, "system": system, "steps": steps}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write them and print what was played."""
+    parser = argparse.ArgumentParser(prog="python -m environments.household.demonstrations", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--count", type=int, default=1000, help="episodes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--random-rate", type=float, default=0.2, help="share of random commands")
+    parser.add_argument(
+        "--forget-rate", type=float, default=0.5, help="share of forgotten treatments"
+    )
+    parser.add_argument(
+        "--inadmissible-share", type=float, default=0.3, help="of the random commands"
+    )
+    parser.add_argument("--flip-rate", type=float, default=0.0, help="share of wrong labels")
+    parser.add_argument("--generate", default="{}", help="options of the generator, JSON")
+    parser.add_argument(
+        "--options", default='{"wording": "terse"}', help="wording and format, JSON"
+    )
+    given = vars(parser.parse_args(arguments))
+    careless = Carelessness(**{name: given.pop(name) for name in Carelessness.__annotations__})
+    for name in ("generate", "options"):
+        given[name] = json.loads(given[name])
+    try:
+        counts = write_demonstrations(given.pop("out"), careless=careless, **given)
+    except TriforgeError as error:
+        sys.stderr.write(f"{error.kind}: {error.detail}\n")
+        return 1
+    sys.stdout.write(json.dumps(counts) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

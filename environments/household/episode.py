@@ -1,18 +1,49 @@
-"""One episode as plain synchronous code: reads a response, plays it, tells what is seen, labels the step."""
+"""One episode: reads a response, plays it, says what is seen, labels the step."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final, Literal
 
-from environments.household import answers
-from environments.household.exact import Exact
-from environments.household.expert import Expert
-from environments.household.options import PlayOptions
-from environments.household.wording import Alfworld, Terse, Wording
+from environments.household.params import Actions, PlayOptions, world_of
+from environments.household.planner import Expert
+from environments.household.wording import Alfworld, Exact, Terse, Wording, announce
 from environments.household.world import Command, World
-from triforge.environments.answers import wrapped
-from triforge.errors import InputError
+from triforge.environments.answers import HOW_TO_ANSWER, Answer, part_of, wrapped
+from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import Task
+
+
+def asked(actions: Actions, answer: Answer) -> str:
+    """The sentence of a system message that says how to answer."""
+    what = "the command" if actions == "text" else "the number of the command"
+    return HOW_TO_ANSWER[answer].format(what=what)
+
+
+def read_action(response: str, actions: Actions, answer: Answer, commands: Sequence[str]) -> str:
+    """The command text that a response means, or the response's own words when it means none.
+
+    Args:
+        response: the policy's whole response.
+        actions: whether the response is a command's text or its number.
+        answer: which part of the response counts.
+        commands: the admissible commands, in the order of their numbers.
+    """
+    said = " ".join(part_of(response, answer).lower().split())
+    if actions == "text":
+        return said
+    if re.fullmatch(r"[0-9]{1,4}", said) and 1 <= int(said) <= len(commands):
+        return commands[int(said) - 1]
+    return f"[{said}]"
+
+
+def response_for(action: str, actions: Actions, answer: Answer, commands: Sequence[str]) -> str:
+    """The response that plays the admissible command `action`."""
+    said = action if actions == "text" else str(commands.index(action) + 1)
+    return wrapped(said, answer)
+
 
 WORDINGS: Final[dict[str, Wording]] = {"alfworld": Alfworld(), "terse": Terse()}
 _EXACT: Final = Exact()
@@ -117,7 +148,7 @@ class Episode:
     def response(self, action: str) -> str:
         """The response that plays the admissible command `action` under these options."""
         options = self.options
-        return answers.written(action, options.actions, options.answer, self.commands())
+        return response_for(action, options.actions, options.answer, self.commands())
 
     def wrapped(self, said: str) -> str:
         """`said` as a response under these options, whether it means anything or not."""
@@ -132,10 +163,48 @@ class Episode:
     def _guide(self) -> str:
         if not self.options.guide:
             return ""
-        answer = answers.asked(self.options.actions, self.options.answer)
+        answer = asked(self.options.actions, self.options.answer)
         return GUIDE[self.options.wording].format(answer=answer)
 
     def _read(self, response: str) -> str:
         """The command text that a response means, or the response's own words when it means none."""
         options = self.options
-        return answers.read(response, options.actions, options.answer, self.commands())
+        return read_action(response, options.actions, options.answer, self.commands())
+
+
+class Household:
+    """One household episode. Every call returns at once; the episode is the same for every seed."""
+
+    def __init__(self, options: PlayOptions) -> None:
+        self._options = options
+        self._episode: Episode | None = None
+        self._used = False
+
+    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
+        """Start the task."""
+        if self._used:
+            raise EnvError("household: an environment plays one episode; make a fresh one to reset")
+        world = world_of(task.params)
+        expected = announce(world)
+        if task.instruction != expected:
+            error = EnvError(
+                f"household: task {task.id} announces {task.instruction!r}, but its parameters reward {expected!r}"
+            )
+            error.retryable = False
+            raise error
+        self._used = True
+        self._episode = Episode(world, self._options, task.instruction)
+        return self._episode.start()
+
+    async def step(self, response: str) -> StepResult:
+        """Play one response."""
+        if self._episode is None or self._episode.done:
+            raise EnvError(
+                "household: step after the end or before reset; the episode is not running"
+            )
+        return self._episode.play(response)
+
+    async def close(self) -> None:
+        """Forget the episode. Idempotent."""
+        self._used = True
+        self._episode = None

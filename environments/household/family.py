@@ -7,12 +7,12 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from environments.household import generator, instruction, rewriting
-from environments.household.environment import Household
-from environments.household.episode import Episode
-from environments.household.options import PlayOptions
-from environments.household.params import params_of, parse_model, world_of
+from environments.household import generator, rewriting
+from environments.household.episode import Episode, Household
+from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
+from environments.household.wording import announce
+from triforge.environments.parsing import parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
@@ -44,9 +44,7 @@ class HouseholdFamily:
             raise InputError(
                 f"household params: field horizon: was {world.horizon}, the shortest plan has {len(steps)} commands"
             )
-        return TaskDraft(
-            params=params_of(world), instruction=instruction.write(world), kind=world.goal.type
-        )
+        return TaskDraft(params=params_of(world), instruction=announce(world), kind=world.goal.type)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Make `count` solvable games under the knobs in `options` (see `Knobs`)."""
@@ -55,7 +53,7 @@ class HouseholdFamily:
 
     def make(self, options: Params) -> Environment:
         """A fresh environment with the wording and action format of `options` (see `PlayOptions`)."""
-        return Household(parse_model(PlayOptions, options, "options"))
+        return Household(parse_model(PlayOptions, options, "household options"))
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
         """The responses of a shortest plan, or None when there is no plan."""
@@ -63,7 +61,9 @@ class HouseholdFamily:
         steps = plan(world)
         if steps is None:
             return None
-        episode = Episode(world, parse_model(PlayOptions, options, "options"), task.instruction)
+        episode = Episode(
+            world, parse_model(PlayOptions, options, "household options"), task.instruction
+        )
         out = []
         for command in steps:
             out.append(episode.response(episode.say(command)))

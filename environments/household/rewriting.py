@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from environments.household import instruction
+from environments.household.catalogue import (
+    DEVICE,
+    GOAL_TYPES,
+    LAMP,
+    GoalType,
+)
 from environments.household.episode import Episode
-from environments.household.kinds import DEVICE, GOAL_TYPES, LAMP, GoalType
-from environments.household.options import PlayOptions
-from environments.household.params import params_of, world_of
+from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
-from environments.household.wording import series
+from environments.household.wording import announce, place_name, read_announcement, series
 from environments.household.world import Goal, World
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
@@ -77,7 +80,7 @@ def describe(world: World) -> str:
     return (
         f"Room with {series([thing.name for thing in world.receptacles])}:\n"
         + "\n".join(lines)
-        + f"\nPresent task: {instruction.write(world)} ({length}, at most {world.horizon} steps)."
+        + f"\nPresent task: {announce(world)} ({length}, at most {world.horizon} steps)."
         + f"\nGoals: {meaning}."
     )
 
@@ -165,9 +168,7 @@ def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
             "household rewrite: field hint was 'yes', but ALFWorld's rules know no hint"
         )
     world = world_of(params)
-    return TaskDraft(
-        params=params_of(world), instruction=instruction.write(world), kind=world.goal.type
-    )
+    return TaskDraft(params=params_of(world), instruction=announce(world), kind=world.goal.type)
 
 
 def drift(root: Params, candidate: Params) -> float:
@@ -205,7 +206,7 @@ def check(parent: Task, candidate: TaskDraft) -> list[CheckResult]:
 
 def _agrees(world: World, text: str) -> tuple[bool, str]:
     """Read the announced sentence back, plan for it alone and play that plan: the verifier must pay at its last step."""
-    announced = instruction.read(text, world)
+    announced = read_announcement(text, world)
     if announced is None:
         return False, f"the instruction {text!r} announces no known goal"
     if announced.goal != world.goal:
@@ -233,7 +234,7 @@ def _hint_places(world: World) -> set[str | None]:
     if not world.hint:
         return {None}
     return {
-        instruction.place_name(world, place)
+        place_name(world, place)
         for thing, place in zip(world.objects, world.where, strict=True)
         if thing.kind == world.goal.object
     }

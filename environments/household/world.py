@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from environments.household.catalogue import SIMPLE, Catalogue
-from environments.household.kinds import DEVICE, LAMP, GoalType
+from environments.household.catalogue import DEVICE, LAMP, SIMPLE, Catalogue, GoalType
 
 Verb = Literal[
     "go",

@@ -1,7 +1,7 @@
 """`make test-alfworld`: the household against the real, unmodified ALFWorld, 60 games side by side.
 
 python -m scripts.real_alfworld           play and compare; the contract of the family alfworld as well
-python -m scripts.real_alfworld record    write tests/contract/alfworld/transcripts.json.gz anew
+python -m scripts.real_alfworld record    announce tests/contract/alfworld/transcripts.json.gz anew
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from environments.alfworld.engine import Engine
 from environments.alfworld.problem import problem
-from environments.household.instruction import write
+from environments.household.wording import announce
 from scripts.real_alfworld.install import ROOT, ensure
 from scripts.real_alfworld.play import commands, record, worlds
 from triforge.errors import TriforgeError
@@ -55,12 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _record(python: Path) -> int:
-    """Play every game in the real engine and write down what it says; returns the size of the file."""
+    """Play every game in the real engine and announce down what it says; returns the size of the file."""
     engine = Engine(processes=1, python=str(python))
     entries = []
     try:
         for number, world in enumerate(worlds()):
-            game = engine.start(problem=problem(world), task=write(world))
+            game = engine.start(problem=problem(world), task=announce(world))
             entries.append(record(world, list(commands(world, number)), game))
             game.end()
     finally:

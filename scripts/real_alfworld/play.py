@@ -12,14 +12,12 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from environments.alfworld.engine import Seen
+from environments.household.catalogue import ROOM_KINDS
 from environments.household.episode import Episode
-from environments.household.expert import Expert
 from environments.household.generator import generate
-from environments.household.house import ROOM_KINDS
-from environments.household.instruction import write
-from environments.household.options import PlayOptions
-from environments.household.params import params_of
-from environments.household.planner import plan
+from environments.household.params import PlayOptions, params_of
+from environments.household.planner import Expert, plan
+from environments.household.wording import announce
 from environments.household.world import World
 from triforge.types import Params
 
@@ -89,7 +87,7 @@ def _probe(world: World, *, cut: bool) -> list[str]:
 def _wander(world: World, number: int) -> Iterator[str]:
     """A shortest plan with noise between, the expert with slips, or random commands throughout."""
     rng = Random(f"commands {number}")  # noqa: S311
-    episode, expert = Episode(world, PlayOptions(), write(world)), Expert(world)
+    episode, expert = Episode(world, PlayOptions(), announce(world)), Expert(world)
     steps = iter(plan(world) or [])
     slips = (0.0, 0.3, 1.0)[number % 3]
     for _ in range(LONGEST):
@@ -137,7 +135,7 @@ def _wrong(world: World) -> list[str]:
 
 def difference(world: World, sequence: Iterable[str], told: Told) -> str | None:
     """The first thing in which the household and `told` differ, or None when they agree to the end."""
-    episode = Episode(world, PlayOptions(), write(world))
+    episode = Episode(world, PlayOptions(), announce(world))
     observation = episode.start().observation
     found = _unlike("reset", Seen(observation.text, observation.admissible, False), told.first)
     for command in sequence:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from environments.household.environment import Household
+from environments.household.episode import Household
 from environments.household.family import HouseholdFamily
-from environments.household.options import PlayOptions
+from environments.household.params import PlayOptions
 from triforge.environments import registry
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft

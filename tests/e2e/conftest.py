@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.household.kinds import GOAL_TYPES
+from environments.household.catalogue import GOAL_TYPES
 from environments.household.wording import vocabulary
 from services.trainer.tiny_models import build_tiny_model
 from triforge.clients.env_adapter import EnvAdapterClient

@@ -17,9 +17,9 @@ import pytest
 
 from environments.alfworld.engine import Engine, Seen
 from environments.alfworld.problem import problem
-from environments.household.instruction import write
-from environments.household.kinds import GOAL_TYPES
+from environments.household.catalogue import GOAL_TYPES
 from environments.household.params import params_of, world_of
+from environments.household.wording import announce
 from scripts.real_alfworld.play import (
     GAMES,
     Recording,
@@ -113,6 +113,6 @@ def test_the_recordings_are_of_the_games_that_are_played_live(recordings: list[R
 @pytest.mark.timeout(1200)
 def test_sixty_games_go_the_same_way_in_both_engines(engine: Engine) -> None:
     for number, world in enumerate(worlds()):
-        game = engine.start(problem=problem(world), task=write(world))
+        game = engine.start(problem=problem(world), task=announce(world))
         assert difference(world, commands(world, number), game) is None, f"game {number}"
         game.end()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from environments.household.warm_start import Carelessness, write_demonstrations
+from environments.household.demonstrations import Carelessness, write_demonstrations
 from services.reward.items import write_items
 
 CARELESS: dict[str, float] = {"random_rate": 0.3, "forget_rate": 0.5, "inadmissible_share": 0.3}

@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.household import family as household
+from environments.household.catalogue import GOAL_TYPES, OPENABLE
 from environments.household.episode import Episode
-from environments.household.expert import Expert
 from environments.household.generator import generate
-from environments.household.instruction import Announced, read, write
-from environments.household.kinds import GOAL_TYPES, OPENABLE
-from environments.household.options import HouseKnobs, Knobs, PlayOptions
-from environments.household.params import params_of, world_of
-from environments.household.planner import _bound, plan
+from environments.household.params import HouseKnobs, Knobs, PlayOptions, params_of, world_of
+from environments.household.planner import Expert, _bound, plan
+from environments.household.wording import Announced, announce, read_announcement
 from environments.household.world import State, World
 from triforge.errors import InputError
 
@@ -71,7 +69,7 @@ def test_the_planner_never_overestimates_what_is_left() -> None:
     for world in (*GAMES, *LARGE):
         steps, state = plan(world) or [], world.start()
         for done, command in enumerate(steps):
-            assert _bound(world, world.goal, state) <= len(steps) - done, (write(world), done)
+            assert _bound(world, world.goal, state) <= len(steps) - done, (announce(world), done)
             following = world.apply(state, command)
             assert following is not None
             state = following
@@ -80,10 +78,10 @@ def test_the_planner_never_overestimates_what_is_left() -> None:
 @pytest.mark.parametrize("wording", ["terse", "alfworld"])
 def test_plans_replay_to_success_in_both_wordings(wording: str) -> None:
     for world in (*GAMES, *LARGE):
-        episode = Episode(world, PlayOptions.model_validate({"wording": wording}), write(world))
+        episode = Episode(world, PlayOptions.model_validate({"wording": wording}), announce(world))
         steps = plan(world) or []
         results = [episode.play(episode.say(command)) for command in steps]
-        assert [r.success for r in results] == [False] * (len(steps) - 1) + [True], write(world)
+        assert [r.success for r in results] == [False] * (len(steps) - 1) + [True], announce(world)
 
 
 def test_a_game_without_the_needed_things_has_no_plan() -> None:
@@ -109,7 +107,7 @@ def test_the_expert_wins_at_least_95_percent_of_default_games(wording: str) -> N
     options = PlayOptions.model_validate({"wording": wording})
     wins = 0
     for world in GAMES:
-        episode, expert = Episode(world, options, write(world)), Expert(world)
+        episode, expert = Episode(world, options, announce(world)), Expert(world)
         while not episode.done:
             command = expert.act(episode.state)
             assert command is not None
@@ -127,7 +125,7 @@ def test_the_expert_does_not_know_where_things_are() -> None:
             "goal": {"type": "place", "object": "mug", "target": "shelf"},
         }
         world = world_of(params)
-        episode = Episode(world, PlayOptions(wording="terse"), write(world))
+        episode = Episode(world, PlayOptions(wording="terse"), announce(world))
         return sorted(episode.sensible())
 
     assert first_moves("fridge 1") == first_moves("cabinet 1")
@@ -142,8 +140,8 @@ def test_with_a_hint_the_expert_goes_straight_there() -> None:
         "hint": True,
     }
     world = world_of(params)
-    assert write(world) == "put some mug in shelf hint mug in fridge"
-    episode = Episode(world, PlayOptions(wording="terse"), write(world))
+    assert announce(world) == "put some mug in shelf hint mug in fridge"
+    episode = Episode(world, PlayOptions(wording="terse"), announce(world))
     assert episode.sensible() == {"go fridge"}
 
 
@@ -266,9 +264,9 @@ def test_all_bad_fields_are_named_at_once() -> None:
 
 def test_every_instruction_reads_back_to_its_goal() -> None:
     for world in GAMES:
-        assert read(f"{write(world)}.") == Announced(world.goal)
+        assert read_announcement(f"{announce(world)}.") == Announced(world.goal)
     for world in LARGE:
-        announced = read(write(world))
+        announced = read_announcement(announce(world))
         assert announced is not None
         assert announced.goal == world.goal
         assert (announced.place is not None) == world.hint
@@ -287,7 +285,7 @@ def test_every_instruction_reads_back_to_its_goal() -> None:
     ],
 )
 def test_a_sentence_that_is_not_ours_announces_nothing(text: str) -> None:
-    assert read(text) is None
+    assert read_announcement(text) is None
 
 
 def test_the_page_lists_every_knob_and_option_with_its_default() -> None:

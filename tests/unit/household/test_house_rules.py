@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.household.catalogue import ALFWORLD, DEVICE, GOAL_TYPES, LAMP, ROOM_KINDS, ROOMS
 from environments.household.episode import Episode
-from environments.household.expert import Expert
 from environments.household.family import FAMILY
 from environments.household.generator import generate
-from environments.household.house import ALFWORLD, ROOM_KINDS, ROOMS
-from environments.household.instruction import Announced, read, write
-from environments.household.kinds import DEVICE, GOAL_TYPES, LAMP
-from environments.household.options import PlayOptions
-from environments.household.params import params_of, world_of
-from environments.household.planner import plan
+from environments.household.params import PlayOptions, params_of, world_of
+from environments.household.planner import Expert, plan
+from environments.household.wording import Announced, announce, read_announcement
 from environments.household.world import NOWHERE, Command, World
 from triforge.errors import InputError
 from triforge.testing import check_environment, require
@@ -54,7 +51,7 @@ ROOM: dict[str, Any] = {
 
 def play(*commands: str, **more: Any) -> list[Any]:
     world = world_of({**ROOM, **more})
-    episode = Episode(world, PlayOptions(), write(world))
+    episode = Episode(world, PlayOptions(), announce(world))
     episode.start()
     return [episode.play(command) for command in commands]
 
@@ -65,7 +62,7 @@ def texts(*commands: str, **more: Any) -> list[str]:
 
 def test_things_are_listed_by_the_ids_behind_their_names() -> None:
     world = world_of(ROOM)
-    first = Episode(world, PlayOptions(), write(world)).start().observation
+    first = Episode(world, PlayOptions(), announce(world)).start().observation
     assert first.text == (
         "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, you see "
         "a countertop 1, a desk 1, a fridge 1, a microwave 1, a shelf 2, a shelf 1, and a sinkbasin 1.\n\n"
@@ -163,22 +160,22 @@ def test_nothing_is_said_beyond_the_winning_observation() -> None:
 def test_every_game_is_solved_by_its_plan_and_by_the_expert() -> None:
     for world in GAMES:
         steps = plan(world) or []
-        episode = Episode(world, PlayOptions(), write(world))
-        assert [episode.play(episode.say(step)).success for step in steps][-1], write(world)
-        searching, expert = Episode(world, PlayOptions(), write(world)), Expert(world)
+        episode = Episode(world, PlayOptions(), announce(world))
+        assert [episode.play(episode.say(step)).success for step in steps][-1], announce(world)
+        searching, expert = Episode(world, PlayOptions(), announce(world)), Expert(world)
         while not searching.done:
             expert.see(searching.state)
             command = expert.act(searching.state)
             assert command is not None
             assert searching.play(searching.say(command)).label == 1
-        assert searching.success, write(world)
+        assert searching.success, announce(world)
 
 
 def test_games_cover_all_rooms_goals_and_sentences_and_read_back() -> None:
     assert {world.goal.type for world in GAMES} == set(GOAL_TYPES)
     assert {world.phrase for world in GAMES} == {0, 1}
     for world in GAMES:
-        assert read(write(world), world) == Announced(world.goal)
+        assert read_announcement(announce(world), world) == Announced(world.goal)
         assert world_of(params_of(world)) == world
         for obj, place in enumerate(world.where):
             assert world.fits(obj, place)
@@ -244,7 +241,7 @@ def test_bad_knobs_are_refused_by_name(options: dict[str, Any], sentence: str) -
 def test_single_words_are_refused_for_games_that_have_none() -> None:
     world = world_of(ROOM)
     with pytest.raises(InputError, match=r"field wording: was 'terse'.*rules = \"simple\""):
-        Episode(world, PlayOptions(wording="terse"), write(world))
+        Episode(world, PlayOptions(wording="terse"), announce(world))
 
 
 @given(st.sampled_from(GAMES), st.lists(st.integers(0, 500), max_size=25))

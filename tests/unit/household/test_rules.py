@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from environments.household.episode import Episode
 from environments.household.generator import generate
-from environments.household.instruction import write
-from environments.household.options import PlayOptions
-from environments.household.params import world_of
-from environments.household.wording import vocabulary
+from environments.household.params import PlayOptions, world_of
+from environments.household.wording import announce, vocabulary
 from environments.household.world import NOWHERE, Command, World
 from triforge.errors import InputError
 
@@ -42,7 +40,7 @@ def room(goal_type: str, kind: str, target: str, **more: Any) -> World:
 
 
 def play(world: World, *responses: str, **options: Any) -> list[Any]:
-    episode = Episode(world, PlayOptions(**options), write(world))
+    episode = Episode(world, PlayOptions(**options), announce(world))
     episode.start()
     return [episode.play(response) for response in responses]
 
@@ -53,7 +51,7 @@ def texts(results: list[Any]) -> list[str]:
 
 def test_a_terse_game_reads_in_single_words() -> None:
     world = room("clean", "apple", "shelf")
-    first = Episode(world, PlayOptions(wording="terse"), write(world)).start()
+    first = Episode(world, PlayOptions(wording="terse"), announce(world)).start()
     assert first.system == ""
     assert first.observation.text == (
         "task put clean apple in shelf room desk fridge microwave shelf sinkbasin"
@@ -169,7 +167,7 @@ def test_nothing_is_put_through_a_closed_door_or_seen_behind_it() -> None:
 )
 def test_an_inadmissible_command_fails_and_changes_nothing(response: str) -> None:
     world = room("clean", "mug", "shelf")
-    episode = Episode(world, PlayOptions(wording="terse"), write(world))
+    episode = Episode(world, PlayOptions(wording="terse"), announce(world))
     result = episode.play(response)
     assert (result.observation.text, result.action_valid, result.label) == ("fail", False, -1)
     assert episode.state == world.start()
@@ -179,7 +177,7 @@ def test_an_inadmissible_command_fails_and_changes_nothing(response: str) -> Non
 def test_numbers_choose_from_the_list_and_are_never_clamped() -> None:
     world = room("clean", "mug", "shelf")
     options = PlayOptions(wording="terse", actions="numbered")
-    episode = Episode(world, options, write(world))
+    episode = Episode(world, options, announce(world))
     text = episode.start().observation.text
     assert text.endswith(" 1 go desk 2 go fridge 3 go microwave 4 go shelf 5 go sinkbasin")
     assert episode.play("2").action == "go fridge"
@@ -219,12 +217,12 @@ def test_two_cabinets_get_numbers_and_one_does_not() -> None:
     world = room("place", "mug", "cabinet", receptacles=receptacles, objects={"mug 1": "shelf 1"})
     results = play(world, "go shelf", "take mug", "go cabinet 2", "put mug", wording="terse")
     assert results[-1].success
-    assert write(world) == "put some mug in cabinet"
+    assert announce(world) == "put some mug in cabinet"
 
 
 def test_of_two_mugs_in_one_place_the_treated_one_is_meant() -> None:
     world = room("two", "mug", "sinkbasin")
-    episode = Episode(world, PlayOptions(wording="terse"), write(world))
+    episode = Episode(world, PlayOptions(wording="terse"), announce(world))
     commands = "go fridge,open fridge,take mug,go desk,put mug,go shelf,take mug,go desk,put mug"
     for command in commands.split(","):
         assert episode.play(command).action_valid
@@ -279,7 +277,7 @@ WORLDS = generate(
 def test_random_commands_never_break_the_room(
     world: World, presses: list[int], terse: bool
 ) -> None:
-    episode = Episode(world, PlayOptions(wording="terse" if terse else "alfworld"), write(world))
+    episode = Episode(world, PlayOptions(wording="terse" if terse else "alfworld"), announce(world))
     words = set(vocabulary()) if terse else None
     for press in presses:
         if episode.done:
