@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from environments.alfworld.engine import Engine
-from environments.alfworld.problem import problem
+from environments.alfworld.games import problem
 from environments.household.family import FAMILY
 from environments.household.params import params_of
 from environments.household.wording import announce

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from environments.code import functions, humaneval
+from environments.code.execution import check_function
+from environments.code.generator import has_humaneval, humaneval_problems
 from triforge.sandbox import jail
 from triforge.sandbox.client import Sandbox
 
@@ -68,13 +69,13 @@ def cost(sandbox: Sandbox, runs: int = RUNS) -> Cost:
 
 async def solved(sandbox: Sandbox, problems: int = PROBLEMS) -> tuple[int, int]:
     """How many of the first problems their canonical solutions pass, and how many a stub does."""
-    chosen = humaneval.problems()[:problems]
+    chosen = humaneval_problems()[:problems]
     stub = "def {}(*arguments): return None"
     right = await asyncio.gather(
-        *(functions.check(sandbox, p, p.prompt + p.reference) for p in chosen)
+        *(check_function(sandbox, p, p.prompt + p.reference) for p in chosen)
     )
     stubs = await asyncio.gather(
-        *(functions.check(sandbox, p, stub.format(p.entry_point)) for p in chosen)
+        *(check_function(sandbox, p, stub.format(p.entry_point)) for p in chosen)
     )
     return right.count(""), stubs.count("")
 
@@ -88,8 +89,8 @@ def main(runs: int = RUNS) -> int:
             f"one run: plain {1e3 * found.plain_s:.1f} ms, sandboxed {1e3 * found.sandboxed_s:.1f} ms, "
             f"ratio {found.ratio:.2f} (at most {MOST:g})"
         )
-        passed, stubs = asyncio.run(solved(sandbox)) if humaneval.is_installed() else (PROBLEMS, 0)
-        if humaneval.is_installed():
+        passed, stubs = asyncio.run(solved(sandbox)) if has_humaneval() else (PROBLEMS, 0)
+        if has_humaneval():
             print(
                 f"HumanEval: {passed} of {PROBLEMS} canonical solutions pass, {stubs} of {PROBLEMS} stubs"
             )

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 from environments.alfworld.engine import engine
-from environments.alfworld.options import Knobs
-from environments.alfworld.proving import Tally, proved_games
-from environments.alfworld.writing import write_game
-from triforge.environments.parsing import parse_model
+from environments.alfworld.files import write_game
+from environments.alfworld.games import GeneratorOptions, Tally, proved_games
+from triforge.environments.kit import parse_model
 from triforge.errors import InputError, TriforgeError
 from triforge.types import Params
 
@@ -24,14 +23,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--count", type=int, default=60, help="games to keep")
     parser.add_argument("--seed", type=int, default=0, help="of the games")
-    parser.add_argument("--knobs", default="{}", help="knobs of the generator, JSON")
+    parser.add_argument("--generate", default="{}", help="options of the generator, JSON")
     given = parser.parse_args(arguments)
     tally = Tally()
     try:
-        knobs = parse_model(Knobs, _json(given.knobs), "alfworld options")
+        wanted = parse_model(GeneratorOptions, _json(given.generate), "alfworld options")
         made = engine()
         sources = made.sources()
-        games = proved_games(made, count=given.count, seed=given.seed, knobs=knobs, tally=tally)
+        games = proved_games(made, count=given.count, seed=given.seed, wanted=wanted, tally=tally)
         for number, world in enumerate(games):
             path = write_game(given.out, number, given.seed, world, sources)
             sys.stdout.write(f"{path}\n")
@@ -46,9 +45,9 @@ def _json(text: str) -> Params:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InputError(f"alfworld options: --knobs is not JSON ({error})") from None
+        raise InputError(f"alfworld options: --generate is not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise InputError(f"alfworld options: --knobs was {text}, expected a JSON object")
+        raise InputError(f"alfworld options: --generate was {text}, expected a JSON object")
     return value
 
 

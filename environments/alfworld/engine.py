@@ -1,6 +1,6 @@
 """The parent's side of ALFWorld's engine: processes that play episodes, each episode in one of them.
 
-Knobs, from the environment:
+GeneratorOptions, from the environment:
     ALFWORLD_PYTHON    an interpreter that has alfworld, if ours has not
     ALFWORLD_WORKERS   processes at most; default: the number of CPU cores
 """

@@ -11,32 +11,99 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from environments.alfworld import files
 from environments.alfworld.engine import Game, engine
-from environments.alfworld.episode import AlfworldEpisode
-from environments.alfworld.options import GameParams, Knobs, PlayOptions
-from environments.alfworld.problem import problem
-from environments.alfworld.proving import Tally, proved_games, why_not
+from environments.alfworld.files import chosen, list_games, read_game
+from environments.alfworld.games import (
+    GameParams,
+    GeneratorOptions,
+    PlayOptions,
+    Tally,
+    problem,
+    proved_games,
+    why_not,
+)
 from environments.household import rewriting
 from environments.household.catalogue import GOAL_TYPES
-from environments.household.episode import response_for
+from environments.household.episode import GUIDE, asked, read_action, response_for
 from environments.household.family import FAMILY as HOUSEHOLD
 from environments.household.params import params_of, world_of
-from environments.household.wording import alfworld_sentence
+from environments.household.wording import Alfworld, alfworld_sentence
 from environments.household.world import World
-from triforge.environments.episode import OneEpisode, expect_announced
-from triforge.environments.parsing import parse_model
+from triforge.environments.kit import OneEpisode, expect_announced, parse_model
 from triforge.environments.registry import About
 from triforge.environments.worker import TooSlowError
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
+from triforge.rollout.protocols import (
+    Environment,
+    Observation,
+    Reset,
+    RewriteMenu,
+    StepResult,
+    TaskDraft,
+)
 from triforge.types import CheckResult, Direction, Params, Task
+
+
+class AlfworldEpisode:
+    """A game being played.
+
+    Args:
+        game: in the engine; ended when the episode is.
+        horizon: steps until the episode ends as a failure.
+        options: how responses are read.
+    """
+
+    def __init__(self, game: Game, horizon: int, options: PlayOptions) -> None:
+        self.done = False
+        self._game = game
+        self._left = horizon
+        self._options = options
+        self._commands = game.first.commands
+
+    def start(self) -> Reset:
+        """The system message (empty without a guide) and what the engine says first."""
+        system = ""
+        if self._options.guide:
+            answer = asked(self._options.actions, self._options.answer)
+            system = GUIDE["alfworld"].format(answer=answer)
+        return Reset(observation=self._observation(self._game.first.text), system=system)
+
+    def play(self, response: str) -> StepResult:
+        """Give the command that a response means; the engine itself says that nothing happens."""
+        options = self._options
+        action = read_action(response, options.actions, options.answer, self._commands)
+        valid = action in self._commands
+        # the engine is not shown what it cannot know: lone surrogates and kilobytes of noise mean no command
+        seen = self._game.step(action if valid else "")
+        self._commands = seen.commands
+        self._left -= 1
+        self.done = seen.won or self._left <= 0
+        if self.done:
+            self._game.end()
+        return StepResult(
+            observation=Observation(text=seen.text) if self.done else self._observation(seen.text),
+            action=action,
+            action_valid=valid,
+            done=self.done,
+            success=seen.won,
+        )
+
+    def close(self) -> None:
+        """Give the engine back."""
+        self.done = True
+        self._game.end()
+
+    def _observation(self, text: str) -> Observation:
+        if self._options.actions == "numbered":
+            text += Alfworld().numbered(self._commands)
+        return Observation(text=text, admissible=self._commands)
+
 
 _HORIZON: Final = 50
 _log = logging.getLogger(__name__)
 
 
-class Alfworld(OneEpisode):
+class AlfworldEnvironment(OneEpisode):
     """One episode; the engine is given back when it is closed early, also while it still starts the game."""
 
     def __init__(self, begin: Callable[[Task, int], AlfworldEpisode]) -> None:
@@ -66,7 +133,7 @@ class Alfworld(OneEpisode):
 
 
 class AlfworldFamily:
-    """The family `alfworld`; see README.md beside this file for the knobs."""
+    """The family `alfworld`; see README.md beside this file for the options."""
 
     name = "alfworld"
     about = About(
@@ -84,7 +151,7 @@ class AlfworldFamily:
         """Check and normalise a task and write its instruction."""
         given = parse_model(GameParams, params, "alfworld params")
         if given.file is not None and given.game is None:
-            found = files.read_game(given.file)
+            found = read_game(given.file)
             if given.sha256 not in (None, found.sha256):
                 raise InputError(
                     f"alfworld params: field sha256: {found.path} is not the file that the task was made from; upload "
@@ -102,13 +169,13 @@ class AlfworldFamily:
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Draw games that the engine lets win, or take game files, each at most once."""
-        knobs = parse_model(Knobs, options, "alfworld options")
+        wanted = parse_model(GeneratorOptions, options, "alfworld options")
         if count < 0:
             raise InputError(f"alfworld generate: count was {count}, expected 0 or more")
-        if knobs.source == "files":
-            return _from_files(count, seed, knobs)
+        if wanted.source == "files":
+            return _from_files(count, seed, wanted)
         tally = Tally()
-        worlds = proved_games(engine(), count=count, seed=seed, knobs=knobs, tally=tally)
+        worlds = proved_games(engine(), count=count, seed=seed, wanted=wanted, tally=tally)
         made: list[Params] = [{"game": params_of(world)} for world in worlds]
         _log.info("alfworld: games generated: %s", tally)
         return made
@@ -124,7 +191,7 @@ class AlfworldFamily:
                 _start(draft.params, memo=play.memo), _horizon(draft.params), play
             )
 
-        return Alfworld(begin)
+        return AlfworldEnvironment(begin)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
         """The responses of a shortest plan of a generated game; of a file, those of the engine's own planner.
@@ -191,23 +258,23 @@ class AlfworldFamily:
         return HOUSEHOLD.at_level(level, options)
 
 
-def _from_files(count: int, seed: int, knobs: Knobs) -> list[Params]:
-    names = files.list_games(knobs.folder)
-    if set(knobs.goals) != set(GOAL_TYPES):
-        names = files.chosen(names, knobs.goals)
+def _from_files(count: int, seed: int, wanted: GeneratorOptions) -> list[Params]:
+    names = list_games(wanted.folder)
+    if set(wanted.goals) != set(GOAL_TYPES):
+        names = chosen(names, wanted.goals)
     if count > len(names):
         raise InputError(
-            f"alfworld generate: count was {count}, but folder {knobs.folder!r} has {len(names)} games of these types"
+            f"alfworld generate: count was {count}, but folder {wanted.folder!r} has {len(names)} games of these types"
         )
     Random(f"alfworld files {seed}").shuffle(names)  # noqa: S311
-    return [{"file": name, "horizon": knobs.horizon} for name in names[:count]]
+    return [{"file": name, "horizon": wanted.horizon} for name in names[:count]]
 
 
 def _start(params: Params, *, memo: bool) -> Game:
     if "game" in params:
         world: World = world_of(_game_of(params))
         return engine(memo=memo).start(problem=problem(world), task=alfworld_sentence(world))
-    found = files.read_game(str(params["file"]))
+    found = read_game(str(params["file"]))
     if params.get("sha256") not in (None, found.sha256):
         error = EnvError(
             f"alfworld: {found.path} is not the file that the task was made from; put it back"

@@ -1,7 +1,6 @@
-"""A user's game files: where they lie, which there are, and what one says.
+"""Game files: a user's, which lie anywhere below the folder `ALFWORLD_DATA`, and those that we write in the same layout.
 
-`ALFWORLD_DATA` names the folder, as for ALFWorld itself; games are `game.tw-pddl` files anywhere below it, with a
-`traj_data.json` beside them in the official data.
+Games are `game.tw-pddl` files, with a `traj_data.json` beside them in the official data.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from environments.alfworld.problem import TASK_TYPES
+from environments.alfworld.games import TASK_TYPES, problem
+from environments.household.catalogue import LAMP
+from environments.household.wording import alfworld_sentence
+from environments.household.world import World
 from triforge.errors import ConfigError, InputError
 
 GAME: Final = "game.tw-pddl"
@@ -89,7 +91,7 @@ def _read(path: Path, changed_ns: int, size: int) -> GameFile:  # noqa: ARG001  
         game: Any = json.loads(raw)
     except ValueError as error:
         raise InputError(f"alfworld params: field file: {path} is not JSON ({error})") from None
-    missing = [field for field in _FIELDS if not isinstance(_of(game, field), str)]
+    missing = [field for field in _FIELDS if not isinstance(_field_of(game, field), str)]
     if missing:
         raise InputError(
             f"alfworld params: field file: {path} has no {', '.join(missing)}; expected a game as `alfworld-generate` writes it"
@@ -107,10 +109,10 @@ def _sort(path: Path) -> str:
         beside: Any = json.loads((path.parent / "traj_data.json").read_text())
     except (OSError, ValueError):
         return ""
-    return _BY_TYPE.get(str(_of(beside, "task_type")), "")
+    return _BY_TYPE.get(str(_field_of(beside, "task_type")), "")
 
 
-def _of(value: Any, field: str) -> Any:
+def _field_of(value: Any, field: str) -> Any:
     return value.get(field) if isinstance(value, dict) else None
 
 
@@ -124,3 +126,48 @@ def _inside(data: Path, name: str) -> Path:
 def chosen(names: Sequence[str], goals: Sequence[str]) -> list[str]:
     """The games whose goal is of one of these types; those that say no type are left out."""
     return [name for name in names if read_game(name).sort in goals]
+
+
+SPLIT: Final = "json_2.1.1/train"
+
+
+def write_game(out: Path, number: int, seed: int, world: World, sources: dict[str, str]) -> Path:
+    """Write one game that was proved solvable.
+
+    Args:
+        out: what `ALFWORLD_DATA` will name.
+        number: of the game; stands where official games name their scene.
+        seed: of the games.
+        world: the game.
+        sources: the engine's `domain` and `grammar`.
+
+    Returns:
+        The game file.
+    """
+    goal, task = world.goal, alfworld_sentence(world)
+    lamp = goal.type == "look"
+    target = "None" if lamp else goal.target
+    name = f"{TASK_TYPES[goal.type]}-{goal.object}-None-{LAMP if lamp else target}-{number}"
+    folder = out / SPLIT / name / f"trial_{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {
+        "task_type": TASK_TYPES[goal.type],
+        "pddl_params": {
+            "object_target": goal.object,
+            "parent_target": "" if lamp else target,
+            "toggle_target": LAMP if lamp else "",
+            "mrecep_target": "",
+            "object_sliced": False,
+        },
+        "turk_annotations": {"anns": [{"task_desc": task}]},
+    }
+    (folder / "traj_data.json").write_text(json.dumps(described, indent=1) + "\n")
+    game = {
+        "pddl_domain": sources["domain"],
+        "grammar": sources["grammar"].replace("UNKNOWN GOAL", task),
+        "pddl_problem": problem(world),
+        "solvable": True,
+    }
+    path = folder / GAME
+    path.write_text(json.dumps(game) + "\n")  # last: a folder without it is no game
+    return path

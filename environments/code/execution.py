@@ -1,18 +1,129 @@
-"""What a program is worth: run on tests in the sandbox, or called by the check of a function."""
+"""What a program is worth: run on tests in the sandbox, called by the check of a function, or proved all at once.
+
+The check of a function is code, `def check(candidate)` with assertions. If it ran in one process with the program, the program
+could read it, or end the process as if all were well. So three programs run, each in a sandbox of its own:
+
+    1. the check with the reference solution, writing down the calls it makes     (once a task)
+    2. the program, which is given these calls one by one and says what it returns
+    3. the check, whose candidate answers with what was said
+
+Nothing of the program runs in the third, and nothing of the check in the second. This asks of a check that its calls do not
+depend on right answers to it, as all of HumanEval's do, and that arguments and results are plain data.
+
+`prove` runs programs that we wrote ourselves for every test in one process; programs of a model could see one another there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from environments.code import functions
 from environments.code.params import FunctionParams, ProgramParams
-from triforge.sandbox.cases import Case, Verdict, run_cases
+from triforge.errors import EnvError
+from triforge.sandbox.cases import Case, Verdict, run_cases, same_output
 from triforge.sandbox.client import Sandbox
+from triforge.sandbox.limits import MIB, Limits, RunResult
+
+_SEED: Final = "import random as _r\n_r.seed(0)\n"
+_RECORD: Final = """
+def _recording(solution, said=print):
+    def candidate(*arguments, **named):
+        said(repr((arguments, named)))
+        return solution(*arguments, **named)
+    return candidate
+{seed}check(_recording({entry}))
+"""
+_ANSWER: Final = """
+import ast as _ast, sys as _sys
+_said, _sys.stdout = _sys.stdout, _sys.stderr
+def _answers(entry):
+    for line in _sys.stdin:
+        arguments, named = _ast.literal_eval(line)
+        try:
+            result = repr((True, entry(*arguments, **named)))
+        except Exception as error:
+            result = repr((False, type(error).__name__))
+        _said.write(result.replace("\\n", " ") + "\\n")
+    _said.flush()
+_answers({entry})
+"""
+_REPLAY: Final = """
+def _replaying(calls, results):
+    turn = iter(zip(calls, results, strict=True))
+    def candidate(*arguments, **named):
+        call, (returned, value) = next(turn)
+        assert repr((arguments, named)) == call, "another call than was recorded"
+        if not returned:
+            raise RuntimeError(value)
+        return value
+    return candidate
+import ast as _ast, sys as _sys
+_lines = _sys.stdin.read().splitlines()
+_half = int(_lines[0])
+_calls = _lines[1 : 1 + _half]
+try:
+    _results = [_ast.literal_eval(line) for line in _lines[1 + _half :]]
+    assert all(type(r) is tuple and len(r) == 2 for r in _results) and len(_results) == _half
+except BaseException:
+    raise SystemExit("a result is not plain data")
+{seed}check(_replaying(_calls, _results))
+print("passed")
+"""
+
+_recorded: dict[tuple[str, str, str], str] = {}
+_KEPT: Final = 1000  # recordings; more are made anew
+
+
+async def check_function(sandbox: Sandbox, task: FunctionParams, program: str) -> str:
+    """Check a program that defines the function; returns what is wrong with it, empty when nothing is."""
+    calls = await _calls(sandbox, task)
+    source = f"{task.prompt}\n{program}\n" + _ANSWER.format(entry=task.entry_point)
+    answered = await sandbox.run(source, calls, task.limits())
+    if not answered.ok:
+        return _why(answered)
+    count = len(calls.splitlines())
+    given = f"{count}\n{calls}{answered.stdout}"
+    judged = await sandbox.run(_solved(task) + _REPLAY.format(seed=_SEED), given, task.limits())
+    if judged.ok and judged.stdout.endswith("passed\n"):
+        return ""
+    return _why(judged) if judged.ended == "exit" else "the check did not end"
+
+
+async def _calls(sandbox: Sandbox, task: FunctionParams) -> str:
+    """The calls that the check makes, a line each."""
+    key = (task.prompt, task.reference, task.check)
+    if key not in _recorded:
+        source = _solved(task) + _RECORD.format(seed=_SEED, entry=task.entry_point)
+        made = await sandbox.run(source, "", task.limits())
+        if not made.ok or not made.stdout:
+            error = EnvError(
+                f"code: the reference solution of {task.name} does not pass its own check: {_why(made)}"
+            )
+            error.retryable = False
+            raise error
+        if len(_recorded) >= _KEPT:
+            _recorded.clear()
+        _recorded[key] = made.stdout
+    return _recorded[key]
+
+
+def _solved(task: FunctionParams) -> str:
+    return f"{task.prompt}{task.reference}\n{task.check}\n"
+
+
+def _why(result: RunResult) -> str:
+    if result.ended != "exit":
+        return {"output": "too much output", "memory": "too much memory"}.get(
+            result.ended, "too slow"
+        )
+    said = result.stderr.strip().splitlines()[-1:] or ["no output"]
+    return said[0][:300]
+
 
 T = TypeVar("T")
 _FENCE: Final = re.compile(  # possessive: a fence that never ends its line is looked at once, not once a character
@@ -70,7 +181,7 @@ async def score(
     if isinstance(task, FunctionParams) and public:
         return Score(0, 0)  # a check has no public part
     if isinstance(task, FunctionParams):
-        trouble = await functions.check(sandbox, task, program)
+        trouble = await check_function(sandbox, task, program)
         return Score(0 if trouble else 1, 1, trouble)
     cases = task.cases()[: task.public] if public else task.cases()
     verdicts = await run_cases(
@@ -115,3 +226,68 @@ def _trouble(cases: Sequence[Case], verdicts: Sequence[Verdict], *, told: bool) 
         ]
         return "\n".join(parts)
     return ""
+
+
+_DRIVER: Final = """
+import contextlib, io, json, sys
+given = json.load(sys.stdin)
+table = []
+for source in given["programs"]:
+    code = compile(source, "program", "exec")
+    row = []
+    for text in given["inputs"]:
+        sys.stdin, out = io.StringIO(text), io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out):
+                exec(code, {"__name__": "__main__"})
+            row.append(out.getvalue())
+        except Exception:
+            row.append(None)
+    table.append(row)
+print(json.dumps(table))
+"""
+_PROOF_LIMITS: Final = Limits(cpu_s=20.0, wall_s=120.0, output_bytes=8 * MIB)
+
+
+async def passed(
+    sandbox: Sandbox, problem: ProgramParams, programs: Sequence[str]
+) -> list[list[bool]]:
+    """Which tests of a problem each program passes. The programs must be our own."""
+    asked = {"programs": list(programs), "inputs": [test.input for test in problem.tests]}
+    result = await sandbox.run(_DRIVER, json.dumps(asked), _PROOF_LIMITS)
+    if not result.ok:
+        raise EnvError(f"code: a proof ended by {result.ended}: {result.stderr.strip()[-300:]}")
+    expected = [test.output for test in problem.tests]
+    return [
+        [
+            out is not None and same_output(out, want)
+            for out, want in zip(row, expected, strict=True)
+        ]
+        for row in json.loads(result.stdout)
+    ]
+
+
+async def prove(
+    sandbox: Sandbox, problem: ProgramParams, others: Sequence[str] = ()
+) -> tuple[str, list[int]]:
+    """Run the reference solution and the wrong ones of a generated problem on all its tests.
+
+    Args:
+        sandbox: where.
+        problem: with a recipe.
+        others: further programs of ours.
+
+    Returns:
+        What is wrong with the problem (empty when nothing is), and how many tests each of `others` passes.
+    """
+    wrong = len(problem.mutants)
+    table = await passed(sandbox, problem, [problem.reference, *problem.mutants, *others])
+    reference, mutants = table[0], table[1 : 1 + wrong]
+    trouble = ""
+    if not all(reference):
+        trouble = f"the reference solution passes {sum(reference)} of {len(reference)} tests"
+    elif any(map(all, mutants)):
+        trouble = "a wrong solution passes all tests"
+    elif not mutants:
+        trouble = "there is no wrong solution that fails"
+    return trouble, [sum(row) for row in table[1 + wrong :]]

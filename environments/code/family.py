@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from environments.code import functions, generator, humaneval, rewriting
-from environments.code.environment import Code, PlayOptions
-from environments.code.execution import TOO_SLOW, TOTAL_S, fenced, score, wait_for
+from environments.code import generator, rewriting
+from environments.code.episode import Code, PlayOptions
+from environments.code.execution import (
+    TOO_SLOW,
+    TOTAL_S,
+    check_function,
+    fenced,
+    score,
+    wait_for,
+)
+from environments.code.generator import has_humaneval, humaneval_problems
 from environments.code.params import (
     WHERE,
     FunctionParams,
@@ -16,7 +24,7 @@ from environments.code.params import (
     kind_of,
     read_params,
 )
-from triforge.environments.parsing import parse_model
+from triforge.environments.kit import parse_model
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
@@ -65,10 +73,10 @@ class CodeFamily:
     async def _unsolved(self, given: ProgramParams | FunctionParams) -> str:
         """What is wrong with a reference solution that nobody has checked yet; empty when nothing is."""
         if isinstance(given, FunctionParams):
-            if humaneval.is_installed() and given in humaneval.problems():
+            if has_humaneval() and given in humaneval_problems():
                 return ""
             try:
-                return await functions.check(self.sandbox, given, given.prompt + given.reference)
+                return await check_function(self.sandbox, given, given.prompt + given.reference)
             except EnvError as error:
                 return error.detail
         if given.recipe is not None or not given.reference:
@@ -82,7 +90,7 @@ class CodeFamily:
         return f"it does not pass test {found.passed + 1} of {found.tests}: {why}"
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` problems under the knobs in `options`. Errors: see `generator.generate`."""
+        """Make `count` problems under `options`. Errors: see `generator.generate`."""
         return generator.generate(self.sandbox, count=count, seed=seed, options=options)
 
     def make(self, options: Params) -> Environment:

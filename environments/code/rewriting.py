@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from environments.code import recipes
-from environments.code.execution import wait_for
+from environments.code.execution import prove, wait_for
 from environments.code.operations import choices
 from environments.code.params import (
     MAX_STEPS,
@@ -24,9 +24,7 @@ from environments.code.params import (
     read_params,
     recipe_of,
 )
-from environments.code.proofs import prove
-from environments.code.reading import Announced, read
-from environments.code.recipes import Recipe
+from environments.code.recipes import Announced, Recipe, read_statement
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.sandbox.client import Sandbox
@@ -109,7 +107,7 @@ def check(sandbox: Sandbox, parent: Task, candidate: TaskDraft) -> list[CheckRes
         detail = "only generated problems are rewritten"
         return [CheckResult(name="well_formed", passed=False, detail=detail)]
     assert after.recipe is not None
-    announced = read(candidate.instruction)
+    announced = read_statement(candidate.instruction)
     others = [_EMPTY, *([_solution(announced)] if announced else [])]
     trouble, counts = wait_for(prove(sandbox, after, others))
     agrees, detail = _agrees(after, candidate.instruction, announced, counts[1:])

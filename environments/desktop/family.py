@@ -1,25 +1,70 @@
-"""The desktop as an environment family: what the rest of triforge sees of it."""
+"""The desktop as an environment family."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from pydantic import JsonValue
+
 from environments.desktop import generator, tasks
-from environments.desktop.computer import DesktopComputer
-from environments.desktop.options import DesktopTask, PlayOptions
-from environments.gui.actions import call
-from environments.gui.computer import ComputerEpisode
-from environments.gui.shell import Screen
-from triforge.environments.episode import NeverRewritten, expect_announced
-from triforge.environments.parsing import parse_model
+from environments.desktop.session import AGENTS, Desktop
+from environments.desktop.tasks import DesktopTask, PlayOptions, size_of, tree_of
+from environments.gui.actions import Action, call
+from environments.gui.episode import ComputerEpisode, Screen
+from triforge.environments.kit import NeverRewritten, expect_announced, parse_model
 from triforge.environments.registry import About
 from triforge.rollout.protocols import Environment, TaskDraft
 from triforge.types import Params, Task
 
 
+class DesktopComputer:
+    """A desktop that has just started with a task's files.
+
+    Args:
+        task: what is laid out.
+        options: size of the screen, and how long its shell is waited for.
+    """
+
+    def __init__(self, task: DesktopTask, options: PlayOptions) -> None:
+        self._options = options
+        self._desktop = Desktop(
+            options.width, options.height, lambda home: tasks.lay_out(task, home)
+        )
+        self._get = tasks.getter(self._desktop.home, self._desktop.windows)
+
+    def act(self, action: Action) -> None:
+        """Perform an action and let the shell answer."""
+        self._desktop.act(action, settle_s=self._options.settle_s)
+
+    def screenshot(self) -> bytes:
+        """The screen as a PNG file."""
+        return self._desktop.screenshot()
+
+    def listing(self) -> str:
+        """The names of files and folders."""
+        return "files:\n" + (tree_of(self._desktop.home) or "(none)")
+
+    def overrun(self) -> str:
+        """Whether the agent's files have outgrown the disk."""
+        limit = self._options.disk_limit
+        used = sum(size_of(self._desktop.folder / name, limit) for name in AGENTS)
+        return "Failed: the disk is full." if used >= limit else ""
+
+    def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
+        """What an evaluator asks for."""
+        return self._get(spec)
+
+    def settle(self) -> None:
+        """Nothing: tasks of the desktop end as the agent left them."""
+
+    def stop(self) -> None:
+        """End every process and remove the folder."""
+        self._desktop.stop()
+
+
 class DesktopFamily(NeverRewritten):
-    """The family `desktop`; see README.md beside this file for the knobs."""
+    """The family `desktop`; see README.md beside this file for the options."""
 
     name = "desktop"
     about = About(
@@ -48,7 +93,7 @@ class DesktopFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` tasks under the knobs in `options` (see `Knobs`)."""
+        """Make `count` tasks under `options` (see `GeneratorOptions`)."""
         made = generator.generate(count, seed, options)
         return [self.validate(params).params for params in made]
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from environments.desktop.options import Knobs, Sort
-from triforge.environments.parsing import parse_model
+from environments.desktop.tasks import GeneratorOptions, Sort
+from triforge.environments.kit import parse_model
 from triforge.errors import InputError
 from triforge.types import Params
 
@@ -47,20 +47,20 @@ class _Draw:
 
 
 def generate(count: int, seed: int, options: Params) -> list[Params]:
-    """`count` tasks; task i depends on the seed, i and the knobs only."""
-    knobs = parse_model(Knobs, options, "desktop options")
-    low, high = knobs.files
+    """`count` tasks; task i depends on the seed, i and the options only."""
+    wanted = parse_model(GeneratorOptions, options, "desktop options")
+    low, high = wanted.files
     if not 0 <= low <= high <= _MOST:
         raise InputError(
-            f"desktop options: field files: [lowest, highest] of 0 to {_MOST}, given {knobs.files}"
+            f"desktop options: field files: [lowest, highest] of 0 to {_MOST}, given {wanted.files}"
         )
-    return [_generate(random.Random(f"desktop {seed} {i}"), knobs) for i in range(count)]  # noqa: S311
+    return [_generate(random.Random(f"desktop {seed} {i}"), wanted) for i in range(count)]  # noqa: S311
 
 
-def _generate(rng: random.Random, knobs: Knobs) -> Params:
-    sort = rng.choice(knobs.sorts)
+def _generate(rng: random.Random, wanted: GeneratorOptions) -> Params:
+    sort = rng.choice(wanted.sorts)
     names = [f"{name}.txt" for name in rng.sample(_NAMES, len(_NAMES))]
-    lying = {name: _text(rng) for name in names[2 : 2 + rng.randint(*knobs.files)]}
+    lying = {name: _text(rng) for name in names[2 : 2 + rng.randint(*wanted.files)]}
     draw = _Draw(rng, names[0], names[1], _text(rng), next(iter(lying), ""))
     made = _MAKERS[sort](draw)
     config: list[JsonValue] = [
@@ -73,7 +73,7 @@ def _generate(rng: random.Random, knobs: Knobs) -> Params:
         "instruction": made.instruction,
         "config": config,
         "evaluator": made.evaluator,
-        "horizon": knobs.horizon,
+        "horizon": wanted.horizon,
         "solution": [made.solution],
     }
 

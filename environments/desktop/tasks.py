@@ -1,17 +1,201 @@
-"""Tasks of the desktop: laid out before the episode, verified after it."""
+"""Tasks of the desktop: their parameters, laid out in a home folder before the episode, verified after it."""
 
 from __future__ import annotations
 
+import os
+import stat
 import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
-from environments.desktop import home as homes
-from environments.desktop.options import DesktopTask
-from environments.gui.evaluators import Getter
+from environments.gui.evaluators import Evaluator, Getter
+from triforge.environments.kit import Strict
 from triforge.errors import InputError
+
+MAX_FILE: Final = 2**20
+MAX_ENTRIES: Final = 2000
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_ENTER: Final = _READ | os.O_DIRECTORY
+
+
+def inside_home(path: str) -> PurePosixPath:
+    """A path below the home folder."""
+    parts = PurePosixPath(path)
+    if not path or parts.is_absolute() or ".." in parts.parts or "\0" in path or not parts.parts:
+        raise InputError(f"desktop: path {path!r} must lead to something below the home folder")
+    return parts
+
+
+def write_file(home: Path, path: str, content: str) -> None:
+    """Write a file before the episode, with the folders it lies in."""
+    target = home / inside_home(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(content, encoding="utf-8")
+
+
+def read_file(home: Path, path: str) -> str | None:
+    """The text of a file, None when there is no plain file of at most 1 MiB. Bytes that are no UTF-8 are replaced."""
+    descriptor = _open(home, inside_home(path), _READ)
+    if descriptor is None:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE:
+            return None
+        return file.read(MAX_FILE).decode("utf-8", "replace")
+
+
+def names_in(home: Path, path: str = "") -> list[str] | None:
+    """What lies in a folder, sorted, folders with a slash; None when it is no folder. Hidden names are left out."""
+    descriptor = _open(home, inside_home(path) if path else PurePosixPath(), _ENTER)
+    if descriptor is None:
+        return None
+    try:
+        with os.scandir(descriptor) as entries:
+            found = [
+                entry.name + "/" * entry.is_dir(follow_symlinks=False)
+                for _, entry in zip(range(MAX_ENTRIES), entries, strict=False)
+                if not entry.name.startswith(".")
+            ]
+    finally:
+        os.close(descriptor)
+    return sorted(name.encode("utf-8", "replace").decode("utf-8") for name in found)
+
+
+def exists_in(home: Path, path: str) -> bool:
+    """Whether there is anything of that name, be it a link that leads nowhere."""
+    parts = inside_home(path)
+    descriptor = _open(home, parts.parent, _ENTER)
+    if descriptor is None:
+        return False
+    try:
+        os.stat(parts.name, dir_fd=descriptor, follow_symlinks=False)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def tree_of(home: Path) -> str:
+    """Files and folders of two levels, one a line."""
+    lines = []
+    for name in names_in(home) or []:
+        lines.append(name)
+        if name.endswith("/"):
+            lines += [name + below for below in names_in(home, name) or []]
+    return "\n".join(lines[:100])
+
+
+def size_of(home: Path, limit: int) -> int:
+    """Bytes in all files below, or `limit` as soon as that many, or too many files, are found."""
+    total = seen = 0
+    folders = [home]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    seen += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(Path(entry.path))
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+                    if total >= limit or seen > 10 * MAX_ENTRIES:
+                        return limit
+        except OSError:  # it was removed meanwhile, or closed to us
+            continue
+    return total
+
+
+def _open(home: Path, path: PurePosixPath, flags: int) -> int | None:
+    """Open name by name, so that no link on the way is followed."""
+    folder = os.open(home, _ENTER)
+    steps = path.parts
+    try:
+        for step in steps[:-1]:
+            below = os.open(step, _ENTER, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        return os.open(steps[-1] if steps else ".", flags, dir_fd=folder)
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+
+
+Sort = Literal["create", "write", "rename", "move", "delete", "setting"]
+SORTS: tuple[Sort, ...] = ("create", "write", "rename", "move", "delete", "setting")
+
+
+class SetupStep(Strict):
+    """A step before the episode: `write_file` (path, content) or `make_folder` (path), below the home folder."""
+
+    type: Literal["write_file", "make_folder"]
+    parameters: dict[str, str]
+
+
+class DesktopTask(Strict):
+    """The parameters of a task, in OSWorld's shape.
+
+    Attributes:
+        id: of the author's choosing.
+        instruction: what the agent is told.
+        config: what is laid out before it begins.
+        evaluator: how it is verified; see README.md for what `result` and `expected` may ask for.
+        horizon: steps until the episode ends as a failure.
+        solution: commands that solve it in the terminal, if known; no agent sees them.
+    """
+
+    id: str = Field(default="", max_length=200)
+    instruction: str = Field(min_length=1, max_length=4000)
+    config: list[SetupStep] = Field(default_factory=list, max_length=200)
+    evaluator: Evaluator
+    horizon: int = Field(default=15, ge=1, le=200)
+    solution: list[str] = Field(default_factory=list, max_length=50)
+
+
+class GeneratorOptions(Strict):
+    """What tasks are generated.
+
+    Attributes:
+        sorts: kinds of task, drawn evenly; naming one twice doubles its share.
+        files: how many other files lie about, lowest and highest.
+        horizon: steps until an episode ends as a failure.
+    """
+
+    sorts: list[Sort] = Field(default_factory=lambda: list(SORTS), min_length=1)
+    files: list[int] = Field(default_factory=lambda: [1, 4], min_length=2, max_length=2)
+    horizon: int = Field(default=15, ge=1, le=200)
+
+
+class PlayOptions(Strict):
+    """How the screen is shown and how responses are read.
+
+    Attributes:
+        observe: a screenshot, the names of files and folders as text, or both.
+        actions: short commands, or calls in the computer-use format.
+        width: of the screen in pixels.
+        height: of the screen in pixels.
+        malformed_limit: this many malformed actions end the episode as a failure; 0 never does.
+        settle_s: seconds to wait at most for the shell to answer a line.
+        verify_s: seconds in which the verifier may still come true after the agent has said that it is done.
+        disk_limit: bytes in the agent's files from which the episode ends as a failure.
+        guide: whether the episode starts with a system message that explains the actions.
+    """
+
+    observe: Literal["screenshot", "files", "both"] = "screenshot"
+    actions: Literal["command", "computer_use"] = "computer_use"
+    width: int = Field(default=640, ge=320, le=1920)
+    height: int = Field(default=480, ge=240, le=1080)
+    malformed_limit: int = Field(default=3, ge=0, le=1000)
+    settle_s: float = Field(default=5.0, ge=0.0, le=60.0)
+    verify_s: float = Field(default=2.0, ge=0.0, le=60.0)
+    disk_limit: int = Field(default=50_000_000, ge=1_000_000, le=10**9)
+    guide: bool = True
+
 
 Windows = Callable[[], list[str]]
 
@@ -28,9 +212,9 @@ def lay_out(task: DesktopTask, home: Path) -> None:
         path = step.parameters["path"]
         try:
             if step.type == "write_file":
-                homes.write(home, path, step.parameters["content"])
+                write_file(home, path, step.parameters["content"])
             else:
-                (home / homes.inside(path)).mkdir(parents=True, exist_ok=True)
+                (home / inside_home(path)).mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
             raise InputError(f"desktop params: config: {path!r} cannot be made: {error}") from error
 
@@ -48,14 +232,14 @@ def getter(home: Path, windows: Windows) -> Getter:
         if kind == "windows":
             return [*windows()]
         if kind == "file":
-            return homes.read(home, path)
+            return read_file(home, path)
         if kind == "exists":
-            return "yes" if homes.exists(home, path) else "no"
+            return "yes" if exists_in(home, path) else "no"
         if kind == "folder":
-            names = homes.names(home, path)
+            names = names_in(home, path)
             return None if names is None else [*names]
         if kind == "setting":
-            return _setting(homes.read(home, path), str(spec.get("name", "")))
+            return _setting(read_file(home, path), str(spec.get("name", "")))
         raise InputError(
             f"desktop params: evaluator: unknown type {kind!r}, known are file, exists, folder, setting, windows, rule, text"
         )
@@ -85,6 +269,3 @@ def _setting(text: str | None, name: str) -> str | None:
         if separator and key.strip() == name:
             found = value.strip()
     return found
-
-
-__all__ = ["expect_open", "getter", "lay_out"]

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from triforge.environments.parsing import Strict
+from triforge.environments.kit import Strict
 
 Spec = dict[str, JsonValue]
 Getter = Callable[[Mapping[str, JsonValue]], JsonValue]

@@ -178,7 +178,16 @@ _SMALL = ("desk", "sidetable", "drawer", "dresser", "shelf", *_TABLES[:3], "safe
 _SOFT = ("bed", "sofa", "armchair", "ottoman")
 _SPORTS = ("bed", "desk", "dresser", "sofa", "armchair", "coffeetable", "ottoman")
 _ORNAMENTS = ("shelf", "dresser", "sidetable", "coffeetable", "diningtable", "desk", "tvstand")
-_HOUSE_WASHING = ("sinkbasin", "countertop", "cabinet", "drawer", "toilet", "cart", "shelf", "garbagecan")
+_HOUSE_WASHING = (
+    "sinkbasin",
+    "countertop",
+    "cabinet",
+    "drawer",
+    "toilet",
+    "cart",
+    "shelf",
+    "garbagecan",
+)
 _PAPER_ROLLS = (
     *("toilet", "toiletpaperhanger", "cabinet", "drawer", "countertop", "shelf", "cart"),
     *("garbagecan",),

@@ -22,7 +22,7 @@ from environments.household.params import PlayOptions, world_of
 from environments.household.planner import Expert
 from environments.household.wording import Wording, announce, vocabulary
 from environments.household.world import TREATMENTS, Command, Goal, Verb, World
-from triforge.environments.parsing import parse_model
+from triforge.environments.kit import parse_model
 from triforge.errors import TriforgeError
 from triforge.types import Params, Task
 
@@ -231,7 +231,9 @@ def _transcript(shown: Demonstration, flips: random.Random, flip_rate: float) ->
 
 def main(arguments: Sequence[str]) -> int:
     """Write them and print what was played."""
-    parser = argparse.ArgumentParser(prog="python -m environments.household.demonstrations", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m environments.household.demonstrations", description=__doc__
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--count", type=int, default=1000, help="episodes")
     parser.add_argument("--seed", type=int, default=0)

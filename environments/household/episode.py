@@ -10,7 +10,12 @@ from environments.household.params import Actions, PlayOptions, world_of
 from environments.household.planner import Expert
 from environments.household.wording import Alfworld, Exact, Terse, Wording, announce
 from environments.household.world import Command, World
-from triforge.environments.answers import HOW_TO_ANSWER, Answer, part_of, wrapped
+from triforge.environments.kit import (
+    HOW_TO_ANSWER,
+    Answer,
+    part_of,
+    wrapped,
+)
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.types import Task

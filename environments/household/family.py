@@ -12,7 +12,7 @@ from environments.household.episode import Episode, Household
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
 from environments.household.wording import announce
-from triforge.environments.parsing import parse_model
+from triforge.environments.kit import parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
@@ -20,7 +20,7 @@ from triforge.types import CheckResult, Direction, Params, Task
 
 
 class HouseholdFamily:
-    """The family `household`; see README.md beside this file for the knobs."""
+    """The family `household`; see README.md beside this file for the options."""
 
     name = "household"
     about = About(
@@ -47,7 +47,7 @@ class HouseholdFamily:
         return TaskDraft(params=params_of(world), instruction=announce(world), kind=world.goal.type)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` solvable games under the knobs in `options` (see `Knobs`)."""
+        """Make `count` solvable games under `options` (see `GeneratorOptions`)."""
         worlds = generator.generate(count=count, seed=seed, options=options)
         return [params_of(world) for world in worlds]
 

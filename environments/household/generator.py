@@ -19,18 +19,18 @@ from environments.household.catalogue import (
     Furniture,
     GoalType,
 )
-from environments.household.params import HouseKnobs, Knobs, listed
+from environments.household.params import GeneratorOptions, HouseOptions, listed
 from environments.household.planner import plan
 from environments.household.world import Goal, Thing, World
-from triforge.environments.parsing import parse_model
+from triforge.environments.kit import parse_model
 from triforge.errors import InputError
 from triforge.types import Params
 
 
-def draw_house(rng: Random, knobs: HouseKnobs) -> World | None:
+def draw_house(rng: Random, wanted: HouseOptions) -> World | None:
     """A room, or None when the drawn parts do not go together."""
-    goal_type = rng.choice(knobs.goals)
-    rooms = [ROOMS[kind] for kind in knobs.rooms if _goal_fits(ROOMS[kind], goal_type)]
+    goal_type = rng.choice(wanted.goals)
+    rooms = [ROOMS[kind] for kind in wanted.rooms if _goal_fits(ROOMS[kind], goal_type)]
     if not rooms:
         return None
     room = rng.choice(rooms)
@@ -38,8 +38,8 @@ def draw_house(rng: Random, knobs: HouseKnobs) -> World | None:
     if drawn is None:
         return None
     goal, source = drawn
-    receptacles = _numbered_as_listed(_furniture(rng, room, knobs, goal, source))
-    things = _house_things(rng, room, knobs, goal, receptacles)
+    receptacles = _numbered_as_listed(_furniture(rng, room, wanted, goal, source))
+    things = _house_things(rng, room, wanted, goal, receptacles)
     if things is None:
         return None
     objects = _numbered_as_listed(kind for kind, _ in things)
@@ -47,7 +47,7 @@ def draw_house(rng: Random, knobs: HouseKnobs) -> World | None:
     opened = sum(
         1 << i
         for i, thing in enumerate(receptacles)
-        if thing.kind in ALFWORLD.openable and rng.random() >= knobs.closed
+        if thing.kind in ALFWORLD.openable and rng.random() >= wanted.closed
     )
     return World(
         receptacles=receptacles,
@@ -55,9 +55,9 @@ def draw_house(rng: Random, knobs: HouseKnobs) -> World | None:
         where=tuple(place for _, place in places),
         opened=opened,
         goal=goal,
-        horizon=knobs.horizon,
+        horizon=wanted.horizon,
         catalogue=ALFWORLD,
-        phrase=int(rng.random() < knobs.second_phrase),
+        phrase=int(rng.random() < wanted.second_phrase),
     )
 
 
@@ -84,7 +84,7 @@ def _house_goal(rng: Random, room: Furniture, goal_type: GoalType) -> tuple[Goal
 
 
 def _furniture(
-    rng: Random, room: Furniture, knobs: HouseKnobs, goal: Goal, source: str
+    rng: Random, room: Furniture, wanted: HouseOptions, goal: Goal, source: str
 ) -> list[str]:
     """Kinds of receptacle: what such a room always has, what the goal needs, and others up to the drawn number."""
     needed = {*room.always, source}
@@ -96,12 +96,12 @@ def _furniture(
     spare = [
         kind for kind, most in room.most.items() for _ in range(most - out.count(kind)) if most
     ]
-    more = max(0, rng.randint(*knobs.receptacles) - len(out))
+    more = max(0, rng.randint(*wanted.receptacles) - len(out))
     return out + rng.sample(spare, min(more, len(spare)))
 
 
 def _house_things(
-    rng: Random, room: Furniture, knobs: HouseKnobs, goal: Goal, receptacles: tuple[Thing, ...]
+    rng: Random, room: Furniture, wanted: HouseOptions, goal: Goal, receptacles: tuple[Thing, ...]
 ) -> list[tuple[str, int]] | None:
     """(kind, receptacle) of every object: the goal's, a lamp, others. The goal's do not lie in its target."""
 
@@ -115,16 +115,16 @@ def _house_things(
         return None
     out = [(goal.object, rng.choice(sources)) for _ in range(copies)]
     lamps = places(LAMP) if room.lamps else []
-    if lamps and (goal.type == "look" or rng.random() < knobs.lamps):
+    if lamps and (goal.type == "look" or rng.random() < wanted.lamps):
         out.append((LAMP, rng.choice(lamps)))
-    size = rng.randint(*knobs.things)
+    size = rng.randint(*wanted.things)
     counts = Counter(kind for kind, _ in out)
     free = [kind for kind in room.objects if kind != goal.object and places(kind)]
     while len(out) < size and free:
         kind = rng.choice(free)
         counts[kind] += 1
         out.append((kind, rng.choice(places(kind))))
-        if counts[kind] >= knobs.copies:
+        if counts[kind] >= wanted.copies:
             free.remove(kind)
     return out
 
@@ -147,35 +147,37 @@ def generate(*, count: int, seed: int, options: Params) -> list[World]:
     """Make `count` games. Game i depends on the seed, i and the options only, so a longer list starts the same."""
     if count < 0:
         raise InputError(f"household generate: count was {count}, expected 0 or more")
-    draw, knobs = drawn_by(options)
+    draw, wanted = drawn_by(options)
     out = []
     for index in range(count):
         rng = Random(f"household {seed} {index}")  # noqa: S311
-        out.append(solvable_game(rng, knobs, draw))
+        out.append(solvable_game(rng, wanted, draw))
     return out
 
 
-def drawn_by(options: Params) -> tuple[Callable[[Random], World | None], Knobs | HouseKnobs]:
+def drawn_by(
+    options: Params,
+) -> tuple[Callable[[Random], World | None], GeneratorOptions | HouseOptions]:
     """What draws one room under these options, solvable or not, and the options themselves."""
     if options.get("rules") == "alfworld":
-        house = parse_model(HouseKnobs, options, "household options")
+        house = parse_model(HouseOptions, options, "household options")
         return (lambda rng: draw_house(rng, house)), house
-    knobs = parse_model(Knobs, options, "household options")
-    return (lambda rng: _draw(rng, knobs)), knobs
+    wanted = parse_model(GeneratorOptions, options, "household options")
+    return (lambda rng: _draw(rng, wanted)), wanted
 
 
 def solvable_game(
-    rng: Random, knobs: Knobs | HouseKnobs, draw: Callable[[Random], World | None]
+    rng: Random, wanted: GeneratorOptions | HouseOptions, draw: Callable[[Random], World | None]
 ) -> World:
-    """Draw rooms until one is solvable within the horizon, by a plan as long as `knobs.commands` asks for."""
-    shortest, longest = knobs.commands or (0, knobs.horizon)
-    tries = TRIES if knobs.commands is None else TRIES_TO_FIT
+    """Draw rooms until one is solvable within the horizon, by a plan as long as `options.commands` asks for."""
+    shortest, longest = wanted.commands or (0, wanted.horizon)
+    tries = TRIES if wanted.commands is None else TRIES_TO_FIT
     for _ in range(tries):
         world = draw(rng)
         if world is None or world.won(world.start()):
             continue
         steps = plan(world)
-        if steps is not None and shortest <= len(steps) <= min(longest, knobs.horizon):
+        if steps is not None and shortest <= len(steps) <= min(longest, wanted.horizon):
             return world
     raise InputError(
         f"household options: no solvable game found in {tries} draws; raise `receptacles` or `horizon`, or allow more "
@@ -183,20 +185,20 @@ def solvable_game(
     )
 
 
-def _draw(rng: Random, knobs: Knobs) -> World | None:
-    goal = _draw_goal(rng, knobs)
+def _draw(rng: Random, wanted: GeneratorOptions) -> World | None:
+    goal = _draw_goal(rng, wanted)
     if goal is None:
         return None
-    kinds = _draw_kinds(rng, knobs, goal)
+    kinds = _draw_kinds(rng, wanted, goal)
     if kinds is None:
         return None
     receptacles = _numbered(kinds)
-    objects = _draw_objects(rng, knobs, goal, receptacles)
+    objects = _draw_objects(rng, wanted, goal, receptacles)
     if objects is None:
         return None
     opened = 0
     for i, thing in enumerate(receptacles):
-        if thing.kind in OPENABLE and rng.random() >= knobs.closed:
+        if thing.kind in OPENABLE and rng.random() >= wanted.closed:
             opened |= 1 << i
     objects.sort()
     names = _numbered([kind for kind, _ in objects])
@@ -206,57 +208,57 @@ def _draw(rng: Random, knobs: Knobs) -> World | None:
         where=tuple(place for _, place in objects),
         opened=opened,
         goal=goal,
-        horizon=knobs.horizon,
-        hint=rng.random() < knobs.hint,
+        horizon=wanted.horizon,
+        hint=rng.random() < wanted.hint,
     )
 
 
-def _draw_goal(rng: Random, knobs: Knobs) -> Goal | None:
-    kind_of_goal = rng.choice(knobs.goals)
-    fitting = [kind for kind in knobs.objects if kind in SUITS[kind_of_goal]]
+def _draw_goal(rng: Random, wanted: GeneratorOptions) -> Goal | None:
+    kind_of_goal = rng.choice(wanted.goals)
+    fitting = [kind for kind in wanted.objects if kind in SUITS[kind_of_goal]]
     if not fitting:
         return None
     kind = rng.choice(fitting)
     if kind_of_goal == "look":
         return Goal("look", kind, LAMP)
-    targets = [home for home in HOMES[kind] if home in knobs.kinds]
+    targets = [home for home in HOMES[kind] if home in wanted.kinds]
     return Goal(kind_of_goal, kind, rng.choice(targets)) if targets else None
 
 
-def _draw_kinds(rng: Random, knobs: Knobs, goal: Goal) -> list[str] | None:
+def _draw_kinds(rng: Random, wanted: GeneratorOptions, goal: Goal) -> list[str] | None:
     """The kinds of the room's receptacles: those that the goal needs, then others up to the drawn number."""
-    sources = [home for home in HOMES[goal.object] if home in knobs.kinds and home != goal.target]
+    sources = [home for home in HOMES[goal.object] if home in wanted.kinds and home != goal.target]
     if not sources:
         return None
     needed = {rng.choice(sources)}
     if goal.type == "look":
-        lamp_homes = [home for home in LAMP_HOMES if home in knobs.kinds]
+        lamp_homes = [home for home in LAMP_HOMES if home in wanted.kinds]
         if not lamp_homes:
             return None
         needed.add(rng.choice(lamp_homes))
     else:
         needed.add(goal.target)
     if device := DEVICE.get(goal.type):
-        if device not in knobs.kinds:
+        if device not in wanted.kinds:
             return None
         needed.add(device)
-    size = rng.randint(*knobs.receptacles)
+    size = rng.randint(*wanted.receptacles)
     if size < len(needed):
         return None
     out = sorted(needed)
     while len(out) < size:
-        free = [kind for kind in knobs.kinds if out.count(kind) < knobs.per_kind]
-        if knobs.openable_share is not None:
-            openable = rng.random() < knobs.openable_share
+        free = [kind for kind in wanted.kinds if out.count(kind) < wanted.per_kind]
+        if wanted.openable_share is not None:
+            openable = rng.random() < wanted.openable_share
             free = [kind for kind in free if (kind in OPENABLE) == openable] or free
         if not free:
             break
         out.append(rng.choice(free))
-    return out if len(out) >= knobs.receptacles[0] else None
+    return out if len(out) >= wanted.receptacles[0] else None
 
 
 def _draw_objects(
-    rng: Random, knobs: Knobs, goal: Goal, receptacles: tuple[Thing, ...]
+    rng: Random, wanted: GeneratorOptions, goal: Goal, receptacles: tuple[Thing, ...]
 ) -> list[tuple[str, int]] | None:
     """(kind, receptacle) of every object: the goal's, lamps, distractors."""
 
@@ -269,12 +271,12 @@ def _draw_objects(
         return None
     out = [(goal.object, rng.choice(sources)) for _ in range(2 if goal.type == "two" else 1)]
     lamp_places = homes(LAMP, LAMP_HOMES)
-    if lamp_places and (goal.type == "look" or rng.random() < knobs.lamps):
+    if lamp_places and (goal.type == "look" or rng.random() < wanted.lamps):
         out.append((LAMP, rng.choice(lamp_places)))
-    others = [k for k in knobs.objects if k != goal.object and homes(k, HOMES[k])]
+    others = [k for k in wanted.objects if k != goal.object and homes(k, HOMES[k])]
     distractors: list[str] = []
-    for _ in range(rng.randint(*knobs.distractors) if others else 0):
-        twice = bool(distractors) and rng.random() < knobs.duplicates
+    for _ in range(rng.randint(*wanted.distractors) if others else 0):
+        twice = bool(distractors) and rng.random() < wanted.duplicates
         kind = rng.choice(distractors if twice else others)
         if distractors.count(kind) < 2:
             distractors.append(kind)

@@ -33,8 +33,7 @@ from environments.household.catalogue import (
     RoomKind,
 )
 from environments.household.world import NOWHERE, Goal, Thing, World
-from triforge.environments.answers import Answer
-from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.kit import Answer, Strict, parse_model
 from triforge.errors import InputError
 from triforge.types import Params
 
@@ -67,11 +66,11 @@ Span = Annotated[
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class Knobs(Strict):
+class GeneratorOptions(Strict):
     """What games are generated. Spans are `[lowest, highest]`, shares are probabilities in [0, 1].
 
     Attributes:
-        rules: the simple rules of this class; `HouseKnobs` are those of ALFWorld.
+        rules: the simple rules of this class; `HouseOptions` are those of ALFWorld.
         receptacles: how many receptacles a room has.
         per_kind: how many receptacles of one kind it may have.
         distractors: how many objects play no part in the goal.
@@ -107,7 +106,7 @@ class Knobs(Strict):
     commands: Span | None = None
 
 
-class HouseKnobs(Strict):
+class HouseOptions(Strict):
     """What games are generated under ALFWorld's rules.
 
     Attributes:

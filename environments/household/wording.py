@@ -20,7 +20,7 @@ from environments.household.catalogue import (
 )
 from environments.household.params import PlayOptions
 from environments.household.world import NOTHING, NOWHERE, Command, Goal, State, World
-from triforge.environments.parsing import parse_model
+from triforge.environments.kit import parse_model
 from triforge.errors import InputError
 from triforge.types import Params
 
@@ -125,7 +125,7 @@ def read_announcement(text: str, world: World | None = None) -> Announced | None
 
     Args:
         text: the sentence.
-        world: whose rules it is read_announcement under; None are the simple ones.
+        world: whose rules it is read under; None are the simple ones.
     """
     sentence = " ".join(text.lower().split()).removesuffix(".")
     if world is not None and world.catalogue.strict:

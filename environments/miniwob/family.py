@@ -1,28 +1,209 @@
-"""MiniWoB++ as an environment family: what the rest of triforge sees of it."""
+"""MiniWoB++ as an environment family."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
-from environments.gui.actions import Action, call, grid
-from environments.gui.shell import Screen
-from environments.miniwob.browsers import SHARED, Browsers, Seat
-from environments.miniwob.environment import MiniWobEpisode
-from environments.miniwob.gold import solve
-from environments.miniwob.options import MAX_SEED, Knobs, PlayOptions, Problem
-from environments.miniwob.page import HEIGHT, WIDTH, Look, Page, pages
-from triforge.environments.episode import NeverRewritten
-from triforge.environments.parsing import parse_model
+from pydantic import Field
+
+from environments.gui.actions import Action, Malformed, call, grid
+from environments.gui.episode import COMPUTER_USE_GUIDE, READERS, Screen, Turns
+from environments.miniwob.browser import SHARED, Browsers, Seat
+from environments.miniwob.gold import SOLVED, solve
+from environments.miniwob.page import (
+    HEIGHT,
+    WIDTH,
+    Look,
+    Page,
+    listing,
+    pages,
+)
+from triforge.environments.kit import NeverRewritten, Strict, expect_announced, parse_model
 from triforge.environments.registry import About
-from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, TaskDraft
+from triforge.errors import EnvError, InputError
+from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
 from triforge.types import Params, Task
+
+MAX_SEED = 2**31 - 1
+
+
+class Problem(Strict):
+    """The parameters of a task.
+
+    Attributes:
+        task: name of the page, such as `click-test-2`.
+        seed: of the page's own random numbers.
+        horizon: steps until the episode ends as a failure.
+        utterance: the page's sentence for this seed; read from the page when it is missing.
+    """
+
+    task: str = Field(min_length=1, max_length=64)
+    seed: int = Field(ge=0, le=MAX_SEED)
+    horizon: int = Field(default=10, ge=1, le=200)
+    utterance: str = Field(default="", max_length=4000)
+
+
+class GeneratorOptions(Strict):
+    """What tasks are generated.
+
+    Attributes:
+        tasks: pages, drawn evenly; naming one twice doubles its share.
+        horizon: steps until an episode ends as a failure.
+    """
+
+    tasks: list[str] = Field(default_factory=lambda: list(SOLVED), min_length=1)
+    horizon: int = Field(default=10, ge=1, le=200)
+
+
+class PlayOptions(Strict):
+    """How a page is shown and how responses are read.
+
+    Attributes:
+        observe: what the agent sees: a list of the page's elements, a screenshot, or both.
+        actions: short commands, or calls in the computer-use format.
+        scale: how many times a screenshot is enlarged (1: 160 x 210 pixels).
+        success_at: raw reward from which an episode that the page has ended counts as a success.
+        malformed_limit: this many malformed or impossible actions end the episode as a failure; 0 never does.
+        browsers: how many browsers one worker runs at most; further episodes wait.
+        guide: whether the episode starts with a system message that explains the actions.
+    """
+
+    observe: Literal["elements", "screenshot", "both"] = "elements"
+    actions: Literal["command", "computer_use"] = "command"
+    scale: int = Field(default=1, ge=1, le=6)
+    success_at: float = Field(default=1.0, gt=0.0, le=1.0)
+    malformed_limit: int = Field(default=3, ge=0, le=1000)
+    browsers: int = Field(default=4, ge=1, le=64)
+    guide: bool = True
+
+
+_COMMAND_GUIDE: Final = (
+    "You use a web page. Each turn you see its elements, each with a number, and give one command: click NUMBER, "
+    "type NUMBER TEXT, press KEY, scroll PIXELS, wait, done, fail. Answer with the command only."
+)
+
+
+class MiniWobEpisode:
+    """One problem being played.
+
+    Args:
+        task: as stored; it announces what its page says.
+        problem: its parameters.
+        options: how the page is shown and responses are read.
+        browsers: where its browser comes from.
+    """
+
+    def __init__(
+        self, task: Task, problem: Problem, options: PlayOptions, browsers: Browsers
+    ) -> None:
+        self.done = False
+        self._task = task
+        self._problem = problem
+        self._options = options
+        self._seat = Seat(browsers, options.browsers)
+        self._shown: tuple[Page, Look] | None = None
+        self._turns = Turns(
+            "miniwob", horizon=problem.horizon, malformed_limit=options.malformed_limit
+        )
+
+    def start(self) -> Reset:
+        """Open the page."""
+        page = Page(self._seat.browser(), self._problem.task, self._problem.seed)
+        look = page.look()
+        expect_announced("miniwob", self._task, look.said)
+        self._shown = page, look
+        return Reset(observation=self._observe(f"task: {look.said}"), system=self._guide())
+
+    def play(self, response: str) -> StepResult:
+        """Play one response."""
+        action = READERS[self._options.actions](response)
+        if isinstance(action, Malformed):
+            self._turns.take(action.reason)
+            return self._after(f"malformed: {action.sentence}", action="", valid=False)
+        if action.kind == "terminate":
+            return self._given_up(str(action))
+        page, look = self._page_and_look()
+        if not page.act(action, look.nodes):
+            self._turns.take("no_element")
+            return self._after(f"there is no element {action.ref}", str(action), valid=False)
+        self._turns.take()
+        self._shown = page, page.look()
+        return self._after("", str(action), valid=True)
+
+    def leave(self, *, sound: bool) -> None:
+        """Give the browser back; one that is still at work is ended. Idempotent."""
+        self.done = True
+        self._seat.leave(sound=sound)
+
+    def _page_and_look(self) -> tuple[Page, Look]:
+        if self._shown is None:
+            raise EnvError("miniwob: the page was never opened")
+        return self._shown
+
+    def _given_up(self, action: str) -> StepResult:
+        """The agent says that it has finished. A page that is done ends the episode by itself, so this one is not."""
+        self._turns.take()
+        self.done = True
+        return StepResult(
+            observation=self._observe("Failed: the page does not count the task as done."),
+            action=action,
+            action_valid=True,
+            done=True,
+            success=False,
+            label=-1,
+        )
+
+    def _after(self, remark: str, action: str, *, valid: bool) -> StepResult:
+        _, look = self._page_and_look()
+        success = look.over and look.raw >= self._options.success_at
+        said = self._turns.over
+        if look.over:
+            said = "Done." if success else f"Failed: the page gives {look.raw:g}."
+        self.done = bool(said)
+        label: Literal[-1, 1] | None = None
+        if look.over or not valid:
+            label = 1 if success else -1
+        return StepResult(
+            observation=self._observe(said or remark),
+            action=action,
+            action_valid=valid,
+            done=self.done,
+            success=success,
+            label=label,
+        )
+
+    def _observe(self, remark: str) -> Observation:
+        page, look = self._page_and_look()
+        listed = "" if self._options.observe == "screenshot" or self.done else listing(look.nodes)
+        images: tuple[bytes, ...] = ()
+        if self._options.observe != "elements":
+            images = (page.screenshot(self._options.scale),)
+        return Observation(
+            text="\n".join(part for part in (remark, listed) if part) or "The page is empty.",
+            admissible=() if self.done else self._commands(look),
+            images=images,
+        )
+
+    def _commands(self, look: Look) -> tuple[str, ...]:
+        """Commands that do something: every element clicked, every quoted word typed into every field."""
+        if self._options.actions != "command":
+            return ()
+        shown = [node for node in look.nodes if node.shown and node.ref > 0]
+        words = [word for word in re.findall(r'"([^"\n]+)"', look.said) if word.isprintable()]
+        typed = [f"type {node.ref} {word}" for node in shown if node.is_field for word in words]
+        return tuple(dict.fromkeys([*(f"click {node.ref}" for node in shown), *typed]))
+
+    def _guide(self) -> str:
+        if not self._options.guide:
+            return ""
+        return _COMMAND_GUIDE if self._options.actions == "command" else COMPUTER_USE_GUIDE
 
 
 class MiniWobFamily(NeverRewritten):
-    """The family `miniwob`; see README.md beside this file for the knobs."""
+    """The family `miniwob`; see README.md beside this file for the options."""
 
     name = "miniwob"
     about = About(
@@ -51,16 +232,16 @@ class MiniWobFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` problems under the knobs in `options` (see `Knobs`); each is opened once to read its sentence."""
-        knobs = parse_model(Knobs, options, "miniwob options")
-        _known(knobs.tasks)
+        """Make `count` problems under `options` (see `GeneratorOptions`); each is opened once to read its sentence."""
+        wanted = parse_model(GeneratorOptions, options, "miniwob options")
+        _known(wanted.tasks)
         made: list[Params] = []
         for index in range(count):
             rng = random.Random(f"miniwob {seed} {index}")  # noqa: S311
             problem: Params = {
-                "task": rng.choice(knobs.tasks),
+                "task": rng.choice(wanted.tasks),
                 "seed": rng.randint(0, MAX_SEED),
-                "horizon": knobs.horizon,
+                "horizon": wanted.horizon,
             }
             made.append(self.validate(problem).params)
         return made

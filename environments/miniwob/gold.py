@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from environments.gui.actions import Action
-from environments.miniwob.dom import Node
+from environments.miniwob.page import Node
 
 Nodes = tuple[Node, ...]
 Solver = Callable[[str, Nodes], list[Action]]

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from environments.gui.computer import ComputerEpisode
-from environments.gui.shell import Screen
-from environments.osworld.computer import MachineComputer
+from environments.gui.episode import ComputerEpisode, Screen
+from environments.osworld.machine import Lease, MachineComputer
 from environments.osworld.options import OsworldTask, PlayOptions
-from environments.osworld.providers import Lease
 from triforge.environments.egress import Reach, here, place_of
-from triforge.environments.episode import NeverRewritten, expect_announced
-from triforge.environments.parsing import parse_model
+from triforge.environments.kit import NeverRewritten, expect_announced, parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, TaskDraft

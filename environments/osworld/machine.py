@@ -1,4 +1,4 @@
-"""One machine behind OSWorld's control server: HTTP routes for the screen, for commands and for files.
+"""Where machines come from, and one machine behind OSWorld's control server: set up by the task, driven, verified.
 
     GET  /screenshot                                    a PNG file
     POST /execute {"command": [...], "shell": false}    {"status", "output", "error", "returncode"}
@@ -11,17 +11,157 @@ Mouse and keyboard are moved by short Python programs with pyautogui, sent to /e
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import shutil
+import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
+from uuid import uuid4
 
 import httpx
 from pydantic import JsonValue
 
 from environments.gui import png
-from environments.gui.actions import Action, pixels
-from environments.gui.keys import pyautogui_key
-from triforge.errors import EnvError
+from environments.gui.actions import Action, pixels, pyautogui_key
+from environments.osworld.options import Docker, OsworldTask, PlayOptions, SetupStep
+from triforge.environments.egress import Reach
+from triforge.errors import ConfigError, EnvError, InputError
+
+_WAIT_S: Final = 3600.0
+_DOCKER_S: Final = 300.0
+_log = logging.getLogger(__name__)
+
+
+class _Places:
+    """Names that are lent to one episode at a time, by all episodes of this process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._taken: set[str] = set()
+
+    def take(self, names: list[str], given_up: Callable[[], bool]) -> str:
+        with self._changed:
+            self._changed.wait_for(lambda: given_up() or set(names) - self._taken, _WAIT_S)
+            free = [name for name in names if name not in self._taken]
+            if given_up() or not free:
+                raise EnvError(
+                    f"osworld: no machine became free; there are {len(names)} for this worker"
+                )
+            self._taken.add(free[0])
+            return free[0]
+
+    def give_back(self, name: str) -> None:
+        with self._changed:
+            self._taken.discard(name)
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+_PLACES: Final = _Places()
+
+
+class Lease:
+    """The use of one machine by one episode."""
+
+    def __init__(self, options: PlayOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._free: Callable[[], None] | None = None
+        self._ended = False
+
+    def begin(self) -> str:
+        """The address of a machine of one's own; waits while all are in use."""
+        docker = self._options.docker
+        names = self._options.machines
+        if docker is not None:
+            names = [f"{docker.image} {number}" for number in range(docker.at_most)]
+        place = _PLACES.take(names, lambda: self._ended)
+        try:
+            url, remove = (place, _keep) if docker is None else _start(docker)
+        except BaseException:
+            _PLACES.give_back(place)
+            raise
+
+        def free() -> None:
+            try:
+                remove()
+            finally:
+                _PLACES.give_back(place)
+
+        with self._lock:
+            self._free = free
+            ended = self._ended
+        if ended:
+            self.end()
+            raise EnvError("osworld: the episode was closed while its machine started")
+        return url
+
+    def end(self) -> None:
+        """Give the machine back; a container is removed. Idempotent."""
+        with self._lock:
+            self._ended = True
+            free, self._free = self._free, None
+        _PLACES.wake()
+        if free is not None:
+            free()
+
+
+def _keep() -> None:
+    """Leave a machine that somebody else looks after as it is."""
+
+
+def _start(docker: Docker) -> tuple[str, Callable[[], None]]:
+    if shutil.which("docker") is None:
+        raise ConfigError(
+            "environment 'osworld' is to start containers, but docker is not on PATH: apt-get install docker.io, "
+            "or name addresses in env_adapter.options.machines"
+        )
+    name = f"triforge-osworld-{uuid4().hex[:12]}"  # known before it runs, so that it can be removed whatever happens
+    publish = f"127.0.0.1::{docker.port}"
+    run = ["docker", "run", "--detach", "--rm", "--name", name, "--publish", publish]
+
+    def remove() -> None:
+        with _logged(name):
+            _docker(["docker", "rm", "--force", "--volumes", name])
+
+    try:
+        _docker([*run, *docker.arguments, docker.image])
+        mapped = _docker(["docker", "port", name, f"{docker.port}/tcp"]).split()
+        if not mapped:
+            raise EnvError(f"osworld: container {name} publishes no port {docker.port}")
+    except BaseException:
+        remove()
+        raise
+    return f"http://{mapped[0]}", remove
+
+
+def _docker(command: list[str]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 (an argument vector, no shell)
+            command, capture_output=True, text=True, timeout=_DOCKER_S, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvError(f"osworld: {' '.join(command[:2])}: {error}") from error
+    if done.returncode != 0:
+        raise EnvError(f"osworld: {' '.join(command[:2])} failed: {done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+@contextmanager
+def _logged(container: str) -> Iterator[None]:
+    try:
+        yield
+    except EnvError as error:
+        _log.error("container %s may still run: %s", container, error.detail)
+
 
 _LARGEST: Final = 64 * 2**20
 _RETRY_S: Final = 0.2
@@ -174,4 +314,145 @@ def program(action: Action, width: int, height: int) -> str:
     return f"pyautogui.click({where}, button='{_BUTTONS[action.kind]}')"
 
 
-__all__ = ["Machine", "program"]
+_MAX_SLEEP_S: Final = 60.0
+_MAX_DOWNLOAD: Final = 256 * 2**20
+_DOWNLOAD_S: Final = 60.0
+
+
+class MachineComputer:
+    """A machine that has carried out a task's `config`.
+
+    Args:
+        task: the task.
+        options: where machines come from.
+        lease: the episode's right to one; `stop` gives it back.
+        reach: which files of the web may be fetched.
+    """
+
+    def __init__(self, task: OsworldTask, options: PlayOptions, lease: Lease, reach: Reach) -> None:
+        self._task = task
+        self._options = options
+        self._lease = lease
+        self._reach = reach
+        self._machine = Machine(lease.begin(), call_s=options.call_s)
+        try:
+            self._machine.wait(options.start_s)
+            self._set_up(task.config)
+        except BaseException:
+            self.stop()
+            raise
+
+    def act(self, action: Action) -> None:
+        """Perform an action and give the machine time to show it."""
+        self._machine.act(action)
+        time.sleep(self._options.pause_s)
+
+    def screenshot(self) -> bytes:
+        """The screen as a PNG file."""
+        return self._machine.screenshot()
+
+    def listing(self) -> str:
+        """Nothing: a machine is seen, not read."""
+        return ""
+
+    def overrun(self) -> str:
+        """Nothing: a machine bounds itself."""
+        return ""
+
+    def settle(self) -> None:
+        """Carry out the evaluator's `postconfig`."""
+        self._set_up(self._task.evaluator.postconfig)
+
+    def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
+        """What an evaluator asks for; a file that is not there is None."""
+        kind = spec.get("type")
+        if kind == "rule":
+            return spec.get("rules")
+        if kind == "vm_file":
+            found = self._machine.read(_word(spec, "path", "a vm_file"))
+            return None if found is None else found.decode("utf-8", "replace")
+        if kind == "cloud_file":
+            return self._download(_word(spec, "path", "a cloud_file")).decode("utf-8", "replace")
+        output, error = self._machine.run(
+            _command(spec.get("command")), in_shell=bool(spec.get("shell"))
+        )
+        return error if kind == "vm_command_error" else output
+
+    def stop(self) -> None:
+        """Give the machine back. Idempotent."""
+        self._machine.close()
+        self._lease.end()
+
+    def _set_up(self, steps: Iterable[SetupStep]) -> None:
+        for step in steps:
+            if step.type == "download":
+                self._fetch(step.parameters)
+            else:
+                _STEPS[step.type](self._machine, step.parameters)
+
+    def _fetch(self, given: Mapping[str, JsonValue]) -> None:
+        files = given.get("files")
+        for file in files if isinstance(files, list) else []:
+            if not isinstance(file, dict):
+                raise InputError("osworld config: download: files are objects with url and path")
+            content = self._download(_word(file, "url", "download"))
+            self._machine.write(_word(file, "path", "download"), content)
+
+    def _download(self, url: str) -> bytes:
+        """A file from the web, fetched by us: the machine may have no network."""
+        fetched = self._reach.fetch(url, timeout_s=_DOWNLOAD_S, largest=_MAX_DOWNLOAD)
+        return asyncio.run(fetched)  # we are in a thread of our own
+
+
+def _execute(machine: Machine, given: Mapping[str, JsonValue]) -> None:
+    machine.run(_command(given.get("command")), in_shell=bool(given.get("shell")))
+
+
+def _launch(machine: Machine, given: Mapping[str, JsonValue]) -> None:
+    machine.launch(_checked(given.get("command")), in_shell=bool(given.get("shell")))
+
+
+def _open(machine: Machine, given: Mapping[str, JsonValue]) -> None:
+    machine.launch(["xdg-open", _word(given, "path", "open")], in_shell=False)
+
+
+def _sleep(_: Machine, given: Mapping[str, JsonValue]) -> None:
+    seconds = given.get("seconds", 1)
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_SLEEP_S:
+        raise InputError(f"osworld config: sleep: seconds from 0 to 60, given {seconds!r}")
+    time.sleep(seconds)
+
+
+def _upload(machine: Machine, given: Mapping[str, JsonValue]) -> None:
+    content = _word(given, "content", "upload_file").encode()
+    machine.write(_word(given, "path", "upload_file"), content)
+
+
+_STEPS: Final[dict[str, Callable[[Machine, Mapping[str, JsonValue]], None]]] = {
+    "command": _execute,
+    "execute": _execute,
+    "launch": _launch,
+    "open": _open,
+    "sleep": _sleep,
+    "upload_file": _upload,
+}
+
+
+def _command(given: JsonValue) -> str | list[str]:
+    checked = _checked(given)
+    return checked if isinstance(checked, str) else [str(word) for word in checked]
+
+
+def _checked(given: JsonValue) -> str | list[JsonValue]:
+    if isinstance(given, str) and given:
+        return given
+    if isinstance(given, list) and given and all(isinstance(word, str) for word in given):
+        return given
+    raise InputError(f"osworld: a command is a text or a list of texts, given {given!r}")
+
+
+def _word(given: Mapping[str, JsonValue], name: str, what: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str) or not value:
+        raise InputError(f"osworld: {what} needs {name!r}, given {value!r}")
+    return value

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, model_validator
 
 from environments.gui.evaluators import Evaluator, Spec
-from triforge.environments.parsing import Strict
+from triforge.environments.kit import Strict
 
 SETUP = ("command", "download", "execute", "launch", "open", "sleep", "upload_file")
 RESULTS = {

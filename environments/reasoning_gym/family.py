@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import Field, JsonValue
 
-from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.kit import Strict, parse_model
 from triforge.environments.questions import Grade, Question, QuestionFamily
 from triforge.environments.registry import About
 from triforge.environments.worker import Worker
@@ -30,7 +30,7 @@ class QuestionParams(Strict):
     config: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class Knobs(Strict):
+class GeneratorOptions(Strict):
     """What questions are generated.
 
     Attributes:
@@ -78,33 +78,33 @@ class ReasoningGymFamily(QuestionFamily):
         return Grade(score=score, solved=score >= 1.0, readable=True)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw `count` questions under the knobs in `options` (see `Knobs`)."""
-        knobs = parse_model(Knobs, options, "reasoning_gym generate")
-        names = self._names(knobs)
+        """Draw `count` questions under `options` (see `GeneratorOptions`)."""
+        wanted = parse_model(GeneratorOptions, options, "reasoning_gym generate")
+        names = self._names(wanted)
 
         def choose(rng: Random) -> Params:
             return {
                 "dataset": rng.choice(names),
                 "seed": rng.randrange(2**31),
-                "level": knobs.level,
-                "config": dict(knobs.config),
+                "level": wanted.level,
+                "config": dict(wanted.config),
             }
 
-        return self.draw(count, seed, choose, redraw_slow=knobs.redraw_slow)
+        return self.draw(count, seed, choose, redraw_slow=wanted.redraw_slow)
 
-    def _names(self, knobs: Knobs) -> list[str]:
+    def _names(self, wanted: GeneratorOptions) -> list[str]:
         known: dict[str, bool] = self.worker.call("names")
-        unknown = sorted(set(knobs.datasets) - set(known))
+        unknown = sorted(set(wanted.datasets) - set(known))
         if unknown:
             raise InputError(
                 f"reasoning_gym generate: field datasets: unknown {', '.join(unknown)}; known are {', '.join(known)}"
             )
-        if knobs.datasets:
-            return knobs.datasets
+        if wanted.datasets:
+            return wanted.datasets
         return [
             n
             for n, levels in known.items()
-            if n not in NOT_ALONE and (levels or knobs.level is None)
+            if n not in NOT_ALONE and (levels or wanted.level is None)
         ]
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import Field, JsonValue
 
-from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.kit import Strict, parse_model
 from triforge.environments.questions import Grade, Question, QuestionFamily
 from triforge.environments.registry import About
 from triforge.environments.worker import Worker
@@ -26,7 +26,7 @@ class ProblemParams(Strict):
     parameter: dict[str, JsonValue]
 
 
-class Knobs(Strict):
+class GeneratorOptions(Strict):
     """What problems are generated.
 
     Attributes:
@@ -76,25 +76,25 @@ class RlveGymFamily(QuestionFamily):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw `count` problems under the knobs in `options` (see `Knobs`)."""
-        knobs = parse_model(Knobs, options, "rlve_gym generate")
+        """Draw `count` problems under `options` (see `GeneratorOptions`)."""
+        wanted = parse_model(GeneratorOptions, options, "rlve_gym generate")
         known: list[str] = self.worker.call("names")
-        unknown = sorted(set(knobs.environments) - set(known))
+        unknown = sorted(set(wanted.environments) - set(known))
         if unknown:
             raise InputError(
                 f"rlve_gym generate: field environments: unknown {', '.join(unknown)}; known are {', '.join(known)}"
             )
 
         def choose(rng: Random) -> Params:
-            name = rng.choice(knobs.environments or known)
-            offered = self.worker.call("level", environment=name, level=knobs.level)
+            name = rng.choice(wanted.environments or known)
+            offered = self.worker.call("level", environment=name, level=wanted.level)
             return {
                 "environment": name,
                 "seed": rng.randrange(2**31),
                 "parameter": rng.choice(offered),
             }
 
-        return self.draw(count, seed, choose, redraw_slow=knobs.redraw_slow)
+        return self.draw(count, seed, choose, redraw_slow=wanted.redraw_slow)
 
 
 FAMILY: Final = RlveGymFamily()

@@ -8,12 +8,19 @@ from typing import Final
 
 from pydantic import Field
 
-from environments.sokoban.board import DIRECTIONS, Board, read_board
-from environments.sokoban.generator import Knobs, generate
-from environments.sokoban.solver import MAX_STATES, TooLarge, solve
-from triforge.environments.answers import HOW_TO_ANSWER, Answer, part_of, wrapped
-from triforge.environments.episode import NeverRewritten, OneEpisode, expect_announced
-from triforge.environments.parsing import Strict, parse_model
+from environments.sokoban.board import DIRECTIONS, MAX_STATES, Board, TooLarge, read_board, solve
+from environments.sokoban.generator import GeneratorOptions, generate
+from triforge.environments.kit import (
+    HOW_TO_ANSWER,
+    Answer,
+    NeverRewritten,
+    OneEpisode,
+    Strict,
+    expect_announced,
+    parse_model,
+    part_of,
+    wrapped,
+)
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
@@ -109,7 +116,7 @@ def instruction_of(board: Board, horizon: int) -> str:
 
 
 class SokobanFamily(NeverRewritten):
-    """The family `sokoban`; see README.md beside this file for the knobs."""
+    """The family `sokoban`; see README.md beside this file for the options."""
 
     name = "sokoban"
     about = About(
@@ -147,9 +154,9 @@ class SokobanFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` boards under the knobs in `options` (see `Knobs`)."""
-        knobs = parse_model(Knobs, options, "sokoban generate")
-        made = [generate(knobs, seed=seed, index=index) for index in range(count)]
+        """Make `count` boards under `options` (see `GeneratorOptions`)."""
+        wanted = parse_model(GeneratorOptions, options, "sokoban generate")
+        made = [generate(wanted, seed=seed, index=index) for index in range(count)]
         return [
             {"board": list(board.rows(board.start)), "horizon": horizon} for board, horizon in made
         ]

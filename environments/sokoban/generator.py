@@ -9,8 +9,13 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from environments.sokoban.board import LARGEST, MAX_BOXES, Board, State
-from triforge.environments.parsing import Strict
+from environments.sokoban.board import (
+    LARGEST,
+    MAX_BOXES,
+    Board,
+    State,
+)
+from triforge.environments.kit import Strict
 from triforge.errors import InputError
 
 _TRIES: Final = 100  # rooms that are drawn for one game
@@ -31,7 +36,7 @@ Span = Annotated[
 ]
 
 
-class Knobs(Strict):
+class GeneratorOptions(Strict):
     """What boards are generated.
 
     Attributes:
@@ -49,30 +54,30 @@ class Knobs(Strict):
     slack: float = Field(default=2.0, ge=1.0, le=10.0)
 
 
-def generate(knobs: Knobs, *, seed: int, index: int) -> tuple[Board, int]:
-    """A board whose shortest solution has `knobs.moves` moves, and its limit; depends on the arguments only."""
-    rng = Random(f"sokoban {seed} {index} {sorted(knobs.model_dump().items())}")  # noqa: S311
+def generate(wanted: GeneratorOptions, *, seed: int, index: int) -> tuple[Board, int]:
+    """A board whose shortest solution has `options.moves` moves, and its limit; depends on the arguments only."""
+    rng = Random(f"sokoban {seed} {index} {sorted(wanted.model_dump().items())}")  # noqa: S311
     for _ in range(_TRIES):
-        room = _room(knobs, rng)
-        far = _far_from_solved(room, *knobs.moves) if room else []
+        room = _room(wanted, rng)
+        far = _far_from_solved(room, *wanted.moves) if room else []
         if room and far:
             depth, start = rng.choice(far)
-            return replace(room, start=start), int(depth * knobs.slack) + 10
+            return replace(room, start=start), int(depth * wanted.slack) + 10
     raise InputError(
-        f"sokoban generate: no board of size {knobs.size} with {knobs.boxes} boxes and a solution of "
-        f"{knobs.moves[0]} to {knobs.moves[1]} moves in {_TRIES} tries; widen generate.options.moves or size"
+        f"sokoban generate: no board of size {wanted.size} with {wanted.boxes} boxes and a solution of "
+        f"{wanted.moves[0]} to {wanted.moves[1]} moves in {_TRIES} tries; widen generate.options.moves or size"
     )
 
 
-def _room(knobs: Knobs, rng: Random) -> Board | None:
+def _room(wanted: GeneratorOptions, rng: Random) -> Board | None:
     """Walls and targets with every box on a target, or None when the boxes have no room."""
-    size = knobs.size
+    size = wanted.size
     inner = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
     rng.shuffle(inner)
-    kept = inner[int(len(inner) * knobs.inner) :]
-    if len(kept) <= knobs.boxes:
+    kept = inner[int(len(inner) * wanted.inner) :]
+    if len(kept) <= wanted.boxes:
         return None
-    targets, player = tuple(sorted(kept[: knobs.boxes])), kept[knobs.boxes]
+    targets, player = tuple(sorted(kept[: wanted.boxes])), kept[wanted.boxes]
     return Board(
         width=size,
         height=size,

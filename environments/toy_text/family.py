@@ -18,9 +18,17 @@ from environments.toy_text.games import (
     game_of,
     shortest,
 )
-from triforge.environments.answers import HOW_TO_ANSWER, Answer, part_of, wrapped
-from triforge.environments.episode import NeverRewritten, OneEpisode, expect_announced
-from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.kit import (
+    HOW_TO_ANSWER,
+    Answer,
+    NeverRewritten,
+    OneEpisode,
+    Strict,
+    expect_announced,
+    parse_model,
+    part_of,
+    wrapped,
+)
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
@@ -31,7 +39,7 @@ _NAMES: Final[tuple[Name, ...]] = ("frozen_lake", "taxi")
 _LADDER_SIZE: Final = 12  # rows of the largest lake
 
 
-class Knobs(Strict):
+class GeneratorOptions(Strict):
     """What games are generated.
 
     Attributes:
@@ -104,7 +112,7 @@ class ToyEpisode:
 
 
 class ToyTextFamily(NeverRewritten):
-    """The family `toy_text`; see README.md beside this file for the knobs."""
+    """The family `toy_text`; see README.md beside this file for the options."""
 
     name = "toy_text"
     about = About(
@@ -135,9 +143,9 @@ class ToyTextFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` games under the knobs in `options` (see `Knobs`)."""
-        knobs = parse_model(Knobs, options, "toy_text generate")
-        return [_generate(knobs, seed, index) for index in range(count)]
+        """Make `count` games under `options` (see `GeneratorOptions`)."""
+        wanted = parse_model(GeneratorOptions, options, "toy_text generate")
+        return [_generate(wanted, seed, index) for index in range(count)]
 
     def make(self, options: Params) -> Environment:
         """A fresh environment (see `PlayOptions`)."""
@@ -180,25 +188,25 @@ def _read(params: Params) -> LakeParams | TaxiParams:
     raise InputError(f"toy_text params: field game: given {game!r}, known are {', '.join(_NAMES)}")
 
 
-def _generate(knobs: Knobs, seed: int, index: int) -> Params:
+def _generate(wanted: GeneratorOptions, seed: int, index: int) -> Params:
     rng = Random(f"toy_text {seed} {index}")  # noqa: S311
-    if knobs.games[index % len(knobs.games)] == "taxi":
+    if wanted.games[index % len(wanted.games)] == "taxi":
         passenger, destination = rng.sample(tuple(PLACES), 2)
         return {
             "game": "taxi",
             "taxi": [rng.randrange(5), rng.randrange(5)],
             "passenger": passenger,
             "destination": destination,
-            "horizon": knobs.horizon,
+            "horizon": wanted.horizon,
         }
     lakes = import_module("gymnasium.envs.toy_text.frozen_lake")
-    rows = lakes.generate_random_map(size=knobs.size, p=knobs.ice, seed=rng.randrange(2**31))
+    rows = lakes.generate_random_map(size=wanted.size, p=wanted.ice, seed=rng.randrange(2**31))
     return {
         "game": "frozen_lake",
         "map": [str(row) for row in rows],
-        "slippery": knobs.slippery,
-        "success_rate": knobs.success_rate,
-        "horizon": knobs.horizon,
+        "slippery": wanted.slippery,
+        "success_rate": wanted.success_rate,
+        "horizon": wanted.horizon,
     }
 
 

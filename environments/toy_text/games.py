@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import Field
 
-from triforge.environments.parsing import Strict
+from triforge.environments.kit import Strict
 from triforge.errors import InputError
 
 PLACES: Final = {"red": (0, 0), "green": (0, 4), "yellow": (4, 0), "blue": (4, 3)}

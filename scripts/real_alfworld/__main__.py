@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from environments.alfworld.engine import Engine
-from environments.alfworld.problem import problem
+from environments.alfworld.games import problem
 from environments.household.wording import announce
 from scripts.real_alfworld.install import ROOT, ensure
 from scripts.real_alfworld.play import commands, record, worlds

@@ -45,13 +45,13 @@ def worlds() -> list[World]:
     """The games: every kind of room and every type of goal, doors open and shut."""
     made: list[World] = []
     for number, room in enumerate(ROOM_KINDS):
-        knobs: Params = {
+        wanted: Params = {
             "rules": "alfworld",
             "rooms": [room],
             "closed": 0.8,
             "receptacles": [8, 26],
         }
-        made += generate(count=GAMES // len(ROOM_KINDS), seed=SEED + number, options=knobs)
+        made += generate(count=GAMES // len(ROOM_KINDS), seed=SEED + number, options=wanted)
     return made
 
 

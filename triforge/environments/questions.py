@@ -14,9 +14,18 @@ from typing import Final
 from prometheus_client import Counter
 from pydantic import Field
 
-from triforge.environments.answers import HOW_TO_ANSWER, Marked, part_of, wrapped
-from triforge.environments.episode import NeverRewritten, OneEpisode, expect_announced, first_valid
-from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.kit import (
+    HOW_TO_ANSWER,
+    Marked,
+    NeverRewritten,
+    OneEpisode,
+    Strict,
+    expect_announced,
+    first_valid,
+    parse_model,
+    part_of,
+    wrapped,
+)
 from triforge.environments.worker import TooSlowError
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft

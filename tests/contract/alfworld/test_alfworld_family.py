@@ -16,11 +16,15 @@ import pytest
 
 from environments.alfworld import __main__ as writer
 from environments.alfworld.engine import Engine
-from environments.alfworld.episode import AlfworldEpisode
-from environments.alfworld.family import FAMILY, Alfworld
-from environments.alfworld.options import Knobs, PlayOptions
-from environments.alfworld.problem import problem
-from environments.alfworld.writing import write_game
+from environments.alfworld.family import (
+    FAMILY,
+    AlfworldEnvironment,
+    AlfworldEpisode,
+    GeneratorOptions,
+    PlayOptions,
+)
+from environments.alfworld.files import write_game
+from environments.alfworld.games import problem
 from environments.household.generator import generate
 from environments.household.params import params_of
 from triforge.environments import registry
@@ -141,8 +145,8 @@ def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_
             registry.family("alfworld")
 
 
-def test_the_page_lists_every_option_and_every_knob_of_its_own() -> None:
-    page = (Path(registry.__file__).parent / "alfworld" / "README.md").read_text()
+def test_the_page_lists_every_option_of_its_own() -> None:
+    page = (Path(writer.__file__).parent / "README.md").read_text()
     rows = [
         [c.strip(" `") for c in line.split("|")] for line in page.splitlines() if line[:1] == "|"
     ]
@@ -150,7 +154,7 @@ def test_the_page_lists_every_option_and_every_knob_of_its_own() -> None:
     for name, info in PlayOptions.model_fields.items():
         assert listed[name] == str(info.default).replace("True", "true"), name
     for name in ("source", "folder", "tries"):
-        assert listed[name] == str(Knobs.model_fields[name].default), name
+        assert listed[name] == str(GeneratorOptions.model_fields[name].default), name
 
 
 def _task(draft: Any) -> Task:
@@ -173,10 +177,10 @@ SMALL = {"rooms": ["bathroom"], "receptacles": [4, 6], "things": [3, 4], "goals"
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("options", [{}, {"actions": "numbered", "answer": "boxed"}], ids=str)
 async def test_the_family_keeps_the_contract(options: dict[str, Any]) -> None:
-    knobs: Any = {**SMALL, "horizon": 20}
+    wanted: Any = {**SMALL, "horizon": 20}
     require(
         await check_environment(
-            FAMILY, options=options, generator_options=knobs, count=1, max_steps=30
+            FAMILY, options=options, generator_options=wanted, count=1, max_steps=30
         )
     )
 
@@ -219,7 +223,7 @@ def test_alfworlds_own_loader_plays_our_files(
 ) -> None:
     assert (
         writer.main(
-            ["--out", str(data), "--count", "1", "--seed", "3", "--knobs", json.dumps(SMALL)]
+            ["--out", str(data), "--count", "1", "--seed", "3", "--generate", json.dumps(SMALL)]
         )
         == 0
     )
@@ -260,7 +264,7 @@ async def test_a_game_that_starts_after_its_episode_was_closed_is_given_back() -
         assert go.wait(60)
         return Left()
 
-    environment = Alfworld(begin)
+    environment = AlfworldEnvironment(begin)
     resetting = asyncio.create_task(
         environment.reset(_task(FAMILY.validate({"game": GAME})), seed=0)
     )

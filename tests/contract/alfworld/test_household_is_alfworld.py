@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from environments.alfworld.engine import Engine, Seen
-from environments.alfworld.problem import problem
+from environments.alfworld.games import problem
 from environments.household.catalogue import GOAL_TYPES
 from environments.household.params import params_of, world_of
 from environments.household.wording import announce

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from environments.desktop import home as homes
 from environments.desktop.family import FAMILY
-from environments.desktop.furniture import COOKIE, PROCESSES, bounded
-from environments.desktop.options import SORTS
-from environments.desktop.session import Desktop
+from environments.desktop.session import COOKIE, PROCESSES, Desktop, bounded
+from environments.desktop.tasks import MAX_FILE, SORTS, exists_in, names_in, read_file, size_of
 from environments.gui import png
 from environments.gui.actions import Action
 from tests.unit.environments.test_gui_processes import expect_gone
@@ -93,7 +91,7 @@ def run(desktop: Desktop, line: str) -> None:
 def test_a_line_that_is_typed_runs_and_is_seen(desktop: Desktop) -> None:
     before = desktop.screenshot()
     run(desktop, "echo $((6 * 7)) > sum.txt; cat sum.txt")
-    assert homes.read(desktop.home, "sum.txt") == "42\n"
+    assert read_file(desktop.home, "sum.txt") == "42\n"
     after = desktop.screenshot()
     assert png.size(before) == png.size(after) == (640, 480)
     assert before != after
@@ -113,10 +111,10 @@ def test_the_shell_reaches_neither_network_nor_system_nor_other_processes(deskto
     )
     run(desktop, "grep -c : /proc/net/dev > net.txt; ls -d /proc/[0-9]* | wc -l > count.txt")
     run(desktop, "for i in 1 2; do kill -9 -1; done 2>/dev/null")
-    assert homes.read(desktop.home, "seen.txt") == "\n"
-    assert "/dev/tcp/127.0.0.1/22: " in (homes.read(desktop.home, "refused.txt") or "")
-    assert homes.read(desktop.home, "net.txt") == "1\n"  # the loopback of its own
-    assert int(homes.read(desktop.home, "count.txt") or "99") <= 5
+    assert read_file(desktop.home, "seen.txt") == "\n"
+    assert "/dev/tcp/127.0.0.1/22: " in (read_file(desktop.home, "refused.txt") or "")
+    assert read_file(desktop.home, "net.txt") == "1\n"  # the loopback of its own
+    assert int(read_file(desktop.home, "count.txt") or "99") <= 5
     assert desktop.alive
 
 
@@ -130,7 +128,7 @@ def test_mouse_and_keys_arrive(desktop: Desktop) -> None:
         desktop.act(action, settle_s=SETTLE_S)
     desktop.act(Action("type", text="echo key > key.txt"), settle_s=SETTLE_S)
     desktop.act(Action("key", keys=("enter",)), settle_s=SETTLE_S)
-    assert homes.read(desktop.home, "key.txt") == "key\n"
+    assert read_file(desktop.home, "key.txt") == "key\n"
     assert desktop.windows() == ["Terminal"], "no menu, no second window"
 
 
@@ -149,9 +147,9 @@ def test_stopping_leaves_no_process_no_folder_and_a_free_display() -> None:
 
 @needs_a_screen
 async def test_the_family_keeps_the_contract() -> None:
-    knobs: Params = {"sorts": ["rename", "setting"], "horizon": 4}
+    wanted: Params = {"sorts": ["rename", "setting"], "horizon": 4}
     checked = await check_environment(
-        FAMILY, options=TERSE, generator_options=knobs, count=1, max_steps=5, deadline_s=120.0
+        FAMILY, options=TERSE, generator_options=wanted, count=1, max_steps=5, deadline_s=120.0
     )
     require(checked)
 
@@ -308,16 +306,16 @@ def test_links_pipes_and_giants_in_the_home_folder_count_as_absent(tmp_path: Pat
     (home / "way").symlink_to(tmp_path)
     os.mkfifo(home / "pipe")
     with (home / "giant").open("wb") as file:
-        file.truncate(homes.MAX_FILE + 1)
+        file.truncate(MAX_FILE + 1)
     (home / "plain").write_bytes(b"ok\xff")
     assert [
-        homes.read(home, name) for name in ("link", "way/secret.txt", "pipe", "giant", "none")
+        read_file(home, name) for name in ("link", "way/secret.txt", "pipe", "giant", "none")
     ] == [None] * 5
-    assert homes.read(home, "plain") == "ok\ufffd"
-    assert homes.exists(home, "link")
-    assert not homes.exists(home, "way/secret.txt")
-    assert homes.names(home, "way") is None
-    assert homes.size(home, 10**9) < 10**9
+    assert read_file(home, "plain") == "ok\ufffd"
+    assert exists_in(home, "link")
+    assert not exists_in(home, "way/secret.txt")
+    assert names_in(home, "way") is None
+    assert size_of(home, 10**9) < 10**9
     for path in ("", "/etc/passwd", "../secret.txt", "a/../../x", "."):
         with pytest.raises(InputError, match="below the home folder"):
-            homes.read(home, path)
+            read_file(home, path)

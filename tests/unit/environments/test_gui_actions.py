@@ -15,11 +15,13 @@ from environments.gui.actions import (
     call,
     grid,
     pixels,
+    pyautogui_key,
     read_command,
     read_computer_use,
+    web_key,
+    x_key,
 )
-from environments.gui.keys import pyautogui_key, web_key, x_key
-from environments.gui.turns import Turns
+from environments.gui.episode import Turns
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 
 from environments.gui import png
 from environments.gui.actions import call
-from environments.miniwob.browsers import Browsers, Seat
+from environments.miniwob.browser import Browser, Browsers, Seat
 from environments.miniwob.family import MiniWobFamily
 from environments.miniwob.gold import SOLVED
-from environments.miniwob.webdriver import Browser
 from tests.unit.environments.test_gui_processes import expect_gone
 from triforge.environments.registry import About, expect_installed
 from triforge.errors import ConfigError, EnvError, InputError
@@ -71,9 +70,9 @@ async def play(
 
 
 async def test_the_family_keeps_the_contract(family: MiniWobFamily) -> None:
-    knobs: Params = {"tasks": ["click-test-2", "enter-text"], "horizon": 4}
+    wanted: Params = {"tasks": ["click-test-2", "enter-text"], "horizon": 4}
     require(
-        await check_environment(family, options=ONE, generator_options=knobs, count=2, max_steps=5)
+        await check_environment(family, options=ONE, generator_options=wanted, count=2, max_steps=5)
     )
 
 

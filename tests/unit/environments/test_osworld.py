@@ -15,9 +15,8 @@ import pytest
 from environments.gui import png
 from environments.gui.actions import Action, call
 from environments.osworld.family import FAMILY
-from environments.osworld.machine import Machine, program
+from environments.osworld.machine import Lease, Machine, program
 from environments.osworld.options import PlayOptions
-from environments.osworld.providers import Lease
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import Reset, StepResult
 from triforge.testing.fake_control_server import FakeControlServer

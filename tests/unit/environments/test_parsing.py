@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import model_validator
 
-from triforge.environments.parsing import Strict, parse_model
+from triforge.environments.kit import Strict, parse_model
 from triforge.errors import InputError
 
 
@@ -13,12 +13,12 @@ class Inner(Strict):
     b: int
 
 
-class Knobs(Strict):
+class GeneratorOptions(Strict):
     size: int = 1
     inner: Inner | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Knobs:
+    def _fits(self) -> GeneratorOptions:
         if self.size > 9:
             raise ValueError("size must be below 10")
         return self
@@ -27,15 +27,15 @@ class Knobs(Strict):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"colour": 1}, "knobs: field colour: unknown, known are inner, size"),
-        ({"size": 10}, "knobs: field (all): size must be below 10 (given {'size': 10})"),
-        ({"inner": {}}, "knobs: field inner.b: Field required (given {})"),
-        ({"inner": {"b": 1, "c": 2}}, "knobs: field inner.c: Extra inputs are not permitted (given 2)"),
-        ({"size": "x" * 99}, f"knobs: field size: Input should be a valid integer (given '{'x' * 56}...)"),
+        ({"colour": 1}, "options: field colour: unknown, known are inner, size"),
+        ({"size": 10}, "options: field (all): size must be below 10 (given {'size': 10})"),
+        ({"inner": {}}, "options: field inner.b: Field required (given {})"),
+        ({"inner": {"b": 1, "c": 2}}, "options: field inner.c: Extra inputs are not permitted (given 2)"),
+        ({"size": "x" * 99}, f"options: field size: Input should be a valid integer (given '{'x' * 56}...)"),
     ],
 )  # fmt: skip
 def test_a_bad_field_is_one_sentence(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_model(Knobs, given, "knobs")  # type: ignore[arg-type]
+        parse_model(GeneratorOptions, given, "options")  # type: ignore[arg-type]
     assert caught.value.detail == sentence
-    assert caught.value.problems == (sentence.removeprefix("knobs: "),)
+    assert caught.value.problems == (sentence.removeprefix("options: "),)

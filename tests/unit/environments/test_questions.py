@@ -11,7 +11,7 @@ import pytest
 
 from environments.reasoning_gym.family import NO_ORACLE, ReasoningGymFamily
 from environments.rlve_gym.family import RlveGymFamily
-from triforge.environments.answers import part_of, wrapped
+from triforge.environments.kit import part_of, wrapped
 from triforge.environments.questions import Grade, Question, QuestionFamily
 from triforge.environments.worker import TooSlowError
 from triforge.errors import EnvError, InputError

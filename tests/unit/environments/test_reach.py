@@ -163,7 +163,7 @@ async def test_nobody_is_sent_on_to_what_is_out_of_reach() -> None:
 
 
 async def test_an_episode_does_not_connect_to_what_its_pool_may_no_longer_name() -> None:
-    """The pool is from before the knob was turned."""
+    """The pool is from before the option was turned."""
     async with serving() as (port, asked):
         params: Params = {"url": f"http://127.0.0.1:{port}"}
         draft = openenv("any").validate(params)

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from environments.shop.catalogue import KEPT, Catalogue, Shelf, synthetic
-from environments.shop.episode import ShopEpisode
-from environments.shop.family import FAMILY
+from environments.shop.catalogue import (
+    KEPT,
+    Catalogue,
+    Index,
+    Shelf,
+    synthetic,
+)
+from environments.shop.family import FAMILY, ShopEpisode
 from environments.shop.product import Goal, Product, alike, score, type_score
-from environments.shop.search import Index
 from triforge.errors import InputError
 from triforge.types import Params, Task
 

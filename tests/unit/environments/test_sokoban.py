@@ -6,9 +6,8 @@ from itertools import product
 
 import pytest
 
-from environments.sokoban.board import DIRECTIONS, read_board
+from environments.sokoban.board import DIRECTIONS, TooLarge, read_board, solve
 from environments.sokoban.family import FAMILY
-from environments.sokoban.solver import TooLarge, solve
 from triforge.errors import EnvError, InputError
 from triforge.types import Params, Task
 

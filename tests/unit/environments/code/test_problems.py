@@ -14,8 +14,7 @@ import pytest
 from environments.code import generator, recipes
 from environments.code.operations import WORLDS, Kind, choices, resolved
 from environments.code.params import params_of
-from environments.code.reading import Announced, read
-from environments.code.recipes import PUBLIC, Recipe
+from environments.code.recipes import PUBLIC, Announced, Recipe, read_statement
 from triforge.errors import InputError
 
 KINDS: tuple[Kind, ...] = tuple(WORLDS)
@@ -40,8 +39,8 @@ def printed(program: str, text: str) -> str:
 
 
 def some_recipes(count: int, seed: int = 5) -> list[Recipe]:
-    knobs = generator.Knobs(steps=[1, 4])
-    return [generator._draw(knobs, seed, index) for index in range(count)]
+    wanted = generator.GeneratorOptions(steps=[1, 4])
+    return [generator._draw(wanted, seed, index) for index in range(count)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,23 +54,27 @@ def test_line_and_function_of_every_operation_agree(kind: Kind) -> None:
 
 def test_every_sentence_is_read_back_as_what_it_says() -> None:
     for recipe in ONE_BY_ONE:
-        assert read(recipes.question(recipe)) == Announced(recipe.kind, recipe.steps, recipe.final)
+        assert read_statement(recipes.question(recipe)) == Announced(
+            recipe.kind, recipe.steps, recipe.final
+        )
 
 
 def test_another_statement_is_not_read_as_ours() -> None:
     statement = recipes.question(ONE_BY_ONE[0])
-    assert read("") is None
-    assert read("Write a poem.") is None
-    assert read(statement.replace("Keep only", "Throw away")) is None
-    assert read(statement + "\nThen print the sum of the numbers.") is None
+    assert read_statement("") is None
+    assert read_statement("Write a poem.") is None
+    assert read_statement(statement.replace("Keep only", "Throw away")) is None
+    assert read_statement(statement + "\nThen print the sum of the numbers.") is None
 
 
 def test_an_argument_belongs_to_the_statement() -> None:
     one = Recipe("numbers", ("add:2",), "sum", 1)
     told = recipes.question(one).replace("Add 2", "Add 5")
-    assert read(told) == Announced("numbers", ("add:5",), "sum")
+    assert read_statement(told) == Announced("numbers", ("add:5",), "sum")
     assert (
-        read(recipes.question(replace(one, steps=("remainder:4",))).replace("0 and 4", "0 and 5"))
+        read_statement(
+            recipes.question(replace(one, steps=("remainder:4",))).replace("0 and 4", "0 and 5")
+        )
         is None
     )
 
@@ -127,8 +130,8 @@ def test_kinds_are_drawn_evenly_and_levels_set_the_number_of_steps() -> None:
     assert set(drawn) == set(KINDS)
     assert min(drawn.values()) >= 6
     for level in (0, 2):
-        knobs = generator.Knobs.model_validate(generator.at_level(level, {}))
-        assert len(generator._draw(knobs, 1, 1).steps) == level + 1
+        wanted = generator.GeneratorOptions.model_validate(generator.at_level(level, {}))
+        assert len(generator._draw(wanted, 1, 1).steps) == level + 1
 
 
 def test_numbers_stay_small_enough_to_print() -> None:
@@ -138,9 +141,11 @@ def test_numbers_stay_small_enough_to_print() -> None:
 
 
 def test_knobs_that_leave_nothing_are_refused() -> None:
-    knobs = generator.Knobs.model_construct(kinds=["numbers"], steps=[14, 14])  # of 12 names
+    wanted = generator.GeneratorOptions.model_construct(
+        kinds=["numbers"], steps=[14, 14]
+    )  # of 12 names
     with pytest.raises(InputError, match="ask for fewer steps"):
-        generator._draw(knobs, 1, 1)
+        generator._draw(wanted, 1, 1)
 
 
 def test_data_depend_on_the_seed_and_not_on_the_steps() -> None:

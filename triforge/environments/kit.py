@@ -1,16 +1,110 @@
-"""What families without rewrites share: the asynchronous shell round one episode, and the answers to who would rewrite."""
+"""What every family needs: parameters read from JSON, answers read from responses, an environment of one plain episode.
+
+All of it is public: `from triforge.environments.kit import ...` in a package of yours.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
-from typing import Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import Reset, RewriteMenu, StepResult, TaskDraft
 from triforge.types import CheckResult, Direction, Params, Task
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+_SHOWN = 60  # characters of a bad value
+
+
+class Strict(BaseModel):
+    """Base of the models that describe tasks and options: frozen, nothing unknown, nothing coerced."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
+    """Read a JSON object as `model`.
+
+    Args:
+        model: a pydantic model.
+        value: what was given.
+        what: what it is called in the sentence, such as "household params".
+
+    Raises:
+        InputError: names every field that is unknown, missing or out of its limits.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        problems = tuple(_sentence(item, sorted(model.model_fields)) for item in error.errors())
+        raise InputError(f"{what}: {'; '.join(problems)}", problems=problems) from None
+
+
+def _sentence(item: ErrorDetails, known: list[str]) -> str:
+    place = item["loc"]
+    if item["type"] == "extra_forbidden" and len(place) == 1:
+        return f"field {place[0]}: unknown, known are {', '.join(known)}"
+    shown = repr(item.get("input"))
+    shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
+    said = item["msg"].removeprefix("Value error, ")
+    return f"field {'.'.join(map(str, place)) or '(all)'}: {said} (given {shown})"
+
+
+Answer = Literal["whole", "last_line", "boxed", "tag"]
+Marked = Literal["boxed", "tag"]
+
+HOW_TO_ANSWER: Final[dict[Answer, str]] = {
+    "whole": "Answer with {what} only.",
+    "last_line": "Think first if you like; the last line of your answer must be {what} only.",
+    "boxed": "Think first, then write {what} in \\boxed{{}}.",
+    "tag": "Think first, then write {what} between <answer> and </answer>.",
+}
+"""The sentence that tells a policy how to answer; `what` is what it is to write."""
+
+_OPEN, _CLOSE = "<answer>", "</answer>"
+_BOXED = "\\boxed{"
+
+
+def part_of(response: str, answer: Answer) -> str:
+    """The part of a response that is the action; empty when there is none."""
+    if answer == "last_line":
+        lines = [line for line in response.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+    if answer == "boxed":
+        return _last_boxed(response)
+    if answer == "tag":
+        before, found, _ = response.rpartition(_CLOSE)
+        return before.rpartition(_OPEN)[2] if found and _OPEN in before else ""
+    return response
+
+
+def wrapped(said: str, answer: Answer) -> str:
+    """`said` as a response of which it is the action."""
+    if answer == "tag":
+        return f"{_OPEN}{said}{_CLOSE}"
+    return f"\\boxed{{{said}}}" if answer == "boxed" else said
+
+
+def _last_boxed(text: str) -> str:
+    r"""The content of the last `\boxed{}` whose braces balance; empty when there is none. One pass over the braces."""
+    opened: list[int] = []
+    last = (0, 0)
+    for brace in re.finditer(r"[{}]", text):
+        if brace[0] == "{":
+            opened.append(brace.end())
+        elif opened:
+            start = opened.pop()
+            if start > last[0] and text.endswith(_BOXED, 0, start):
+                last = start, brace.start()
+    return text[slice(*last)]
+
 
 T = TypeVar("T")
 

@@ -1,16 +1,67 @@
-"""A game of the household under ALFWorld's rules as a PDDL problem of ALFWorld's domain, and as a game file's fields.
-
-Every receptacle stands at a place of its own; the agent starts at a place where nothing stands. Ids are chosen so that
-ALFWorld's own numbering gives each thing the name it has in the household.
-"""
+"""Games for the real engine: written as a PDDL problem, kept only when the engine lets their plan win."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Literal
 
+from pydantic import Field, JsonValue
+
+from environments.alfworld.engine import Engine
 from environments.household.catalogue import ALFWORLD, LAMP, GoalType
+from environments.household.generator import drawn_by, solvable_game
+from environments.household.params import Actions, HouseOptions
+from environments.household.planner import plan
+from environments.household.wording import Exact, alfworld_sentence
 from environments.household.world import Goal, Thing, World
+from triforge.environments.kit import Answer, Strict
+from triforge.errors import InputError
+from triforge.types import Params
+
+
+class GeneratorOptions(HouseOptions):
+    """Which games: all options of the household under ALFWorld's rules, and three more.
+
+    Attributes:
+        source: games of the household's generator, or a user's game files (`goals`, `horizon` and `folder` choose them).
+        folder: of the game files, relative to `ALFWORLD_DATA`.
+        tries: how many games are drawn for one that the engine lets win.
+    """
+
+    rules: Literal["alfworld"] = "alfworld"
+    source: Literal["generated", "files"] = "generated"
+    folder: str = "json_2.1.1/train"
+    tries: int = Field(default=20, ge=1, le=1000)
+
+
+class PlayOptions(Strict):
+    """How a game is played.
+
+    Attributes:
+        actions: the response is a command's text, or its number in the list that the observation ends with.
+        answer: which part of the response is the action.
+        guide: whether the episode starts with a system message that explains commands and answers.
+        memo: whether the engine's process remembers what it computes again and again; the answers are the same.
+    """
+
+    actions: Actions = "text"
+    answer: Answer = "whole"
+    guide: bool = True
+    memo: bool = True
+
+
+class GameParams(Strict):
+    """A task: `game` is a household game under ALFWorld's rules; or `file` names a game file, its bytes and the horizon."""
+
+    game: dict[str, JsonValue] | None = None
+    file: str | None = None
+    sha256: str | None = None
+    horizon: int | None = Field(default=None, ge=1, le=1000)
+
 
 TASK_TYPES: Final[dict[GoalType, str]] = {
     "place": "pick_and_place_simple",
@@ -137,3 +188,79 @@ def _goal(goal: Goal) -> str:
         )
     state = "".join(f" ({done} ?thing)" for sort, _, done in _STATES if sort == goal.type)
     return f"(exists (?place - receptacle ?thing - object) (and {target} {first}{state}))"
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the games that were drawn: how many were kept, and why the others were not."""
+
+    kept: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        """As in "58 kept, 2 rejected (2: the engine cannot load the game ...)"."""
+        reasons = "; ".join(f"{number}: {why}" for why, number in self.rejected.most_common())
+        return f"{self.kept} kept, {self.rejected.total()} rejected{f' ({reasons})' if reasons else ''}"
+
+
+def proved_games(
+    engine: Engine, *, count: int, seed: int, wanted: GeneratorOptions, tally: Tally
+) -> Iterator[World]:
+    """Draw `count` games that the engine lets win. Game i depends on the seed, i and the options only.
+
+    Args:
+        engine: the real one.
+        count: how many.
+        seed: of the games.
+        wanted: what games.
+        tally: is kept up to date; what was rejected is logged as well.
+    """
+    options = house_options(wanted)
+    draw, house = drawn_by(options)
+    for index in range(count):
+        for attempt in range(wanted.tries):
+            world = solvable_game(Random(f"alfworld {seed} {index} {attempt}"), house, draw)  # noqa: S311
+            why = why_not(engine, world)
+            if why is None:
+                break
+            tally.rejected[why] += 1
+            _log.warning("alfworld: game %d of seed %d was rejected: %s", index, seed, why)
+        else:
+            raise InputError(
+                f"alfworld options: field tries: the engine rejected {wanted.tries} games in a row ({tally}); raise it or "
+                "change the other options"
+            )
+        tally.kept += 1
+        yield world
+
+
+def house_options(wanted: GeneratorOptions) -> Params:
+    """The options of the household's generator."""
+    own = {"source", "folder", "tries"}
+    options: Params = wanted.model_dump(mode="json", exclude=own)
+    return options
+
+
+def why_not(engine: Engine, world: World) -> str | None:
+    """Why the engine does not let a game win by its plan, or None when it does."""
+    steps = plan(world)
+    if not steps:
+        return "it has no plan"
+    wording = Exact()
+    try:
+        game = engine.start(problem=problem(world), task=alfworld_sentence(world))
+    except InputError as error:
+        return error.detail
+    try:
+        if game.first.won:
+            return "it is won at reset"
+        for number, step in enumerate(steps, start=1):
+            seen = game.step(wording.command(world, step))
+            if seen.won != (number == len(steps)):
+                return f"won is {seen.won} after {number} of {len(steps)} planned commands"
+    finally:
+        game.end()
+    return None

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from environments.code.execution import TOTAL_S, program_in, score
 from environments.code.params import FunctionParams, ProgramParams, instruction, read_params
-from triforge.environments.episode import expect_announced
-from triforge.environments.parsing import Strict
+from triforge.environments.kit import Strict, expect_announced
 from triforge.errors import EnvError
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.sandbox.client import Sandbox

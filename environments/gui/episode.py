@@ -1,19 +1,83 @@
-"""One episode on a computer as plain synchronous code: the same turns, ends and verdicts whatever the computer is."""
+"""One episode at a screen: the same turns, ends and verdicts whatever the computer is, and the asynchronous shell round it."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeVar
 
+from prometheus_client import Counter
 from pydantic import JsonValue
 
-from environments.gui.actions import Action, Malformed
+from environments.gui.actions import (
+    Action,
+    Malformed,
+    call,
+    read_command,
+    read_computer_use,
+)
 from environments.gui.evaluators import Evaluator
-from environments.gui.turns import COMPUTER_USE_GUIDE, READERS, Format, Turns
 from triforge.errors import EnvError
 from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import Task
+
+MALFORMED: Final = Counter(
+    "triforge_env_adapter_malformed_actions_total",
+    "Responses that were no action, by family and reason.",
+    ["family", "reason"],
+)
+
+Format = Literal["command", "computer_use"]
+READERS: Final[dict[Format, Callable[[str], Action | Malformed]]] = {
+    "command": read_command,
+    "computer_use": read_computer_use,
+}
+COMPUTER_USE_GUIDE: Final = (
+    "You control a computer by its screen. Each turn you see a screenshot and give one action. Write one line "
+    '"Action: ..." that says what you do, then one call:\n'
+    + call("left_click", coordinate=[500, 300]).partition("\n")[2]
+    + "\nCoordinates run from 0 to 999 from left to right and from top to bottom. Actions and their arguments: "
+    "left_click, right_click, middle_click, double_click, mouse_move, left_click_drag (coordinate); "
+    'type (text); key (keys, a list such as ["ctrl", "c"]); scroll (pixels, positive is up; coordinate); '
+    "wait (time, in seconds); terminate (status: success or failure) when you have finished or see that it cannot "
+    "be done."
+)
+
+
+class Turns:
+    """Counts the turns of one episode.
+
+    Args:
+        family: for the counter.
+        horizon: turns after which the episode is over.
+        malformed_limit: malformed turns after which it is over; 0 never ends it for them.
+    """
+
+    def __init__(self, family: str, *, horizon: int, malformed_limit: int) -> None:
+        self._family = family
+        self._horizon = horizon
+        self._malformed_limit = malformed_limit
+        self.taken = 0
+        self.malformed = 0
+
+    def take(self, reason: str = "") -> None:
+        """Count a turn; a malformed one with its reason."""
+        self.taken += 1
+        if reason:
+            self.malformed += 1
+            MALFORMED.labels(self._family, reason).inc()
+
+    @property
+    def over(self) -> str:
+        """Why no further turn is played, as a sentence for the agent; empty while the episode goes on."""
+        if self._malformed_limit and self.malformed >= self._malformed_limit:
+            return f"Failed: {self.malformed} malformed actions."
+        if self.taken >= self._horizon:
+            return f"Failed: all {self._horizon} steps are used up."
+        return ""
+
 
 COMMAND_GUIDE: Final = (
     "You use a computer with a terminal. Each turn give one command: run LINE (types a line into the terminal and enters "
@@ -202,4 +266,72 @@ class ComputerEpisode:
         )
 
 
-__all__ = ["Computer", "ComputerEpisode"]
+_T = TypeVar("_T")
+
+
+class ScreenEpisode(Protocol):
+    """An episode as plain synchronous code. `start` once, `play` until `done`; `leave` at any time from another thread."""
+
+    done: bool
+
+    def start(self) -> Reset:
+        """Take what the episode needs and begin."""
+        ...
+
+    def play(self, response: str) -> StepResult:
+        """Play one response; never called when `done`."""
+        ...
+
+    def leave(self, *, sound: bool) -> None:
+        """Free everything. `sound` is False when a call raised or is still under way. Idempotent."""
+        ...
+
+
+class Screen:
+    """An `Environment` that plays one `ScreenEpisode`, then is used up.
+
+    Args:
+        name: of the family, for sentences.
+        begin: makes the episode of a task; quick, takes nothing that must be freed.
+    """
+
+    def __init__(self, name: str, begin: Callable[[Task], ScreenEpisode]) -> None:
+        self._name = name
+        self._begin = begin
+        self._episode: ScreenEpisode | None = None
+        self._used = False
+        self._busy = False
+
+    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
+        """Start the task; it holds all that is random in it, so the seed changes nothing."""
+        if self._used:
+            raise EnvError(
+                f"{self._name}: an environment plays one episode; make a fresh one to reset"
+            )
+        self._used = True
+        self._episode = self._begin(task)
+        return await self._in_thread(self._episode.start)
+
+    async def step(self, response: str) -> StepResult:
+        """Play one response."""
+        episode = self._episode
+        if episode is None or episode.done:
+            raise EnvError(
+                f"{self._name}: step after the end or before reset; the episode is not running"
+            )
+        return await self._in_thread(lambda: episode.play(response))
+
+    async def close(self) -> None:
+        """Free everything, also under a call that was given up. Idempotent."""
+        self._used = True
+        episode, self._episode = self._episode, None
+        if episode is not None:
+            sound = not self._busy
+            await asyncio.to_thread(lambda: episode.leave(sound=sound))
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        """Run blocking work; when it raises or is given up, the mark stays and the episode is not sound."""
+        self._busy = True
+        result = await asyncio.to_thread(work)
+        self._busy = False
+        return result
