@@ -56,8 +56,8 @@ async def two_steps(install: Install, model: Path, state: Path, tell: Tell) -> i
         environ = {
             "TRIFORGE_API_KEY": API_KEY,
             "TRIFORGE_ADMIN_API_KEY": ADMIN_KEY,
-            "TRIFORGE_ACTS_ENGINES": acts.url,
-            "TRIFORGE_JUDGES_ENGINES": judges.url,
+            "TRIFORGE_POLICY_ENGINES": acts.url,
+            "TRIFORGE_REWARD_ENGINES": judges.url,
             "TRIFORGE_REWRITER_MODEL_URL": f"{judges.url}/v1",
         }
         os.environ.update(environ)  # for the clients of this process as well

@@ -198,8 +198,8 @@ def test_the_apis_for_people_are_reached_and_metrics_are_not(
 ) -> None:
     found = prefixes(render(("gpu-cluster", component)))
     assert set(found) == set(OUTSIDE)
-    for service, service in OUTSIDE.items():
-        routes = {path for path in answered[service] if path.startswith("/v1/")}
+    for service, package in OUTSIDE.items():
+        routes = {path for path in answered[package] if path.startswith("/v1/")}
         for prefix in found[service]:
             assert any(path.startswith(prefix) for path in routes), f"{service}: {prefix}"
         missed = {p for p in routes if not any(p.startswith(prefix) for prefix in found[service])}
