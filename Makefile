@@ -57,7 +57,7 @@ compose-test: setup ## the stack in real containers, killed, cut off and restart
 soak: setup ## 4,096 rollouts at once through one policy service; about half a minute on two quiet cores
 	@$(BIN)/python -m bench.serving --soak
 
-docs: setup ## write the generated pages, docs/messages.md and docs/configuration.md
+docs: setup ## write the generated pages, docs/types.md and docs/configuration.md
 	@$(BIN)/python -m scripts.gen_docs
 
 fmt: setup ## format and apply the safe fixes

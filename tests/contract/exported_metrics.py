@@ -31,7 +31,13 @@ class _Store:
 
 def _import_all() -> None:
     """Import every module that counts something."""
-    for path in sorted([*ROOT.glob("services/**/*.py"), *ROOT.glob("triforge/**/*.py"), *ROOT.glob("environments/**/*.py")]):
+    for path in sorted(
+        [
+            *ROOT.glob("services/**/*.py"),
+            *ROOT.glob("triforge/**/*.py"),
+            *ROOT.glob("environments/**/*.py"),
+        ]
+    ):
         if "prometheus_client" in path.read_text(encoding="utf-8"):
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 

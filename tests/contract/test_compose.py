@@ -172,7 +172,9 @@ def test_every_health_check_asks_where_the_service_listens() -> None:
     for name, service in SERVICES.items():
         environment = compose_environment(service)
         asked = re.findall(r"http://127\.0\.0\.1:(\d+)", str(service.get("healthcheck", "")))
-        own = environment.get(f"TRIFORGE_{environment.get('TRIFORGE_ROLE', '').upper()}_MODEL_URL", "")
+        own = environment.get(
+            f"TRIFORGE_{environment.get('TRIFORGE_ROLE', '').upper()}_MODEL_URL", ""
+        )
         listens = {str(environment.get("TRIFORGE_METRICS_PORT")), str(urlsplit(own).port), "9001", "9090"}  # fmt: skip
         listens |= {str(port).rpartition(":")[2] for port in service.get("ports", [])}
         assert set(asked) <= listens, name

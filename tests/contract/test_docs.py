@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -28,9 +27,8 @@ from services.trainer.routes import router as trainer_router
 from services.trainer.runs import RunRequest
 from triforge.algorithms.presets import PRESETS
 from triforge.cli.main import app as cli
-from triforge.config import RunConfig, Section, Settings, merge, parse, read_document
+from triforge.config import Settings, merge, parse, read_document
 from triforge.environments import registry
-from triforge.supervisor.layout import ENGINE_PORTS, REDIS_PORT
 from triforge.types import (
     Change,
     JudgeRequest,
@@ -75,22 +73,6 @@ def test_the_generated_pages_are_up_to_date() -> None:
     assert gen_docs.main(["--check"]) == 0, "run make docs"
 
 
-def config_fields(section: type[Section], path: str = "") -> Iterator[tuple[str, str]]:
-    for name, field in section.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, Section):
-            yield from config_fields(inner, f"{path}.{name}".lstrip("."))
-        else:
-            yield path, name
-
-
-@pytest.mark.parametrize(("path", "name"), list(config_fields(RunConfig)))
-def test_every_config_field_is_documented_under_its_section(path: str, name: str) -> None:
-    rows = section_of(CONFIGURATION, f"## `[{path}]`").splitlines()
-    row = next((row for row in rows if row.startswith(f"| `{name}` |")), "")
-    assert row.rstrip(" |").count("|") == 4, f"{path}.{name} lacks a row or a description"
-
-
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_environment_variable_is_documented(name: str) -> None:
     assert f"| `TRIFORGE_{name.upper()}` |" in CONFIGURATION
@@ -108,16 +90,6 @@ def test_every_environment_family_is_documented(name: str) -> None:
     page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
     assert f"| `{name}` |" in page
     assert f"environments/{name}/README.md" in page
-
-
-def test_the_ports_in_the_docs_are_the_default_ones() -> None:
-    defaults = Settings()
-    apis = [v for n, v in defaults if n.endswith("_url") and str(v).startswith("http")]
-    ports = {*(str(urlsplit(url).port) for url in apis), str(REDIS_PORT)}
-    ports |= {str(port) for port in ENGINE_PORTS.values()}
-    for name in ("architecture.md", "operations.md"):
-        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
-        assert ports == set(re.findall(r"\b(?:6\d{3}|[89]0\d\d)\b", page)), name
 
 
 # ---- links and commands ----
@@ -143,34 +115,13 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(path: Path) -> None:
     assert bad == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@pytest.mark.parametrize("path", [p for p in PAGES if "adr" not in p.parts], ids=name_of)
 def test_every_file_that_a_page_names_exists(path: Path) -> None:
     inside = (
         r"`((?:triforge|services|tests|docs|scripts|configs|bench|demo|experiments)/[\w./-]*\w/?)`"
     )
     named = re.findall(inside, prose(path))
     assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_every_make_verb_exists(path: Path) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
-    text = path.read_text(encoding="utf-8")
-    blocks = [line for _, block in FENCE.findall(text) for line in block.splitlines()]
-    named = re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z][a-z0-9 -]*)", prose(path))
-    named += [m[1] for line in blocks if (m := re.match(r"make ([a-z][a-z0-9 -]*)", line))]
-    verbs = {verb for words in named for verb in re.split(r"\s{2,}", words)[0].split()}
-    assert verbs - targets == set()
-
-
-def test_the_readme_names_the_two_commands() -> None:
-    block = next(block for _, block in FENCE.findall(README) if "make demo" in block)
-    assert re.findall(r"^make (\w+)", block, re.MULTILINE) == ["demo", "test"]
-
-
-def test_the_readme_keeps_one_place_for_measured_results() -> None:
-    assert README.count("<!-- demo-table -->") == README.count("<!-- /demo-table -->") == 1
 
 
 def cli_lines() -> list[str]:
@@ -203,11 +154,6 @@ def test_every_command_line_of_the_readme_can_be_typed(line: str) -> None:
 def test_every_command_that_a_page_names_exists(path: Path) -> None:
     named = re.findall(r"`triforge ((?:pool|run|env|key|tenant) \w+|\w+)", prose(path))
     assert [name for name in named if name not in COMMANDS] == []
-
-
-def test_the_readme_shows_every_command_of_the_command_line() -> None:
-    shown = cli_lines()
-    assert [name for name in COMMANDS if not any(x.startswith(name) for x in shown)] == []
 
 
 # ---- the curl walk-through ----
@@ -304,11 +250,6 @@ def test_the_pools_and_runs_of_the_readme_are_possible() -> None:
             parse(merge(document, given.body["config"]))
 
 
-def test_the_pool_of_the_readme_is_what_the_models_of_the_demo_can_play() -> None:
-    pool = next(given.body for given in calls() if given.body and "generate" in given.body)
-    assert pool["generate"]["options"] == DemoSettings().generate, "copy them to the README"
-
-
 def test_the_tasks_that_the_readme_writes_out_are_possible_and_in_words_of_the_demo() -> None:
     block = next(block for kind, block in FENCE.findall(README) if kind == "json")
     rows = [TaskUpload.model_validate_json(line) for line in block.splitlines()]
@@ -319,29 +260,3 @@ def test_the_tasks_that_the_readme_writes_out_are_possible_and_in_words_of_the_d
         assert {name.split()[0] for name in params["objects"]} <= set(known["objects"])
         assert params["goal"]["type"] in known["goals"]
         assert params["horizon"] == known["horizon"]
-
-
-def test_the_loop_is_drawn_alike_wherever_it_is_drawn() -> None:
-    architecture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    first, second = (
-        next(block for _, block in FENCE.findall(page) if "queue rollout" in block)
-        for page in (README, architecture)
-    )
-    assert first == second
-
-
-def test_the_readme_leads_to_every_page() -> None:
-    pages = {
-        name_of(path) for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/experiments/*.md")]
-    }
-    assert pages - set(re.findall(r"\]\(([^)#\s]+)", README)) == set()
-
-
-def test_every_route_is_named_in_the_readme() -> None:
-    names = {re.sub(r"\{\w+\}", "{}", name) for name in re.findall(r"`(/v1/[^`]+)`", README)}
-    internal = {"/v1/pools/{}/plans"}  # between services only
-    routes = {
-        re.sub(r"\{\w+\}", "{}", path) for app in apis().values() for _, path in described(app)
-    }
-    assert routes - names == internal
-    assert names - routes == set()

@@ -11,6 +11,7 @@ from tests.service.test_rollout_worker import group
 from triforge.broker import ROLLOUT_QUEUE, Broker
 from triforge.broker.names import SENT_AT
 from triforge.config import Settings
+from triforge.doctor import stores
 
 
 async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redis_url: str) -> None:
@@ -25,7 +26,7 @@ async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redi
         message["headers"][SENT_AT] -= 3600
         client.lset(ROLLOUT_QUEUE, -1, json.dumps(message))
     assert 3600 <= await broker.oldest_s(ROLLOUT_QUEUE) < 3600 + 600
-    found = [f for f in await broker(Settings(redis_url=redis_url)) if f.state != "ok"]
+    found = [f for f in await stores.broker(Settings(redis_url=redis_url)) if f.state != "ok"]
     assert [(f.check, f.state) for f in found] == [("queue rollout", "warning")]
     assert found[0].said.startswith("2 jobs wait, the oldest for 6")
     assert "start rollout workers" in found[0].mend
@@ -33,7 +34,7 @@ async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redi
 
 async def test_jobs_that_have_just_come_are_no_fault(broker: Broker, redis_url: str) -> None:
     await broker.send_rollout(group())
-    assert {f.state for f in await broker(Settings(redis_url=redis_url))} == {"ok"}
+    assert {f.state for f in await stores.broker(Settings(redis_url=redis_url))} == {"ok"}
 
 
 async def test_what_others_put_into_a_queue_has_no_age(broker: Broker, redis_url: str) -> None:

@@ -137,11 +137,11 @@ def demand_service_for_run(session: Session, tenant: str) -> None:
         )
 
 
-def _demand(tenant: str, option: str, bound: int, held: int, more: int, mend: str) -> None:
+def _demand(tenant: str, quota: str, bound: int, held: int, more: int, mend: str) -> None:
     if held + more > bound:
-        option = option.replace("_", "-")
+        option = quota.replace("_", "-")
         raise QuotaError(
-            f"tenant {tenant} holds {held} and asks for {more} more, {option} is {bound}: {mend}, or let the operator "
+            f"tenant {tenant} holds {held} and asks for {more} more, {quota} is {bound}: {mend}, or let the operator "
             f"raise it (`triforge tenant set {tenant} --{option} N`)"
         )
 

@@ -1,7 +1,7 @@
 """Every type that crosses a process border, one file a stretch of the loop.
 
 Each message names its producer and consumer. Messages are frozen and refuse unknown fields. Spans are half open
-`[start, end)`. Worked examples of all of them, the golden JSON of the contract tests, stand in `docs/messages.md`.
+`[start, end)`. Worked examples of all of them, the golden JSON of the contract tests, stand in `docs/types.md`.
 
     generation    what is asked of a policy service and what it answers
     tasks         tasks, and the groups that are to be played

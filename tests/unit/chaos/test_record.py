@@ -19,7 +19,7 @@ def test_the_last_lines_name_every_round_that_did_not_hold_and_why() -> None:
     said = sums([HELD, BROKEN, LATE, UNTRIED])
     assert said[0] == "1 of 4 rounds held every promise"
     assert said[1].startswith("broken: storm 2;")
-    assert said[2].startswith("not played: APIs 1, for the 27 minutes were over before;")
+    assert said[2].startswith("not played: apis 1, for the 27 minutes were over before;")
     assert said[3:] == ["not tried: full-disk 1, for no disk of its own"]
     (_, left_out) = sums([HELD, SPARE])
     assert left_out == "left out, for the 27 minutes were over before: second rounds of apis"
