@@ -11,6 +11,7 @@ from torch import Tensor
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine, new_rid
+from services.local_engine.generate import result_of
 from services.local_engine.model import load_model, stage_tensors
 from services.local_engine.request import Prompt, parse_sampling
 from services.local_engine.scheduler import Limits
@@ -66,7 +67,7 @@ class LocalModel:
                 raise
         await self._engine.generate(sequences)
         samples = [
-            sample_of(self._engine.results.whole(seq, self._engine.version), "local")
+            sample_of(result_of(seq, self._engine.codec, self._engine.version), "local")
             for seq in sequences
         ]
         return GenerateReply(

@@ -29,7 +29,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-queued-requests", default=4096, type=int, help="requests that may wait")
     add("--api-key", default=os.environ.get("LOCAL_ENGINE_API_KEY"))
     add("--admin-api-key", default=os.environ.get("LOCAL_ENGINE_ADMIN_API_KEY"))
-    add("--enable-cache-report", action="store_true", help="count cached tokens in OpenAI usage")
     add("--drain-timeout", default=10.0, type=float, help="seconds for running requests at the end")
     add("--threads", default=1, type=int, help="torch threads; 1 is best on shared cores")
     add("--random-seed", default=None, type=int)
@@ -45,9 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
     import uvicorn
 
-    from services.local_engine.app import create_app
+    from services.local_engine.app import DrainingServer, create_app
     from services.local_engine.detokenize import TextCodec
-    from services.local_engine.drain import DrainingServer
     from services.local_engine.engine import Engine
     from services.local_engine.model import load_model
     from services.local_engine.scheduler import Limits
@@ -82,7 +80,6 @@ def main(arguments: list[str] | None = None) -> int:
         served_name=options.served_model_name or options.model_path.name,
         api_key=options.api_key or None,
         admin_api_key=options.admin_api_key or None,
-        cache_report=options.enable_cache_report,
     )
     web = uvicorn.Config(
         app,

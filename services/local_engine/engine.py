@@ -1,7 +1,8 @@
-"""The bridge between asyncio and the scheduler's thread.
+"""The bridge between asyncio and the thread that steps the scheduler.
 
-Requests wait on futures of their own event loop; the thread steps the scheduler, and runs commands (pause, swap, ...)
-between two steps; urgent ones stop the forward pass that runs, and its step is repeated later. Weights are read and verified outside the thread (`updates.py`), so that decoding goes on meanwhile.
+Requests wait on futures of their own event loop. The thread runs commands (pause, swap, ...) between two steps; urgent
+ones stop the forward pass that runs, and its step is repeated later. Weights are read and verified outside the thread
+(`updates.py`), so that decoding goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from collections.abc import Sequence as Listing
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,25 +21,15 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from services.local_engine.detokenize import TextCodec
-from services.local_engine.images import Media, Seen, place
-from services.local_engine.intake import Intake
 from services.local_engine.lora import Adapter
 from services.local_engine.model import Model
 from services.local_engine.request import Prompt
-from services.local_engine.results import Results
 from services.local_engine.scheduler import Limits, Scheduler
-from services.local_engine.sequence import Sequence
-from services.local_engine.tickets import Ticket, deliver, post
-from triforge.errors import InputError, UnavailableError
+from services.local_engine.sequence import Sequence, SequenceBuilder
+from triforge.errors import BusyError, InputError, UnavailableError
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-
-class BusyError(UnavailableError):
-    """More requests wait than may; the same request may be sent again later."""
-
-    status = 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +38,30 @@ class Swapped:
 
     running: int
     flushed: bool
+
+
+class _Request:
+    """Sequences that were asked for together, and the future of who waits for them, in the loop that asked."""
+
+    def __init__(self, sequences: list[Sequence]) -> None:
+        self.sequences, self.open = sequences, len(sequences)
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self.loop.create_future()
+        self.progress = asyncio.Event()
+        self.done.add_done_callback(lambda _: self.progress.set())
+        for seq in sequences:
+            seq.owner = self
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Run `call` in the loop; a loop that has been closed has nobody left who waits."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(call)
+
+    def close_one(self) -> None:
+        """One of the sequences has ended."""
+        self.open -= 1
+        if self.open == 0 and not self.done.done():
+            self.done.set_result(None)
 
 
 class Engine:
@@ -73,30 +88,22 @@ class Engine:
         version: str = "default",
         seed: int | None = None,
     ) -> None:
-        self.codec = codec
-        self.config = config
-        self.folder: Path = folder
+        self.model, self.config, self.codec, self.folder = model, config, codec, folder
         self.limits = limits if limits is not None else Limits()
-        self._scheduler = Scheduler(model, self.limits, version)
-        self.model = model
+        # Tokens that one request may use, prompt and output together.
+        self.longest = min(model.context_length, self.limits.max_total_tokens)
         self.adapters: dict[str, Adapter] = {}
-        self._intake = Intake(
-            codec,
-            model.vocab_size,
-            self.longest,
-            seed,
-            context=model.context_length,
-            adapters=self.adapters,
-        )
+        self.in_flight = 0  # sequences that were taken on and not answered yet
+        self._scheduler = Scheduler(model, self.limits, version)
+        self._builder = SequenceBuilder(
+            codec, model.vocab_size, self.longest, context=model.context_length, adapters=self.adapters, seed=seed
+        )  # fmt: skip
+        self._requests: dict[str, _Request] = {}
         self._commands: deque[Callable[[], object]] = deque()
         self._posting = threading.Lock()  # a command and its halt come together
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = self._draining = False
         self._thread: threading.Thread | None = None
-        self._tickets: dict[str, Ticket] = {}
-        self._in_flight = 0
-        self._draining = False
-        self.results = Results(codec)
 
     @property
     def version(self) -> str:
@@ -109,24 +116,9 @@ class Engine:
         return self._scheduler.paused
 
     @property
-    def longest(self) -> int:
-        """Tokens that one request may use, prompt and output together."""
-        return min(self.model.context_length, self.limits.max_total_tokens)
-
-    @property
-    def in_flight(self) -> int:
-        """Sequences that were taken on and not answered yet."""
-        return self._in_flight
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
     def ready(self) -> bool:
         """Whether it takes new requests."""
-        return self.alive and not self._draining
+        return self._thread is not None and self._thread.is_alive() and not self._draining
 
     def drain(self) -> None:
         """Take no new requests; those that are in flight go on."""
@@ -143,7 +135,7 @@ class Engine:
             "cached_prefix_tokens": s.prefixes.tokens,
         }
 
-    # ---- life -----------------------------------------------------------------------------------------------------
+    # ---- the thread -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread."""
@@ -174,12 +166,16 @@ class Engine:
                 finished = scheduler.take_finished()
                 for seq in finished:
                     seq.abort(message, 500, "InternalServerError")
-            if finished:
-                deliver(finished)
+            self._deliver(finished)
             if scheduler.idle and not self._commands and not self._stopping:
                 self._wake.wait()
         scheduler.abort(lambda _: True, "The engine stopped.")
-        deliver(scheduler.take_finished())
+        self._deliver(scheduler.take_finished())
+
+    @staticmethod
+    def _deliver(finished: list[Sequence]) -> None:
+        for seq in finished:
+            seq.owner.post(seq.owner.close_one)
 
     def _next_command(self) -> Callable[[], object] | None:
         """The oldest command. All are done before the next pass, so none of them has to stop it."""
@@ -187,88 +183,7 @@ class Engine:
             self._scheduler.halt.clear()
             return self._commands.popleft() if self._commands else None
 
-    # ---- requests -------------------------------------------------------------------------------------------------
-
-    def placed(self, ids: list[int], seen: Listing[Seen]) -> tuple[list[int], Media | None]:
-        """A prompt with all tokens of its images, and these; one without images as it is."""
-        sight = self.model.sight
-        return (ids, None) if sight is None or not seen else place(sight, ids, seen)
-
-    def build(self, prompt: Prompt) -> list[Sequence]:
-        """The n sequences of a prompt; see `Intake.build`."""
-        return self._intake.build(prompt)
-
-    def _enter(self, sequences: list[Sequence], progress: asyncio.Queue[None] | None) -> Ticket:
-        if self._draining:
-            raise UnavailableError(
-                "the engine is shutting down and takes no new requests", retry_after_s=5.0
-            )
-        service = self.limits.max_running + self.limits.max_queued
-        if self._in_flight + len(sequences) > service:
-            raise BusyError(
-                f"the request queue is full ({self._in_flight} in flight, {service} allowed); "
-                "retry later or raise --max-queued-requests",
-                retry_after_s=1.0,
-            )
-        rids = {seq.prompt.rid for seq in sequences}
-        for rid in rids:
-            if rid in self._tickets:
-                raise InputError(f"rid {rid!r} is in use by a request that has not ended")
-        ticket = Ticket(sequences, progress)
-        self._tickets |= dict.fromkeys(rids, ticket)
-        self._in_flight += len(sequences)
-        self._post_command(lambda: self._scheduler.submit(sequences))
-        return ticket
-
-    def _leave(self, ticket: Ticket) -> None:
-        self._in_flight -= len(ticket.sequences)
-        for seq in ticket.sequences:
-            self._tickets.pop(seq.prompt.rid, None)
-
-    async def generate(self, sequences: list[Sequence]) -> None:
-        """Wait until all sequences have ended. When the caller is cancelled they are aborted.
-
-        Raises:
-            UnavailableError: the queue is full.
-            InputError: a rid is in use.
-        """
-        ticket = self._enter(sequences, None)
-        try:
-            await ticket.future
-        finally:
-            self._close(ticket)
-
-    def stream(self, sequences: list[Sequence]) -> AsyncGenerator[None, None]:
-        """Start at once; the generator yields whenever there may be new tokens, and once more when all have ended.
-
-        Raises:
-            UnavailableError: the queue is full.
-            InputError: a rid is in use.
-        """
-        progress: asyncio.Queue[None] = asyncio.Queue()
-        return self._updates(self._enter(sequences, progress), progress)
-
-    async def _updates(
-        self, ticket: Ticket, progress: asyncio.Queue[None]
-    ) -> AsyncGenerator[None, None]:
-        ticket.future.add_done_callback(lambda _: progress.put_nowait(None))
-        try:
-            while not ticket.future.done():
-                await progress.get()
-                while not progress.empty():
-                    progress.get_nowait()
-                yield
-        finally:
-            self._close(ticket)
-
-    def _close(self, ticket: Ticket) -> None:
-        if not ticket.future.done() or ticket.future.cancelled():
-            self._post_command(lambda: self._abort_where(lambda seq: seq.owner is ticket))
-        self._leave(ticket)
-
-    # ---- commands -------------------------------------------------------------------------------------------------
-
-    def _post_command(self, command: Callable[[], object], *, urgent: bool = False) -> None:
+    def _post(self, command: Callable[[], object], *, urgent: bool = False) -> None:
         with self._posting:
             self._commands.append(command)
             if urgent:
@@ -277,27 +192,90 @@ class Engine:
 
     async def call(self, function: Callable[[], _T], *, urgent: bool = False) -> _T:
         """Run `function` in the thread, between two steps; `urgent` does not wait for the end of a forward pass."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[_T] = loop.create_future()
-
-        def settle(result: _T | None, error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]
+        future: Future[_T] = Future()
 
         def command() -> None:
-            result, failure = None, None
-            try:
-                result = function()
-            except Exception as error:  # noqa: BLE001 - handed to the caller
-                failure = error
-            post(loop, lambda: settle(result, failure))
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except Exception as error:  # noqa: BLE001 - handed to the caller
+                    future.set_exception(error)
 
-        self._post_command(command, urgent=urgent)
-        return await future
+        self._post(command, urgent=urgent)
+        return await asyncio.wrap_future(future)
+
+    # ---- requests -------------------------------------------------------------------------------------------------
+
+    def build(self, prompt: Prompt) -> list[Sequence]:
+        """The n sequences of a prompt; see `SequenceBuilder.build`."""
+        return self._builder.build(prompt)
+
+    def _enter(self, sequences: list[Sequence]) -> _Request:
+        if self._draining:
+            raise UnavailableError(
+                "the engine is shutting down and takes no new requests", retry_after_s=5.0
+            )
+        most = self.limits.max_running + self.limits.max_queued
+        if self.in_flight + len(sequences) > most:
+            raise BusyError(
+                f"the request queue is full ({self.in_flight} in flight, {most} allowed); "
+                "retry later or raise --max-queued-requests",
+                retry_after_s=1.0,
+            )
+        rids = {seq.prompt.rid for seq in sequences}
+        for rid in rids & self._requests.keys():
+            raise InputError(f"rid {rid!r} is in use by a request that has not ended")
+        request = _Request(sequences)
+        request.done.add_done_callback(lambda _: self._leave(request, rids))
+        self._requests |= dict.fromkeys(rids, request)
+        self.in_flight += len(sequences)
+        return request
+
+    def _leave(self, request: _Request, rids: set[str]) -> None:
+        self.in_flight -= len(request.sequences)
+        for rid in rids:
+            del self._requests[rid]
+        if request.done.cancelled():  # nobody waits any more
+            self._post(lambda: self._abort_where(lambda seq: seq.owner is request))
+
+    def _submit(self, request: _Request) -> None:
+        self._post(lambda: self._scheduler.submit(request.sequences))
+
+    async def generate(self, sequences: list[Sequence]) -> None:
+        """Wait until all sequences have ended. When the caller is cancelled they are aborted.
+
+        Raises:
+            UnavailableError: the queue is full.
+            InputError: a rid is in use.
+        """
+        request = self._enter(sequences)
+        self._submit(request)
+        await request.done
+
+    def stream(self, sequences: list[Sequence]) -> AsyncGenerator[None, None]:
+        """Start at once; the generator yields whenever there may be new tokens, and once more when all have ended.
+
+        Raises:
+            UnavailableError: the queue is full.
+            InputError: a rid is in use.
+        """
+        request = self._enter(sequences)
+        for seq in sequences:
+            seq.on_token = lambda: request.post(request.progress.set)
+        self._submit(request)
+        return self._progress(request)
+
+    @staticmethod
+    async def _progress(request: _Request) -> AsyncGenerator[None, None]:
+        try:
+            while not request.done.done():
+                await request.progress.wait()
+                request.progress.clear()
+                yield
+        finally:
+            request.done.cancel()
+
+    # ---- control --------------------------------------------------------------------------------------------------
 
     def _abort_where(self, chosen: Callable[[Sequence], bool]) -> int:
         return self._scheduler.abort(chosen, "Aborted")
@@ -321,10 +299,6 @@ class Engine:
         """Empty the prefix cache; False when requests are running."""
         return await self.call(self._scheduler.flush)
 
-    async def forget(self, adapter: Adapter) -> None:
-        """Drop the cached prefixes of an adapter that was unloaded; sequences that use it go on with it."""
-        await self.call(lambda: self._scheduler.prefixes.forget(adapter))
-
     async def rename(self, version: str) -> None:
         """Set the weight version without changing weights."""
         await self.call(lambda: self._scheduler.rename(version))
@@ -345,11 +319,11 @@ class Engine:
             scheduler = self._scheduler
             if abort:
                 self._abort_where(lambda _: True)
-            running, held = len(scheduler.running), scheduler.held
+            found = Swapped(len(scheduler.running), flushed=not scheduler.held)
             scheduler.swap(tensors, self.version if version is None else version)
             if folder is not None:
                 self.folder = folder
-            return Swapped(running, flushed=not held)
+            return found
 
         return await self.call(work, urgent=True)
 

@@ -1,29 +1,43 @@
-"""POST /generate: SGLang's own way to ask for tokens."""
+"""POST /generate: from a body to sequences, and from sequences to SGLang's replies."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence as Listing
+import json
+import time
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import Any
+from typing import Annotated, Any
 
-from services.local_engine.asgi import Exchange
+from pydantic import Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from services.local_engine.detokenize import TextCodec, final_text
 from services.local_engine.engine import Engine, new_rid
-from services.local_engine.fields import spread, typed
-from services.local_engine.images import Seen, see, uris_of
-from services.local_engine.request import Prompt, SamplingParams, parse_sampling
-from services.local_engine.sequence import Sequence
-from services.local_engine.service import Service
+from services.local_engine.http import engine_of, read_json, unless_gone
+from services.local_engine.images import decode_images, place_images
+from services.local_engine.request import Body, Prompt, explain, parse_sampling
+from services.local_engine.sequence import Scored, Sequence, Top
 from triforge.errors import InputError, PolicyError
 
-Images = Listing[Listing[Seen]]
-_IGNORED = frozenset(
-    {"priority", "extra_key", "session_id", "routed_dp_rank", "model", "background", "log_metrics"}
-)
-_KNOWN = frozenset({
-    "text", "input_ids", "sampling_params", "rid", "return_logprob", "logprob_start_len", "top_logprobs_num", "stream",
-    "return_text_in_logprobs", "lora_path", "image_data",
+_IGNORED = frozenset({
+    "priority", "extra_key", "session_id", "routed_dp_rank", "model", "background", "log_metrics",
 })  # fmt: skip
+_WHOLE = frozenset({"text", "input_ids", "stream"})
+_Score = list[float | int | None]
+
+
+class _PromptFields(Body):
+    """What a body may say of each prompt alone: one value for all of them, or a list with one a prompt."""
+
+    rid: str = Field(default_factory=new_rid)
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: Annotated[int, Field(ge=0)] = 0
+    lora_path: str | None = None
+    sampling_params: Any = None
+    image_data: Any = None
 
 
 def _prompts_of(engine: Engine, body: dict[str, Any]) -> tuple[list[list[int]], bool]:
@@ -46,76 +60,67 @@ def _prompts_of(engine: Engine, body: dict[str, Any]) -> tuple[list[list[int]], 
     return rows, batch
 
 
-def _rids(body: dict[str, Any], count: int, *, batch: bool) -> list[str]:
-    given = body.get("rid")
-    if batch and isinstance(given, str):
-        return [f"{given}_{i}" for i in range(count)]
-    rids = spread(body, "rid", None, count) if batch else [given]
-    return [new_rid() if rid is None else typed("rid", rid, str) for rid in rids]
+def _fields_of(body: dict[str, Any], count: int, *, batch: bool) -> list[_PromptFields]:
+    """The fields of each of `count` prompts."""
+    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name in _PromptFields.model_fields:
+        value = body.get(name)
+        if name == "image_data" and not batch:
+            value = None if value is None else [value]
+        elif name == "rid" and batch and isinstance(value, str):
+            value = [f"{value}_{i}" for i in range(count)]
+        values = value if isinstance(value, list) else [value] * count
+        if len(values) != count:
+            raise InputError(
+                f"{name} has {len(values)} entries; expected one for each of {count} prompts"
+            )
+        for row, given in zip(rows, values, strict=True):
+            row[name] = given
+    try:
+        return [_PromptFields.model_validate(row) for row in rows]
+    except ValidationError as error:
+        raise InputError(explain(error)) from error
 
 
-async def images_of(engine: Engine, body: dict[str, Any]) -> Images:
-    """The images of a /generate body, prompt by prompt; nothing for a body without.
+async def _prompt(engine: Engine, ids: list[int], fields: _PromptFields) -> Prompt:
+    media, uris = None, fields.image_data or []
+    if uris:
+        uris = uris if isinstance(uris, list) else [uris]
+        images = await asyncio.to_thread(decode_images, engine.model.vision, uris)
+        assert engine.model.vision is not None
+        ids, media = place_images(engine.model.vision, ids, images)
+    return Prompt(
+        ids, parse_sampling(fields.sampling_params), fields.rid, fields.return_logprob, fields.logprob_start_len,
+        fields.top_logprobs_num, adapter=fields.lora_path, media=media,
+    )  # fmt: skip
 
-    Raises:
-        InputError: one is no image, or there is not an entry for each prompt.
-    """
-    if not body.get("image_data"):
-        return ()
-    prompts, batch = _prompts_of(engine, body)
-    rows = uris_of(body, len(prompts), batch=batch)
-    return [await asyncio.to_thread(see, engine.model.sight, row) if row else [] for row in rows]
 
-
-def parse_generate(
-    engine: Engine, body: dict[str, Any], images: Images = ()
-) -> tuple[list[Sequence], bool, bool]:
-    """Sequences of a /generate body, whether the answer is a list, and whether it is streamed.
-
-    Args:
-        engine: whose they are.
-        body: of the request.
-        images: see `images_of`.
-
-    Raises:
-        InputError: the body is malformed or asks for what this engine does not do.
-    """
+async def generate(request: Request) -> Response:
+    """POST or PUT /generate."""
+    engine = engine_of(request)
+    body = await read_json(request)
     for name, value in body.items():
-        if name not in _KNOWN and name not in _IGNORED and value not in (None, False, [], {}):
+        known = name in _WHOLE or name in _IGNORED or name in _PromptFields.model_fields
+        if not known and value not in (None, False, [], {}):
             raise InputError(f"{name} is not supported by the local engine")
-    prompts, batch = _prompts_of(engine, body)
-    count = len(prompts)
-    raw = body.get("sampling_params")
-    sampling: list[SamplingParams]
-    if isinstance(raw, list):
-        sampling = [parse_sampling(r) for r in spread(body, "sampling_params", None, count)]
-    else:
-        sampling = [parse_sampling(raw)] * count
-    rids = _rids(body, count, batch=batch)
-    logprob = spread(body, "return_logprob", False, count)
-    start = spread(body, "logprob_start_len", -1, count)
-    top = spread(body, "top_logprobs_num", 0, count)
-    adapters = spread(body, "lora_path", None, count)
+    rows, many = _prompts_of(engine, body)
+    fields = _fields_of(body, len(rows), batch=many)
     sequences: list[Sequence] = []
-    for i, short in enumerate(prompts):
-        ids, media = engine.placed(short, images[i] if images else ())
-        prompt = Prompt(
-            ids,
-            sampling[i],
-            rids[i],
-            typed("return_logprob", logprob[i], bool),
-            typed("logprob_start_len", start[i], int),
-            typed("top_logprobs_num", top[i], int),
-            text_in_logprobs=body.get("return_text_in_logprobs") is True,
-            adapter=None if adapters[i] is None else typed("lora_path", adapters[i], str),
-            media=media,
-        )
-        sequences.extend(engine.build(prompt))
-    many = batch or any(p.n > 1 for p in sampling)
-    return sequences, many, bool(body.get("stream"))
+    for ids, row in zip(rows, fields, strict=True):
+        prompt = await _prompt(engine, ids, row)
+        sequences += engine.build(prompt)
+        many = many or prompt.params.n > 1
+    if body.get("stream"):
+        events = _events(engine, sequences, engine.stream(sequences), many=many)
+        headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
+        return StreamingResponse(events, headers=headers)
+    await unless_gone(request, engine.generate(sequences))
+    _raise_if_failed(sequences)
+    found = [result_of(seq, engine.codec, engine.version) for seq in sequences]
+    return JSONResponse(found if many else found[0])
 
 
-def raise_if_failed(sequences: list[Sequence]) -> None:
+def _raise_if_failed(sequences: list[Sequence]) -> None:
     """An abort that carries a status is the request's failure, not a result."""
     for seq in sequences:
         finish = seq.finish or {}
@@ -124,45 +129,86 @@ def raise_if_failed(sequences: list[Sequence]) -> None:
             raise (InputError if status == 400 else PolicyError)(str(finish.get("message")))
 
 
-async def generate(service: Service, exchange: Exchange) -> None:
-    """POST or PUT /generate."""
-    engine, results = service.engine, service.engine.results
-    body = await exchange.object()
-    sequences, many, stream = parse_generate(engine, body, await images_of(engine, body))
-    if stream:
-        await _stream(service, exchange, sequences, many=many)
-        return
-    await exchange.unless_gone(engine.generate(sequences))
-    raise_if_failed(sequences)
-    found = [results.whole(seq, engine.version) for seq in sequences]
-    await exchange.answer(200, found if many else found[0])
-
-
-async def _stream(
-    service: Service, exchange: Exchange, sequences: list[Sequence], *, many: bool
-) -> None:
-    engine, results = service.engine, service.engine.results
-    updates = engine.stream(sequences)
-    sent: list[Any] = [(0, True)] * len(sequences)
+async def _events(
+    engine: Engine, sequences: list[Sequence], updates: AsyncGenerator[None, None], *, many: bool
+) -> AsyncGenerator[str, None]:
+    sent: list[tuple[int, bool]] = [(0, True)] * len(sequences)  # tokens, and whether it goes on
     begun: set[int] = set()
-
-    async def events() -> None:
-        async with aclosing(updates):
-            await exchange.start_events()
-            async for _ in updates:
-                for i, seq in enumerate(sequences):
-                    if sent[i] == _state(seq):
-                        continue
-                    result = results.whole(seq, engine.version, first=i not in begun)
-                    finish = result["meta_info"]["finish_reason"]
-                    sent[i] = (len(result["output_ids"]), finish is None)
-                    begun.add(i)
-                    await exchange.event({**result, "index": i} if many else result)
-        await exchange.end_events()
-
-    await exchange.unless_gone(events())
+    async with aclosing(updates):
+        async for _ in updates:
+            for i, seq in enumerate(sequences):
+                length, finish = seq.snapshot()
+                if sent[i] == (length, finish is None):
+                    continue
+                result = result_of(seq, engine.codec, engine.version, first=i not in begun)
+                ended = result["meta_info"]["finish_reason"] is not None
+                sent[i] = (len(result["output_ids"]), not ended)
+                begun.add(i)
+                yield f"data: {json.dumps({**result, 'index': i} if many else result)}\n\n"
+    yield "data: [DONE]\n\n"
 
 
-def _state(seq: Sequence) -> tuple[int, bool]:
+def result_of(
+    seq: Sequence, codec: TextCodec, version: str, *, first: bool = True
+) -> dict[str, Any]:
+    """A result of /generate; of an unfinished sequence (streaming) it does not say yet which token is whose.
+
+    Args:
+        seq: the sequence.
+        codec: turns ids into text.
+        version: the weight version that serves now.
+        first: whether nothing of it was sent before; only then it says when it was sent.
+    """
     length, finish = seq.snapshot()
-    return length, finish is None
+    output, params = seq.output[:length], seq.prompt.params
+    meta: dict[str, Any] = {
+        "id": seq.rid,
+        "finish_reason": finish,
+        "prompt_tokens": len(seq.ids),
+        "weight_version": version,
+        "num_retractions": seq.retractions,
+    }
+    if seq.prompt.return_logprob:
+        meta |= _logprobs(seq, output)
+    meta |= {
+        "reasoning_tokens": 0,
+        "completion_tokens": length,
+        "cached_tokens": seq.cached,
+        "cached_tokens_details": {"device": seq.cached, "host": 0} if seq.cached else None,
+        "dp_rank": None,
+    }
+    if finish is not None:
+        spans = seq.weight_spans(length, version)
+        meta["weight_version"], meta["weight_versions"] = spans[-1]["version"], spans
+        meta["e2e_latency"] = time.perf_counter() - seq.arrived
+    if first:
+        meta["response_sent_to_client_ts"] = time.time()
+    text = final_text(
+        codec,
+        output,
+        finish.get("matched") if finish else None,
+        skip_special=params.skip_special_tokens,
+        keep_stop=params.no_stop_trim,
+    )
+    return {"text": text, "output_ids": output, "meta_info": meta}
+
+
+def _logprobs(seq: Sequence, output: list[int]) -> dict[str, Any]:
+    length = len(output)
+    found: dict[str, Any] = {
+        "input_token_logprobs": _scores(seq.input_scores),
+        "output_token_logprobs": _scores(zip(seq.logprobs[:length], output, strict=True)),
+        "output_token_logprobs_length": length,
+    }
+    if seq.prompt.top_logprobs_num > 0:
+        found["input_top_logprobs"] = _tops(seq.input_top)
+        found["output_top_logprobs"] = _tops(seq.output_top[:length])
+    return found
+
+
+def _scores(scores: Iterable[Scored]) -> list[_Score]:
+    return [[logprob, token, None] for logprob, token in scores]
+
+
+def _tops(rows: list[Top]) -> list[list[_Score] | None]:
+    return [None if row is None else _scores(row) for row in rows]

@@ -22,13 +22,16 @@ _KEPT = 64
 
 
 class GrammarState:
-    """One constrained output in progress; a `TokenFilter`.
+    """One constrained output in progress.
 
     Args:
         matcher: llguidance's matcher, at its start.
         vocab: size of the model's vocabulary.
         width: size of the vocabulary that the matcher knows, at least `vocab`.
         end_ids: tokens that end the output; the matcher allows them where the grammar is complete.
+
+    Attributes:
+        stuck: whether no token of the vocabulary fitted.
     """
 
     def __init__(self, matcher: Any, vocab: int, width: int, end_ids: frozenset[int]) -> None:
@@ -36,12 +39,7 @@ class GrammarState:
         self._vocab = vocab
         self._end_ids = end_ids
         self._bits = np.zeros((width + 31) // 32, dtype=np.int32)
-        self._stuck = False
-
-    @property
-    def stuck(self) -> bool:
-        """Whether no token of the vocabulary fitted."""
-        return self._stuck
+        self.stuck = False
 
     def banned(self) -> Tensor:
         """Bool [vocab]: tokens that the grammar excludes next.
@@ -52,7 +50,7 @@ class GrammarState:
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._vocab]
         banned = torch.from_numpy(bits == 0)
         if bool(banned.all()):
-            self._stuck = True
+            self.stuck = True
             banned[list(self._end_ids)] = False
         return banned
 

@@ -1,4 +1,4 @@
-"""Any decoder of transformers with plain full attention, over the same slot cache.
+"""Any decoder of transformers with plain full attention, over the same slot cache; also those that see images.
 
 The transformers module sees an ordinary padded batch, a four-dimensional mask and a `Cache` whose `update` writes into
 the slots and answers with views. Slower a step than `llama.py`, and for every architecture that has no special cache.
@@ -6,17 +6,21 @@ the slots and answers with views. Slower a step than `llama.py`, and for every a
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.cache_utils import Cache, DynamicLayer
 
+from services.local_engine.images import Image
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.weights import unknown_tensor
 from triforge.errors import WeightsError
 from triforge.vision.sight import Sight
+
+_KEPT_IMAGES = 64  # whose embeddings are kept, for further samples and turns
 
 
 class _SlotView(Cache):  # type: ignore[misc]
@@ -60,7 +64,7 @@ class TransformersModel:
     """
 
     _auto: Any = AutoModelForCausalLM
-    sight: Sight | None = None
+    vision: Sight | None = None
 
     def __init__(self, config: dict[str, Any]) -> None:
         try:
@@ -68,16 +72,8 @@ class TransformersModel:
         except (ValueError, KeyError, TypeError) as error:
             raise WeightsError(f"config.json is not one of transformers: {error}") from error
         text = settings.get_text_config()
-        kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
         self.context_length = int(getattr(text, "max_position_embeddings", 2048))
-        window = getattr(text, "sliding_window", None) or self.context_length
-        if getattr(text, "layer_types", None) is None and window < self.context_length:
-            kinds = {"sliding_attention"}
-        if kinds != {"full_attention"}:
-            raise WeightsError(
-                f"model_type {config.get('model_type')!r} has layers of kind {sorted(kinds)}; "
-                "the local engine serves full attention only"
-            )
+        self._demand_full_attention(text)
         try:
             self._module = self._auto.from_config(
                 settings, dtype=torch.float32, attn_implementation="sdpa"
@@ -101,6 +97,17 @@ class TransformersModel:
             else:
                 seen[tensor.data_ptr()] = name
                 self._tensors[name] = tensor.detach()
+
+    def _demand_full_attention(self, text: Any) -> None:
+        kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+        window = getattr(text, "sliding_window", None) or self.context_length
+        if getattr(text, "layer_types", None) is None and window < self.context_length:
+            kinds = {"sliding_attention"}
+        if kinds != {"full_attention"}:
+            raise WeightsError(
+                f"model_type {text.model_type!r} has layers of kind {sorted(kinds)}; "
+                "the local engine serves full attention only"
+            )
 
     def new_cache(self) -> SlotCache:
         """An empty cache of the right shape."""
@@ -129,11 +136,7 @@ class TransformersModel:
         return list(self._tensors)
 
     def tensor(self, name: str) -> Tensor:
-        """One weight that serves now.
-
-        Raises:
-            WeightsError: there is none of this name.
-        """
+        """One weight that serves now."""
         found = self._tensors.get(self._twins.get(name, name))
         if found is None:
             raise unknown_tensor(name)
@@ -191,5 +194,50 @@ class TransformersModel:
         return logits
 
     def _inputs(self, _: StepBatch, ids: Tensor, numbers: Tensor, /) -> dict[str, Tensor]:
-        """What the module is told of tokens [rows, width] and their numbers in their sequences."""
+        """The module's arguments for tokens [rows, width] and their numbers in their sequences."""
         return {"input_ids": ids, "position_ids": numbers}
+
+
+class VisionModel(TransformersModel):
+    """A model that sees: images become embeddings in the places of their tokens."""
+
+    _auto = AutoModelForImageTextToText
+
+    def __init__(self, config: dict[str, Any], vision: Sight) -> None:
+        super().__init__(config)
+        self.vision = vision
+        self._embedded: OrderedDict[str, Tensor] = OrderedDict()
+
+    def apply(self, tensors: dict[str, Tensor]) -> None:
+        """Copy verified weights in, all or some."""
+        super().apply(tensors)
+        self._embedded.clear()
+
+    def _inputs(self, batch: StepBatch, ids: Tensor, numbers: Tensor, /) -> dict[str, Tensor]:
+        if all(media is None for media in batch.media):
+            return super()._inputs(batch, ids, numbers)
+        embeddings = self._module.get_input_embeddings()(ids)
+        positions = numbers.expand(3, *numbers.shape).clone()
+        for row, media in enumerate(batch.media):
+            if media is None:
+                continue
+            positions[:, row] = media.positions(numbers[row])
+            for place, image in zip(media.places, media.images, strict=True):
+                inside = (numbers[row] >= place.start) & (numbers[row] < place.end)
+                if inside.any():
+                    embeddings[row, inside] = self._embed(image)[numbers[row, inside] - place.start]
+        return {"inputs_embeds": embeddings, "position_ids": positions}
+
+    def _embed(self, image: Image) -> Tensor:
+        """Embeddings [tokens, hidden] of an image under the weights that serve."""
+        found = self._embedded.get(image.ref.id)
+        if found is None:
+            made = self._module.get_image_features(
+                pixel_values=image.pixels, image_grid_thw=image.grid
+            )
+            found = torch.cat(tuple(getattr(made, "pooler_output", made)))
+            self._embedded[image.ref.id] = found
+            if len(self._embedded) > _KEPT_IMAGES:
+                self._embedded.popitem(last=False)
+        self._embedded.move_to_end(image.ref.id)
+        return found

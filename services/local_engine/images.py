@@ -17,10 +17,13 @@ from triforge.vision.sight import Sight
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Image:
     """An image as the vision tower takes it.
 
-    `pixels` float32 [patches, values]; `grid` int64 [1, 3], patches in time, rows and columns.
+    Attributes:
+        ref: names its content.
+        pixels: float32 [patches, values].
+        grid: int64 [1, 3], patches in time, rows and columns.
     """
 
     ref: ImageRef
@@ -32,11 +35,15 @@ class Seen:
 class Media:
     """The images of a prompt, and positions for all of its tokens.
 
-    `table` int64 [3, tokens] are the positions of the prompt; a token behind it adds `behind` to its number.
+    Attributes:
+        places: where the images stand.
+        images: one for each place.
+        table: int64 [3, tokens], the positions of the prompt.
+        behind: what a token behind the prompt adds to its number.
     """
 
     places: tuple[PlacedImage, ...]
-    seen: tuple[Seen, ...]
+    images: tuple[Image, ...]
     table: Tensor
     behind: int
 
@@ -56,13 +63,13 @@ class Media:
         return found
 
 
-def see(sight: Sight | None, uris: Sequence[Any]) -> list[Seen]:
+def decode_images(vision: Sight | None, uris: Sequence[Any]) -> list[Image]:
     """Decode images. Blocking, and slow for large ones.
 
     Raises:
         InputError: the model sees nothing, or one is not a `data:` URI of a PNG or JPEG.
     """
-    if sight is None:
+    if vision is None:
         raise InputError("image_data was given, but the model that is served sees no images")
     found = []
     for number, uri in enumerate(uris):
@@ -71,34 +78,17 @@ def see(sight: Sight | None, uris: Sequence[Any]) -> list[Seen]:
             raise InputError(f"{where} is {uri!r:.80}; expected a data: URI")
         data = from_data_uri(uri, where=where)
         ref = describe(data, where=where)
-        pixels = torch.from_numpy(pixels_of(data, ref, sight))
-        found.append(Seen(ref, pixels, torch.tensor([[1, *sight.grid(ref)]])))
+        pixels = torch.from_numpy(pixels_of(data, ref, vision))
+        found.append(Image(ref, pixels, torch.tensor([[1, *vision.grid(ref)]])))
     return found
 
 
-def place(sight: Sight, ids: list[int], seen: Sequence[Seen]) -> tuple[list[int], Media]:
+def place_images(vision: Sight, ids: list[int], images: Sequence[Image]) -> tuple[list[int], Media]:
     """A prompt with one token an image as all of its tokens, and its images.
 
     Raises:
         InputError: there are more or fewer image tokens than images.
     """
-    whole, places = sight.expanded(ids, [image.ref for image in seen])
-    table, behind = sight.positions(len(whole), places)
-    return whole, Media(places, tuple(seen), torch.from_numpy(table), behind)
-
-
-def uris_of(body: dict[str, Any], count: int, *, batch: bool) -> list[list[Any]]:
-    """`image_data` of a /generate body: for each prompt its images.
-
-    Raises:
-        InputError: it has not one entry for each prompt.
-    """
-    given = body.get("image_data")
-    if not batch:
-        return [given if isinstance(given, list) else [given]]
-    rows = given if isinstance(given, list) else [given] * count
-    if len(rows) != count:
-        raise InputError(
-            f"image_data has {len(rows)} entries; expected one for each of {count} prompts"
-        )
-    return [[] if row is None else row if isinstance(row, list) else [row] for row in rows]
+    whole, places = vision.expanded(ids, [image.ref for image in images])
+    table, behind = vision.positions(len(whole), places)
+    return whole, Media(places, tuple(images), torch.from_numpy(table), behind)

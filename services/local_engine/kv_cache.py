@@ -1,8 +1,6 @@
 """Keys and values of the running requests, one row a request, read as views.
 
 Running requests always occupy rows 0..n-1, so that a decode step reads `[:n, :span]` of the storage without copying.
-A row is written at any position (cells), moved when a row before it becomes free, and grown when a longer request
-arrives.
 """
 
 from __future__ import annotations
@@ -26,12 +24,19 @@ class Halted(Exception):  # noqa: N818 - a request, not a failure
 
 @dataclass(slots=True)
 class StepBatch:
-    """One forward pass over the rows [first, first + rows), `width` token places a row.
+    """One forward pass over the rows [first, first + rows), `width` token places a row; N tokens really exist.
 
-    `ids`, `positions`, `cells`: int64 [N], the tokens that really exist, row by row. `cells` is where their keys and
-    values go (`row * capacity + position`). `pack`: int64 [N], their places in the padded [rows * width] layout, or
-    None when there is no padding. `adapted`: which of the N tokens belong to which adapter. `mask`: float [rows, 1, width, span], 0 or -inf. `wanted`: int64 [M], which of the N
-    tokens need logits, or None for all. `media`: for each row its images, or None; empty for models that see none. `halt`: once it is set, the pass is not wanted any more.
+    Attributes:
+        ids: int64 [N], row by row.
+        positions: int64 [N].
+        cells: int64 [N], where their keys and values go (`row * capacity + position`).
+        span: length of the longest row after the pass.
+        mask: float [rows, 1, width, span], 0 or -inf.
+        pack: int64 [N], their places in the padded [rows * width] layout, or None when there is no padding.
+        wanted: int64 [M], which of the N tokens need logits, or None for all.
+        adapted: which of the N tokens belong to which adapter.
+        media: for each row its images, or None; empty for models without vision.
+        halt: once it is set, the pass is not wanted any more.
     """
 
     ids: Tensor
@@ -49,11 +54,7 @@ class StepBatch:
     halt: Event | None = None
 
     def check(self) -> None:
-        """Called by models before each layer.
-
-        Raises:
-            Halted: the pass is to stop here.
-        """
+        """Called by models before each layer; raises `Halted` if the pass is to stop here."""
         if self.halt is not None and self.halt.is_set():
             raise Halted
 
@@ -63,15 +64,14 @@ def _blank(*shape: int) -> Tensor:
     return torch.from_numpy(np.zeros(shape, dtype=np.float32))
 
 
+def _grown(have: int, need: int) -> int:
+    return have if need <= have else max(need, 2 * have)
+
+
 class SlotCache:
     """Storage `data` of shape [layers, rows, capacity, 2, kv_heads, head_dim], float32.
 
     Never written cells are zero, not garbage: a masked NaN would still poison the weighted sum of the values.
-
-    Args:
-        layers: number of decoder layers.
-        kv_heads: key/value heads a layer.
-        head_dim: width of a head.
     """
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int) -> None:
@@ -96,11 +96,7 @@ class SlotCache:
         if rows <= self.rows and capacity <= self.capacity:
             return
         old, old_open = self.data, self._open
-        new_rows = self.rows if rows <= self.rows else max(rows, 2 * self.rows)
-        new_capacity = (
-            self.capacity if capacity <= self.capacity else max(capacity, 2 * self.capacity)
-        )
-        self._allocate(new_rows, new_capacity)
+        self._allocate(_grown(self.rows, rows), _grown(self.capacity, capacity))
         for row, length in enumerate(lengths):
             self.data[:, row, :length].copy_(old[:, row, :length])
             self._open[row, : old_open.shape[1]].copy_(old_open[row])

@@ -119,7 +119,7 @@ class LlamaModel:
         shape: the sizes. Weights are undefined until `apply` was called.
     """
 
-    sight: Sight | None = None
+    vision: Sight | None = None
 
     def __init__(self, shape: LlamaShape) -> None:
         self.shape = shape
@@ -204,11 +204,7 @@ class LlamaModel:
 
     @torch.inference_mode()
     def tensor(self, name: str) -> Tensor:
-        """One weight that serves now, in the layout of a weight folder; may be a view.
-
-        Raises:
-            WeightsError: there is none of this name.
-        """
+        """One weight that serves now, in the layout of a weight folder; may be a view."""
         if name == "lm_head.weight" and self.shape.tied:
             return self._embed
         if name not in self._places:
@@ -217,11 +213,7 @@ class LlamaModel:
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
-        """Logits [M, vocab] of the wanted tokens; keys and values of all tokens are written to the cache.
-
-        Raises:
-            Halted: the batch is not wanted any more; some layers have written theirs.
-        """
+        """Logits [M, vocab] of the wanted tokens; keys and values of all tokens are written to the cache."""
         s = self.shape
         n = batch.ids.shape[0]
         rotated = s.heads + s.kv_heads

@@ -6,6 +6,7 @@ adapters, and without one, are computed side by side.
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,15 +29,11 @@ _PREFIX = "base_model.model."
 
 
 class Base(Protocol):
-    """What an adapter must know of a model."""
+    """What an adapter must know of a model; see `model.Model`."""
 
-    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-        """Names and shapes of the weights."""
-        ...
+    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]: ...  # noqa: D102
 
-    def lay_rows(self, name: str, tensor: Tensor) -> Tensor:
-        """Rows of a weight, or of a factor of it, in the order of the forward pass."""
-        ...
+    def lay_rows(self, name: str, tensor: Tensor) -> Tensor: ...  # noqa: D102
 
 
 class Adapter:
@@ -47,8 +44,13 @@ class Adapter:
         parts: name of the adapted weight -> A [rank, in] and B [out, rank], the scale in B.
     """
 
+    _numbers = itertools.count(1)
+
     def __init__(self, path: Path, parts: dict[str, tuple[Tensor, Tensor]]) -> None:
         self.path = path
+        self.number = next(
+            self._numbers
+        )  # never given again: separates its entries in the prefix cache
         self._parts = parts
 
     def add(self, name: str, source: Tensor, target: Tensor, tokens: Tensor) -> None:
@@ -73,11 +75,7 @@ def tokens_of_adapters(
 
 
 def read_adapter(folder: Path, model: Base) -> Adapter:
-    """Read and verify an adapter in PEFT's format.
-
-    Args:
-        folder: holds adapter_config.json and adapter_model.safetensors.
-        model: what it is for.
+    """Read and verify an adapter in PEFT's format: adapter_config.json and adapter_model.safetensors.
 
     Raises:
         WeightsError: names the file, the setting or the tensor that is wrong.
@@ -98,13 +96,11 @@ def read_adapter(folder: Path, model: Base) -> Adapter:
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{file} cannot be read: {error}") from error
     pairs = _pairs(tensors, model.expected()[0], rank, str(file))
-    return Adapter(
-        folder,
-        {
-            name: (narrow, model.lay_rows(name, wide.to(torch.float32) * scale))
-            for name, (narrow, wide) in pairs.items()
-        },
-    )
+    parts = {
+        name: (narrow, model.lay_rows(name, wide.to(torch.float32) * scale))
+        for name, (narrow, wide) in pairs.items()
+    }
+    return Adapter(folder, parts)
 
 
 def _pairs(
@@ -124,19 +120,16 @@ def _pairs(
         if other is None:
             raise WeightsError(f"{where}: tensor {name} has no lora_B beside it")
         wide, narrow = shapes[weight]
-        for tensor, shape, what in (
-            (tensors[name], (rank, narrow), "A"),
-            (other, (wide, rank), "B"),
-        ):
-            if tuple(tensor.shape) != shape:
-                raise WeightsError(
-                    f"{where}: lora_{what} of {weight} has shape {list(tensor.shape)}, expected {list(shape)}"
-                )
-            if not bool(torch.isfinite(tensor).all()):
-                raise WeightsError(
-                    f"{where}: lora_{what} of {weight} holds values that are not finite"
-                )
+        _check(tensors[name], (rank, narrow), f"{where}: lora_A of {weight}")
+        _check(other, (wide, rank), f"{where}: lora_B of {weight}")
         found[weight] = tensors[name].to(torch.float32), other
     if not found:
         raise WeightsError(f"{where} holds no adapter")
     return found
+
+
+def _check(tensor: Tensor, shape: tuple[int, int], what: str) -> None:
+    if tuple(tensor.shape) != shape:
+        raise WeightsError(f"{what} has shape {list(tensor.shape)}, expected {list(shape)}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise WeightsError(f"{what} holds values that are not finite")

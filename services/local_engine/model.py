@@ -17,11 +17,11 @@ from triforge.vision.sight import Sight
 
 
 class Model(Protocol):
-    """What the scheduler needs of a model."""
+    """What the scheduler needs of a model. `vision` says how it sees images, if it does."""
 
     vocab_size: int
     context_length: int
-    sight: Sight | None  # how it sees images
+    vision: Sight | None
 
     def new_cache(self) -> SlotCache:
         """An empty cache of the right shape."""
@@ -65,14 +65,11 @@ class Model(Protocol):
 
 
 def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str, Any]]:
-    """Build the model of a folder and load its weights.
+    """The model of a folder with its weights loaded, and its config.
 
     Args:
         folder: holds `config.json` and safetensors weights.
         own_llama: use the forward pass of `llama.py` where it fits; False always takes the transformers module.
-
-    Returns:
-        The model and its config.
 
     Raises:
         WeightsError: the folder is incomplete or its weights do not fit its config.
@@ -86,10 +83,9 @@ def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str
         own.apply(stage_weights(folder, own, config))
         return own, config
     # transformers takes seconds to import and the common case does not need it.
-    sight = Sight.of_folder(folder)
-    name = "hf_model" if sight is None else "vision_model"
-    module = importlib.import_module(f"services.local_engine.{name}")
-    other = module.TransformersModel(config) if sight is None else module.VisionModel(config, sight)
+    module = importlib.import_module("services.local_engine.hf_model")
+    vision = Sight.of_folder(folder)
+    other = module.VisionModel(config, vision) if vision else module.TransformersModel(config)
     other.apply(stage_weights(folder, other, config))
     other.check_cache()
     return other, config
@@ -108,12 +104,7 @@ def stage_weights(folder: Path, model: Model, config: dict[str, Any]) -> dict[st
 
 
 def stage_tensors(tensors: dict[str, Tensor], model: Model, where: str) -> dict[str, Tensor]:
-    """Verify some of a model's tensors, given by name, and bring them to float32.
-
-    Args:
-        tensors: any of the weights.
-        model: what they are for.
-        where: named in errors.
+    """Verify some of a model's tensors, given by name, and bring them to float32; `where` is named in errors.
 
     Raises:
         WeightsError: names the tensor that is wrong.

@@ -7,12 +7,8 @@ it is worthless once the weights change, so it is then emptied.
 
 from __future__ import annotations
 
-from weakref import WeakSet
-
 import torch
 from torch import Tensor
-
-from services.local_engine.lora import Adapter
 
 # A conversation grows its path turn by turn. Below this size a leaf is extended by copying it, because many small nodes
 # cost more on every later walk than the copy does.
@@ -24,49 +20,34 @@ class _Node:
 
     __slots__ = ("cells", "children", "parent", "tokens", "used")
 
-    def __init__(self, tokens: list[int], cells: Tensor | None, parent: _Node | None) -> None:
-        self.tokens = tokens
-        self.cells = cells
-        self.parent = parent
+    def __init__(self, tokens: list[int], cells: Tensor, parent: _Node | None, used: int) -> None:
+        self.tokens, self.cells, self.parent, self.used = tokens, cells, parent, used
         self.children: dict[int, _Node] = {}
-        self.used = 0
 
 
 def _agree(a: list[int], b: list[int]) -> int:
-    """Length of the common prefix of two lists, by halving (list comparison runs in C)."""
+    """Length of the common prefix of two lists."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n
-    low, high = 0, n - 1  # a[:low] agrees, a[:high + 1] does not
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
 
 
 class PrefixCache:
-    """Longest-prefix reuse under a token budget.
-
-    Args:
-        budget: how many tokens' keys and values may be kept; 0 keeps nothing.
-    """
+    """Longest-prefix reuse under a budget of tokens whose keys and values are kept; 0 keeps nothing."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.tokens = 0
         self._clock = 0
-        self._root = _Node([], None, None)
+        self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
-        self._root = _Node([], None, None)
+        self._root = _Node([], torch.empty(0), None, 0)
         self.tokens = 0
 
     def match(self, ids: list[int], limit: int) -> tuple[int, list[Tensor]]:
-        """The longest cached prefix of `ids[:limit]`.
+        """The longest cached prefix of `ids[:limit]`, which counts as used now.
 
         Returns:
             Its length, and the keys and values of its pieces in order, views of [layers, n, 2, kv_heads, head_dim].
@@ -79,7 +60,6 @@ class PrefixCache:
                 break
             n = _agree(child.tokens, ids[done : min(limit, done + len(child.tokens))])
             child.used = self._clock
-            assert child.cells is not None
             pieces.append(child.cells if n == len(child.tokens) else child.cells[:, :n])
             done += n
             if n < len(child.tokens):
@@ -87,48 +67,38 @@ class PrefixCache:
             node = child
         return done, pieces
 
-    def missing_from(self, ids: list[int]) -> int:
-        """How many leading tokens of `ids` are cached already; marks them as used."""
-        return self.match(ids, len(ids))[0]
-
     def insert(self, ids: list[int], start: int, cells: Tensor) -> None:
-        """Add the tokens `ids[start:]` whose keys and values are `cells`; `ids[:start]` is cached already.
+        """Add the tokens `ids[start:]`; `ids[:start]` is cached already.
 
         Args:
             ids: a whole prefix.
-            start: what `missing_from(ids)` returned, with nothing in between.
+            start: length of the match of all `ids`, with nothing in between.
             cells: [layers, len(ids) - start, 2, kv_heads, head_dim]; owned by the cache from now on.
         """
         if len(ids) <= start or len(ids) > self.budget:
             return
         node, done = self._root, 0
         while done < start:
-            child = node.children[ids[done]]
-            n = min(len(child.tokens), start - done)
-            if n < len(child.tokens):
-                child = self._split(child, n)
+            node = node.children[ids[done]]
+            n = min(len(node.tokens), start - done)
+            if n < len(node.tokens):
+                node = self._split(node, n)
             done += n
-            node = child
-        if node.cells is not None and not node.children and node.cells.nbytes <= _MERGE_BYTES:
+        if node.parent and not node.children and node.cells.nbytes <= _MERGE_BYTES:
             node.tokens = node.tokens + ids[start:]
             node.cells = torch.cat((node.cells, cells), dim=1)
         else:
-            leaf = _Node(ids[start:], cells, node)
-            leaf.used = self._clock
-            node.children[ids[start]] = leaf
+            node.children[ids[start]] = _Node(ids[start:], cells, node, self._clock)
         self.tokens += len(ids) - start
         if self.tokens > self.budget:
             self._evict()
 
     def _split(self, node: _Node, n: int) -> _Node:
         """Cut a node after its first `n` tokens; returns the upper part."""
-        assert node.cells is not None
         assert node.parent is not None
-        upper = _Node(node.tokens[:n], node.cells[:, :n].clone(), node.parent)
-        upper.used = node.used
+        upper = _Node(node.tokens[:n], node.cells[:, :n].clone(), node.parent, node.used)
         node.parent.children[node.tokens[0]] = upper
-        node.tokens, node.cells = node.tokens[n:], node.cells[:, n:].clone()
-        node.parent = upper
+        node.tokens, node.cells, node.parent = node.tokens[n:], node.cells[:, n:].clone(), upper
         upper.children[node.tokens[0]] = node
         return upper
 
@@ -151,40 +121,3 @@ class PrefixCache:
                 self.tokens -= len(leaf.tokens)
                 if self.tokens <= goal:
                     break
-
-
-class PrefixCaches:
-    """One cache for the model alone and one for each adapter, because keys and values differ.
-
-    Args:
-        budget: of each of them.
-    """
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self._plain = PrefixCache(budget)
-        self._adapted: dict[Adapter, PrefixCache] = {}
-        self._gone: WeakSet[Adapter] = WeakSet()  # unloaded; requests may still use them
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in all of them."""
-        return self._plain.tokens + sum(c.tokens for c in self._adapted.values())
-
-    def of(self, adapter: Adapter | None) -> PrefixCache:
-        """The cache of an adapter, or of none; one that keeps nothing of an adapter that was unloaded."""
-        if adapter is None:
-            return self._plain
-        if adapter in self._gone:
-            return PrefixCache(0)
-        return self._adapted.setdefault(adapter, PrefixCache(self.budget))
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._plain.clear()
-        self._adapted.clear()
-
-    def forget(self, adapter: Adapter) -> None:
-        """Forget what an adapter left, and what requests that still use it would leave."""
-        self._gone.add(adapter)
-        self._adapted.pop(adapter, None)

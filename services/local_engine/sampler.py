@@ -1,7 +1,7 @@
 """Sampling for a whole batch at once.
 
-Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, before top-k, top-p, min-p,
-grammars and bans; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the
+Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, before top-k, top-p, min-p and
+grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the
 request, number of tokens it has sampled), so a request with a seed gives the same tokens whatever else is in the batch.
 """
 
@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from services.local_engine.request import SamplingParams
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
@@ -48,11 +50,7 @@ class Sampled:
 
 
 class SamplingTable:
-    """Sampling settings of the running requests, one row each, in arrays.
-
-    Args:
-        rows: how many rows there can be.
-    """
+    """Sampling settings of at most `rows` running requests, one row each, in arrays."""
 
     def __init__(self, rows: int) -> None:
         self.temperature = np.ones(rows, dtype=np.float32)
@@ -63,22 +61,12 @@ class SamplingTable:
         self.count = np.zeros(rows, dtype=np.uint64)
         self._filtered = np.zeros(rows, dtype=bool)
 
-    def put(
-        self,
-        row: int,
-        *,
-        temperature: float,
-        top_p: float,
-        top_k: int,
-        min_p: float,
-        seed: int,
-        count: int,
-    ) -> None:
-        """Set one row. `top_k` <= 0 means all tokens; `count` is the number of tokens sampled so far."""
-        self.temperature[row], self.top_p[row], self.min_p[row] = temperature, top_p, min_p
-        self.top_k[row] = max(top_k, 0)
+    def put(self, row: int, params: SamplingParams, *, seed: int, count: int) -> None:
+        """Set one row; `count` is the number of tokens sampled so far."""
+        self.temperature[row], self.top_p[row] = params.temperature, params.top_p
+        self.min_p[row], self.top_k[row] = params.min_p, max(params.top_k, 0)
         self.seed[row], self.count[row] = seed, count
-        self._filtered[row] = top_p < 1.0 or top_k > 0 or min_p > 0.0
+        self._filtered[row] = params.top_p < 1.0 or params.top_k > 0 or params.min_p > 0.0
 
     def move(self, source: int, target: int) -> None:
         """Copy row `source` over row `target`."""

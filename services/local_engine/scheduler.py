@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from services.local_engine.kv_cache import Halted, StepBatch
-from services.local_engine.lora import Adapter, tokens_of_adapters
+from services.local_engine.lora import tokens_of_adapters
 from services.local_engine.model import Model
-from services.local_engine.prefix_cache import PrefixCaches
+from services.local_engine.prefix_cache import PrefixCache
 from services.local_engine.sampler import Sampled, SamplingTable
 from services.local_engine.sequence import Sequence
 
@@ -34,9 +34,11 @@ _CHUNK = 512
 class Limits:
     """How much the engine takes on.
 
-    `max_running`: rows. `max_total_tokens`: prompt plus requested tokens of all running requests together, and also the
-    budget of the prefix cache. `max_prefill_tokens`: prompt tokens computed between two decode steps. `max_queued`:
-    requests that may wait.
+    Attributes:
+        max_running: requests decoded side by side.
+        max_total_tokens: prompt plus requested tokens of all of them; also the budget of the prefix cache.
+        max_prefill_tokens: prompt tokens computed between two decode steps.
+        max_queued: requests that may wait.
     """
 
     max_running: int = 64
@@ -61,13 +63,7 @@ class _Entry:
 
 
 class Scheduler:
-    """Owns the rows of the cache and decides what runs next.
-
-    Args:
-        model: the forward pass.
-        limits: how much runs at once.
-        version: weight version that the model holds.
-    """
+    """Owns the rows of the cache and decides what runs next. `version` names the weights that the model holds."""
 
     def __init__(self, model: Model, limits: Limits, version: str) -> None:
         self.model = model
@@ -76,11 +72,13 @@ class Scheduler:
         self.paused = False
         self.halt = Event()  # set by any thread: stop the forward pass that runs
         self.cache = model.new_cache()
-        self.prefixes = PrefixCaches(limits.max_total_tokens)
+        self.prefixes = PrefixCache(limits.max_total_tokens)
         self.table = SamplingTable(limits.max_running)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._reserved = 0
+        self.reserved = (
+            0  # tokens of the running sequences: their prompts and all that they may still write
+        )
         self._adapted = 0  # running sequences with an adapter
         self._generation = 0
         self._finished: list[Sequence] = []
@@ -90,11 +88,6 @@ class Scheduler:
         self._last_view = torch.from_numpy(self._last)
         self._position_view = torch.from_numpy(self._position)
         self._bases = torch.arange(limits.max_running) * self.cache.capacity
-
-    @property
-    def reserved(self) -> int:
-        """Tokens promised to the running sequences: their prompts and all that they may still write."""
-        return self._reserved
 
     @property
     def idle(self) -> bool:
@@ -208,8 +201,8 @@ class Scheduler:
         """Take sequences off the queue, oldest first, while rows, tokens and the prefill budget last."""
         picked: list[_Entry] = []
         later: list[Sequence] = []
-        fresh: set[tuple[Adapter | int | None, ...]] = set()
-        reserved = self._reserved
+        fresh: set[tuple[int, ...]] = set()
+        reserved = self.reserved
         while self.waiting and len(self.running) + len(picked) < self.limits.max_running:
             seq = self.waiting[0]
             need = len(seq.ids) + seq.max_new
@@ -220,9 +213,10 @@ class Scheduler:
             limit = len(tokens) - 1
             if seq.wants_input_scores:
                 limit = min(limit, seq.prompt.logprob_start_len)
-            done, pieces = self.prefixes.of(seq.adapter).match(seq.keyed(tokens), limit)
+            keyed = seq.keyed(tokens)
+            done, pieces = self.prefixes.match(keyed, limit)
             if len(tokens) - done >= _SHARE_FROM and not seq.wants_input_scores:
-                key = (seq.adapter, *tokens[done : done + _SHARE_FROM])
+                key = tuple(keyed[done : done + _SHARE_FROM])
                 if key in fresh and self.prefixes.budget >= len(tokens):
                     later.append(seq)
                     continue
@@ -253,24 +247,15 @@ class Scheduler:
             if entry.seq.wants_input_scores:
                 entry.seq.score_input(logits, entry.done)
             self._remember(row, entry.tokens)
-        last = (
-            pieces[0]
-            if len(pieces) == 1 and len(pieces[0]) == 1
-            else torch.cat([p[-1:] for p in pieces])
-        )
-        self._sample(first, last)
+        self._sample(first, torch.cat([piece[-1:] for piece in pieces]))
 
     def _seat(self, row: int, entry: _Entry) -> None:
-        seq, p = entry.seq, entry.seq.prompt.params
-        at = 0
+        seq, at = entry.seq, 0
         for piece in entry.pieces:
             self.cache.write_prefix(row, at, piece)
             at += piece.shape[1]
-        self.table.put(
-            row, temperature=p.temperature, top_p=p.top_p, top_k=p.top_k, min_p=p.min_p, seed=seq.seed,
-            count=len(seq.output),
-        )  # fmt: skip
-        self._reserved += len(seq.ids) + seq.max_new
+        self.table.put(row, seq.prompt.params, seed=seq.seed, count=len(seq.output))
+        self.reserved += len(seq.ids) + seq.max_new
         self._adapted += seq.adapter is not None
         self.running.append(seq)
 
@@ -308,19 +293,19 @@ class Scheduler:
         batch.halt = self.halt
         if self._adapted:
             batch.adapted = tokens_of_adapters([seq.adapter for seq in rows], counts)
-        if self.model.sight is not None:
+        if self.model.vision is not None:
             batch.media = [seq.prompt.media for seq in rows]
         return self.model.forward(batch, self.cache)
 
     def _remember(self, row: int, tokens: list[int]) -> None:
         """Put the keys and values of a row into the prefix cache, as far as they are new there."""
-        if self.running[row].generation != self._generation or len(tokens) > self.prefixes.budget:
+        seq = self.running[row]
+        if seq.generation != self._generation or len(tokens) > self.prefixes.budget:
             return
-        prefixes = self.prefixes.of(self.running[row].adapter)
-        tokens = self.running[row].keyed(tokens)
-        start = prefixes.missing_from(tokens)
-        if start < len(tokens):
-            prefixes.insert(tokens, start, self.cache.read(row, start, len(tokens)))
+        keyed = seq.keyed(tokens)
+        start, _ = self.prefixes.match(keyed, len(keyed))
+        if start < len(keyed):
+            self.prefixes.insert(keyed, start, self.cache.read(row, start, len(keyed)))
 
     # ---- decoding -------------------------------------------------------------------------------------------------
 
@@ -338,14 +323,7 @@ class Scheduler:
     def _sample(self, first: int, logits: Tensor) -> None:
         """Sample for the rows from `first` on, note the tokens, and free the rows of what ended."""
         rows = self.running[first:]
-        bans = []
-        for index, seq in enumerate(rows):
-            if seq.watched:
-                if seq.edit is not None:
-                    seq.edit.apply(logits[index], seq.output)
-                banned = seq.banned()
-                if banned is not None:
-                    bans.append((index, banned))
+        bans = [(i, seq.grammar.banned()) for i, seq in enumerate(rows) if seq.grammar is not None]
         sampled = self.table.sample(logits, first, bans)
         self._last[first : first + len(rows)] = sampled.ids.numpy()
         ended = self._note(rows, sampled)
@@ -358,16 +336,8 @@ class Scheduler:
         for index, (seq, token, score) in enumerate(zip(rows, tokens, scores, strict=True)):
             if seq.max_new == 0:  # only the prompt was to be scored
                 seq.end("length", length=0)
-                ended.append(index)
-                continue
-            seq.output.append(token)
-            seq.logprobs.append(score)
-            if seq.watched:
-                seq.after_token(token, sampled.full[index])
-            elif len(seq.output) >= seq.max_new:
-                seq.end("length", length=seq.max_new)
-            elif token in seq.end_ids:
-                seq.end("stop", matched=token)
+            else:
+                seq.add(token, score, sampled.full, index)
             if seq.finish is not None:
                 ended.append(index)
         return ended
@@ -386,7 +356,7 @@ class Scheduler:
         """Free a row and move the last one into the gap."""
         seq = self.running[row]
         last = len(self.running) - 1
-        self._reserved -= len(seq.ids) + seq.max_new
+        self.reserved -= len(seq.ids) + seq.max_new
         self._adapted -= seq.adapter is not None
         if row != last:
             self.cache.move(last, row, int(self._position[last]))

@@ -1,39 +1,25 @@
-"""One sample of one prompt, from its arrival to its last token."""
+"""One sample of one prompt: from its prompt, through every sampled token and its weight version, to its end."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from services.local_engine.detokenize import StopStrings
+from services.local_engine.detokenize import StopStrings, TextCodec
+from services.local_engine.grammar import GrammarCompiler, GrammarState
 from services.local_engine.lora import Adapter
-from services.local_engine.penalties import LogitEdit
 from services.local_engine.request import Prompt
+from services.local_engine.sampler import stream_seed
+from triforge.errors import InputError
 
 # (log-probability or None, token id) and, for one token, its likeliest alternatives
 Scored = tuple[float | None, int]
 Top = list[Scored] | None
-
-
-class TokenFilter(Protocol):
-    """A grammar in progress."""
-
-    def banned(self) -> Tensor:
-        """Bool [vocab]: tokens that must not come next."""
-        ...
-
-    def accept(self, token: int) -> bool:
-        """Take a sampled token; True when it ended the output."""
-        ...
-
-    @property
-    def stuck(self) -> bool:
-        """Whether no token of the vocabulary fitted."""
-        ...
 
 
 class Sequence:
@@ -45,55 +31,34 @@ class Sequence:
         seed: 64-bit seed of its random stream.
         max_new: tokens after which it ends, resolved against the context.
         end_ids: tokens that end it.
-    """
 
-    __slots__ = (
-        "adapter", "arrived", "ban_until_min", "cached", "edit", "end_ids", "finish", "generation", "grammar", "ids", "input_scores",
-        "input_top", "logprobs", "max_new", "on_token", "output", "output_top", "owner", "prompt", "retractions", "rid",
-        "seed", "spans", "stops", "visible", "watched",
-    )  # fmt: skip
+    Attributes:
+        spans: weight versions and the first token that each sampled.
+        cached: prompt tokens that came from the prefix cache when it was first admitted.
+        generation: counts weight swaps; keys and values of an older one are not shared.
+        visible: tokens that another thread may read already.
+        owner: who waits for its end.
+    """
 
     def __init__(
         self, prompt: Prompt, rid: str, seed: int, max_new: int, end_ids: frozenset[int]
     ) -> None:
-        self.prompt = prompt
-        self.ids = prompt.ids
-        self.rid = rid
-        self.seed = seed
-        self.max_new = max_new
-        self.end_ids = end_ids
+        self.prompt, self.ids = prompt, prompt.ids
+        self.rid, self.seed, self.max_new, self.end_ids = rid, seed, max_new, end_ids
         self.output: list[int] = []
         self.logprobs: list[float] = []
         self.spans: list[tuple[str, int]] = []
         self.finish: dict[str, Any] | None = None
-        self.cached = 0
-        self.retractions = 0
-        self.generation = 0
+        self.cached = self.retractions = self.generation = self.visible = 0
         self.arrived = time.perf_counter()
-        self.grammar: TokenFilter | None = None
+        self.grammar: GrammarState | None = None
         self.stops: StopStrings | None = None
-        self.ban_until_min: Tensor | None = None
-        self.edit: LogitEdit | None = None
         self.adapter: Adapter | None = None
         self.input_scores: list[Scored] = []
         self.input_top: list[Top] = []
         self.output_top: list[Top] = []
-        self.on_token: Callable[[Sequence], None] | None = None
+        self.on_token: Callable[[], None] | None = None
         self.owner: Any = None
-        self.visible = 0
-        # Only watched sequences pay for more than "is it an end token, is it long enough" after a token.
-        self.watched = False
-
-    def watch(self) -> None:
-        """Decide whether `after_token` has anything to do."""
-        self.watched = (
-            self.grammar is not None
-            or self.stops is not None
-            or self.ban_until_min is not None
-            or self.edit is not None
-            or self.on_token is not None
-            or self.prompt.top_logprobs_num > 0
-        )
 
     @property
     def tokens(self) -> list[int]:
@@ -101,9 +66,12 @@ class Sequence:
         return self.ids + self.output
 
     def keyed(self, tokens: list[int]) -> list[int]:
-        """The tokens under which their keys and values are cached: those of an image by what it shows."""
-        media = self.prompt.media
-        return tokens if media is None else media.keyed(tokens)
+        """The tokens under which their keys and values are cached: told apart by adapter and by what images show."""
+        if self.prompt.media is not None:
+            tokens = self.prompt.media.keyed(tokens)
+        if self.adapter is None:
+            return tokens
+        return [(self.adapter.number << 32) + token for token in tokens]
 
     @property
     def wants_input_scores(self) -> bool:
@@ -113,13 +81,21 @@ class Sequence:
 
     def begin_span(self, version: str) -> None:
         """The next token will be sampled with `version`."""
-        if self.spans and self.spans[-1][0] == version:
-            return
-        if self.spans and self.spans[-1][1] == len(self.output):
-            self.spans.pop()
-            self.begin_span(version)
-            return
-        self.spans.append((version, len(self.output)))
+        while self.spans and self.spans[-1][0] != version and self.spans[-1][1] == len(self.output):
+            self.spans.pop()  # it sampled nothing
+        if not self.spans or self.spans[-1][0] != version:
+            self.spans.append((version, len(self.output)))
+
+    def weight_spans(self, length: int, version: str) -> list[dict[str, Any]]:
+        """Which weights sampled which of the first `length` tokens; without a token one empty span of `version`."""
+        starts = [start for _, start in self.spans]
+        ends = [min(end, length) for end in (*starts[1:], length)]
+        spans = [
+            {"version": name, "start": start, "end": end}
+            for (name, start), end in zip(self.spans, ends, strict=False)  # no spans, one end
+            if start < end
+        ]
+        return spans or [{"version": version, "start": 0, "end": 0}]
 
     def end(self, kind: str, **details: Any) -> None:
         """Set the finish reason."""
@@ -129,17 +105,12 @@ class Sequence:
         """End it from outside."""
         self.end("abort", message=message, status_code=status, err_type=kind)
 
-    def banned(self) -> Tensor | None:
-        """Bool [vocab] of tokens that must not come next, or None."""
-        mask = self.grammar.banned() if self.grammar is not None else None
-        if self.ban_until_min is None or len(self.output) >= self.prompt.params.min_new_tokens:
-            return mask
-        return self.ban_until_min if mask is None else mask | self.ban_until_min
-
-    def after_token(self, token: int, full: Tensor) -> None:
-        """Judge a sampled token: `full` [vocab] are the log-probabilities it was taken from."""
+    def add(self, token: int, logprob: float, full: Tensor, row: int) -> None:
+        """Take a token sampled from row `row` of the log-probabilities `full` [rows, vocab]; may end the sample."""
+        self.output.append(token)
+        self.logprobs.append(logprob)
         if self.prompt.top_logprobs_num > 0:
-            self.output_top.append(top_scores(full, self.prompt.top_logprobs_num))
+            self.output_top.append(top_scores(full[row], self.prompt.top_logprobs_num))
         closed = self.grammar is not None and self.grammar.accept(token)
         if self.grammar is not None and self.grammar.stuck:
             message = "no token of the vocabulary continues the grammar"
@@ -148,13 +119,11 @@ class Sequence:
             self.end("length", length=self.max_new)
         elif closed or token in self.end_ids:
             self.end("stop", matched=token)
-        elif self.stops is not None:
-            found = self.stops.find(self.output)
-            if found is not None:
-                self.end("stop", matched=found)
+        elif self.stops is not None and (found := self.stops.find(self.output)) is not None:
+            self.end("stop", matched=found)
+        self.visible = len(self.output)
         if self.on_token is not None:
-            self.visible = len(self.output)
-            self.on_token(self)
+            self.on_token()
 
     def score_input(self, logits: Tensor, done: int) -> None:
         """Log-probabilities of the prompt tokens behind `logprob_start_len`; the first has none, as in SGLang.
@@ -166,13 +135,9 @@ class Sequence:
         start, count = self.prompt.logprob_start_len, self.prompt.top_logprobs_num
         full = torch.log_softmax(logits[start - done :], dim=-1)
         following = self.ids[start + 1 :]
-        picked = full[: len(following)].gather(
-            1, torch.tensor(following, dtype=torch.int64)[:, None]
-        )
-        self.input_scores = [
-            (None, self.ids[start]),
-            *zip(picked[:, 0].tolist(), following, strict=True),
-        ]
+        targets = torch.tensor(following, dtype=torch.int64)[:, None]
+        picked = full[: len(following)].gather(1, targets)[:, 0].tolist()
+        self.input_scores = [(None, self.ids[start]), *zip(picked, following, strict=True)]
         if count > 0:
             self.input_top = [None, *(top_scores(row, count) for row in full[: len(following)])]
 
@@ -190,3 +155,89 @@ def top_scores(full: Tensor, count: int) -> list[Scored]:
     """The `count` likeliest tokens of one distribution [vocab], likeliest first."""
     values, ids = full.topk(min(count, full.shape[-1]))
     return list(zip(values.tolist(), ids.tolist(), strict=True))
+
+
+class SequenceBuilder:
+    """From prompts to sequences: checks them, and resolves what depends on the model.
+
+    Args:
+        codec: tokenizer of the model.
+        vocab: size of its vocabulary.
+        longest: tokens that one request may use, prompt and output together.
+        context: its context length; `longest` may be below it.
+        adapters: the adapters that are loaded, by name.
+        seed: makes requests without a seed reproducible as long as their order is; None draws one.
+    """
+
+    def __init__(
+        self,
+        codec: TextCodec,
+        vocab: int,
+        longest: int,
+        *,
+        context: int,
+        adapters: Mapping[str, Adapter],
+        seed: int | None,
+    ) -> None:
+        self._codec, self._vocab, self._adapters = codec, vocab, adapters
+        self._longest, self._context = longest, context
+        self._grammars = GrammarCompiler(codec, vocab)
+        self._random = random.Random(seed)  # noqa: S311 - sampling, not secrets
+
+    def build(self, prompt: Prompt) -> list[Sequence]:
+        """The n sequences of a prompt.
+
+        Raises:
+            InputError: the prompt is empty, holds an unknown id, does not fit, or its grammar is invalid.
+        """
+        params = prompt.params
+        max_new = self._check(prompt)
+        end_ids: frozenset[int] = frozenset()
+        if not params.ignore_eos:  # which in SGLang switches off `stop_token_ids` as well
+            end_ids = self._codec.end_ids.union(params.stop_token_ids)
+        seed = params.sampling_seed
+        if seed is None:
+            seed = self._random.getrandbits(63)
+        found = []
+        for sample in range(params.n):
+            rid = prompt.rid if params.n == 1 else f"{prompt.rid}_{sample}"
+            seq = Sequence(prompt, rid, stream_seed(seed, sample), max_new, end_ids)
+            if params.stop:
+                skip = params.skip_special_tokens
+                seq.stops = StopStrings(self._codec, params.stop, skip_special=skip)
+            seq.adapter = self._adapter(prompt.adapter)
+            seq.grammar = self._grammars.start(params)
+            found.append(seq)
+        return found
+
+    def _adapter(self, name: str | None) -> Adapter | None:
+        if name is not None and name not in self._adapters:
+            raise InputError(
+                f"lora_path is {name!r}; loaded adapters are {sorted(self._adapters) or 'none'}"
+            )
+        return None if name is None else self._adapters[name]
+
+    def _check(self, prompt: Prompt) -> int:
+        """The number of tokens after which the output ends."""
+        ids, vocab = prompt.ids, self._vocab
+        if not ids:
+            raise InputError("the prompt is empty; expected at least one token")
+        if not 0 <= min(ids) <= max(ids) < vocab:
+            bad = next(i for i in ids if not 0 <= i < vocab)
+            raise InputError(f"token id {bad} is not in the vocabulary of {vocab} tokens")
+        for token in prompt.params.stop_token_ids:
+            if not 0 <= token < vocab:
+                raise InputError(
+                    f"sampling_params.stop_token_ids names token id {token}; expected ids in [0, {vocab - 1}]"
+                )
+        asked = prompt.params.max_new_tokens
+        max_new = max(self._longest - len(ids), 0) if asked is None else asked
+        if len(ids) + max_new <= self._longest:
+            return max_new
+        limit = f"--max-total-tokens {self._longest}"
+        if self._longest == self._context:
+            limit = f"the model's context length of {self._longest} tokens"
+        raise InputError(
+            f"the input ({len(ids)} tokens) plus max_new_tokens ({max_new}) exceeds {limit}; "
+            "shorten the prompt or lower max_new_tokens"
+        )

@@ -1,27 +1,170 @@
 """Everything that changes weights while the engine serves: from a folder, from tensors, by broadcast.
 
 Whatever arrives is read and verified first, outside the decoding thread; then it is swapped in between two decode steps.
-What cannot be verified changes nothing.
+What cannot be verified changes nothing. No pickle is read: whoever may send weights must not be able to run code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
+from pydantic import Field, ValidationError, model_validator
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
+# torch exports these and documents them, but its type information does not say so.
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
+
 from services.local_engine.engine import Engine, Swapped
-from services.local_engine.groups import UpdateGroup
 from services.local_engine.model import stage_tensors, stage_weights
-from services.local_engine.transfer import Layout, tensors_in
+from services.local_engine.request import Body, explain
 from services.local_engine.weights import checksum
-from triforge.errors import WeightsError
+from triforge.errors import InputError, WeightsError
+
+_JOIN_TIMEOUT = timedelta(seconds=60)
+# A broadcast begins when the trainer sends; it may still be copying its weights from its device.
+_RECEIVE_TIMEOUT = timedelta(seconds=120)
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class SessionUpdate(Body):
+    """What the updates of a session have in common; alone, one without tensors."""
+
+    selector: Literal["all", "target"] = "all"
+    weight_version: str | None = None
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+
+    def read(self, groups: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:  # noqa: ARG002
+        """The tensors; blocking. InputError or WeightsError if they are not right, or did not come."""
+        return {}
+
+
+class TensorUpdate(SessionUpdate):
+    """/update_weights_from_tensor: the base64 of a safetensors file, as the first entry of a list."""
+
+    serialized_named_tensors: Annotated[list[str], Field(min_length=1)]
+    load_format: str = ""
+
+    def read(self, groups: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:  # noqa: ARG002
+        """The tensors of the file."""
+        if self.load_format != "safetensors":
+            raise InputError(
+                f"load_format is {self.load_format!r}; the local engine takes 'safetensors' only, because other "
+                "formats are pickles"
+            )
+        try:
+            data = base64.b64decode(self.serialized_named_tensors[0], validate=True)
+            found: dict[str, Tensor] = load(data)
+        except binascii.Error as error:
+            raise InputError(f"serialized_named_tensors[0] is not base64: {error}") from error
+        except SafetensorError as error:
+            raise WeightsError(
+                f"serialized_named_tensors[0] is no safetensors file (truncated?): {error}"
+            ) from error
+        return found
+
+
+class BroadcastUpdate(SessionUpdate):
+    """/update_weights_from_distributed: names, types and shapes of tensors that are about to be broadcast."""
+
+    names: Annotated[list[str], Field(min_length=1)]
+    dtypes: list[str]
+    shapes: list[list[Annotated[int, Field(gt=0)]]]
+    group_name: str = "weight_update_group"
+    load_format: str = ""
+
+    @model_validator(mode="after")
+    def _fitting(self) -> BroadcastUpdate:
+        if not len(self.names) == len(self.dtypes) == len(self.shapes):
+            raise ValueError(
+                f"{len(self.names)} names, {len(self.dtypes)} dtypes and {len(self.shapes)} shapes; "
+                "expected as many of each"
+            )
+        for name, dtype in zip(self.names, self.dtypes, strict=True):
+            if dtype.removeprefix("torch.") not in _DTYPES:
+                raise ValueError(
+                    f"tensor {name} is of type {dtype!r}; expected one of {list(_DTYPES)}"
+                )
+        return self
+
+    def read(self, groups: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:
+        """The tensors, received one by one or all in one piece of bytes."""
+        group = groups.get(self.group_name)
+        if group is None:
+            raise unknown_group(self.group_name, groups)
+        try:
+            if self.load_format == "flattened_bucket":
+                return self._receive_bucket(group)
+            found = {name: torch.empty(shape, dtype=dtype) for name, dtype, shape in self._kinds()}
+            for tensor in found.values():
+                group.receive(tensor)
+        except RuntimeError as error:
+            raise WeightsError(
+                f"nothing was received over group {self.group_name!r}: {error}"
+            ) from error
+        return found
+
+    def _kinds(self) -> list[tuple[str, torch.dtype, list[int]]]:
+        dtypes = (_DTYPES[dtype.removeprefix("torch.")] for dtype in self.dtypes)
+        return list(zip(self.names, dtypes, self.shapes, strict=True))
+
+    def _receive_bucket(self, group: UpdateGroup) -> dict[str, Tensor]:
+        sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in self._kinds()]
+        bucket = torch.empty(sum(sizes), dtype=torch.uint8)
+        group.receive(bucket)
+        found, start = {}, 0
+        for (name, dtype, shape), size in zip(self._kinds(), sizes, strict=True):
+            if start % dtype.itemsize:
+                raise InputError(
+                    f"tensor {name} would begin at byte {start} of the bucket, which is no multiple of "
+                    f"{dtype.itemsize}; put tensors of wider types first"
+                )
+            found[name] = bucket[start : start + size].view(dtype).reshape(shape)
+            start += size
+        return found
+
+
+class UpdateGroup:
+    """A group of processes (gloo) that was joined, over which rank 0 broadcasts weights.
+
+    It is built from torch's parts and not through its global registry: an engine may join several, beside others in its
+    process, and leave them in any order. The names under which the members find each other are those that torch's own
+    helper for further groups uses, so that any trainer that makes its group with it can be rank 0.
+
+    Args:
+        address: host of rank 0.
+        port: port of its store.
+        rank: this engine's rank, from 1.
+        size: members, the sender included.
+        name: of the group; the members must agree on it.
+
+    Raises:
+        RuntimeError: the others did not come in time, or the address is wrong.
+    """
+
+    def __init__(self, address: str, port: int, rank: int, size: int, name: str) -> None:
+        self._store = TCPStore(
+            address, port, size, is_master=False, timeout=_JOIN_TIMEOUT, multi_tenant=True
+        )
+        mine = PrefixStore("cpu/", PrefixStore(f"{name}/", PrefixStore(name, self._store)))
+        self._group: Any = ProcessGroupGloo(mine, rank, size, timeout=_JOIN_TIMEOUT)
+
+    def receive(self, tensor: Tensor) -> None:
+        """Fill `tensor` with what rank 0 broadcasts next."""
+        self._group.broadcast(tensor, 0, _RECEIVE_TIMEOUT).wait(_RECEIVE_TIMEOUT)
 
 
 @dataclass
@@ -33,14 +176,11 @@ class _Session:
 
 
 class Updates:
-    """Updates of one engine's weights, one after another.
+    """Updates of one engine's weights, one after another. Whatever is refused is a WeightsError or an InputError.
 
     A session collects the tensors of several calls. They are swapped in together by the call that names their
     version, or at the end of the session if none does: no request ever meets half of them. After a refused call
     nothing of the session is swapped in any more.
-
-    Args:
-        engine: whose weights.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -49,14 +189,8 @@ class Updates:
         self._session: _Session | None = None
         self._groups: dict[str, UpdateGroup] = {}
 
-    # ---- from a folder --------------------------------------------------------------------------------------------
-
     async def from_disk(self, folder: Path, version: str | None, *, abort: bool) -> Swapped:
-        """Serve the weights of `folder`. Tensors that an open session holds come before it, so they are dropped.
-
-        Raises:
-            WeightsError: the folder is not right; nothing has changed.
-        """
+        """Serve the weights of `folder`. Tensors that an open session holds come before it, so they are dropped."""
         engine = self._engine
         async with self._turn:
             tensors = await asyncio.to_thread(stage_weights, folder, engine.model, engine.config)
@@ -67,11 +201,7 @@ class Updates:
     # ---- in a session ---------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Open a session.
-
-        Raises:
-            WeightsError: one is open.
-        """
+        """Open a session."""
         async with self._turn:
             if self._session is not None:
                 raise WeightsError(
@@ -79,175 +209,101 @@ class Updates:
                 )
             self._session = _Session()
 
-    async def end(self) -> Swapped | None:
-        """Close the session and swap in what still waits, unless a call was refused.
-
-        Raises:
-            WeightsError: no session is open.
-        """
+    async def end(self) -> None:
+        """Close the session and swap in what still waits, unless a call was refused."""
         async with self._turn:
-            session = self._opened("end_weight_update")
-            self._session = None
-            if session.refused or not session.staged:
-                return None
-            return await self._swap(session, None, abort=False)
-
-    async def from_tensors(
-        self, body: dict[str, Any], version: str | None, *, abort: bool
-    ) -> Swapped | None:
-        """Take the tensors of a request body; swap in all that have come if `version` is given.
-
-        Raises:
-            InputError, WeightsError: they are not right; nothing has changed.
-        """
-        async with self._turn:
-            session = self._opened("update_weights_from_tensor")
-            with _refusal(session):
-                return await self._take(
-                    session, await asyncio.to_thread(tensors_in, body), version, abort=abort
-                )
-
-    async def from_group(
-        self, body: dict[str, Any], version: str | None, *, abort: bool
-    ) -> Swapped | None:
-        """Receive tensors by broadcast; swap in all that have come if `version` is given.
-
-        Raises:
-            InputError, WeightsError: they are not right, or did not come; nothing has changed.
-        """
-        async with self._turn:
-            session = self._opened("update_weights_from_distributed")
-            with _refusal(session):
-                found = await self._receive(body)
-                return await self._take(session, found, version, abort=abort)
-
-    def spoil(self, why: str) -> None:
-        """A call of the open session, if there is one, could not even be read."""
-        if self._session is not None:
-            _refuse(self._session, why)
-
-    def _opened(self, what: str) -> _Session:
-        if self._session is None:
-            if what == "end_weight_update":
+            session, self._session = self._session, None
+            if session is None:
                 raise WeightsError(
                     "no weight-update session is open; call begin_weight_update() first"
                 )
-            raise WeightsError(
-                f"{what} must run between begin_weight_update() and end_weight_update()"
-            )
-        return self._session
+            if session.staged and not session.refused:
+                await self._engine.swap(session.staged, None, abort=False, folder=None)
 
-    async def _take(
-        self, session: _Session, tensors: dict[str, Tensor], version: str | None, *, abort: bool
-    ) -> Swapped | None:
-        if session.refused:
-            raise WeightsError(
-                f"an earlier call of this session was refused ({session.refused}); end the session and begin again"
-            )
-        session.staged |= await asyncio.to_thread(
-            stage_tensors, tensors, self._engine.model, "this update"
-        )
-        if version is None:
-            return None
-        return await self._swap(session, version, abort=abort)
-
-    async def _swap(self, session: _Session, version: str | None, *, abort: bool) -> Swapped:
-        tensors, session.staged = session.staged, {}
-        return await self._engine.swap(tensors, version, abort=abort, folder=None)
+    async def take(
+        self, kind: type[SessionUpdate], given: Any, path: str
+    ) -> tuple[SessionUpdate, Swapped | None]:
+        """Take the tensors of a request body; swap in all that have come if it names a version."""
+        async with self._turn:
+            session = self._session
+            if session is None:
+                raise WeightsError(
+                    f"{path} must run between begin_weight_update() and end_weight_update()"
+                )
+            with _refusal(session):
+                body = kind.model_validate(given)
+                tensors = await asyncio.to_thread(body.read, self._groups)
+                if session.refused:
+                    raise WeightsError(
+                        f"an earlier call of this session was refused ({session.refused}); end the session and "
+                        "begin again"
+                    )
+                model, abort = self._engine.model, body.abort_all_requests
+                session.staged |= await asyncio.to_thread(
+                    stage_tensors, tensors, model, "this update"
+                )
+                if body.weight_version is None:
+                    return body, None
+                staged, session.staged = session.staged, {}
+                version = body.weight_version
+                return body, await self._engine.swap(staged, version, abort=abort, folder=None)
 
     # ---- groups ---------------------------------------------------------------------------------------------------
 
     async def join(self, address: str, port: int, rank: int, size: int, name: str) -> None:
-        """Join the group `name`; waits for the others.
-
-        Raises:
-            WeightsError: the name is in use, or the others did not come.
-        """
+        """Join the group `name`; waits for the others."""
         async with self._turn:
             if name in self._groups:
                 raise WeightsError(f"group {name!r} was joined before; destroy it first")
             try:
-                self._groups[name] = await asyncio.to_thread(
-                    UpdateGroup, address, port, rank, size, name
-                )
+                group = await asyncio.to_thread(UpdateGroup, address, port, rank, size, name)
             except (RuntimeError, ValueError, OSError) as error:
                 raise WeightsError(
                     f"could not join group {name!r} of {size} at {address}:{port} as rank {rank}: {error}"
                 ) from error
+            self._groups[name] = group
 
     async def leave(self, name: str) -> None:
-        """Leave the group `name`.
-
-        Raises:
-            WeightsError: it was not joined.
-        """
+        """Leave the group `name`."""
         async with self._turn:
             if self._groups.pop(name, None) is None:
-                raise self._unknown(name)
-
-    def _unknown(self, name: str) -> WeightsError:
-        return WeightsError(
-            f"group {name!r} does not exist; joined are {sorted(self._groups) or 'none'}"
-        )
-
-    async def _receive(self, body: dict[str, Any]) -> dict[str, Tensor]:
-        name = str(body.get("group_name", "weight_update_group"))
-        group = self._groups.get(name)
-        if group is None:
-            raise self._unknown(name)
-        layout = Layout(body)
-        whole = body.get("load_format") == "flattened_bucket"
-        try:
-            return await asyncio.to_thread(_receive, group, layout, whole=whole)
-        except RuntimeError as error:
-            raise WeightsError(f"nothing was received over group {name!r}: {error}") from error
+                raise unknown_group(name, self._groups)
 
     # ---- what serves ----------------------------------------------------------------------------------------------
 
     async def tensor(self, name: str, rows: int) -> Any:
-        """The first `rows` rows of a weight that serves now, as numbers.
-
-        Raises:
-            WeightsError: there is none of this name.
-        """
-        engine = self._engine
-        return await engine.call(lambda: engine.model.tensor(name)[:rows].tolist())
+        """The first `rows` rows of a weight that serves now, as numbers."""
+        model = self._engine.model
+        return await self._engine.call(lambda: model.tensor(name)[:rows].tolist())
 
     async def checksums(self) -> dict[str, str]:
         """SHA-256 of each weight that serves now. Decoding goes on between two of them; no update does."""
-        engine = self._engine
+        model = self._engine.model
 
         async def of(name: str) -> str:
-            return await engine.call(lambda: checksum(engine.model.tensor(name)))
+            return await self._engine.call(lambda: checksum(model.tensor(name)))
 
         async with self._turn:
-            return {name: await of(name) for name in engine.model.names()}
+            return {name: await of(name) for name in model.names()}
+
+
+def unknown_group(name: str, groups: Mapping[str, UpdateGroup]) -> WeightsError:
+    """The error of a group that was not joined."""
+    return WeightsError(f"group {name!r} does not exist; joined are {sorted(groups) or 'none'}")
 
 
 @contextlib.contextmanager
 def _refusal(session: _Session) -> Iterator[None]:
-    """Note in the session why a call of it failed."""
+    """Note in the session why a call of it failed; then nothing of it is swapped in any more."""
     try:
         yield
     except Exception as error:
-        _refuse(session, str(error))
+        why = explain(error) if isinstance(error, ValidationError) else str(error)
+        session.refused = session.refused or why
+        session.staged.clear()
+        if isinstance(error, ValidationError):
+            raise InputError(why) from error
         raise
-
-
-def _refuse(session: _Session, why: str) -> None:
-    session.refused = session.refused or why
-    session.staged.clear()
-
-
-def _receive(group: UpdateGroup, layout: Layout, *, whole: bool) -> dict[str, Tensor]:
-    if whole:
-        bucket = layout.bucket()
-        group.receive(bucket)
-        return layout.cut(bucket)
-    found = layout.empty()
-    for tensor in found.values():
-        group.receive(tensor)
-    return found
 
 
 def overall(checksums: dict[str, str]) -> str:

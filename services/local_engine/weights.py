@@ -1,4 +1,4 @@
-"""Weight folders: read everything, check everything, and only then hand it on.
+"""Weight folders: everything is read and checked before anything is used.
 
 A folder holds `model.safetensors`, or the shards that `model.safetensors.index.json` names. Every error names the file
 or the tensor, because it is read by whoever wrote the folder.

@@ -29,12 +29,6 @@ _WHOLE: Body = {
     "sampling_params": [_UNTIL_STOPPED],
     "return_logprob": True,
 }
-_CHAT: Body = {
-    "model": "policy",
-    "messages": [{"role": "user", "content": "Say hi."}],
-    "temperature": 0.0,
-    "max_tokens": 4,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +150,6 @@ async def play(talk: Conversation, folders: Folders) -> Mapping[str, Exchange]:
     await _information(talk)
     await _generate(talk)
     await _refused_generations(talk)
-    await _chat(talk)
     await _pauses(talk, folders)
     await _aborts(talk)
     await _weights(talk, folders)
@@ -222,25 +215,6 @@ async def _refused_generations(talk: Conversation) -> None:
         {"input_ids": [1] * (context + 1), "sampling_params": _GREEDY},
         shown={"input_ids": f"{context + 1} times 1", "sampling_params": _GREEDY},
     )
-
-
-async def _chat(talk: Conversation) -> None:
-    path = "/v1/chat/completions"
-    await talk.ask("chat", path, _CHAT)
-    await talk.ask("chat_logprobs", path, {**_CHAT, "logprobs": True, "top_logprobs": 2})
-    await talk.ask("chat_n", path, {**_CHAT, "n": 2})
-    await talk.ask("chat_stop", path, {**_CHAT, "max_tokens": 8, "regex": "abcab", "stop": ["ca"]})
-    await talk.ask("chat_no_messages", path, {**_CHAT, "messages": []})
-    usage = {"stream": True, "stream_options": {"include_usage": True}}
-    streams: dict[str, Body] = {
-        "chat_stream": {**_CHAT, "stream": True},
-        "chat_stream_usage": {**_CHAT, **usage},
-        "chat_stream_logprobs": {**_CHAT, "stream": True, "logprobs": True},
-    }
-    for name, body in streams.items():
-        async with aclosing(talk.stream(name, path, body)) as events:
-            async for _ in events:
-                pass
 
 
 async def _pauses(talk: Conversation, folders: Folders) -> None:

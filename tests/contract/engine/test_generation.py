@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
@@ -163,58 +162,3 @@ async def test_a_prefix_that_was_seen_comes_from_the_cache_until_it_is_flushed(
     assert (await engine.generate(prompt))["meta_info"]["cached_tokens"] > 0
     await engine.control("/flush_cache")
     assert (await engine.generate(prompt))["meta_info"]["cached_tokens"] == 0
-
-
-CHAT = {
-    "model": "policy",
-    "messages": [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Say hi."},
-    ],
-    "temperature": 0.0,
-    "max_tokens": 5,
-}
-CHAT_PATH = "/v1/chat/completions"
-
-
-async def test_a_chat_is_answered(engine: Engine) -> None:
-    reply = (await engine.post(CHAT_PATH, CHAT | {"logprobs": True, "top_logprobs": 1})).json()
-    (choice,) = reply["choices"]
-    assert choice["message"]["role"] == "assistant"
-    assert choice["finish_reason"] in ("length", "stop")
-    content = choice["logprobs"]["content"]
-    assert len(content) == reply["usage"]["completion_tokens"] <= 5
-    assert all(entry["logprob"] <= 0 for entry in content)
-    assert reply["usage"]["total_tokens"] == reply["usage"]["prompt_tokens"] + len(content)
-    assert reply["metadata"]["weight_version"] == "0"
-
-
-async def test_a_streamed_chat_adds_up_to_the_same_text(engine: Engine) -> None:
-    whole = (await engine.post(CHAT_PATH, CHAT)).json()["choices"][0]
-    talk = engine.conversation()
-    body = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
-    chunks = [chunk async for chunk in talk.stream("chat", CHAT_PATH, body)]
-    deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"]]
-    assert deltas[0]["role"] == "assistant"
-    assert "".join(delta.get("content") or "" for delta in deltas) == whole["message"]["content"]
-    ends = [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]]
-    assert [end for end in ends if end] == [whole["finish_reason"]]
-    assert chunks[-1]["usage"]["completion_tokens"] >= 1
-    assert chunks[-1]["choices"] == []
-
-
-async def test_a_chat_ends_its_stream_with_done(engine: Engine) -> None:
-    response = await engine.post(CHAT_PATH, CHAT | {"stream": True})
-    lines = [line for line in response.text.splitlines() if line]
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert lines[-1] == "data: [DONE]"
-    assert all(json.loads(line.removeprefix("data: ")) for line in lines[:-1])
-
-
-async def test_a_chat_gives_n_choices_and_stops_at_a_string(engine: Engine) -> None:
-    reply = (await engine.post(CHAT_PATH, CHAT | {"n": 2})).json()
-    assert [choice["index"] for choice in reply["choices"]] == [0, 1]
-    held = CHAT | {"regex": "abcab", "stop": ["ca"], "max_tokens": 9}
-    (choice,) = (await engine.post(CHAT_PATH, held)).json()["choices"]
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("ab", "stop")
-    assert choice["matched_stop"] == "ca"

@@ -72,12 +72,6 @@ async def test_a_body_that_is_no_json_is_refused(engine: Engine) -> None:
     await _lives(engine)
 
 
-async def test_a_chat_without_messages_is_refused(engine: Engine) -> None:
-    response = await engine.post("/v1/chat/completions", {"model": "policy", "messages": []})
-    assert response.status_code == 400
-    assert "empty" in response.json()["message"]
-
-
 async def test_an_unknown_request_can_be_aborted_in_vain(engine: Engine) -> None:
     await engine.control("/abort_request", {"rid": "nobody-has-this-name"})
     await _lives(engine)

@@ -31,10 +31,6 @@ async def test_a_loaded_adapter_serves_those_who_name_it_until_it_is_unloaded(
     for row, model in zip(rows, (merged, folder), strict=True):
         expected = plain_logprobs(plain_model(model), [5, 6], row["output_ids"])
         assert scores(row) == pytest.approx(expected, abs=2e-4)
-    request: dict[str, Any] = {"prompt": [5, 6], "max_tokens": 6, "temperature": 0.0, "ignore_eos": True}  # fmt: skip
-    for more in ({"model": "tiny:new"}, {"lora_path": "new"}):
-        reply = await client.post("/v1/completions", json=request | more)
-        assert reply.json()["choices"][0]["text"] == rows[0]["text"]
     assert (await client.post("/unload_lora_adapter", json={"lora_name": "new"})).status_code == 200
     refused = await client.post("/generate", json=body([5], lora_path="new"))
     assert refused.status_code == 400
@@ -49,7 +45,7 @@ async def test_adapters_that_cannot_be_loaded_say_why(
     for path, sent, says in (
         ("/load_lora_adapter", {"lora_name": "a", "lora_path": made}, "is loaded already"),
         ("/load_lora_adapter", {"lora_name": "b", "lora_path": str(folder)}, "does not exist"),
-        ("/load_lora_adapter", {"lora_name": "b"}, "lora_path is None"),
+        ("/load_lora_adapter", {"lora_name": "b"}, "lora_path is missing"),
         ("/unload_lora_adapter", {"lora_name": "b"}, "'b' is not loaded"),
         ("/unload_lora_adapter", {}, "None is not loaded"),
     ):

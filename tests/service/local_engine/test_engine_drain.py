@@ -12,8 +12,7 @@ import httpx
 import pytest
 import uvicorn
 
-from services.local_engine.app import create_app
-from services.local_engine.drain import DrainingServer
+from services.local_engine.app import DrainingServer, create_app
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import build_folder, new_engine
 from tests.unit.local_engine.wire import body, generate, until

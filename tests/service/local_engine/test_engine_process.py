@@ -83,7 +83,7 @@ def test_a_folder_that_is_no_model_ends_the_program_with_its_reason(tmp_path: Pa
 DEEP = b"[" * 200_000
 HOSTILE = {
     "nested too deeply": b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(DEEP), DEEP),
-    "no text": b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n{\"model\":\"\xff}",
+    "no text": b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n{\"model\":\"\xff}",
     "endless headers": b"GET /ready HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 200_000,
     "another protocol": b"GET /generate HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",

@@ -124,9 +124,7 @@ def new_sequence(ids: list[int], seed: int = 0, **params: Any) -> Sequence:
     wanted = SamplingParams(**params)
     prompt = Prompt(ids, wanted, f"r{seed}", return_logprob=True)
     ends = frozenset() if wanted.ignore_eos else frozenset({END})
-    made = Sequence(prompt, prompt.rid, seed, wanted.max_new_tokens or 0, ends)
-    made.watch()
-    return made
+    return Sequence(prompt, prompt.rid, seed, wanted.max_new_tokens or 0, ends)
 
 
 def run_all(scheduler: Scheduler, sequences: list[Sequence]) -> list[Sequence]:

@@ -17,7 +17,6 @@ from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.kv_cache import SlotCache
 from services.local_engine.model import load_model, stage_weights
-from services.local_engine.results import weight_spans
 from services.local_engine.scheduler import Limits, Scheduler
 from services.local_engine.sequence import Sequence
 from tests.unit.local_engine.models import (
@@ -37,7 +36,7 @@ SHORT, LONG, STEP = 0, 1, 4
 OUTPUT = 9
 SAMPLING = (
     {"temperature": 0.0},
-    {"temperature": 1.0, "top_p": 0.95, "repetition_penalty": 1.2},
+    {"temperature": 1.0, "top_p": 0.95},
     {"temperature": 0.8, "top_k": 40},
 )
 
@@ -216,7 +215,7 @@ async def test_the_step_that_an_update_stopped_is_repeated_with_the_new_weights(
         assert [out[:n] for out, n in zip(outputs(met.sequences), before, strict=True)] == old
         for seq, n in zip(met.sequences, before, strict=True):
             spans = [("0", 0, n), ("1", n, OUTPUT)] if n else [("1", 0, OUTPUT)]
-            found = weight_spans(seq, OUTPUT, "1")
+            found = seq.weight_spans(OUTPUT, "1")
             assert [(s["version"], s["start"], s["end"]) for s in found] == spans
         if held == LONG:  # no key of the old weights is left in it
             assert met.sequences[2].output == expected(other_deep)[2]

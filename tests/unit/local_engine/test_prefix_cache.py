@@ -20,7 +20,7 @@ def cells(ids: list[int]) -> Tensor:
 
 
 def add(cache: PrefixCache, ids: list[int]) -> None:
-    start = cache.missing_from(ids)
+    start, _ = cache.match(ids, len(ids))
     cache.insert(ids, start, cells(ids)[:, start:])
 
 

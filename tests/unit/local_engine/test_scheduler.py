@@ -95,7 +95,6 @@ def test_prompt_logprobs_equal_a_plain_forward_pass_even_on_a_cached_prefix(fold
     for start, max_new in ((0, 0), (10, 3), (29, 1)):
         prompt = Prompt(ids, SamplingParams(), f"s{start}", True, start, 2)
         seq = Sequence(prompt, prompt.rid, 1, max_new, frozenset())
-        seq.watch()
         run_all(scheduler, [seq])
         scores = [score for score, _ in seq.input_scores]
         assert [token for _, token in seq.input_scores] == ids[start:]

@@ -62,31 +62,6 @@ def test_end_tokens_come_from_all_files_of_the_folder(tmp_path: Path) -> None:
     assert TextCodec(folder).end_ids == {END, 7, 8}
 
 
-def test_the_chat_template_renders_up_to_the_assistants_turn(folder: Path) -> None:
-    text = TextCodec(folder).render_chat([{"role": "user", "content": "w1 w2"}])
-    assert text == "user w1 w2 </s> assistant"
-
-
-def test_a_folder_without_a_template_or_with_a_refusing_one_says_so(
-    byte_folder: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="no chat template"):
-        TextCodec(byte_folder).render_chat([{"role": "user", "content": "x"}])
-    folder = build_folder(tmp_path / "m")
-    (folder / "chat_template.jinja").write_text("{{ raise_exception('system first') }}")
-    with pytest.raises(InputError, match="system first"):
-        TextCodec(folder).render_chat([{"role": "user", "content": "x"}])
-
-
-def test_a_chat_template_cannot_leave_its_sandbox(tmp_path: Path) -> None:
-    folder = build_folder(tmp_path / "m")
-    (folder / "chat_template.jinja").write_text(
-        "{{ messages.__class__.__mro__[1].__subclasses__() }}"
-    )
-    with pytest.raises(InputError, match="unsafe"):
-        TextCodec(folder).render_chat([{"role": "user", "content": "x"}])
-
-
 def test_a_missing_or_broken_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"tokenizer\.json does not exist"):
         TextCodec(tmp_path)
@@ -106,27 +81,23 @@ def test_sampling_parameters_have_sglangs_names_and_defaults() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"temperature": -1}, "temperature is -1; expected a number in"),
+        ({"temperature": -1}, "sampling_params.temperature is -1; Input should be greater"),
         ({"top_p": 0}, "top_p is 0"),
         ({"n": 0}, "n is 0"),
         ({"n": True}, "n is True"),
-        ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5; expected an integer"),
-        ({"stop": ["a", ""]}, "stop is"),
-        ({"stop_token_ids": ["a"]}, "stop_token_ids is"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5; Input should be a valid integer"),
+        ({"stop": ["a", ""]}, "stop.1 is ''"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids.0 is 'a'"),
         ({"ignore_eos": 1}, "ignore_eos is 1"),
         ({"regex": 3}, "regex is 3"),
         ({"tempreature": 1.0}, "tempreature is unknown"),
-        ({"frequency_penalty": 2.5}, "frequency_penalty is 2.5"),
-        ({"repetition_penalty": 0}, "repetition_penalty is 0"),
-        ({"logit_bias": {"x": 1.0}}, "logit_bias is"),
-        ({"logit_bias": {"5": "much"}}, "logit_bias is"),
-        ({"stop_regex": "(a"}, "stop_regex '\\(a' is no regular expression"),
-        ({"stop_regex": "a" * 257}, "stop_regex has 257 bytes"),
-        ({"stop": ["a"] * 33}, "stop has 33 entries"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty is not supported"),
+        ({"logit_bias": {"5": 1.0}}, "logit_bias is not supported"),
+        ({"stop": ["a"] * 33}, "at most 32 items"),
         ({"beam_width": 4}, "beam_width is not supported"),
         ({"ebnf": "root ::= x"}, "ebnf is not supported"),
         ({"regex": "a", "json_schema": "{}"}, "exclude each other"),
-        ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens 5 exceeds"),
+        ({"min_new_tokens": 5}, "min_new_tokens is not supported"),
         (3, "expected an object"),
     ],
 )

@@ -191,27 +191,6 @@ async def test_new_weights_look_at_the_image_anew(
     Plain(other).check(ids, shots, result)
 
 
-async def test_the_chat_route_takes_image_urls(client: httpx.AsyncClient, plain: Plain) -> None:
-    _, shots, (uri,) = prompt(SHOTS[0])
-    content = [
-        {"type": "image_url", "image_url": {"url": uri}},
-        {"type": "text", "text": "w1 w2"},
-    ]
-    body = {
-        "model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 5,
-        "logprobs": True, "ignore_eos": True, "regex": "w[0-9]( w[0-9]){4}",
-    }  # fmt: skip
-    reply = await client.post("/v1/chat/completions", json=body)
-    assert reply.status_code == 200, reply.text
-    (choice,) = reply.json()["choices"]
-    ids, _, _ = prompt(SHOTS[0], 1, 2)
-    found = [entry["logprob"] for entry in choice["logprobs"]["content"]]
-    known = {word: FIRST + number for number, word in enumerate(WORDS)}
-    said = [known[entry["token"]] for entry in choice["logprobs"]["content"]]
-    assert found == pytest.approx(plain.logprobs(ids, shots, said), abs=1e-4)
-    assert reply.json()["usage"]["prompt_tokens"] == len(ids) + 5
-
-
 @pytest.mark.parametrize(
     ("images", "reason"),
     [

@@ -1,0 +1,435 @@
+"""All routes but /generate: control, weights, adapters, and what serves. Names and answers are SGLang's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from services.local_engine.engine import Swapped, new_rid
+from services.local_engine.generate import generate
+from services.local_engine.http import engine_of, read, read_json
+from services.local_engine.lora import read_adapter
+from services.local_engine.request import Body, Prompt, SamplingParams
+from services.local_engine.updates import (
+    BroadcastUpdate,
+    SessionUpdate,
+    TensorUpdate,
+    Updates,
+    overall,
+)
+from triforge.errors import InputError, WeightsError
+
+_PROBE_TIMEOUT_S = 20.0
+_NOT_FLUSHED = (
+    "The weights were replaced, but the cache was not flushed: requests are held in place. Send flush_cache false with "
+    "a pause in_place, or pause with retract."
+)
+# What SGLang says of a model that generates.
+_NO_EMBEDDING: dict[str, Any] = {
+    "family": "none", "task": "none", "execution": "none", "attention": "none", "pooling": "model_defined",
+    "normalize": False, "postprocessor": "none", "tokenizer_special_tokens": "model_default",
+    "supports_dimensions": False, "supports_token_embeddings": False, "supports_multimodal": False,
+    "requires_embedding_flag": False, "auto_enable_embedding": False, "bcg_eligibility": "disabled",
+    "safe_disable_kv_cache": False, "safe_disable_radix_cache": False, "safe_disable_chunked_prefill": False,
+    "enabled": False, "matryoshka_dimensions": [],
+    "bcg": {
+        "prefill_backend": "disabled", "enabled": False, "capture_token_budget": 0, "capture_batch_sizes": [0],
+    },
+    "cache": {
+        "kv_cache_disabled": False, "radix_cache_disabled": False, "chunked_prefill_disabled": False,
+    },
+}  # fmt: skip
+
+
+# ---- holding, ending, clearing --------------------------------------------------------------------------------------
+
+
+class _Pause(Body):
+    mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
+class _Abort(Body):
+    rid: Annotated[str, Field(min_length=1)] | None = None
+    abort_all: bool = False
+
+
+async def pause_generation(request: Request) -> Response:
+    """POST /pause_generation."""
+    body = await read(request, _Pause)
+    await engine_of(request).pause(body.mode)
+    return JSONResponse({"message": "Generation is paused.", "status": "ok"})
+
+
+async def continue_generation(request: Request) -> Response:
+    """POST /continue_generation."""
+    await read(request, Body)
+    await engine_of(request).resume()
+    return JSONResponse({"message": "Generation goes on.", "status": "ok"})
+
+
+async def abort_request(request: Request) -> Response:
+    """POST /abort_request: one request by `rid`, or all with `abort_all`. A rid that nobody has is no error."""
+    body = await read(request, _Abort)
+    if body.rid is None and not body.abort_all:
+        raise InputError("rid is missing; expected the id of a request, or abort_all true")
+    await engine_of(request).abort(None if body.abort_all else body.rid)
+    return Response()
+
+
+async def flush_cache(request: Request) -> Response:
+    """GET or POST /flush_cache: refused while requests are running, or held in place."""
+    if await engine_of(request).flush():
+        return PlainTextResponse("Cache flushed.\n")
+    return PlainTextResponse("Flush cache failed.\n", 400)
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+class _FromDisk(Body):
+    model_path: str
+    weight_version: str | None = None
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+
+
+class _Join(Body):
+    backend: str = "nccl"
+    world_size: int
+    rank_offset: int
+    master_address: str
+    master_port: int
+    group_name: str = "weight_update_group"
+
+
+class _Leave(Body):
+    group_name: str = "weight_update_group"
+
+
+class _Rename(Body):
+    new_version: str
+    abort_all_requests: bool = True
+
+
+class _ByName(Body):
+    name: str
+    truncate_size: Annotated[int, Field(ge=0)] = 100
+
+
+class _Check(Body):
+    action: str = "checksum"
+
+
+def _updates(request: Request) -> Updates:
+    updates: Updates = request.app.state.updates
+    return updates
+
+
+def _success(message: str, **more: Any) -> Response:
+    return JSONResponse({"success": True, "message": message, **more})
+
+
+def _failure(message: str, **more: Any) -> Response:
+    return JSONResponse({"success": False, "message": message, **more}, 400)
+
+
+def _outcome(body: _FromDisk | SessionUpdate, swapped: Swapped | None, **more: Any) -> Response:
+    """Answer an update. As in SGLang a cache that could not be flushed is a failure although the weights are new."""
+    if swapped is not None and not swapped.flushed and body.flush_cache:
+        return _failure(_NOT_FLUSHED, **more)
+    if body.weight_version is not None:
+        return _success(f"The weights are those of version {body.weight_version}.", **more)
+    return _success("The weights were taken.", **more)
+
+
+async def update_weights_from_disk(request: Request) -> Response:
+    """POST /update_weights_from_disk. Cached prefixes always go: their keys belong to the old weights."""
+    body = await read(request, _FromDisk)
+    try:
+        swapped = await _updates(request).from_disk(
+            Path(body.model_path), body.weight_version, abort=body.abort_all_requests
+        )
+    except WeightsError as error:
+        return _failure(error.detail, num_paused_requests=0)
+    return _outcome(body, swapped, num_paused_requests=swapped.running)
+
+
+async def begin_weight_update(request: Request) -> Response:
+    """POST /begin_weight_update."""
+    await read(request, SessionUpdate)
+    try:
+        await _updates(request).begin()
+    except WeightsError as error:
+        return _failure(error.detail)
+    return _success("The session is open.")
+
+
+async def end_weight_update(request: Request) -> Response:
+    """POST /end_weight_update."""
+    try:
+        await _updates(request).end()
+    except WeightsError as error:
+        return _failure(error.detail)
+    return _success("The session is closed.")
+
+
+async def update_weights_from_tensor(request: Request) -> Response:
+    """POST /update_weights_from_tensor."""
+    return await _update_in_session(request, TensorUpdate)
+
+
+async def update_weights_from_distributed(request: Request) -> Response:
+    """POST /update_weights_from_distributed."""
+    return await _update_in_session(request, BroadcastUpdate)
+
+
+async def _update_in_session(request: Request, kind: type[SessionUpdate]) -> Response:
+    given, path = await read_json(request), request.url.path.removeprefix("/")
+    try:
+        return _outcome(*await _updates(request).take(kind, given, path))
+    except (WeightsError, InputError) as error:
+        return _failure(error.detail)
+
+
+async def init_weights_update_group(request: Request) -> Response:
+    """POST /init_weights_update_group: waits until all members have come."""
+    body = await read(request, _Join)
+    if body.backend != "gloo":
+        raise InputError(
+            f"backend is {body.backend!r}; the local engine runs on the CPU and takes gloo"
+        )
+    rank, size, name = body.rank_offset, body.world_size, body.group_name
+    if not 1 <= rank < size:
+        raise InputError(f"rank_offset is {rank}; expected 1 to {size - 1} in a group of {size}")
+    try:
+        await _updates(request).join(body.master_address, body.master_port, rank, size, name)
+    except WeightsError as error:
+        return _failure(error.detail)
+    return _success(f"Group {name} was joined.")
+
+
+async def destroy_weights_update_group(request: Request) -> Response:
+    """POST /destroy_weights_update_group."""
+    name = (await read(request, _Leave)).group_name
+    try:
+        await _updates(request).leave(name)
+    except WeightsError as error:
+        return _failure(error.detail)
+    return _success(f"Group {name} was left.")
+
+
+async def update_weight_version(request: Request) -> Response:
+    """POST /update_weight_version: another name for the same weights."""
+    body, engine = await read(request, _Rename), engine_of(request)
+    if body.abort_all_requests:
+        await engine.abort(None)
+    await engine.rename(body.new_version)
+    message = f"The weights are called version {body.new_version}."
+    return _success(message, new_version=body.new_version)
+
+
+async def get_weights_by_name(request: Request) -> Response:
+    """GET or POST /get_weights_by_name: the first rows of what serves, as numbers."""
+    body = await read(request, _ByName)
+    return JSONResponse(await _updates(request).tensor(body.name, body.truncate_size))
+
+
+async def weights_checker(request: Request) -> Response:
+    """GET or POST /weights_checker: checksums of what serves, one a tensor and one over all."""
+    action = (await read(request, _Check)).action
+    if action != "checksum":
+        return _failure(f"action is {action!r}; the local engine knows checksum")
+    found = await _updates(request).checksums()
+    alone = {"tp_rank": 0, "tp_size": 1, "dp_rank": 0, "dp_size": 1, "pp_rank": 0, "pp_size": 1}
+    rank = {
+        "checksums": found,
+        "per_gpu_checksum": overall(found),
+        "parallelism_info": [{"role": "target", **alone, "rank": 0, "size": 1}],
+    }
+    return _success("Success", ranks=[rank], per_engine_checksum=overall(found))
+
+
+# ---- adapters -------------------------------------------------------------------------------------------------------
+
+
+class _Load(Body):
+    lora_name: str
+    lora_path: str
+
+
+class _Unload(Body):
+    lora_name: str | None = None
+
+
+def _loaded(request: Request, error: str | None) -> Response:
+    loaded = {name: str(adapter.path) for name, adapter in engine_of(request).adapters.items()}
+    body = {"success": error is None, "error_message": error, "loaded_adapters": loaded}
+    return JSONResponse(body, 200 if error is None else 400)
+
+
+async def load_lora_adapter(request: Request) -> Response:
+    """POST /load_lora_adapter: requests may name it as their `lora_path` from then on."""
+    engine = engine_of(request)
+    try:
+        body = await read(request, _Load)
+        adapter = await asyncio.to_thread(read_adapter, Path(body.lora_path), engine.model)
+    except (InputError, WeightsError) as error:
+        return _loaded(request, error.detail)
+    if body.lora_name in engine.adapters:
+        return _loaded(request, f"adapter {body.lora_name!r} is loaded already; unload it first")
+    engine.adapters[body.lora_name] = adapter
+    return _loaded(request, None)
+
+
+async def unload_lora_adapter(request: Request) -> Response:
+    """POST /unload_lora_adapter. Requests that use it go on with it."""
+    name = (await read(request, _Unload)).lora_name
+    found = engine_of(request).adapters.pop(name or "", None)
+    return _loaded(request, f"adapter {name!r} is not loaded" if found is None else None)
+
+
+# ---- what serves, and how it is -------------------------------------------------------------------------------------
+
+
+async def ready(request: Request) -> Response:
+    """GET /ready, /health: 200 while new requests are taken, 503 while the engine shuts down. Generates nothing."""
+    return Response(status_code=200 if engine_of(request).ready else 503)
+
+
+async def health_generate(request: Request) -> Response:
+    """GET /health_generate: 200 once a token was generated, 503 if none comes in time."""
+    engine = engine_of(request)
+    prompt = Prompt([0], SamplingParams(max_new_tokens=1, temperature=0.0), f"probe-{new_rid()}")
+    try:
+        await asyncio.wait_for(engine.generate(engine.build(prompt)), _PROBE_TIMEOUT_S)
+    except TimeoutError:
+        return Response(status_code=503)
+    return Response()
+
+
+async def model_info(request: Request) -> Response:
+    """GET /model_info."""
+    engine = engine_of(request)
+    found = {
+        "model_path": str(engine.folder),
+        "served_model_name": request.app.state.served_name,
+        "tokenizer_path": str(engine.codec.file.parent),
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "weight_version": engine.version,
+        "load_format": "auto",
+        "reasoning_parser": None,
+        "tool_call_parser": None,
+        "disaggregation_mode": "null",
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+        "model_type": engine.config.get("model_type"),
+        "architectures": engine.config.get("architectures"),
+        "embedding": _NO_EMBEDDING,
+    }
+    return JSONResponse(found)
+
+
+async def server_info(request: Request) -> Response:
+    """GET /server_info."""
+    engine = engine_of(request)
+    found = {
+        "engine": "triforge-local-engine",
+        "version": version_of("triforge"),
+        "model_path": str(engine.folder),
+        "served_model_name": request.app.state.served_name,
+        "weight_version": engine.version,
+        "tp_size": 1,
+        "max_running_requests": engine.limits.max_running,
+        "max_total_tokens": engine.limits.max_total_tokens,
+        "max_queued_requests": engine.limits.max_queued,
+        "max_req_input_len": engine.longest - 1,
+        "context_length": engine.longest,
+        "vocab_size": engine.model.vocab_size,
+        "dtype": "float32",
+        "device": "cpu",
+        "is_paused": engine.paused,
+        "internal_states": [engine.load()],
+    }
+    return JSONResponse(found)
+
+
+async def loads(request: Request) -> Response:
+    """GET /v1/loads."""
+    engine = engine_of(request)
+    load, limits = engine.load(), engine.limits
+    found = load | {
+        "dp_rank": 0,
+        "timestamp": time.time(),
+        "max_total_num_tokens": limits.max_total_tokens,
+        "max_running_requests": limits.max_running,
+        "token_usage": load["num_used_tokens"] / limits.max_total_tokens,
+    }
+    body = {
+        "timestamp": datetime.now(UTC).isoformat(),
+        "version": version_of("triforge"),
+        "accelerator": None,
+        "num_accelerators": 1,
+        "loads": [found],
+    }
+    return JSONResponse(body)
+
+
+async def models(request: Request) -> Response:
+    """GET /v1/models."""
+    engine, name = engine_of(request), request.app.state.served_name
+    card = {
+        "id": name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "triforge",
+        "root": name,
+        "parent": None,
+        "max_model_len": engine.longest,
+    }
+    adapters = [
+        card | {"id": adapter, "root": str(a.path), "parent": name, "max_model_len": None}
+        for adapter, a in engine.adapters.items()
+    ]
+    return JSONResponse({"object": "list", "data": [card, *adapters]})
+
+
+_CONTROL = [
+    Route("/pause_generation", pause_generation, methods=["POST"]),
+    Route("/continue_generation", continue_generation, methods=["POST"]),
+    Route("/abort_request", abort_request, methods=["POST"]),
+    Route("/flush_cache", flush_cache, methods=["GET", "POST"]),
+    Route("/update_weights_from_disk", update_weights_from_disk, methods=["POST"]),
+    Route("/begin_weight_update", begin_weight_update, methods=["POST"]),
+    Route("/end_weight_update", end_weight_update, methods=["POST"]),
+    Route("/update_weights_from_tensor", update_weights_from_tensor, methods=["POST"]),
+    Route("/update_weights_from_distributed", update_weights_from_distributed, methods=["POST"]),
+    Route("/init_weights_update_group", init_weights_update_group, methods=["POST"]),
+    Route("/destroy_weights_update_group", destroy_weights_update_group, methods=["POST"]),
+    Route("/update_weight_version", update_weight_version, methods=["POST"]),
+    Route("/get_weights_by_name", get_weights_by_name, methods=["GET", "POST"]),
+    Route("/weights_checker", weights_checker, methods=["GET", "POST"]),
+    Route("/load_lora_adapter", load_lora_adapter, methods=["POST"]),
+    Route("/unload_lora_adapter", unload_lora_adapter, methods=["POST"]),
+]
+CONTROL_PATHS = frozenset(route.path for route in _CONTROL)
+ROUTES = [
+    Route("/generate", generate, methods=["POST", "PUT"]),
+    Route("/v1/models", models),
+    Route("/v1/loads", loads),
+    Route("/model_info", model_info),
+    Route("/server_info", server_info),
+    Route("/ready", ready),
+    Route("/health", ready),
+    Route("/health_generate", health_generate),
+    *_CONTROL,
+]
