@@ -18,12 +18,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.local_engine.engine import Engine
 from services.local_engine.request import Body, UnknownParameterError, explain
-from triforge.errors import InputError, PolicyError, TriforgeError, UnavailableError
+from triforge.errors import InputError, PolicyError, TriforgeError, UnavailableError, WeightsError
 
 _log = logging.getLogger(__name__)
 _B = TypeVar("_B", bound=Body)
 _MAX_BODY = 256 * 1024 * 1024
-_OPEN = ("/health", "/ready", "/metrics")  # probes carry no secrets
+_OPEN = ("/health", "/ready")  # probes carry no secrets
 _BARE = ("/generate", "/get_weights_by_name")  # their errors have none of OpenAI's fields
 _KINDS = {400: "BadRequest", 429: "TooManyRequests", 500: "InternalServerError", 503: "503"}
 
@@ -136,6 +136,8 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, PolicyError):
         return problem(error.detail, 500)
     if request.url.path not in _BARE:
+        if isinstance(error, WeightsError):
+            return JSONResponse({"success": False, "message": error.detail}, 400)
         return problem(error.detail, 400)
     unknown = isinstance(error, UnknownParameterError)
     return JSONResponse({"error": error.detail if unknown else {"message": error.detail}}, 400)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from services.local_engine.engine import Swapped, new_rid
+from services.local_engine.engine import Swapped
 from services.local_engine.generate import generate
 from services.local_engine.http import engine_of, read, read_json
 from services.local_engine.lora import read_adapter
-from services.local_engine.request import Body, Prompt, SamplingParams
+from services.local_engine.request import Body
 from services.local_engine.updates import (
     BroadcastUpdate,
     SessionUpdate,
@@ -28,7 +27,6 @@ from services.local_engine.updates import (
 )
 from triforge.errors import InputError, WeightsError
 
-_PROBE_TIMEOUT_S = 20.0
 _NOT_FLUSHED = (
     "The weights were replaced, but the cache was not flushed: requests are held in place. Send flush_cache false with "
     "a pause in_place, or pause with retract."
@@ -166,19 +164,13 @@ async def update_weights_from_disk(request: Request) -> Response:
 async def begin_weight_update(request: Request) -> Response:
     """POST /begin_weight_update."""
     await read(request, SessionUpdate)
-    try:
-        await _updates(request).begin()
-    except WeightsError as error:
-        return _failure(error.detail)
+    await _updates(request).begin()
     return _success("The session is open.")
 
 
 async def end_weight_update(request: Request) -> Response:
     """POST /end_weight_update."""
-    try:
-        await _updates(request).end()
-    except WeightsError as error:
-        return _failure(error.detail)
+    await _updates(request).end()
     return _success("The session is closed.")
 
 
@@ -194,10 +186,7 @@ async def update_weights_from_distributed(request: Request) -> Response:
 
 async def _update_in_session(request: Request, kind: type[SessionUpdate]) -> Response:
     given, path = await read_json(request), request.url.path.removeprefix("/")
-    try:
-        return _outcome(*await _updates(request).take(kind, given, path))
-    except (WeightsError, InputError) as error:
-        return _failure(error.detail)
+    return _outcome(*await _updates(request).take(kind, given, path))
 
 
 async def init_weights_update_group(request: Request) -> Response:
@@ -210,20 +199,14 @@ async def init_weights_update_group(request: Request) -> Response:
     rank, size, name = body.rank_offset, body.world_size, body.group_name
     if not 1 <= rank < size:
         raise InputError(f"rank_offset is {rank}; expected 1 to {size - 1} in a group of {size}")
-    try:
-        await _updates(request).join(body.master_address, body.master_port, rank, size, name)
-    except WeightsError as error:
-        return _failure(error.detail)
+    await _updates(request).join(body.master_address, body.master_port, rank, size, name)
     return _success(f"Group {name} was joined.")
 
 
 async def destroy_weights_update_group(request: Request) -> Response:
     """POST /destroy_weights_update_group."""
     name = (await read(request, _Leave)).group_name
-    try:
-        await _updates(request).leave(name)
-    except WeightsError as error:
-        return _failure(error.detail)
+    await _updates(request).leave(name)
     return _success(f"Group {name} was left.")
 
 
@@ -305,17 +288,6 @@ async def ready(request: Request) -> Response:
     return Response(status_code=200 if engine_of(request).ready else 503)
 
 
-async def health_generate(request: Request) -> Response:
-    """GET /health_generate: 200 once a token was generated, 503 if none comes in time."""
-    engine = engine_of(request)
-    prompt = Prompt([0], SamplingParams(max_new_tokens=1, temperature=0.0), f"probe-{new_rid()}")
-    try:
-        await asyncio.wait_for(engine.generate(engine.build(prompt)), _PROBE_TIMEOUT_S)
-    except TimeoutError:
-        return Response(status_code=503)
-    return Response()
-
-
 async def model_info(request: Request) -> Response:
     """GET /model_info."""
     engine = engine_of(request)
@@ -363,27 +335,6 @@ async def server_info(request: Request) -> Response:
     return JSONResponse(found)
 
 
-async def loads(request: Request) -> Response:
-    """GET /v1/loads."""
-    engine = engine_of(request)
-    load, limits = engine.load(), engine.limits
-    found = load | {
-        "dp_rank": 0,
-        "timestamp": time.time(),
-        "max_total_num_tokens": limits.max_total_tokens,
-        "max_running_requests": limits.max_running,
-        "token_usage": load["num_used_tokens"] / limits.max_total_tokens,
-    }
-    body = {
-        "timestamp": datetime.now(UTC).isoformat(),
-        "version": version_of("triforge"),
-        "accelerator": None,
-        "num_accelerators": 1,
-        "loads": [found],
-    }
-    return JSONResponse(body)
-
-
 async def models(request: Request) -> Response:
     """GET /v1/models."""
     engine, name = engine_of(request), request.app.state.served_name
@@ -425,11 +376,9 @@ CONTROL_PATHS = frozenset(route.path for route in _CONTROL)
 ROUTES = [
     Route("/generate", generate, methods=["POST", "PUT"]),
     Route("/v1/models", models),
-    Route("/v1/loads", loads),
     Route("/model_info", model_info),
     Route("/server_info", server_info),
     Route("/ready", ready),
     Route("/health", ready),
-    Route("/health_generate", health_generate),
     *_CONTROL,
 ]

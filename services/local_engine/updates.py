@@ -301,8 +301,8 @@ def _refusal(session: _Session) -> Iterator[None]:
         why = explain(error) if isinstance(error, ValidationError) else str(error)
         session.refused = session.refused or why
         session.staged.clear()
-        if isinstance(error, ValidationError):
-            raise InputError(why) from error
+        if isinstance(error, (ValidationError, InputError)):
+            raise WeightsError(why) from error
         raise
 
 
