@@ -1,5 +1,5 @@
 # ruff: noqa: T201 (a command that prints)
-"""Losses and gradients beside TRL's, case by case; ends with 1 where they differ by more than 1e-6.
+"""Losses and gradients beside TRL's, case by case; ends with 1 where they differ by more than rounding.
 
 python -m scripts.trl_equality            asks TRL now, and compares what it says with ours
 python -m scripts.trl_equality --record   also writes what it says to tests/contract/trl/losses.json
@@ -32,7 +32,9 @@ def main() -> int:
         trl = json.loads(said.read_text())
         model = ours.write_model(Path(folder) / "model")
         reference = ours.write_model(Path(folder) / "reference", reference=True)
-        print(f"largest difference of loss and gradient, TRL {trl['trl']}, torch {trl['torch']}")
+        print(
+            f"largest difference of loss and gradient, of the largest gradient, TRL {trl['trl']}, torch {trl['torch']}"
+        )
         worst = 0.0
         for name, case in cases.CASES.items():
             found = ours.difference(ours.ask(case, model, reference), trl["cases"][name])

@@ -3,7 +3,7 @@
 
 Moments are counted in calls of functions, Python's and C's, so that each can be hit, the renames of folders included. Every
 trial is two forks of one warm process: one that is killed (SIGKILL, by itself, at its moment) and one that goes on from what
-it left. Prints one JSON object: the digest of the undisturbed end, and moment and digest of every trial.
+it left. One thread only: a fork has none of the threads of torch's pool, and would wait for them. Prints one JSON object: the digest of the undisturbed end, and moment and digest of every trial.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import torch
 
 from services.trainer.batch_trainer import Answers
 from services.trainer.tiny_models import TinyShape, build_tiny_model
@@ -127,6 +129,7 @@ def rewarded(rows: list[TrainRow]) -> list[TrainRow]:
 
 def main(root: Path, count: int, seed: int, *, critic: bool) -> None:
     """Run the trials."""
+    torch.set_num_threads(1)
     course = Course(root, critic=critic)
     course.work("warm", None)  # what a first step loads is not counted
     course.forked("straight")

@@ -159,7 +159,8 @@ async def test_an_unreadable_batch_costs_no_other_one(
 async def test_a_run_that_asks_for_an_adapter_gets_versions_that_are_adapters_also_after_a_restart(
     broker: Broker, store: ArtifactStore, model: Path
 ):
-    options = {"learning_rate": 1e-2, "lora_rank": 2, "lora_targets": ["q_proj"]}
+    # rows of so few tokens give q_proj no gradient but rounding, which some CPUs round to zero
+    options = {"learning_rate": 1e-2, "lora_rank": 2, "lora_targets": ["v_proj"]}
     found = []
     for step in (1, 2):
         async with learning(broker, store):  # a process of its own for each step

@@ -85,7 +85,10 @@ def with_items(step: int) -> list[TrainRow]:
 
 
 def shown(images: list[ImageRef], blind: int) -> list[TrainRow]:
-    """Five rows with one or two images in front; the first `blind` of them have none."""
+    """Five rows with one or two images in front; the first `blind` of them have none.
+
+    All are good ones: what was sampled with a higher probability than now has a gradient only then.
+    """
     user, assistant, begin, stop, pad, word = 4, 5, 6, 7, 8, 10
     rows = []
     for n in range(5):
@@ -99,7 +102,7 @@ def shown(images: list[ImageRef], blind: int) -> list[TrainRow]:
         rows.append(
             TrainRow(
                 key=f"r{n}", ids=tuple(ids), logprobs=(-1.0,) * count, task_id="t",
-                advantages=(float(n - 2),) * count, versions=(BASE,) * count, images=tuple(places),
+                advantages=(float(n + 1),) * count, versions=(BASE,) * count, images=tuple(places),
                 weights=(0.0,) * (count - said) + (1 / 5 / said,) * said,
             )
         )  # fmt: skip
@@ -198,6 +201,21 @@ class Scene:
         assert a.keys() == b.keys()
         return max(float((a[name] - b[name]).abs().max()) for name in a)
 
+    def apart_seeing(self, one: str, other: str) -> float:
+        """The largest difference of gradients after the first step of a model that sees, as a share of the largest one.
+
+        Some gradients of such a model are hardly more than rounding, and Adam makes steps of any gradient: weights differ
+        by up to 2e-5 with the kind of CPU and the number of threads. They are held to a tenth of one update.
+        """
+        assert self.apart(one, other, 1, "model.safetensors") < 0.1 * OPTIONS["learning_rate"]
+        a, b = (
+            self.tensors(run, 1, "optimizer.safetensors", "checkpoints") for run in (one, other)
+        )
+        assert a.keys() == b.keys()
+        moments = [name for name in a if name.endswith(".exp_avg")]
+        largest = max(float(a[name].abs().max()) for name in moments)
+        return max(float((a[name] - b[name]).abs().max()) for name in moments) / largest
+
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
@@ -255,9 +273,9 @@ def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
         assert scene.apart("critic-one", f"{s}-critic", 2, file, "checkpoints") < 1e-5
     assert scene.apart("pairs-one", f"{s}-pairs", 2, "model.safetensors") < 1e-5
     assert scene.apart("items-one", f"{s}-items", 1, "model.safetensors") < 1e-5
-    assert scene.apart("seen-one-0", f"{s}-seen-0", 1, "model.safetensors") < 1e-5
+    assert scene.apart_seeing("seen-one-0", f"{s}-seen-0") < 1e-5
     if sharding == "replicate":
-        assert scene.apart("seen-one-2", f"{s}-seen-2", 1, "model.safetensors") < 1e-5
+        assert scene.apart_seeing("seen-one-2", f"{s}-seen-2") < 1e-5
     else:  # ranks that shard a model meet in each of its layers
         assert "expected all of one kind with 2 ranks" in two[-1]["error"]
     one = scene.told["one"]
