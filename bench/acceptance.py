@@ -20,7 +20,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from triforge.algorithms.adaptation import (
+from triforge.algorithms.acceptance import (
     EDGE_DOUBT,
     FUTILITY,
     LOOKS,

@@ -35,6 +35,8 @@ from services.trainer.memory import keep_freed_memory
 from services.trainer.model import ScoringModel
 from services.trainer.smollm2 import smollm2_folder
 from services.trainer.step_cost import Shape
+from triforge.algorithms.algorithm import resolve
+from triforge.config import LearnerSection
 from triforge.types import TrainBatch, TrainRow
 
 ANSWERS = 8  # of a group
@@ -74,10 +76,10 @@ def batch_of(
             )
         )  # fmt: skip
     learner = {"updates_per_step": 1, "token_budget": BUDGET, "max_tokens": 131072, **options}
-    settings = {"model_path": str(folder), "kl_beta": 0.0, "learner": learner}
     batch = TrainBatch(
         batch_id="bench", run_id="bench", role="policy", step=1, version=0, uri="", num_rows=len(made),
-        num_tokens=0, settings=settings,
+        num_tokens=0, model_path=str(folder), algorithm=resolve("rlanything", {"kl_beta": 0.0}),
+        learner=LearnerSection.model_validate(learner),
     )  # fmt: skip
     return batch, made
 

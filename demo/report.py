@@ -12,7 +12,7 @@ from rich.table import Table
 from demo.plots import PHASES
 from demo.session import Record
 from demo.theory import BIN_TITLES, TITLES, answers, bin_lines, lines
-from triforge.algorithms.intervals import wilson
+from triforge.algorithms.theory import wilson
 from triforge.types import Proposal, RunStep
 
 Row = tuple[str, str, str, str]

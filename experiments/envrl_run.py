@@ -57,9 +57,7 @@ class EnvrlRun(Run):
 
     def _measure(self, rows: list[TrainRow]) -> dict[str, float]:
         model = self._learners["policy"].model
-        settings = TrainSettings(
-            model_path=self._config.models.policy.path, learner=self._config.trainer.policy
-        )
+        settings = TrainSettings.of(self._batch("policy", 1, rows, self._config.trainer.policy))
         terms = AuxiliaryTerms(
             rows, settings, vocabulary=model.vocabulary, ranks=Ranks(model.device)
         )

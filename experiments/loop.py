@@ -28,8 +28,7 @@ from services.trainer.parts import Parts
 from services.trainer.rounds import Rounds
 from services.trainer.samples import Limits, keep_ledger
 from services.trainer.vote_memory import VoteMemory
-from triforge.algorithms.advantages import vote_weight
-from triforge.algorithms.credit import accuracy
+from triforge.algorithms.credit import accuracy, vote_weight
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
 from triforge.rollout.episode import run_group
@@ -100,8 +99,8 @@ class Run:
             "rewriter": str(models.rewrites or ""),
         }
         self._config = parse(settings.document(arm, seed, paths))
-        self._preset = self._config.algorithm.resolved()
-        self._memory = VoteMemory({}, self._preset)
+        self._algorithm = self._config.algorithm.resolved()
+        self._memory = VoteMemory({}, self._algorithm)
         self._auxiliary = AuxiliaryMaker(self._config, paths["policy"])
         self._sampled: list[JudgedGroup] = []  # of the last evaluation
         self._versions: dict[TrainedRole, int] = {"policy": 0, "reward": 0}
@@ -138,7 +137,7 @@ class Run:
             result.steps.append(await self._step(step))
             if self._config.run.steps - step in self._settings.late_evals:
                 after = await self._evaluate(step, result)
-        if self._arm.planted is None and self._preset.needs_votes:
+        if self._arm.planted is None and self._algorithm.needs_votes:
             result.judge = await self._measure_judge(before, after)
         result.late = self._late(result)
         result.tasks = self._tasks.counts()
@@ -160,13 +159,16 @@ class Run:
         )
         played = time.monotonic()
         measures = step_measures(
-            groups, alpha_low=self._preset.alpha_low, alpha_high=self._preset.alpha_high
+            groups, alpha_low=self._algorithm.alpha_low, alpha_high=self._algorithm.alpha_high
         )
-        counts = vote_counts(groups, lam=self._preset.lam)
+        counts = vote_counts(groups, lam=self._algorithm.lam)
         trust = self._memory.trust(step)
         self._memory.remember(step, counts)
-        measures |= theory_measures(counts, preset=self._preset)
-        measures |= {"votes/trust": trust, "votes/weight": vote_weight(trust, preset=self._preset)}
+        measures |= theory_measures(counts, algorithm=self._algorithm)
+        measures |= {
+            "votes/trust": trust,
+            "votes/weight": vote_weight(trust, algorithm=self._algorithm),
+        }
         sampled = dict(self._versions)
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
@@ -200,7 +202,7 @@ class Run:
         trainer = self._config.trainer
         ledger = keep_ledger(
             groups,
-            preset=self._preset,
+            algorithm=self._algorithm,
             policy_version=self._versions["policy"],
             reward_version=self._versions["reward"],
             policy_limits=_limits(trainer.policy),
@@ -230,15 +232,15 @@ class Run:
         self, role: TrainedRole, step: int, rows: list[TrainRow], section: LearnerSection
     ) -> TrainBatch:
         model = getattr(self._config.models, role)
-        auxiliary = {"auxiliary": self._auxiliary.settings(step)} if role == "policy" else {}
-        settings = self._preset.loss_settings() | auxiliary | {
-            "model_path": model.path, "learner": section.model_dump(mode="json"),
-            "temperature": model.temperature, "seed": self._config.run.seed,
-        }  # fmt: skip
+        policy = role == "policy"
         return TrainBatch(
             batch_id=f"{self._run.id}-{step:05d}-{role}", run_id=self._run.id, role=role, step=step,
             version=self._versions[role], uri="memory", num_rows=len(rows),
-            num_tokens=sum(len(row.ids) for row in rows), settings=settings,
+            num_tokens=sum(len(row.ids) for row in rows), model_path=model.path,
+            algorithm=self._algorithm if policy else self._algorithm.of_reward_model(),
+            learner=section, auxiliary=self._config.trainer.aux,
+            auxiliary_weights=self._auxiliary.weights(step) if policy else {},
+            temperature=model.temperature, seed=self._config.run.seed,
         )  # fmt: skip
 
     # ---- measuring ----

@@ -13,7 +13,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from scripts.trl_equality import cases
 from services.trainer.learner import Learner
 from services.trainer.training_data import StepData
-from triforge.algorithms.aggregation import Aggregation, token_weights
+from triforge.algorithms.aggregation import token_weights
+from triforge.algorithms.algorithm import resolve
+from triforge.algorithms.core import Aggregation
+from triforge.config import LearnerSection
 from triforge.types import TrainBatch, TrainRow
 
 TOLERANCE = 1e-5
@@ -126,20 +129,22 @@ def _as_sampled(rows: list[TrainRow], learner: Learner) -> list[TrainRow]:
 def _batch(case: Mapping[str, Any], folder: Path) -> TrainBatch:
     loss = case.get("loss_type", "grpo")
     named = loss if loss in ("cispo", "sapo") else "ppo"
-    settings: dict[str, Any] = {
-        "model_path": str(folder),
-        "learner": {"learning_rate": 1e-12, "updates_per_step": 1, "grad_clip": 1e9},
+    options: dict[str, Any] = {
         "loss": "gspo" if case.get("level") == "sequence" else named,
-        "clip_low": 1.0 if loss == "cispo" else cases.CLIP["low"],
-        "clip_high": cases.CLIP["high"],
         "kl_beta": case.get("beta", 0.0),
         "kl_weighted": case.get("weighted", False),
-        "kl_clamp": None,
         "entropy_bonus": case.get("entropy", 0.0),
-        "opsm_delta": case.get("opsm"),
-        "temperature": case.get("temperature", 1.0),
     }
+    if options["kl_beta"]:
+        options["kl_clamp"] = None
+    if case.get("opsm") is not None:
+        options["opsm_delta"] = case["opsm"]
+    if named != "sapo":
+        options["clip_low"] = 1.0 if loss == "cispo" else cases.CLIP["low"]
+        options["clip_high"] = cases.CLIP["high"]
     return TrainBatch(
         batch_id="equality", run_id="equality", role="policy", step=1, version=1, uri="", num_rows=4,
-        num_tokens=0, settings=settings,
+        num_tokens=0, model_path=str(folder), algorithm=resolve("rlanything", options),
+        learner=LearnerSection(learning_rate=1e-12, updates_per_step=1, grad_clip=1e9),
+        temperature=case.get("temperature", 1.0),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, draw, legend
 from services.dashboard.differences import differences
-from triforge.algorithms.intervals import wilson
+from triforge.algorithms.theory import wilson
 from triforge.types import Measurement, RunStep
 from triforge.types.base import ProposalState, TaskState
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.trainer.train_settings import TrainSettings
-from triforge.algorithms.losses import steered_beta
+from triforge.algorithms.schedules import adaptive_beta
 
 
 @dataclass(slots=True)
@@ -22,9 +22,9 @@ class Steering:
 
     def settings(self, given: TrainSettings) -> TrainSettings:
         """The settings of a step, with the weight that holds in it."""
-        if given.kl_target is None or self.beta is None:
+        if given.algorithm.kl_target is None or self.beta is None:
             return given
-        return given.model_copy(update={"kl_beta": self.beta})
+        return replace(given, algorithm=given.algorithm.changed(kl_beta=self.beta))
 
     def moved(self, settings: TrainSettings, measured: Mapping[str, float]) -> dict[str, float]:
         """Learn from a step; returns the weight that held in it, as a measure (`kl_beta`).
@@ -35,11 +35,14 @@ class Steering:
             settings: of the step, as `settings` gave them.
             measured: in the step; reads `kl_k3`, the mean over its tokens, each before its update.
         """
-        if settings.kl_target is None:
+        if settings.algorithm.kl_target is None:
             return {}
         kl = measured.get("kl_k3", math.nan)
         if math.isfinite(kl):
-            self.beta = steered_beta(
-                settings.kl_beta, kl, target=settings.kl_target, gain=settings.kl_gain
+            self.beta = adaptive_beta(
+                settings.algorithm.kl_beta,
+                kl,
+                target=settings.algorithm.kl_target,
+                gain=settings.algorithm.kl_gain,
             )
-        return {"kl_beta": settings.kl_beta}
+        return {"kl_beta": settings.algorithm.kl_beta}

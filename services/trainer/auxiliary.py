@@ -65,7 +65,7 @@ class AuxiliaryTerms:
     ) -> None:
         self._ranks = ranks
         self._loss, self._budget = LOSSES[settings.auxiliary.loss], settings.learner.token_budget
-        given = {str(name): weight for name, weight in settings.auxiliary.weights.items()}
+        given = {str(name): weight for name, weight in settings.auxiliary_weights.items()}
         self._metrics: dict[str, float] = {}
         self._terms: list[_Term] = []
         for name in sorted({row.objective for row in rows}):

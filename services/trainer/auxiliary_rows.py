@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from services.trainer.samples import UNKNOWN
 from services.trainer.transitions import (
@@ -119,7 +119,7 @@ class AuxiliaryMaker:
             InputError: the chat template refuses an item.
             WeightsError: the model folder has no readable tokenizer.
         """
-        idle = trained == 0 and not any(self._weights(step).values())
+        idle = trained == 0 and not any(self.weights(step).values())
         if not self._section.wanted or idle:
             return AuxiliaryRows()
         if self._renderer is None:
@@ -133,15 +133,8 @@ class AuxiliaryMaker:
             seed=derive_seed(self._config.run.seed, "auxiliary", step),
         )
 
-    def settings(self, step: int) -> dict[str, Any]:
-        """What the step's batch says of them (`TrainSettings.auxiliary`)."""
-        return {
-            "weights": self._weights(step),
-            "loss": self._section.loss,
-            "measure_gradients": self._section.measure_gradients,
-        }
-
-    def _weights(self, step: int) -> dict[str, float]:
+    def weights(self, step: int) -> dict[Literal["sp", "id"], float]:
+        """Of each objective in a training step."""
         return self._section.weights(step, self._config.run.steps)
 
 

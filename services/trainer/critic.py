@@ -21,13 +21,11 @@ from services.trainer.model import ScoringModel
 from services.trainer.optimiser import Optimiser
 from services.trainer.step_state import StepState
 from services.trainer.token_batches import Floats, TokenBatch
-from services.trainer.train_settings import CriticRule, TrainSettings
+from services.trainer.train_settings import TrainSettings
 from services.trainer.value_model import ValueModel
 from services.trainer.weight_tensors import whole_weights
-from triforge.algorithms.estimators import whitened
-from triforge.algorithms.losses import KL_ESTIMATORS
-from triforge.algorithms.policy_losses import value_loss
-from triforge.algorithms.returns import bilevel_gae, gae
+from triforge.algorithms.advantages import whitened
+from triforge.algorithms.loss_terms import KL_ESTIMATORS, value_loss
 from triforge.config import LearnerSection
 from triforge.errors import TrainerError
 from triforge.store.images import ImageStore
@@ -133,8 +131,7 @@ class Critic:
         Raises:
             TrainerError: the rows do not say what their tokens brought.
         """
-        learner, rule = step.settings.learner, step.settings.critic
-        assert rule is not None  # or there would be no critic
+        learner = step.settings.learner
         self.model.compute(policy.dtype, checkpointing=learner.activation_checkpointing)
         values = np.zeros(step.data.sequences.total, dtype=np.float32)
         with step.effort.phase("critic"):
@@ -144,7 +141,7 @@ class Critic:
                 if counts:
                     values[batch.cells] = found
             self._ranks.merge(values)
-        returns = _estimate(step, values, rule)
+        returns = _estimate(step, values)
         return Lesson(values, returns, new=values.copy())
 
     @torch.no_grad()
@@ -191,11 +188,10 @@ class Critic:
         last: bool,
     ) -> float:
         """One forward pass and its way back; returns its part of the loss."""
-        assert step.settings.critic is not None
         values = self.model(batch)
         returns = torch.from_numpy(lesson.returns[batch.cells]).to(self._device)
         old = torch.from_numpy(lesson.old[batch.cells]).to(self._device)
-        losses = value_loss(values, returns, old, clip=step.settings.critic.value_clip)
+        losses = value_loss(values, returns, old, clip=step.settings.algorithm.value_clip)
         loss = losses.sum() / tokens
         self._ranks.exchange(self.model, last=last)
         (loss * (self._ranks.lift if counts else 0.0)).backward()
@@ -222,32 +218,31 @@ class Critic:
         )
 
 
-def _estimate(step: StepState, values: Floats, rule: CriticRule) -> Floats:
+def _estimate(step: StepState, values: Floats) -> Floats:
     """Put advantages into the step; returns what the values should have been, before any whitening."""
     settings, data = step.settings, step.data
     if data.courses is None:
         raise TrainerError(
-            f"settings.critic: given {rule.estimator!r}, expected rows that say what their tokens brought and where turns end"
+            f"estimator: given {settings.algorithm.estimator!r}, expected rows that say what their tokens brought and where turns end"
         )
     rewards, known = data.courses.rewards.copy(), values.astype(np.float64)
-    if settings.kl_placement == "reward":
+    if settings.algorithm.kl_placement == "reward":
         assert step.reference is not None  # the placement asks for one
-        estimate = KL_ESTIMATORS[settings.kl_estimator]
-        kl = estimate(step.prox.astype(np.float64), step.reference, clamp=settings.kl_clamp)
-        rewards -= settings.kl_beta * kl
+        kl_of = KL_ESTIMATORS[settings.algorithm.kl_estimator]
+        kl = kl_of(step.prox.astype(np.float64), step.reference, clamp=settings.algorithm.kl_clamp)
+        rewards -= settings.algorithm.kl_beta * kl
     advantages, returns = np.zeros(len(values)), np.zeros(len(values))
+    algorithm, estimate = settings.algorithm, settings.algorithm.estimator_part.tokens
+    assert estimate is not None  # or there would be no critic
     for cells, ends in data.courses:
-        if rule.estimator == "gae":
-            found = gae(rewards[cells], known[cells], gamma=rule.gamma, lam=rule.gae_lam)
-        else:
-            found = bilevel_gae(
-                rewards[cells], known[cells], ends.tolist(),
-                gamma=rule.gamma, lam=rule.gae_lam, turn_gamma=rule.turn_gamma,
-            )  # fmt: skip
+        found = estimate(rewards[cells], known[cells], ends.tolist(), algorithm.estimator_options)
         advantages[cells], returns[cells] = found.advantages, found.returns
-    if rule.whiten:
+    if algorithm.whiten:
         advantages[:] = whitened(
-            advantages.tolist(), [1] * len(advantages), ddof=settings.std_ddof, eps=settings.std_eps
+            advantages.tolist(),
+            [1] * len(advantages),
+            ddof=algorithm.std_ddof,
+            eps=algorithm.std_eps,
         )
     data.advantages[:] = advantages
     return returns.astype(np.float32)
@@ -255,9 +250,8 @@ def _estimate(step: StepState, values: Floats, rule: CriticRule) -> Floats:
 
 def _measure(lesson: Lesson, cells: Any, settings: TrainSettings) -> None:
     """Count the tokens whose value the clip holds: it moved further than allowed, and away would cost less."""
-    assert settings.critic is not None
     lesson.passed += len(cells)
-    clip = settings.critic.value_clip
+    clip = settings.algorithm.value_clip
     if clip is None:
         return
     new, old, returns = (a[cells] for a in (lesson.new, lesson.old, lesson.returns))
@@ -267,7 +261,7 @@ def _measure(lesson: Lesson, cells: Any, settings: TrainSettings) -> None:
 
 def _section(settings: TrainSettings) -> LearnerSection:
     """The options of the critic's optimiser, as every optimiser reads them."""
-    own = settings.critic_learner
+    own = settings.critic_section
     return LearnerSection(
         learning_rate=own.learning_rate,
         warmup_updates=own.warmup_updates,

@@ -90,7 +90,7 @@ class Evaluator:
             self._parts.artifacts,
             f"runs/{run.id}/evaluations/{step:05d}.parquet",
             evaluation_records(
-                groups, preset=config.algorithm.resolved(), version=version, step=step
+                groups, algorithm=config.algorithm.resolved(), version=version, step=step
             ),
         )
         await self._parts.emit("evaluation", run.id, step=step, metrics=measures)

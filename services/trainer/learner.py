@@ -146,7 +146,7 @@ class Learner:
             others if teaches else [], settings, vocabulary=self.model.vocabulary, ranks=self.ranks
         )
         sequences = step.data.sequences
-        pairing = Pairing(policy, step.data) if settings.job == "dpo_pair" else None
+        pairing = Pairing(policy, step.data) if settings.algorithm.job == "dpo_pair" else None
         auxiliary.measure(self.model, partial(step.pause, self.ranks))
         for epoch in range(settings.learner.epochs):
             seed = _seed(settings.seed, batch.role, batch.step, epoch)
@@ -164,7 +164,7 @@ class Learner:
             if epoch == 0:
                 everything = [m for plan in plans for m in plan]
                 self._eyes.look_back(step, everything)
-                if self.critic and settings.critic and everything:
+                if self.critic and settings.algorithm.needs_critic and everything:
                     lesson = self.critic.value(step, self.model, everything)
             for number, plan in enumerate(plans):
                 if teaches:
@@ -211,7 +211,7 @@ class Learner:
         if plan and pairing:
             total += self._accumulate_pairs(step, plan, pairing, first=first)
         elif plan:
-            anchored = epoch > 0 or step.settings.kl_placement == "reward"
+            anchored = epoch > 0 or step.settings.algorithm.kl_placement == "reward"
             total += self._accumulate(step, plan, first=first, anchored=anchored)
         auxiliary.look(norms)
         self._apply(step, total)
@@ -241,9 +241,9 @@ class Learner:
         self.model.compute(
             precision=learner.precision, checkpointing=learner.activation_checkpointing
         )
-        wanted = settings.kl_beta > 0 or settings.job == "dpo_pair"
+        wanted = settings.algorithm.kl_beta > 0 or settings.algorithm.job == "dpo_pair"
         empty = np.zeros(data.sequences.total, dtype=np.float32)
-        if wanted and settings.kl_reference == "initial":
+        if wanted and settings.algorithm.kl_reference == "initial":
             self._eyes.find_anchor(settings, untouched=self.counters.updates == 0)
         return StepState(
             settings=settings,
@@ -260,11 +260,11 @@ class Learner:
 
     def _have_critic(self, settings: TrainSettings) -> None:
         """Begin with a critic if one is wanted; a run that was trained without one has none to go on with."""
-        if settings.critic is None or self.critic is not None:
+        if not settings.algorithm.needs_critic or self.critic is not None:
             return
         if self.counters.updates or self.counters.skipped:
             raise ConfigError(
-                f"algorithm.overrides.estimator: given {settings.critic.estimator!r}, but the checkpoint of this run has no "
+                f"algorithm.overrides.estimator: given {settings.algorithm.estimator!r}, but the checkpoint of this run has no "
                 "critic; expected the estimator that the run began with"
             )
         images = self.model.images
@@ -284,11 +284,11 @@ class Learner:
         rows = [row for rows in plan for row in rows]
         cells = step.data.sequences.cells_of(rows)
         assert step.reference is not None  # the job asks for one
-        if step.settings.kl_reference == "initial":
+        if step.settings.algorithm.kl_reference == "initial":
             assert self._eyes.anchor is not None
             step.reference[cells] = self._eyes.look(step, plan, self._eyes.anchor)[cells]
         new = self._eyes.look(step, plan, self.model)
-        beta = step.settings.dpo_beta
+        beta = step.settings.algorithm.dpo_beta
         found, step.slopes = pairing.couple(rows, new, step.reference, beta=beta)
         step.tally.pairs.append(found)
         self._accumulate(step, plan, first=first, anchored=True)
@@ -299,8 +299,8 @@ class Learner:
     ) -> float:
         """Accumulate the gradient of one part of the rows over its forward passes; returns this rank's loss."""
         cells = step.data.sequences.cells_of([r for rows in plan for r in rows])
-        scale = step.data.scale(cells, summed=step.settings.aggregation == "step_sum")
-        lazily = step.settings.kl_reference == "initial" and not anchored
+        scale = step.data.scale(cells, summed=step.settings.algorithm.aggregation == "step_sum")
+        lazily = step.settings.algorithm.kl_reference == "initial" and not anchored
         reference = step.reference if lazily else None
         arrays = [step.new, step.entropy, *([] if reference is None else [reference])]
         for values in arrays:

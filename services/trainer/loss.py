@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from services.trainer.train_settings import TrainSettings
-from triforge.algorithms.losses import KL_ESTIMATORS, ratio_metrics, weighted_sum
-from triforge.algorithms.pairs import PairLoss
-from triforge.algorithms.policy_losses import log_ratios, policy_loss
+from triforge.algorithms.imitation import PairLoss
+from triforge.algorithms.loss_terms import KL_ESTIMATORS, ratio_metrics, weighted_sum
+from triforge.algorithms.losses import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,12 @@ class Scored:
         means: Tensor = sums.index_add(0, places, values) / counts
         return means[places]
 
+    def tokens(self, new: Tensor) -> Tokens:
+        """What the loss reads, under these log-probabilities."""
+        return Tokens(
+            logprobs=new, old=self.prox, advantages=self.advantages, pooled=self.pooled, stop=Tensor.detach
+        )  # fmt: skip
+
 
 def loss_of(scored: Scored, settings: TrainSettings) -> Tensor:
     """The loss of some tokens by the batch's job, a scalar with gradient.
@@ -54,42 +60,41 @@ def loss_of(scored: Scored, settings: TrainSettings) -> Tensor:
     advantage), both with the KL and entropy terms of `pg`. For `dpo_pair` the weights are the slopes of the pairs' loss,
     which make the gradient right and the value meaningless (`services.trainer.pairs`).
     """
-    if settings.job == "dpo_pair":
+    if settings.algorithm.job == "dpo_pair":
         coupled: Tensor = weighted_sum(scored.new, scored.weights)
         return coupled
-    if settings.job == "pg":
+    if settings.algorithm.job == "pg":
         return _policy_gradient(scored, settings)
-    share = scored.advantages if settings.job == "distil" else torch.ones_like(scored.new)
+    share = scored.advantages if settings.algorithm.job == "distil" else torch.ones_like(scored.new)
     return _regularised(-share * scored.new, None, scored, settings)
 
 
 def _policy_gradient(scored: Scored, settings: TrainSettings) -> Tensor:
     """`sum_t w_t * (importance_t * policy loss_t + kl_beta * KL_t - entropy_bonus * H_t)`, a scalar with gradient.
 
-    Sources: `triforge.algorithms.policy_losses` and `triforge.algorithms.losses`. With `kl_weighted` the KL term is
+    Sources: `triforge.algorithms.losses` and `triforge.algorithms.loss_terms`. With `kl_weighted` the KL term is
     multiplied with the ratio, which makes it unbiased where theta has left the weights of the step's start (and not where
     still others have sampled).
     """
-    rule = settings.loss_rule
-    ratios = log_ratios(scored.new, scored.prox, rule, pooled=scored.pooled, stop=Tensor.detach)
-    losses = policy_loss(scored.new, ratios, scored.advantages, rule, stop=Tensor.detach)
+    found = settings.algorithm.token_loss(scored.tokens(scored.new))
+    losses: Tensor = found.values
     if scored.importance is not None:
         losses = losses * scored.importance
-    return _regularised(losses, ratios, scored, settings)
+    return _regularised(losses, found.log_ratio, scored, settings)
 
 
 def _regularised(
     losses: Tensor, ratios: Tensor | None, scored: Scored, settings: TrainSettings
 ) -> Tensor:
     """The weighted sum, with the KL term and the entropy bonus."""
-    if scored.reference is not None and settings.kl_placement == "loss":
-        estimate = KL_ESTIMATORS[settings.kl_estimator]
-        divergence = estimate(scored.new, scored.reference, clamp=settings.kl_clamp)
-        if settings.kl_weighted and ratios is not None:
+    if scored.reference is not None and settings.algorithm.kl_placement == "loss":
+        estimate = KL_ESTIMATORS[settings.algorithm.kl_estimator]
+        divergence = estimate(scored.new, scored.reference, clamp=settings.algorithm.kl_clamp)
+        if settings.algorithm.kl_weighted and ratios is not None:
             divergence = divergence * ratios.exp()
-        losses = losses + settings.kl_beta * divergence
-    if settings.entropy_bonus:
-        losses = losses - settings.entropy_bonus * scored.entropy
+        losses = losses + settings.algorithm.kl_beta * divergence
+    if settings.algorithm.entropy_bonus:
+        losses = losses - settings.algorithm.entropy_bonus * scored.entropy
     total: Tensor = weighted_sum(losses, scored.weights)
     return total
 
@@ -121,17 +126,9 @@ class Tally:
     def add(self, scored: Scored, settings: TrainSettings) -> None:
         """Count a micro-batch."""
         n = len(scored.new)
-        new, rule = scored.new.detach(), settings.loss_rule
-        moved = log_ratios(new, scored.prox, rule, pooled=scored.pooled)
-        ratios = ratio_metrics(
-            moved,
-            torch.zeros_like(moved),
-            scored.advantages,
-            scored.weights,
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            log_ratio_clamp=settings.log_ratio_clamp,
-        )
+        new = scored.new.detach()
+        found = settings.algorithm.token_loss(scored.tokens(new))
+        ratios = ratio_metrics(found.log_ratio, found.clipped, scored.weights)
         self.tokens += n
         self.entropy += float(scored.entropy.sum())
         self.clipped += n * ratios.clip_share

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from services.trainer.samples import vote_values
 from services.trainer.unit_test_rows import accepted
+from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import accuracy
-from triforge.algorithms.presets import Preset
 from triforge.algorithms.theory import Estimate, GroupVotes, Theory, count_votes, estimate
 from triforge.algorithms.unit_tests import count_unit_tests, total
 from triforge.types import CriticNote, JudgedGroup, JudgedStep, Step, Trajectory, Vote
@@ -105,7 +105,7 @@ def vote_counts(groups: Iterable[JudgedGroup], *, lam: float) -> list[GroupVotes
     ]
 
 
-def theory_measures(counts: Sequence[GroupVotes], *, preset: Preset) -> dict[str, float]:
+def theory_measures(counts: Sequence[GroupVotes], *, algorithm: Algorithm) -> dict[str, float]:
     """Theorems 1 and 2 as measured on one step's groups: `theory/<name>` with its 95 % interval at `/low` and `/high`.
 
     The same for the tasks below (`hard`), in (`band`) and above (`easy`) the preset's alphas, as `theory/<bin>/<name>`.
@@ -114,8 +114,8 @@ def theory_measures(counts: Sequence[GroupVotes], *, preset: Preset) -> dict[str
     measures = estimates("theory", estimate(judged)) if judged else {}
     bins: dict[str, list[GroupVotes]] = {"hard": [], "band": [], "easy": []}
     for g in judged:
-        above = g.accuracy > preset.alpha_high
-        bins["hard" if g.accuracy < preset.alpha_low else "easy" if above else "band"].append(g)
+        above = g.accuracy > algorithm.alpha_high
+        bins["hard" if g.accuracy < algorithm.alpha_low else "easy" if above else "band"].append(g)
     for name, part in bins.items():
         measures |= estimates(f"theory/{name}", estimate(part)) if part else {}
     return measures

@@ -28,9 +28,9 @@ def task_outcome(
         run: whose group it is.
         config: of the run.
     """
-    played, preset = group.played, config.algorithm.resolved()
+    played, algorithm = group.played, config.algorithm.resolved()
     successes, measured = accuracy([t.outcome.value for t in played.trajectories])
-    direction = rewrite_direction(successes, measured, band=preset)
+    direction = rewrite_direction(successes, measured, band=algorithm)
     trains = played.group.purpose == "train"
     notes: tuple[CriticNote, ...] = ()
     if direction and trains and config.adaptation.controller != "ladder":
@@ -68,16 +68,16 @@ def sampled_versions(group: JudgedGroup, offered: int) -> tuple[int, int]:
 
 def adapt_settings(config: RunConfig) -> AdaptSettings:
     """The options of a run that adaptation needs."""
-    adaptation, preset = config.adaptation, config.algorithm.resolved()
+    adaptation, algorithm = config.adaptation, config.algorithm.resolved()
     gap = adaptation.max_version_gap
     return AdaptSettings(
         controller=adaptation.controller,
         mixed_with=adaptation.mixed_with,
         original_share=adaptation.original_share,
-        acceptance=preset.acceptance,
-        acceptance_alpha=preset.acceptance_alpha,
-        alpha_low=preset.alpha_low,
-        alpha_high=preset.alpha_high,
+        acceptance=algorithm.acceptance,
+        acceptance_alpha=algorithm.acceptance_alpha,
+        alpha_low=algorithm.alpha_low,
+        alpha_high=algorithm.alpha_high,
         max_rollouts=adaptation.max_rollouts,
         max_version_gap=config.run.staleness_bound if gap is None else gap,
         max_pending=adaptation.max_pending,

@@ -2,7 +2,7 @@
 
 The loss of pairs needs the scores of whole trajectories, which lie in several rows and forward passes. So before each
 update one pass without gradient scores its rows; the slopes of the loss by these scores then weigh the log-probabilities
-of the pass that trains, whose gradient is exactly that of the loss (`triforge.algorithms.pairs`).
+of the pass that trains, whose gradient is exactly that of the loss (`triforge.algorithms.imitation`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from services.trainer.token_batches import Floats
 from services.trainer.training_data import StepData
-from triforge.algorithms.pairs import PairLoss, pair_loss
+from triforge.algorithms.imitation import PairLoss, pair_loss
 from triforge.types import TrainRow
 
 

@@ -61,14 +61,14 @@ class LookBack:
     def look_back(self, step: StepState, plans: list[list[int]]) -> None:
         """What the weights at the start of the step say of all rows, if anybody wants to know."""
         settings = step.settings
-        charged = settings.kl_placement == "reward"
-        if charged and settings.kl_reference == "initial":
+        charged = settings.algorithm.kl_placement == "reward"
+        if charged and settings.algorithm.kl_reference == "initial":
             assert self.anchor is not None  # the placement asks for one
             step.reference = self.look(step, plans, self.anchor)
-        anchored = step.reference is not None and settings.kl_reference == "step_start"
+        anchored = step.reference is not None and settings.algorithm.kl_reference == "step_start"
         if anchored or settings.correction.needs_prox:
             self._recompute(step, plans, anchored=anchored)
-        if charged and settings.critic is None:
+        if charged and not settings.algorithm.needs_critic:
             step.charge()
 
     def _recompute(self, step: StepState, plans: list[list[int]], *, anchored: bool) -> None:

@@ -19,9 +19,9 @@ class Rounds:
 
     def __init__(self, parts: Parts, run: RunState, config: RunConfig) -> None:
         self._parts, self._run, self._config = parts, run, config
-        preset = config.algorithm.resolved()
+        algorithm = config.algorithm.resolved()
         by_tests = config.reward.kind == "unit_tests"  # they do not enter the policy's reward
-        needed = preset.train_reward_model if by_tests else preset.needs_votes
+        needed = algorithm.train_reward_model if by_tests else algorithm.needs_votes
         self._votes = config.reward.votes if needed else 0
 
     async def tasks(self, number: int) -> list[GroupTask]:

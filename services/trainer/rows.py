@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from triforge.algorithms.advantages import whitened
 from triforge.algorithms.aggregation import token_weights
-from triforge.algorithms.estimators import whitened
+from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.imitation import NO_PAIR
-from triforge.algorithms.presets import Preset
 from triforge.types import PlacedImage, TrainRow
 
 OVER_BUDGET = "over max_rows"
@@ -76,26 +76,29 @@ def _drawn(count: int, max_rows: int, seed: int) -> set[int]:
 
 
 def policy_rows(
-    drafts: list[tuple[Draft, list[dict[str, Any]]]], preset: Preset, limits: Limits, seed: int
+    drafts: list[tuple[Draft, list[dict[str, Any]]]],
+    algorithm: Algorithm,
+    limits: Limits,
+    seed: int,
 ) -> list[TrainRow]:
     """The policy's rows, at most `max_rows` of them; the records of their spans learn weight, advantage or reason."""
-    if preset.job == "dpo_pair":
+    if algorithm.job == "dpo_pair":
         chosen = _pairs(drafts, limits.max_rows, seed)
     else:
         kept = _drawn(len(drafts), limits.max_rows, seed)
         chosen = [drafts[i] for i in sorted(kept)]
         _leave_out([d for i, d in enumerate(drafts) if i not in kept], OVER_BUDGET)
-    by_learner = preset.kl_placement == "reward" or preset.needs_critic
-    if preset.whiten and not by_learner:
-        _whiten(chosen, preset)
-    weights = _span_weights([d for d, _ in chosen], preset, limits)
-    due = _due(chosen) if preset.needs_critic else {}
+    by_learner = algorithm.kl_placement == "reward" or algorithm.needs_critic
+    if algorithm.whiten and not by_learner:
+        _whiten(chosen, algorithm)
+    weights = _span_weights([d for d, _ in chosen], algorithm, limits)
+    due = _due(chosen) if algorithm.needs_critic else {}
     rows = []
     for (draft, records), per_span in zip(chosen, weights, strict=True):
         for record, span, weight in zip(records, draft.spans, per_span, strict=True):
             record["weight"] = weight * (span.end - span.start)
         row = _row(draft, per_span)
-        if preset.needs_critic:
+        if algorithm.needs_critic:
             brought = [due[draft.trajectory, record["step_index"]] for record in records]
             row = _with_rewards(row, draft.spans, brought)
         rows.append(row)
@@ -161,7 +164,7 @@ def _with_rewards(row: TrainRow, spans: list[Span], brought: list[float]) -> Tra
 
 
 def vote_rows(
-    drafts: list[tuple[Draft, dict[str, Any]]], preset: Preset, limits: Limits, seed: int
+    drafts: list[tuple[Draft, dict[str, Any]]], algorithm: Algorithm, limits: Limits, seed: int
 ) -> list[TrainRow]:
     """The reward model's rows, one a vote or test, in the same way."""
     kept = _drawn(len(drafts), limits.max_rows, seed)
@@ -169,7 +172,7 @@ def vote_rows(
     for i, (_, record) in enumerate(drafts):
         if i not in kept:
             record["reason"] = OVER_BUDGET
-    weights = _span_weights([d for d, _ in chosen], preset, limits)
+    weights = _span_weights([d for d, _ in chosen], algorithm, limits)
     rows = []
     for (draft, record), per_span in zip(chosen, weights, strict=True):
         record["weight"] = per_span[0] * (draft.spans[0].end - draft.spans[0].start)
@@ -177,31 +180,31 @@ def vote_rows(
     return rows
 
 
-def _whiten(chosen: list[tuple[Draft, list[dict[str, Any]]]], preset: Preset) -> None:
+def _whiten(chosen: list[tuple[Draft, list[dict[str, Any]]]], algorithm: Algorithm) -> None:
     """Standardise the advantages of everything that is trained on, a token counting once; the records follow."""
     places = [(draft, records, i) for draft, records in chosen for i in range(len(records))]
     spans = [draft.spans[i] for draft, _, i in places]
     values = whitened(
         [span.advantage for span in spans],
         [span.end - span.start for span in spans],
-        ddof=preset.std_ddof,
-        eps=preset.std_eps,
+        ddof=algorithm.std_ddof,
+        eps=algorithm.std_eps,
     )
     for (draft, records, i), value in zip(places, values, strict=True):
         draft.spans[i] = replace(draft.spans[i], advantage=value)
         records[i]["advantage"] = value
 
 
-def _span_weights(drafts: list[Draft], preset: Preset, limits: Limits) -> list[list[float]]:
+def _span_weights(drafts: list[Draft], algorithm: Algorithm, limits: Limits) -> list[list[float]]:
     """Weight of one token of each span."""
-    by_task = preset.aggregation == "task_mean"
+    by_task = algorithm.aggregation == "task_mean"
     spans = [(draft, span) for draft in drafts for span in draft.spans]
     flat = iter(
         token_weights(
             [span.end - span.start for _, span in spans],
-            preset.aggregation,
+            algorithm.aggregation,
             units=[draft.group if by_task else draft.trajectory for draft, _ in spans],
-            length=preset.aggregation_length or limits.response,
+            length=algorithm.aggregation_length or limits.response,
         )
     )
     return [[next(flat) for _ in draft.spans] for draft in drafts]

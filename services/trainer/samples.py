@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from services.trainer.rows import NO_TOKENS as NO_TOKENS
@@ -21,6 +21,7 @@ from services.trainer.rows import Limits as Limits
 from services.trainer.step_records import UNKNOWN as UNKNOWN
 from services.trainer.step_records import step_records, versions_of
 from services.trainer.unit_test_rows import accepted, unit_test_drafts, unit_test_records
+from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import (
     Played,
     PolicyCredit,
@@ -29,8 +30,7 @@ from triforge.algorithms.credit import (
     vote_credit,
 )
 from triforge.algorithms.filters import LOW_SPREAD, spread_filter
-from triforge.algorithms.presets import Preset
-from triforge.algorithms.shapers import Acted, shaped, used_up
+from triforge.algorithms.penalties import Acted, end_penalty, step_penalties
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
 from triforge.types import (
     JudgedGroup,
@@ -83,7 +83,7 @@ class Ledger:
 def keep_ledger(
     groups: Sequence[JudgedGroup],
     *,
-    preset: Preset,
+    algorithm: Algorithm,
     policy_version: int,
     reward_version: int,
     policy_limits: Limits,
@@ -98,7 +98,7 @@ def keep_ledger(
 
     Args:
         groups: of one step, in plan order.
-        preset: the arithmetic.
+        algorithm: the arithmetic.
         policy_version: of the policy that is trained; its samples may be `policy_limits.bound` older.
         reward_version: the same for the reward model and the votes.
         policy_limits: of the policy's learner.
@@ -116,9 +116,9 @@ def keep_ledger(
     for group in groups:
         stale = drop_stale_votes and _has_stale(group, reward_version - reward_limits.bound)
         ledger.voteless += stale
-        credits.append(_credit(group, preset, trust, min_measured, voteless=stale))
+        credits.append(_credit(group, algorithm, trust, min_measured, voteless=stale))
     open_groups = [c for c in credits if not c.blocked]
-    kept = spread_filter([c.policy.spread for c in open_groups], preset=preset)
+    kept = spread_filter([c.policy.spread for c in open_groups], algorithm=algorithm)
     low = {id(c) for c, keep in zip(open_groups, kept, strict=True) if not keep}
     for credit in credits:
         ledger.partial += credit.blocked == PARTIAL
@@ -132,7 +132,12 @@ def keep_ledger(
                 record["reason"] = record["reason"] or (LOW_SPREAD if id(credit) in low else "")
             ledger.records += records
             policy_drafts += _policy_drafts(
-                trajectory, records, policy_version, policy_limits, preset, credit.policy.rewards[t]
+                trajectory,
+                records,
+                policy_version,
+                policy_limits,
+                algorithm,
+                credit.policy.rewards[t],
             )
             vote_drafts += _vote_drafts(
                 trajectory, group.votes[t], records, reward_version, reward_limits
@@ -141,8 +146,8 @@ def keep_ledger(
             first = ledger.records[began]
             first |= unit_test_records(group, credit.tests, credit.blocked)
             vote_drafts += unit_test_drafts(group, first["tests"], reward_version, reward_limits)
-    ledger.policy_rows = policy_rows(policy_drafts, preset, policy_limits, seed)
-    ledger.reward_rows = vote_rows(vote_drafts, preset, reward_limits, seed)
+    ledger.policy_rows = policy_rows(policy_drafts, algorithm, policy_limits, seed)
+    ledger.reward_rows = vote_rows(vote_drafts, algorithm, reward_limits, seed)
     ledger.policy_ages = _ages(ledger.policy_rows, policy_version)
     ledger.reward_ages = _ages(ledger.reward_rows, reward_version)
     for record in ledger.records:
@@ -154,29 +159,31 @@ def keep_ledger(
 
 
 def _credit(
-    group: JudgedGroup, preset: Preset, trust: float, min_measured: int, *, voteless: bool
+    group: JudgedGroup, algorithm: Algorithm, trust: float, min_measured: int, *, voteless: bool
 ) -> _Credit:
     """Credit one group; without its votes if they are too old."""
     played = group.played
     outcomes = [t.outcome.value for t in played.trajectories]
     blocked = NOT_FOR_TRAINING.get(played.group.purpose)
     if played.group.reward_kind == "unit_tests":
-        return _program_credit(group, outcomes, preset, min_measured, blocked)
+        return _program_credit(group, outcomes, algorithm, min_measured, blocked)
     values = [vote_values(t, v) for t, v in zip(played.trajectories, group.votes, strict=True)]
-    rule = preset
+    rule = algorithm
     if voteless:
-        estimator = "group" if preset.estimator == "fused" else preset.estimator
-        rule = replace(preset, use_votes=False, vote_weight="constant", estimator=estimator)
-    policy = policy_credit(outcomes, values, preset=rule, trust=trust, played=_played(group, rule))
+        estimator = "group" if algorithm.estimator == "fused" else algorithm.estimator
+        rule = algorithm.changed(use_votes=False, vote_weight="constant", estimator=estimator)
+    policy = policy_credit(
+        outcomes, values, algorithm=rule, trust=trust, played=_played(group, rule)
+    )
     if not blocked and policy.measured < min_measured:
         blocked = PARTIAL
-    return _Credit(group, policy, vote_credit(outcomes, values, preset=preset), blocked)
+    return _Credit(group, policy, vote_credit(outcomes, values, algorithm=algorithm), blocked)
 
 
 def _program_credit(
     group: JudgedGroup,
     outcomes: list[Literal[-1, 1] | None],
-    preset: Preset,
+    algorithm: Algorithm,
     min_measured: int,
     blocked: str | None,
 ) -> _Credit:
@@ -186,17 +193,19 @@ def _program_credit(
         outcomes,
         [t.outcome.passed for t in trajectories],
         [len(t.steps) for t in trajectories],
-        preset=preset,
-        played=_played(group, preset),
+        algorithm=algorithm,
+        played=_played(group, algorithm),
     )
     if not blocked and policy.measured < min_measured:
         blocked = PARTIAL
-    unvoted = vote_credit(outcomes, [vote_values(t, None) for t in trajectories], preset=preset)
-    tests = unit_test_credit(outcomes, accepted(group), preset=preset)
+    unvoted = vote_credit(
+        outcomes, [vote_values(t, None) for t in trajectories], algorithm=algorithm
+    )
+    tests = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
     return _Credit(group, policy, unvoted, blocked, tests)
 
 
-def _played(group: JudgedGroup, preset: Preset) -> Played:
+def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
     """The states that the group's steps were taken in, and what is taken off their rewards."""
     trajectories = group.played.trajectories
     acted = [
@@ -206,8 +215,8 @@ def _played(group: JudgedGroup, preset: Preset) -> Played:
     return Played(
         observations=[[_state(step) for step in t.steps] for t in trajectories],
         actions=[[step.action for step in t.steps] for t in trajectories],
-        shaped=[shaped(steps, preset=preset) for steps in acted],
-        endings=[used_up(steps, max_steps=turns, preset=preset) for steps in acted],
+        penalties=[step_penalties(steps, algorithm) for steps in acted],
+        endings=[end_penalty(steps, max_steps=turns, algorithm=algorithm) for steps in acted],
     )
 
 
@@ -245,12 +254,12 @@ def _ages(rows: Sequence[TrainRow], newest: int) -> Counter[int]:
 
 
 def evaluation_records(
-    groups: Sequence[JudgedGroup], *, preset: Preset, version: int, step: int
+    groups: Sequence[JudgedGroup], *, algorithm: Algorithm, version: int, step: int
 ) -> list[dict[str, Any]]:
     """The records of held-out groups, which nothing is trained on."""
     nothing = Limits(max_tokens=1, max_rows=1)
     return keep_ledger(
-        groups, preset=preset, policy_version=version, reward_version=0,
+        groups, algorithm=algorithm, policy_version=version, reward_version=0,
         policy_limits=nothing, reward_limits=nothing, seed=0, step=step,
     ).records  # fmt: skip
 
@@ -260,7 +269,7 @@ def _policy_drafts(
     records: list[dict[str, Any]],
     version: int,
     limits: Limits,
-    preset: Preset,
+    algorithm: Algorithm,
     rewards: tuple[float | None, ...],
 ) -> list[tuple[Draft, list[dict[str, Any]]]]:
     drafts = []
@@ -272,7 +281,7 @@ def _policy_drafts(
             record["reason"] = record["reason"] or unfit(
                 record["policy_versions"], version, len(segment.ids), limits
             )
-            if preset.truncated == "mask" and step.finish == "length":
+            if algorithm.truncated == "mask" and step.finish == "length":
                 record["reason"] = record["reason"] or TRUNCATED
             if not record["reason"]:
                 spans.append(Span(step.start, step.end, record["advantage"]))
@@ -285,7 +294,7 @@ def _policy_drafts(
                 trajectory.id, trajectory.group_id, segment.images, rewards,
             )  # fmt: skip
             drafts.append((draft, used))
-    if preset.job == "dpo_pair" and any(r["reason"] not in ("", NO_TOKENS) for r in records):
+    if algorithm.job == "dpo_pair" and any(r["reason"] not in ("", NO_TOKENS) for r in records):
         for _, used in drafts:
             for record in used:
                 record["reason"] = NOT_WHOLE

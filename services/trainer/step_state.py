@@ -16,9 +16,9 @@ from services.trainer.step_cost import Effort, histogram
 from services.trainer.token_batches import Floats, Ints
 from services.trainer.train_settings import TrainSettings
 from services.trainer.training_data import StepData
-from triforge.algorithms.estimators import whitened
-from triforge.algorithms.losses import KL_ESTIMATORS
-from triforge.algorithms.returns import returns_to_go
+from triforge.algorithms.advantages import whitened
+from triforge.algorithms.estimators.gae import returns_to_go
+from triforge.algorithms.loss_terms import KL_ESTIMATORS
 
 _RATIOS = (0.5, 0.8, 0.9, 0.99, 1.01, 1.1, 1.25, 2.0)
 _LAGS = (1, 2, 3, 5, 9)
@@ -100,7 +100,9 @@ class StepState:
     @property
     def together(self) -> tuple[str, ...] | None:
         """The task of each row, if rows of a task must share an update: a loss couples them, or the config says so."""
-        coupled = self.settings.job == "dpo_pair" or self.settings.learner.updates_by == "tasks"
+        coupled = (
+            self.settings.algorithm.job == "dpo_pair" or self.settings.learner.updates_by == "tasks"
+        )
         return self.data.tasks if coupled else None
 
     def charge(self) -> None:
@@ -110,14 +112,19 @@ class StepState:
         """
         settings, data = self.settings, self.data
         assert self.reference is not None  # the placement asks for one
-        estimate = KL_ESTIMATORS[settings.kl_estimator]
-        kl = estimate(self.prox.astype(np.float64), self.reference, clamp=settings.kl_clamp)
+        estimate = KL_ESTIMATORS[settings.algorithm.kl_estimator]
+        kl = estimate(
+            self.prox.astype(np.float64), self.reference, clamp=settings.algorithm.kl_clamp
+        )
         advantages = data.advantages.astype(np.float64)
         for row in range(len(data.sequences.counts)):
             cells = data.sequences.cells_of([row])
-            advantages[cells] -= settings.kl_beta * returns_to_go(kl[cells])
+            advantages[cells] -= settings.algorithm.kl_beta * returns_to_go(kl[cells])
         data.advantages[:] = whitened(
-            advantages.tolist(), [1] * len(kl), ddof=settings.std_ddof, eps=settings.std_eps
+            advantages.tolist(),
+            [1] * len(kl),
+            ddof=settings.algorithm.std_ddof,
+            eps=settings.algorithm.std_eps,
         )
 
     def measure(self, cells: Ints, scale: float, *, first: bool) -> None:
@@ -149,7 +156,7 @@ class StepState:
 
     def _kept(self, cells: Ints, new: Tensor) -> Floats | None:
         """Which tokens off-policy sequence masking keeps, if it is on: 1 or 0 each."""
-        data, delta = self.data, self.settings.opsm_delta
+        data, delta = self.data, self.settings.algorithm.opsm_delta
         if delta is None:
             return None
         return opsm_mask(

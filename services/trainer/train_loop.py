@@ -27,9 +27,9 @@ from services.trainer.rollback import Versions
 from services.trainer.samples import Ledger, Limits, keep_ledger
 from services.trainer.together import together
 from services.trainer.vote_memory import VoteMemory
-from triforge.algorithms.advantages import vote_weight
+from triforge.algorithms.algorithm import Algorithm
+from triforge.algorithms.credit import vote_weight
 from triforge.algorithms.off_policy import staleness_measures
-from triforge.algorithms.presets import Preset
 from triforge.config import LearnerSection, RunConfig
 from triforge.rollout.seeds import nth_seed
 from triforge.store.ledgers import write_ledger
@@ -87,8 +87,8 @@ class StepRunner:
         self._run = run
         self._config = config
         self._state = state
-        self._preset: Preset = config.algorithm.resolved()
-        self._memory = VoteMemory(state, self._preset)
+        self._algorithm: Algorithm = config.algorithm.resolved()
+        self._memory = VoteMemory(state, self._algorithm)
         self._auxiliary = AuxiliaryMaker(config, state["paths"]["policy"])
         self.versions: dict[TrainedRole, int] = dict(state["base"])
 
@@ -163,23 +163,23 @@ class StepRunner:
 
     def _weigh(self, step: int, result: StepResult) -> None:
         """Measure what the votes are worth, and note it for the steps to come; the commit stores the notes."""
-        if not self._preset.needs_votes or self._config.reward.kind != "votes":
+        if not self._algorithm.needs_votes or self._config.reward.kind != "votes":
             return
-        counts = vote_counts(result.groups, lam=self._preset.lam)
+        counts = vote_counts(result.groups, lam=self._algorithm.lam)
         self._memory.remember(step, counts)
         trust = self._memory.trust(step)
-        result.measures |= theory_measures(counts, preset=self._preset)
+        result.measures |= theory_measures(counts, algorithm=self._algorithm)
         result.measures |= estimates("votes/recent", self._memory.estimate(step))
         result.measures |= {
             "votes/trust": trust,
-            "votes/weight": vote_weight(trust, preset=self._preset),
+            "votes/weight": vote_weight(trust, algorithm=self._algorithm),
         }
 
     def _ledger(self, step: int, groups: list[JudgedGroup]) -> Ledger:
         trainer = self._config.trainer
         return keep_ledger(
             groups,
-            preset=self._preset,
+            algorithm=self._algorithm,
             policy_version=self.versions["policy"],
             reward_version=self.versions["reward"],
             policy_limits=Limits(
@@ -210,20 +210,8 @@ class StepRunner:
         key = f"runs/{self._run.id}/batches/{step:05d}-{role}.parquet"
         uri = await asyncio.to_thread(write_rows, self._parts.artifacts, key, rows)
         model = getattr(self._config.models, role)
-        settings = {
-            "model_path": self._state["paths"][role],
-            "learner": learner.model_dump(mode="json"),
-            **self._preset.loss_settings(policy=role == "policy"),
-            **self._preset.off_policy_in_force(
-                self._config.run.staleness_bound, policy=role == "policy"
-            ),
-            **(self._policy_settings(step) if role == "policy" else {}),
-            "temperature": model.temperature,
-            "seed": self._config.run.seed,
-            "base_version": self._state["base"][role],
-            "folder_version": await asyncio.to_thread(self._folder_of, role),
-            "keep": self._config.run.keep_checkpoints,
-        }
+        config, policy = self._config, role == "policy"
+        algorithm = self._algorithm if policy else self._algorithm.of_reward_model()
         return [
             TrainBatch(
                 batch_id=f"{self._run.id}-{step:05d}-{role}",
@@ -234,7 +222,18 @@ class StepRunner:
                 uri=uri,
                 num_rows=len(rows),
                 num_tokens=sum(len(row.ids) for row in rows),
-                settings=settings,
+                model_path=self._state["paths"][role],
+                algorithm=algorithm,
+                learner=learner,
+                critic=config.trainer.critic,
+                auxiliary=config.trainer.aux,
+                auxiliary_weights=self._auxiliary.weights(step) if policy else {},
+                staleness_bound=config.run.staleness_bound,
+                temperature=model.temperature,
+                seed=config.run.seed,
+                base_version=self._state["base"][role],
+                folder_version=await asyncio.to_thread(self._folder_of, role),
+                keep=config.run.keep_checkpoints,
             )
         ]
 
@@ -244,18 +243,10 @@ class StepRunner:
         mine = Versions(self._parts.store, self._parts.artifacts, self._run.id, role)
         return mine.folder_number(found[0]) if found else None
 
-    def _policy_settings(self, step: int) -> dict[str, Any]:
-        """What only the policy's learner reads."""
-        critic = self._config.trainer.critic.model_dump(mode="json")
-        return {
-            "auxiliary": self._auxiliary.settings(step),
-            **({"critic_learner": critic} if self._preset.needs_critic else {}),
-        }
-
     def _measure(self, result: StepResult, ledger: Ledger) -> None:
-        preset = self._preset
+        algorithm = self._algorithm
         result.measures |= step_measures(
-            result.groups, alpha_low=preset.alpha_low, alpha_high=preset.alpha_high
+            result.groups, alpha_low=algorithm.alpha_low, alpha_high=algorithm.alpha_high
         )
         result.measures["rows/policy"] = float(len(ledger.policy_rows))
         result.measures["rows/reward"] = float(len(ledger.reward_rows))

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from triforge.algorithms.presets import Preset
+from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.theory import GroupVotes, Theory, estimate, trust
 
 NOTE = "votes"
 
 
 class VoteMemory:
-    """A window of `preset.trust_groups` groups.
+    """A window of `algorithm.trust_groups` groups.
 
     Args:
         notes: the orchestrator's notes on the run; only the entry `NOTE` is read and written.
-        preset: reads `trust_groups`.
+        algorithm: reads `trust_groups`.
     """
 
-    def __init__(self, notes: dict[str, Any], preset: Preset) -> None:
+    def __init__(self, notes: dict[str, Any], algorithm: Algorithm) -> None:
         self._notes = notes
-        self._size = preset.trust_groups
+        self._size = algorithm.trust_groups
 
     def before(self, step: int) -> list[GroupVotes]:
         """The latest groups of the steps before `step`."""

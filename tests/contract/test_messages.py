@@ -47,38 +47,15 @@ def same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_example_parses_and_dumps_back_identically(name: str) -> None:
-    message = example(name)
-    assert same(json.loads(message.model_dump_json()), json.loads(text_of(name)))
-    assert MODELS[name].model_validate_json(message.model_dump_json()) == message
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_example_shows_every_field(name: str) -> None:
-    assert list(json.loads(text_of(name))) == list(MODELS[name].model_fields)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_message_cannot_be_changed(name: str) -> None:
-    message = example(name)
-    field = next(iter(MODELS[name].model_fields))
-    with pytest.raises(ValidationError, match="frozen"):
-        setattr(message, field, getattr(message, field))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_an_unknown_field_is_refused(name: str) -> None:
+def test_the_example_shows_every_field_and_dumps_back_identically(name: str) -> None:
+    model, text = MODELS[name], text_of(name)
+    message = model.model_validate_json(text)
+    assert same(json.loads(message.model_dump_json()), json.loads(text))
+    assert model.model_validate_json(message.model_dump_json()) == message
+    assert list(json.loads(text)) == list(model.model_fields)
+    assert model.model_config["frozen"]
     with pytest.raises(ValidationError, match="extra_forbidden"):
-        MODELS[name].model_validate({**json.loads(text_of(name)), "colour": "blue"})
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_message_without_one_of_its_required_fields_is_refused(name: str) -> None:
-    document = json.loads(text_of(name))
-    for field in [n for n, f in MODELS[name].model_fields.items() if f.is_required()]:
-        short = {key: value for key, value in document.items() if key != field}
-        with pytest.raises(ValidationError, match=field):
-            MODELS[name].model_validate_json(json.dumps(short))
+        model.model_validate_json(json.dumps({**json.loads(text), "colour": "blue"}))
 
 
 def test_there_is_no_example_without_a_message() -> None:

@@ -6,7 +6,6 @@ In one process and without a broker: what is looked at is the way of the images 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -29,7 +28,7 @@ from services.trainer.rows import Limits
 from services.trainer.samples import keep_ledger
 from services.trainer.tiny_vision import build_tiny_vision_model
 from services.trainer.weight_tensors import TENSORS, copy_companions, save_tensors
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.algorithm import resolve
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.store.artifacts import ArtifactStore
@@ -56,7 +55,7 @@ from triforge.vision.files import describe
 pytestmark = pytest.mark.timeout(300)
 WORDS = ("left", "right", "press", "see", "task", ";", ">", "?", r"\boxed{1}", r"\boxed{-1}")
 TASK = Task(id="t", pool_id="p", slot="t", family="buttons", instruction="press left")
-PRESET = replace(PRESETS["rlanything"], reward_band=None)
+PRESET = resolve("rlanything", {"reward_band": "none"})
 TURNS = 2
 
 

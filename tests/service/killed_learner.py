@@ -22,6 +22,7 @@ import torch
 
 from services.trainer.batch_trainer import Answers
 from services.trainer.tiny_models import TinyShape, build_tiny_model
+from tests.batches import train_batch
 from tests.unit.trainer.conftest import WORDS, sampled_rows
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
@@ -51,15 +52,11 @@ class Course:
 
     def batches(self, run: str) -> list[TrainBatch]:
         """The steps of one run."""
-        settings = {
-            "model_path": str(self.model), "base_version": _BASE, "keep": 2, "seed": 5,
-            "learner": {"learning_rate": 1e-3, "updates_per_step": 2},
-            **({"critic": {"estimator": "gae", "value_clip": 0.2}} if self.critic else {}),
-        }  # fmt: skip
+        estimate = {"estimator": "gae", "value_clip": 0.2} if self.critic else {}
         return [
-            TrainBatch(
-                batch_id=f"{run}-{step}", run_id=run, role="policy", step=step, version=_BASE + step - 1, uri=uri,
-                num_rows=_ROWS, num_tokens=1, settings=settings,
+            train_batch(
+                self.model, batch_id=f"{run}-{step}", run_id=run, step=step, version=_BASE + step - 1, uri=uri,
+                num_rows=_ROWS, base_version=_BASE, keep=2, seed=5, learning_rate=1e-3, updates_per_step=2, **estimate,
             )
             for step, uri in enumerate(self.uris, start=1)
         ]  # fmt: skip

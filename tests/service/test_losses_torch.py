@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from triforge.algorithms.losses import (
+from tests.unit.algorithms.parts import token_loss
+from triforge.algorithms.loss_terms import (
     KL_ESTIMATORS,
     kl_k3,
     ratio_metrics,
     weighted_sum,
 )
-from triforge.algorithms.policy_losses import LossRule, log_ratios, policy_loss, same
+from triforge.algorithms.losses import Tokens
 
 torch = pytest.importorskip("torch")
 
@@ -17,8 +18,12 @@ CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
 
 
 def ppo(logprobs, old, advantages, **clips):
-    rule = LossRule(**clips)
-    return policy_loss(logprobs, log_ratios(logprobs, old, rule, pooled=same), advantages, rule)
+    return found(logprobs, old, advantages, **clips).values
+
+
+def found(logprobs, old, advantages, **clips):
+    tokens = Tokens(logprobs=logprobs, old=old, advantages=advantages)
+    return token_loss("ppo", tokens, **clips)
 
 
 @pytest.fixture
@@ -42,7 +47,11 @@ def test_torch_and_numpy_agree_on_every_loss(arrays):
     assert float(weighted_sum(torch.from_numpy(loss), tensors[3])) == pytest.approx(
         float(weighted_sum(loss, weights))
     )
-    ours, theirs = ratio_metrics(*arrays, **CLIPS), ratio_metrics(*tensors, **CLIPS)
+    ours, theirs = (
+        ratio_metrics(said.log_ratio, said.clipped, given[3])
+        for given in (arrays, tensors)
+        for said in [found(*given[:3], **CLIPS)]
+    )
     for field in ("clip_share", "approx_kl", "mean_ratio", "max_ratio"):
         assert getattr(ours, field) == pytest.approx(getattr(theirs, field))
 

@@ -12,11 +12,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.trainer.learners import Publisher
+from tests.batches import train_batch
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker, end_task
 from triforge.config import parse
 from triforge.errors import StorageError, UnavailableError
-from triforge.types import ErrorInfo, RunState, TrainBatch, WeightsReady
+from triforge.types import ErrorInfo, RunState, WeightsReady
 
 
 @pytest.fixture
@@ -97,10 +98,10 @@ async def test_a_batch_carries_what_the_learner_has_to_know(loop: Loop) -> None:
     await loop.conduct(run)
     [first, second] = loop.learners["reward"].batches
     assert (first.step, first.version, second.step, second.version) == (1, 1, 2, 2)
-    assert first.settings["model_path"] == "/models/reward"
-    assert (first.settings["base_version"], second.settings["base_version"]) == (1, 1)
-    assert (first.settings["folder_version"], second.settings["folder_version"]) == (None, 2)
-    assert (first.settings["seed"], first.settings["temperature"]) == (9, 1.0)
+    assert first.model_path == "/models/reward"
+    assert (first.base_version, second.base_version) == (1, 1)
+    assert (first.folder_version, second.folder_version) == (None, 2)
+    assert (first.seed, first.temperature) == (9, 1.0)
     assert (first.num_rows, first.batch_id) == (8, f"{run.id}-00001-reward")
 
 
@@ -313,8 +314,8 @@ async def test_a_run_goes_on_with_its_own_weights_after_another_run_has_served(l
         "the weights of its step 1, under a new number"
     )
     last = loop.learners["policy"].batches[-1]
-    assert (last.version, last.settings["base_version"]) == (6, 1)
-    assert last.settings["folder_version"] == 2, "what version 6 serves was written as version 2"
+    assert (last.version, last.base_version) == (6, 1)
+    assert last.folder_version == 2, "what version 6 serves was written as version 2"
     assert {row["reason"] for row in loop.ledger(first)} == {""}
 
 
@@ -345,7 +346,7 @@ async def test_an_untrained_run_takes_a_new_base_after_another_run_has_served(lo
     await loop.conduct(loop.submit(steps=1))
     loop.store.resume(first.id)
     await loop.conduct(first)
-    assert loop.learners["policy"].batches[-1].settings["base_version"] == 4
+    assert loop.learners["policy"].batches[-1].base_version == 4
     assert versions(loop, first) == [(0, 1, 1), (1, 5, 5)]
 
 
@@ -375,9 +376,6 @@ async def test_an_answer_to_an_older_batch_of_the_same_step_is_not_taken(loop: L
 
     await loop.stop()
     publisher = Publisher(loop.broker, loop.services, check=check)
-    batch = TrainBatch(
-        batch_id="b", run_id="r", role="policy", step=1, version=21, uri=loop.artifacts.write("x", b""),
-        num_rows=1, num_tokens=1, settings={},
-    )  # fmt: skip
+    batch = train_batch("m", batch_id="b", version=21, uri=loop.artifacts.write("x", b""))
     published = await publisher.train([batch], deadline_s=10)
     assert published["policy"].ready.version == 22

@@ -144,9 +144,11 @@ async def test_votes_of_an_older_judge_than_allowed_may_be_left_out(prompt: Loop
 async def test_a_batch_tells_the_learner_to_correct_and_carries_versions(loop: Loop) -> None:
     await loop.conduct(loop.submit(**AHEAD))
     batch = loop.learners["policy"].batches[-1]
-    assert (batch.settings["off_policy"], batch.settings["off_policy_cap"]) == ("tis", 2.0)
+    correction = batch.algorithm.correction(batch.staleness_bound)
+    assert (correction.mode, correction.cap) == ("tis", 2.0)
     await loop.conduct(loop.submit(**(AHEAD | {"staleness_bound": 0})))
-    assert loop.learners["policy"].batches[-1].settings["off_policy"] == "none"
+    batch = loop.learners["policy"].batches[-1]
+    assert batch.algorithm.correction(batch.staleness_bound).mode == "none"
 
 
 async def test_a_small_pool_makes_small_steps_and_the_run_ends_all_the_same(loop: Loop) -> None:

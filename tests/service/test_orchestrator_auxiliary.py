@@ -43,7 +43,7 @@ async def play(loop: Loop, folder: Path, aux: dict[str, Any]) -> list[list[Train
     batches = loop.learners["policy"].batches[before:]
     for batch, weight in zip(batches, (1.0, 0.5), strict=True):
         wanted = {"sp": weight * 0.2, "id": weight * 0.1} if aux else {"sp": 0.0, "id": 0.0}
-        assert batch.settings["auxiliary"]["weights"] == pytest.approx(wanted)
+        assert batch.auxiliary_weights == pytest.approx(wanted)
     metrics = loop.store.steps(run.id)[1].metrics
     assert ("aux/drawn" in metrics) == bool(aux)
     if aux:

@@ -34,10 +34,11 @@ async def test_rows_and_settings_of_a_run_with_a_critic(loop: Loop) -> None:
     assert loop.learners["reward"].batches == []
     for batch in batches:
         settings = TrainSettings.of(batch)
-        assert settings.critic is not None
-        assert (settings.critic.estimator, settings.critic.value_clip) == ("bilevel_gae", 0.3)
-        assert (settings.critic.turn_gamma, settings.critic.whiten) == (0.95, True)
-        assert settings.critic_learner.learning_rate == 2e-4
+        algorithm = settings.algorithm
+        assert (algorithm.estimator, algorithm.value_clip) == ("bilevel_gae", 0.3)
+        assert algorithm.estimator_options.model_dump()["turn_gamma"] == 0.95
+        assert algorithm.whiten
+        assert settings.critic_section.learning_rate == 2e-4
         assert settings.teaches_policy(batch.step) == (batch.step == 2)
         for row in read_rows(loop.artifacts, batch.uri):
             assert len(row.rewards) == len(row.ids)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.batches import train_batch
 from tests.service.conftest import LEASE_S
 from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory, votes_on
@@ -245,10 +246,7 @@ async def test_garbage_in_a_stream_is_passed_over_and_what_comes_after_it_is_rea
 
 async def test_each_learner_reads_the_batches_of_its_role_in_order(broker: Broker) -> None:
     def batch(role: Any, step: int) -> TrainBatch:
-        return TrainBatch(
-            batch_id=f"{role}{step}", run_id="r", role=role, step=step, version=step, uri="u",
-            num_rows=1, num_tokens=1, settings={},
-        )  # fmt: skip
+        return train_batch("m", batch_id=f"{role}{step}", role=role, step=step, version=step)
 
     assert await broker.last_id("tf:batches:policy") == "0"
     for step in (1, 2):

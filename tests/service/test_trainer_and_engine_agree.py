@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from services.trainer.learner import Learner
+from tests.batches import train_batch
 from tests.unit.local_engine.models import (
     build_folder,
     new_scheduler,
@@ -15,7 +16,7 @@ from tests.unit.local_engine.models import (
     random_prompts,
     run_all,
 )
-from triforge.types import TrainBatch, TrainRow
+from triforge.types import TrainRow
 
 CLOSE = 1e-4
 
@@ -46,11 +47,9 @@ def played(folder: Path, temperature: float) -> list[TrainRow]:
 
 
 def trained(folder: Path, rows: list[TrainRow], **settings: Any) -> dict[str, float]:
-    learner = {"learning_rate": 1e-3, "updates_per_step": 1}
-    batch = TrainBatch(
-        batch_id="b", run_id="run", role="policy", step=1, version=1, uri="", num_rows=len(rows),
-        num_tokens=0, settings={"model_path": str(folder), "learner": learner, **settings},
-    )  # fmt: skip
+    batch = train_batch(
+        folder, num_rows=len(rows), learning_rate=1e-3, updates_per_step=1, **settings
+    )
     return Learner.fresh(folder).train(batch, rows).metrics
 
 

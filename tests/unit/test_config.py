@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.presets import PRESETS
 from triforge.config import RunConfig, Settings, assignment, load, merge, parse, read_document
 from triforge.errors import ConfigError
@@ -92,8 +93,8 @@ def test_a_bound_above_zero_needs_a_correction_or_the_word_bypass() -> None:
                 "algorithm": {"overrides": {"off_policy": mode}},
             }
         )
-        assert config.correction["off_policy"] == force
-    assert parse({}).correction["off_policy"] == "none"
+        assert config.correction.mode == force
+    assert parse({}).correction.mode == "none"
     document = {
         "run": {"staleness_bound": 2},
         "algorithm": {"overrides": {"off_policy": "none"}},
@@ -113,7 +114,7 @@ def test_whole_programs_are_compared_where_tests_are_written(option: str, given:
         parse(document)
 
 
-@pytest.mark.parametrize("name", sorted(n for n, p in PRESETS.items() if p.needs_critic))
+@pytest.mark.parametrize("name", sorted(n for n in PRESETS if resolve(n).needs_critic))
 def test_unit_tests_are_refused_with_a_critic(name: str) -> None:
     document = {"reward": {"kind": "unit_tests"}, "algorithm": {"preset": name}}
     with pytest.raises(ConfigError, match="'unit_tests' with algorithm estimator"):

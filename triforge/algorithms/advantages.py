@@ -1,22 +1,24 @@
-"""Advantages: what to reinforce, compared with what else was tried on the same task.
+"""Comparison: how much better or worse each value is than what else was tried on the same task.
 
-All functions take ragged lists, leave out entries that are None (unmeasured), and say for every entry that is not
-trained on why. Such an entry has the advantage 0.0; an entry is trained on exactly when its reason is None.
+Entries that are None (unmeasured) stay out of every comparison. An entry is trained on exactly when its reason is None;
+all others have the advantage 0.0.
 
-Sources: arXiv 2602.02488, Algorithm 1; the released code for lone steps and zero spread; GRPO (arXiv 2402.03300).
+Sources: arXiv 2602.02488, Algorithm 1; the released code for lone steps and zero spread; GRPO (arXiv 2402.03300);
+REINFORCE++ (arXiv 2501.03262) for whitening over the batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from triforge.algorithms.presets import Preset
-from triforge.algorithms.rewards import mean_and_deviation
+from triforge.algorithms.core import CoreOptions
 from triforge.errors import InputError
 
 T = TypeVar("T")
+Rows = Sequence[Sequence[float | None]]
 
 UNMEASURED = "unmeasured"
 LONE = "lone step"
@@ -39,16 +41,8 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredSteps:
-    """Advantages and reasons, `[trajectory][step]`, aligned with the rewards."""
-
-    advantages: tuple[tuple[float, ...], ...]
-    reasons: tuple[tuple[str | None, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredVotes:
-    """Advantages and reasons, `[step][vote]`, aligned with the votes."""
+class ScoredRows:
+    """Advantages and reasons, `[trajectory][step]` or `[step][vote]`, aligned with the rewards."""
 
     advantages: tuple[tuple[float, ...], ...]
     reasons: tuple[tuple[str | None, ...], ...]
@@ -81,11 +75,11 @@ def standardise(
     if not present:
         return Scored((0.0,) * len(values), (UNMEASURED,) * len(values))
     if how == "raw":
-        return _filled(values, present, [_reason(value, ZERO_ADVANTAGE) for value in present])
+        return _filled(values, present, [reason(value) for value in present])
     if len(present) == 1 and lone == "zero":
         return _filled(values, [0.0], [LONE])
     if len(present) == 1:
-        return _filled(values, present, [_reason(present[0], ZERO_ADVANTAGE)])
+        return _filled(values, present, [reason(present[0])])
     mean, std = mean_and_deviation(present, ddof=ddof)
     if std <= NEGLIGIBLE:
         return _filled(values, [0.0] * len(present), [ZERO_SPREAD] * len(present))
@@ -100,109 +94,27 @@ def standardise(
         "relative": mean + eps,
     }[how]
     scores = [(value - mean) / divisor for value in present]
-    return _filled(values, scores, [_reason(score, ZERO_ADVANTAGE) for score in scores])
+    return _filled(values, scores, [reason(score) for score in scores])
 
 
-def compared(values: Sequence[float | None], *, preset: Preset) -> Scored:
-    """`standardise` by a preset: reads `normalise`, `std_floor`, `std_eps`, `std_ddof`, `lone_step`."""
+def compared(
+    values: Sequence[float | None], algorithm: CoreOptions, *, lone: str = "zero"
+) -> Scored:
+    """`standardise` by the options `normalise`, `std_floor`, `std_eps` and `std_ddof`."""
     return standardise(
         values,
-        std_floor=preset.std_floor,
-        ddof=preset.std_ddof,
-        lone=preset.lone_step,
-        how=preset.normalise,
-        eps=preset.std_eps,
+        std_floor=algorithm.std_floor,
+        ddof=algorithm.std_ddof,
+        lone=lone,
+        how=algorithm.normalise,
+        eps=algorithm.std_eps,
     )
 
 
-def step_index_advantages(
-    rewards: Sequence[Sequence[float | None]], *, preset: Preset
-) -> ScoredSteps:
-    """Compare, among the trajectories of one task, the steps that have the same index.
-
-    Args:
-        rewards: `rewards[t][i]` of step i of trajectory t; None where unmeasured.
-        preset: what `compared` reads.
-    """
-    advantages = [[0.0] * len(row) for row in rewards]
-    reasons: list[list[str | None]] = [[None] * len(row) for row in rewards]
-    for i in range(max((len(row) for row in rewards), default=0)):
-        reached = [t for t, row in enumerate(rewards) if i < len(row)]
-        scored = compared([rewards[t][i] for t in reached], preset=preset)
-        for t, advantage, reason in zip(reached, scored.advantages, scored.reasons, strict=True):
-            advantages[t][i] = advantage
-            reasons[t][i] = reason
-    return ScoredSteps(_frozen(advantages), _frozen(reasons))
-
-
-def group_advantages(rewards: Sequence[Sequence[float | None]], *, preset: Preset) -> ScoredSteps:
-    """Compare whole trajectories of one task (GRPO): a trajectory's reward is the mean of its measured step rewards.
-
-    The advantage is the same on every measured step of a trajectory.
-
-    Args:
-        rewards: `rewards[t][i]` of step i of trajectory t; None where unmeasured.
-        preset: what `compared` reads.
-    """
-    totals: list[float | None] = []
-    for row in rewards:
-        present = [reward for reward in row if reward is not None]
-        totals.append(mean_and_deviation(present)[0] if present else None)
-    scored = compared(totals, preset=preset)
-    advantages, reasons = [], []
-    for row, advantage, reason in zip(rewards, scored.advantages, scored.reasons, strict=True):
-        advantages.append(tuple(0.0 if reward is None else advantage for reward in row))
-        reasons.append(tuple(UNMEASURED if reward is None else reason for reward in row))
-    return ScoredSteps(tuple(advantages), tuple(reasons))
-
-
-def apart_advantages(
-    outcomes: Sequence[Sequence[float | None]],
-    votes: Sequence[Sequence[float | None]],
-    *,
-    weight: float,
-    preset: Preset,
-) -> ScoredSteps:
-    """Standardise outcomes and mean votes apart, by the preset's estimator, and add them: `A = A_O + weight * A_V`.
-
-    Unlike a weight inside the reward, this one also acts where all outcomes are equal: there the advantage is
-    `weight * A_V` and not a full-size one. With the weight 0 the result is that of the outcome alone.
-
-    Args:
-        outcomes: `outcomes[t][i]`: O on every step of trajectory t; None where unmeasured.
-        votes: the mean votes, None where unmeasured; the same places.
-        weight: of the votes, see `vote_weight`.
-        preset: reads `estimator` and what `compared` reads.
-    """
-    estimate = step_index_advantages if preset.estimator == "step_index" else group_advantages
-    first, second = estimate(outcomes, preset=preset), estimate(votes, preset=preset)
-    if weight == 0.0:
-        return first
-    advantages, reasons = [], []
-    for t, row in enumerate(first.advantages):
-        summed = tuple(a + weight * b for a, b in zip(row, second.advantages[t], strict=True))
-        advantages.append(summed)
-        reasons.append(
-            tuple(
-                _reason(total, why or ZERO_ADVANTAGE)
-                for total, why in zip(summed, first.reasons[t], strict=True)
-            )
-        )
-    return ScoredSteps(tuple(advantages), tuple(reasons))
-
-
-def vote_weight(trust: float, *, preset: Preset) -> float:
-    """Weight of standardised votes: `lam * trust`, at most so much that their share is `vote_share`."""
-    return min(preset.lam * trust, preset.vote_share / (1.0 - preset.vote_share))
-
-
 def vote_advantages(
-    votes: Sequence[Sequence[int]],
-    rewards: Sequence[Sequence[float | None]],
-    *,
-    preset: Preset,
-) -> ScoredVotes:
-    """Compare the votes on one task, over one step or over all its steps.
+    votes: Sequence[Sequence[int]], rewards: Rows, algorithm: CoreOptions
+) -> ScoredRows:
+    """Compare the votes on one task, over one step or over all its steps (`vote_scope`).
 
     With `invalid_votes = "apart"` unparsable votes stay out of mean and deviation and lie `invalid_vote_margin` below
     the worst valid vote and below 0, so that they never make a wrong vote look good.
@@ -210,67 +122,123 @@ def vote_advantages(
     Args:
         votes: `votes[i][j]` in {-1, 0, +1} for all judged steps i of the task, all trajectories in one list.
         rewards: `rewards[i][j]` of each vote; None where unmeasured.
-        preset: reads `vote_scope`, `drop_unanimous`, `invalid_votes`, `invalid_vote_margin`, `std_floor`, `std_ddof`,
-            `reinforce_unrewarded_votes`.
+        algorithm: reads the options of votes, `std_floor` and `std_ddof`.
     """
     cells = [(i, j) for i, row in enumerate(votes) for j in range(len(row))]
-    unanimous = {i for i, row in enumerate(votes) if _unanimous(row)}
-    if preset.vote_scope == "task":
-        scopes = [cells]
-    else:
-        scopes = [[(i, j) for j in range(len(row))] for i, row in enumerate(votes)]
+    by_step = [[(i, j) for j in range(len(row))] for i, row in enumerate(votes)]
     advantages = [[0.0] * len(row) for row in votes]
     reasons: list[list[str | None]] = [[None] * len(row) for row in votes]
-    for scope in scopes:
-        _score_votes(scope, votes, rewards, unanimous, preset, advantages, reasons)
-    return ScoredVotes(_frozen(advantages), _frozen(reasons))
+    for scope in [cells] if algorithm.vote_scope == "task" else by_step:
+        _score_votes(scope, votes, rewards, algorithm, advantages, reasons)
+    return ScoredRows(frozen(advantages), frozen(reasons))
 
 
 def _score_votes(
     scope: Sequence[tuple[int, int]],
     votes: Sequence[Sequence[int]],
-    rewards: Sequence[Sequence[float | None]],
-    unanimous: set[int],
-    preset: Preset,
+    rewards: Rows,
+    algorithm: CoreOptions,
     advantages: list[list[float]],
     reasons: list[list[str | None]],
 ) -> None:
     """Fill in the cells of one scope."""
-    apart = preset.invalid_votes == "apart"
-    dropped = {
-        (i, j)
-        for i, j in scope
-        if preset.drop_unanimous and i in unanimous and rewards[i][j] is not None
-    }
-    outside = {
-        (i, j)
-        for i, j in scope
-        if apart and votes[i][j] == 0 and rewards[i][j] is not None and (i, j) not in dropped
-    }
-    compared = [cell for cell in scope if cell not in dropped and cell not in outside]
+    apart = algorithm.invalid_votes == "apart"
+    measured = {(i, j) for i, j in scope if rewards[i][j] is not None}
+    dropped = {(i, j) for i, j in measured if algorithm.drop_unanimous and _unanimous(votes[i])}
+    outside = {(i, j) for i, j in measured - dropped if apart and votes[i][j] == 0}
+    within = [cell for cell in scope if cell not in dropped and cell not in outside]
     scored = standardise(
-        [rewards[i][j] for i, j in compared], std_floor=preset.std_floor, ddof=preset.std_ddof
+        [rewards[i][j] for i, j in within], std_floor=algorithm.std_floor, ddof=algorithm.std_ddof
     )
-    for (i, j), advantage, reason in zip(compared, scored.advantages, scored.reasons, strict=True):
+    for (i, j), advantage, why in zip(within, scored.advantages, scored.reasons, strict=True):
         reward = rewards[i][j]
         gift = advantage > 0.0 and reward is not None and reward <= 0.0
-        if gift and not preset.reinforce_unrewarded_votes:
-            advantage, reason = 0.0, UNREWARDED
+        if gift and not algorithm.reinforce_unrewarded_votes:
+            advantage, why = 0.0, UNREWARDED
         advantages[i][j] = advantage
-        reasons[i][j] = LONE_VOTE if reason == LONE else reason
-    worst = min([0.0, *(advantages[i][j] for i, j in compared)])
+        reasons[i][j] = LONE_VOTE if why == LONE else why
+    worst = min([0.0, *(advantages[i][j] for i, j in within)])
     for i, j in outside:
-        advantages[i][j] = worst - preset.invalid_vote_margin
+        advantages[i][j] = worst - algorithm.invalid_vote_margin
     for i, j in dropped:
         reasons[i][j] = UNANIMOUS
 
 
+def whitened(
+    values: Sequence[float], counts: Sequence[int], *, ddof: int = 0, eps: float = 0.0
+) -> list[float]:
+    """Zero mean and unit deviation over all tokens of a batch; equal values all become 0.
+
+    Args:
+        values: one a response.
+        counts: its tokens.
+        ddof: 0 population, 1 sample standard deviation.
+        eps: added to the deviation.
+    """
+    total = sum(counts)
+    if total <= ddof:
+        return [0.0] * len(values)
+    mean = math.fsum(v * n for v, n in zip(values, counts, strict=True)) / total
+    squares = math.fsum(n * (v - mean) ** 2 for v, n in zip(values, counts, strict=True))
+    std = math.sqrt(squares / (total - ddof))
+    if std <= NEGLIGIBLE:
+        return [0.0] * len(values)
+    return [(v - mean) / (std + eps) for v in values]
+
+
+def mean_and_deviation(values: Sequence[float], *, ddof: int = 0) -> tuple[float, float]:
+    """Mean and standard deviation, whatever the order of the values; with `ddof` 1 the deviation of one value is 0."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return mean, math.sqrt(squares / (n - ddof)) if n > ddof else 0.0
+
+
+def row_means(rows: Rows) -> list[float | None]:
+    """The mean of each trajectory's measured steps; None without any."""
+    present = [[value for value in row if value is not None] for row in rows]
+    return [mean_and_deviation(values)[0] if values else None for values in present]
+
+
+def reason(advantage: float, why: str = ZERO_ADVANTAGE) -> str | None:
+    """Why an entry of this advantage is not trained on; None if it is."""
+    return why if abs(advantage) <= NEGLIGIBLE else None
+
+
+def over_steps(rewards: Rows, scored: Scored) -> ScoredRows:
+    """The advantage of each trajectory on all its measured steps."""
+    advantages, reasons = [], []
+    for row, advantage, why in zip(rewards, scored.advantages, scored.reasons, strict=True):
+        advantages.append(tuple(0.0 if reward is None else advantage for reward in row))
+        reasons.append(tuple(UNMEASURED if reward is None else why for reward in row))
+    return ScoredRows(tuple(advantages), tuple(reasons))
+
+
+def added(rewards: Rows, first: ScoredRows, second: ScoredRows, weight: float) -> ScoredRows:
+    """`A = A_1 + weight * A_2` on every measured step; where it is nothing, the first says why."""
+    advantages, reasons = [], []
+    for row, a, b, whys in zip(
+        rewards, first.advantages, second.advantages, first.reasons, strict=True
+    ):
+        sums = [x + weight * y for x, y in zip(a, b, strict=True)]
+        known = [value is not None for value in row]
+        advantages.append(tuple(s if k else 0.0 for s, k in zip(sums, known, strict=True)))
+        reasons.append(
+            tuple(
+                reason(s, why or ZERO_ADVANTAGE) if k else UNMEASURED
+                for s, k, why in zip(sums, known, whys, strict=True)
+            )
+        )
+    return ScoredRows(tuple(advantages), tuple(reasons))
+
+
+def frozen(rows: Sequence[Sequence[T]]) -> tuple[tuple[T, ...], ...]:
+    """Lists of lists as tuples of tuples."""
+    return tuple(tuple(row) for row in rows)
+
+
 def _unanimous(votes: Sequence[int]) -> bool:
     return len(votes) > 1 and len(set(votes)) == 1 and votes[0] != 0
-
-
-def _reason(advantage: float, reason: str) -> str | None:
-    return reason if abs(advantage) <= NEGLIGIBLE else None
 
 
 def _filled(
@@ -281,11 +249,7 @@ def _filled(
     advantages: list[float] = []
     whys: list[str | None] = []
     for value in values:
-        score, reason = (0.0, UNMEASURED) if value is None else next(pairs)
-        advantages.append(0.0 if reason is not None else score)
-        whys.append(reason)
+        score, why = (0.0, UNMEASURED) if value is None else next(pairs)
+        advantages.append(0.0 if why is not None else score)
+        whys.append(why)
     return Scored(tuple(advantages), tuple(whys))
-
-
-def _frozen(rows: Sequence[Sequence[T]]) -> tuple[tuple[T, ...], ...]:
-    return tuple(tuple(row) for row in rows)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Literal
 
+from triforge.algorithms.core import Aggregation
 from triforge.errors import InputError
-
-Aggregation = Literal["step_mean", "token_mean", "trajectory_mean", "task_mean", "step_sum"]
 
 
 def token_weights(

@@ -1,4 +1,4 @@
-"""Auxiliary objectives on what was played: their weight over time, their losses, and which transitions are drawn.
+"""Auxiliary objectives on what was played: their losses, and which transitions are drawn.
 
     L(t) = L_RL + w_sp(t) * L_sp + w_id(t) * L_id
 
@@ -6,8 +6,8 @@ State prediction (sp) reads a state and an action and predicts the next observat
 observations and predicts the action between them. Both are supervised on what the run itself played, whatever came of
 it, for how an environment answers does not depend on the outcome.
 
-Source of the sum and of the cosine: EnvRL, arXiv 2606.17680. Linear and constant schedules, the drawing and the caps are
-ours (docs/algorithms.md).
+Source of the sum: EnvRL, arXiv 2606.17680; the drawing and the caps are ours (docs/algorithms.md). Their weight over
+time: `schedules.scheduled_weight`.
 """
 
 from __future__ import annotations
@@ -15,46 +15,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from array_api_compat import array_namespace
 
 from triforge.errors import InputError
 
 Array = Any
-Schedule = Literal["cosine", "linear", "constant"]
 K = TypeVar("K", bound=Hashable)
 
 CLIP = 0.99
 """Where `clipped_mae` is cut off: a token believed less than 1 % likely has no gradient."""
-
-
-def scheduled_weight(lambda0: float, step: int, t_max: int, schedule: Schedule = "cosine") -> float:
-    """The weight of an auxiliary objective at a training step.
-
-    `cosine` is `lambda0 * (1 + cos(pi * t / t_max)) / 2`, `linear` is `lambda0 * (1 - t / t_max)`; both are 0 from t_max
-    on. `constant` is lambda0 throughout.
-
-    Args:
-        lambda0: the weight at step 0, at least 0.
-        step: t, counted from 0.
-        t_max: the step at which the weight has come down to 0, at least 1; not read by `constant`.
-        schedule: which.
-
-    Raises:
-        InputError: a number is out of its range.
-    """
-    if lambda0 < 0 or step < 0 or t_max < 1:
-        raise InputError(
-            f"lambda0, step and t_max: given {lambda0}, {step} and {t_max}, expected at least 0, 0 and 1"
-        )
-    if schedule == "constant":
-        return lambda0
-    if step >= t_max:
-        return 0.0
-    if schedule == "linear":
-        return lambda0 * (1.0 - step / t_max)
-    return lambda0 * 0.5 * (1.0 + math.cos(math.pi * step / t_max))
 
 
 def cross_entropy(logprobs: Array) -> Array:

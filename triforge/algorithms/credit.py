@@ -1,8 +1,11 @@
-"""The two functions the orchestrator calls: what every step and every vote of one task's rollouts is worth.
+"""From outcomes and votes to rewards and advantages: what every step and every vote of one task's rollouts is worth.
 
-`policy_credit` and `vote_credit` take outcomes and votes as they were measured and return rewards, advantages and, for
-everything that is not trained on, the reason. An entry is trained on exactly when its reason is None; all others have
-the advantage 0.0 and still appear, so that every number can be recomputed from an export.
+Read from top to bottom. `policy_credit`: outcomes and votes become a reward a step, rewards become advantages by the chosen
+estimator, filters say what is not trained on. `vote_credit`: the same for the votes, which train the reward model. An entry
+is trained on exactly when its reason is None; all others have the advantage 0.0 and still appear, so that every number can
+be recomputed from an export.
+
+Sources: arXiv 2602.02488, sections 2 and 3, Algorithms 1 and 2; the handling of unparsable votes is the released code's.
 """
 
 from __future__ import annotations
@@ -13,24 +16,18 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from triforge.algorithms.advantages import (
-    ScoredSteps,
-    apart_advantages,
-    group_advantages,
-    step_index_advantages,
+    ScoredRows,
+    added,
+    frozen,
+    mean_and_deviation,
     vote_advantages,
-    vote_weight,
 )
-from triforge.algorithms.estimators import (
-    branch_advantages,
-    fused_advantages,
-    gigpo_advantages,
-    pasts,
-    valued,
-)
+from triforge.algorithms.algorithm import Algorithm
+from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.estimators import Group
 from triforge.algorithms.filters import policy_filter, reward_filter
 from triforge.algorithms.imitation import imitated
-from triforge.algorithms.presets import Preset
-from triforge.algorithms.rewards import mean_and_deviation, step_reward, vote_rewards
+from triforge.algorithms.penalties import placed_penalties
 from triforge.errors import InputError
 
 NO_OUTCOME = "no outcome"
@@ -39,22 +36,23 @@ NOT_TRAINED = "reward model not trained"
 
 T = TypeVar("T")
 Votes = Sequence[Sequence[Sequence[int]]]
+Rewards = list[list[float | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What estimators and shapers read of a group besides outcomes and votes, `[trajectory][step]`.
+    """What is read of a group besides outcomes and votes, `[trajectory][step]`.
 
     Attributes:
         observations: what each step saw.
         actions: what it did.
-        shaped: what is added to each step's reward (`shapers.shaped`); empty adds nothing.
-        endings: what is added to each trajectory's (`shapers.used_up`), on its last step with a reward; empty adds nothing.
+        penalties: added to each step's reward (`penalties.step_penalties`); empty adds nothing.
+        endings: added to each trajectory's (`penalties.end_penalty`); empty adds nothing.
     """
 
     observations: Sequence[Sequence[str]]
     actions: Sequence[Sequence[str]]
-    shaped: Sequence[Sequence[float]] = ()
+    penalties: Sequence[Sequence[float]] = ()
     endings: Sequence[float] = ()
 
 
@@ -76,16 +74,103 @@ class PolicyCredit:
 
 @dataclass(frozen=True, slots=True)
 class VoteCredit:
-    """Credit of every vote, `[trajectory][step][vote]`. `rewards` is None where unmeasured.
-
-    `valid` and `invalid` count all votes that were given, trained on or not.
-    """
+    """Credit of every vote, `[trajectory][step][vote]`; `valid` and `invalid` count all votes, trained on or not."""
 
     rewards: tuple[tuple[tuple[float | None, ...], ...], ...]
     advantages: tuple[tuple[tuple[float, ...], ...], ...]
     reasons: tuple[tuple[tuple[str | None, ...], ...], ...]
     valid: int
     invalid: int
+
+
+def policy_credit(
+    outcomes: Sequence[int | None],
+    votes: Votes,
+    *,
+    algorithm: Algorithm,
+    trust: float = 0.0,
+    played: Played | None = None,
+    shares: Sequence[float | None] | None = None,
+) -> PolicyCredit:
+    """Rewards and advantages of every step of one task's rollouts.
+
+    Args:
+        outcomes: one a trajectory: -1, +1, or None when it could not be measured.
+        votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
+        algorithm: the arithmetic.
+        trust: in the votes, in [0, 1] (`theory.trust`); read by `vote_weight = "trust"` only.
+        played: states and penalties; the estimators `gigpo` and `branch` cannot do without.
+        shares: one a trajectory, stands in its reward in place of the outcome; see `unit_tests.program_credit`.
+
+    Raises:
+        InputError: the shapes do not match or a value is impossible.
+    """
+    successes, measured = accuracy(outcomes)
+    _check(outcomes, votes)
+    values = [_outcome_value(outcome, algorithm) for outcome in outcomes]
+    rewards = _step_rewards(shares or values, votes, played, algorithm)
+    scored = _step_advantages(rewards, outcomes, votes, algorithm, trust, played)
+    filtered = policy_filter(successes, measured, algorithm)
+    advantages, reasons = [], []
+    for t, row in enumerate(rewards):
+        whys = [filtered or why for why in scored.reasons[t]]
+        if algorithm.whiten and not filtered:
+            # the mean of the batch is not that of the group, so even 0 says something
+            whys = [None] * len(row)
+        missing = NO_OUTCOME if outcomes[t] is None else NOT_JUDGED
+        whys = [missing if r is None else why for r, why in zip(row, whys, strict=True)]
+        reasons.append(whys)
+        advantages.append(
+            [0.0 if why else a for a, why in zip(scored.advantages[t], whys, strict=True)]
+        )
+    return PolicyCredit(
+        rewards=frozen(rewards),
+        advantages=frozen(advantages),
+        reasons=frozen(reasons),
+        successes=successes,
+        measured=measured,
+        spread=_spread(rewards, summed=algorithm.estimator_part.sums_steps),
+    )
+
+
+def vote_credit(
+    outcomes: Sequence[int | None], votes: Votes, *, algorithm: CoreOptions
+) -> VoteCredit:
+    """Rewards and advantages of every vote on one task's rollouts; arguments as of `policy_credit`.
+
+    A vote's reward is always `R * S` with the whole `R = O + lam * mean(S)`, whatever the policy is trained on; that of an
+    unparsable vote is `invalid_vote_reward`.
+    """
+    successes, measured = accuracy(outcomes)
+    _check(outcomes, votes)
+    flat = [step for steps in votes for step in steps]
+    rewards: Rewards = []
+    for outcome, steps in zip(outcomes, votes, strict=True):
+        for step in steps:
+            if outcome is None or not step:
+                rewards.append([None] * len(step))
+                continue
+            reward = step_reward(outcome, step, lam=algorithm.lam)
+            rewards.append([*vote_rewards(reward, step, invalid=algorithm.invalid_vote_reward)])
+    scored = vote_advantages(flat, rewards, algorithm)
+    filtered = reward_filter(successes, measured, algorithm)
+    blocked = filtered if algorithm.train_reward_model else NOT_TRAINED
+    reasons = [
+        tuple(NO_OUTCOME if r is None else blocked or why for r, why in zip(row, whys, strict=True))
+        for row, whys in zip(rewards, scored.reasons, strict=True)
+    ]
+    advantages = [
+        tuple(0.0 if why else a for a, why in zip(row, whys, strict=True))
+        for row, whys in zip(scored.advantages, reasons, strict=True)
+    ]
+    given = [vote for step in flat for vote in step]
+    return VoteCredit(
+        rewards=_by_trajectory(frozen(rewards), votes),
+        advantages=_by_trajectory(advantages, votes),
+        reasons=_by_trajectory(reasons, votes),
+        valid=sum(vote != 0 for vote in given),
+        invalid=sum(vote == 0 for vote in given),
+    )
 
 
 def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
@@ -100,253 +185,147 @@ def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
     return sum(o == 1 for o in outcomes), sum(o is not None for o in outcomes)
 
 
-def policy_credit(
-    outcomes: Sequence[int | None],
-    votes: Votes,
+# ---- rewards ----
+
+
+def step_reward(
+    outcome: float,
+    votes: Sequence[int],
     *,
-    preset: Preset,
-    trust: float = 0.0,
-    played: Played | None = None,
-    shares: Sequence[float | None] | None = None,
-) -> PolicyCredit:
-    """Rewards and advantages of every step of one task's rollouts.
-
-    The rewards are those of the constant weight in either mode: what was measured, not what was made of it.
+    lam: float = 1.0,
+    use_outcome: bool = True,
+    use_votes: bool = True,
+) -> float:
+    """Integrated reward of one step, `R = O + (lam / m) * sum(S)`, in [-1 - lam, 1 + lam].
 
     Args:
-        outcomes: one a trajectory: -1, +1, or None when it could not be measured.
-        votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
-        preset: the arithmetic.
-        trust: in the votes, in [0, 1] (`theory.trust`); read by `vote_weight = "trust"` only.
-        played: states and shaping; the estimators `gigpo` and `branch` cannot do without.
-        shares: one a trajectory, stands in its reward in place of the outcome; see `unit_tests.program_credit`.
+        outcome: O of the trajectory, -1 or +1, or 0 or 1, or a share in [0, 1].
+        votes: the m votes on this step, each -1 or +1, or 0 if unparsable (stays in the denominator m).
+        lam: weight of the votes.
+        use_outcome: leave O out if false.
+        use_votes: leave the votes out if false; `votes` may then be empty.
 
     Raises:
-        InputError: the shapes do not match or a value is impossible.
+        InputError: votes are needed and there are none.
     """
-    successes, measured = accuracy(outcomes)
-    _check(outcomes, votes)
-    worth = [None if o is None else float(_worth(o, preset)) for o in outcomes]
-    shaped = _shaped(votes, played, preset)
-    rewards: list[list[float | None]] = []
-    for t, (value, steps) in enumerate(zip(shares or worth, votes, strict=True)):
-        # A step that lacks the votes its reward needs has no reward, so the outcome cannot stand on it.
-        last = max(_rewarded(steps, preset), default=-1)
-        rewards.append(
-            [
-                _step_value(value, step, preset, shaped[t][i], last=i == last)
-                for i, step in enumerate(steps)
-            ]
-        )
-    scored = _scored(rewards, outcomes, votes, preset, trust, played)
-    verdict = policy_filter(successes, measured, preset=preset)
-    advantages, reasons = [], []
-    for t, outcome in enumerate(outcomes):
-        whys: list[str | None] = []
-        for i, reward in enumerate(rewards[t]):
-            why = scored.reasons[t][i]
-            if reward is None:
-                why = NO_OUTCOME if outcome is None else NOT_JUDGED
-            elif not verdict.keep:
-                why = verdict.reason
-            elif preset.whiten:
-                why = (
-                    None  # the mean of the batch is not that of the group, so even 0 says something
-                )
-            whys.append(why)
-        reasons.append(tuple(whys))
-        advantages.append(
-            tuple(0.0 if w else a for a, w in zip(scored.advantages[t], whys, strict=True))
-        )
-    return PolicyCredit(
-        rewards=tuple(tuple(row) for row in rewards),
-        advantages=tuple(advantages),
-        reasons=tuple(reasons),
-        successes=successes,
-        measured=measured,
-        spread=_spread(rewards, summed=preset.sums_steps),
-    )
+    reward = float(outcome) if use_outcome else 0.0
+    if use_votes:
+        if not votes:
+            raise InputError(
+                "votes: given none for a step, expected at least one: an unjudged step has no integrated reward"
+            )
+        reward += lam * sum(votes) / len(votes)
+    return reward
 
 
-def vote_credit(outcomes: Sequence[int | None], votes: Votes, *, preset: Preset) -> VoteCredit:
-    """Rewards and advantages of every vote on one task's rollouts.
-
-    A vote's reward is always `R * S` with the whole `R = O + lam * mean(S)`, whatever the policy is trained on.
-
-    Args:
-        outcomes: one a trajectory: -1, +1, or None when it could not be measured.
-        votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
-        preset: the arithmetic.
-
-    Raises:
-        InputError: the shapes do not match or a value is impossible.
-    """
-    successes, measured = accuracy(outcomes)
-    _check(outcomes, votes)
-    flat_votes: list[Sequence[int]] = []
-    flat_rewards: list[list[float | None]] = []
-    for outcome, steps in zip(outcomes, votes, strict=True):
-        for step in steps:
-            flat_votes.append(step)
-            flat_rewards.append(_vote_values(outcome, step, preset))
-    scored = vote_advantages(flat_votes, flat_rewards, preset=preset)
-    verdict = reward_filter(successes, measured, preset=preset)
-    blocked = verdict.reason if preset.train_reward_model else NOT_TRAINED
-    reasons = [
-        tuple(
-            NO_OUTCOME if reward is None else (blocked or why)
-            for reward, why in zip(rewards, whys, strict=True)
-        )
-        for rewards, whys in zip(flat_rewards, scored.reasons, strict=True)
-    ]
-    advantages = [
-        tuple(0.0 if why else a for a, why in zip(row, whys, strict=True))
-        for row, whys in zip(scored.advantages, reasons, strict=True)
-    ]
-    given = [vote for step in flat_votes for vote in step]
-    return VoteCredit(
-        rewards=_by_trajectory([tuple(row) for row in flat_rewards], votes),
-        advantages=_by_trajectory(advantages, votes),
-        reasons=_by_trajectory(reasons, votes),
-        valid=sum(vote != 0 for vote in given),
-        invalid=sum(vote == 0 for vote in given),
-    )
+def vote_rewards(reward: float, votes: Sequence[int], *, invalid: float = -2.0) -> list[float]:
+    """Consistency feedback `R * S` for every vote of one step; an unparsable vote (0) gets `invalid`."""
+    return [reward * vote if vote else invalid for vote in votes]
 
 
-def _scored(
-    rewards: list[list[float | None]],
-    outcomes: Sequence[int | None],
-    votes: Votes,
-    preset: Preset,
-    trust: float,
-    played: Played | None,
-) -> ScoredSteps:
-    """Advantages before any filter."""
-    if preset.needs_critic:
-        return valued(rewards)
-    if preset.job != "pg":
-        heat = preset.imitation_temperature
-        return imitated(preset.job, outcomes, rewards, temperature=heat)
-    if preset.vote_weight == "trust" or preset.estimator == "fused":
-        apart = _outcomes(rewards, outcomes, preset), _mean_votes(rewards, votes)
-        if preset.estimator == "fused":
-            return fused_advantages(*apart, preset=preset)
-        return apart_advantages(*apart, weight=vote_weight(trust, preset=preset), preset=preset)
-    if preset.estimator == "step_index":
-        return step_index_advantages(rewards, preset=preset)
-    if preset.estimator == "group":
-        return group_advantages(rewards, preset=preset)
-    if played is None:
-        raise InputError(
-            f"played: given None, expected observations and actions: the estimator {preset.estimator!r} compares steps "
-            "by the state they were taken in"
-        )
-    if preset.estimator == "gigpo":
-        return gigpo_advantages(rewards, played.observations, preset=preset)
-    past = [pasts(*pair) for pair in zip(played.observations, played.actions, strict=True)]
-    return branch_advantages(rewards, past, preset=preset)
-
-
-def _outcomes(
-    rewards: list[list[float | None]], outcomes: Sequence[int | None], preset: Preset
-) -> list[list[float | None]]:
-    return [
-        [None if value is None or o is None else _worth(o, preset) for value in row]
-        for o, row in zip(outcomes, rewards, strict=True)
-    ]
-
-
-def _mean_votes(rewards: list[list[float | None]], votes: Votes) -> list[list[float | None]]:
-    return [
-        [
-            None if value is None else sum(step) / len(step)
-            for value, step in zip(row, steps, strict=True)
-        ]
-        for row, steps in zip(rewards, votes, strict=True)
-    ]
-
-
-def _worth(outcome: int, preset: Preset) -> int:
+def _outcome_value(outcome: int | None, algorithm: CoreOptions) -> float | None:
     """O of the trajectory: -1 or +1, or 0 or 1."""
-    return (outcome + 1) // 2 if preset.outcome == "binary" else outcome
+    if outcome is None:
+        return None
+    return (outcome + 1) / 2 if algorithm.outcome == "binary" else float(outcome)
 
 
-def _shaped(votes: Votes, played: Played | None, preset: Preset) -> list[list[float]]:
-    """What is added to each step, so that nothing is lost with a step that has no reward for want of votes.
-
-    Where whole trajectories are compared, every step brings the sum of its trajectory. What a trajectory used up stands on
-    its last step with a reward; and where steps are summed up, what a step without one did stands on the one before it.
-    """
-    if played is None or not (played.shaped or played.endings):
-        return [[0.0] * len(steps) for steps in votes]
-    given = played.shaped or [[0.0] * len(steps) for steps in votes]
-    endings = played.endings or [0.0] * len(votes)
-    if [len(row) for row in given] != [len(steps) for steps in votes]:
-        raise InputError(
-            f"shaped: given {[len(row) for row in given]} a trajectory, expected {[len(v) for v in votes]}"
-        )
-    if preset.estimator == "group":
-        return [
-            [math.fsum(row) + ending] * len(row) for row, ending in zip(given, endings, strict=True)
-        ]
-    return [
-        _carried(row, ending, _rewarded(steps, preset), summed=preset.sums_steps)
-        for row, ending, steps in zip(given, endings, votes, strict=True)
-    ]
-
-
-def _rewarded(steps: Sequence[Sequence[int]], preset: Preset) -> list[int]:
-    """The steps of a trajectory that have the votes their reward needs."""
-    return [i for i, votes in enumerate(steps) if votes or not preset.use_votes]
-
-
-def _carried(
-    row: Sequence[float], ending: float, rewarded: Sequence[int], *, summed: bool
-) -> list[float]:
-    """The row with what would be lost put on steps with a reward."""
-    found = list(row)
-    for i, brought in enumerate(row) if summed else ():
-        before = [r for r in rewarded if r < i]
-        if i not in rewarded and before:
-            found[before[-1]] += brought
-    if rewarded:
-        found[rewarded[-1]] += ending
-    return found
-
-
-def _step_value(
-    worth: float | None, votes: Sequence[int], preset: Preset, shaped: float, *, last: bool
-) -> float | None:
-    """R of a step of a trajectory that is worth that much.
+def _step_rewards(
+    values: Sequence[float | None], votes: Votes, played: Played | None, algorithm: Algorithm
+) -> Rewards:
+    """R of every step; None where the outcome or the votes that it needs are missing.
 
     Where returns are summed up, the outcome stands on the last step with a reward only.
     """
-    if worth is None or (preset.use_votes and not votes):
-        return None
-    return shaped + step_reward(
-        worth,
-        votes,
-        lam=preset.lam,
-        use_outcome=preset.use_outcome and (last or not preset.sums_steps),
-        use_votes=preset.use_votes,
+    estimator, rewards = algorithm.estimator_part, []
+    for t, (value, steps) in enumerate(zip(values, votes, strict=True)):
+        judged = [i for i, step in enumerate(steps) if step or not algorithm.use_votes]
+        taken = _penalties(t, len(steps), played)
+        extra = placed_penalties(*taken, judged, whole=estimator.whole, summed=estimator.sums_steps)
+        row: list[float | None] = [None] * len(steps)
+        for i in judged if value is not None else ():
+            assert value is not None
+            row[i] = extra[i] + step_reward(
+                value,
+                steps[i],
+                lam=algorithm.lam,
+                use_outcome=algorithm.use_outcome and (i == judged[-1] or not estimator.sums_steps),
+                use_votes=algorithm.use_votes,
+            )
+        rewards.append(row)
+    return rewards
+
+
+def _penalties(t: int, steps: int, played: Played | None) -> tuple[Sequence[float], float]:
+    """Penalties of the steps of a trajectory, and of its end."""
+    of_steps = played.penalties[t] if played and played.penalties else [0.0] * steps
+    if len(of_steps) != steps:
+        raise InputError(
+            f"penalties: given {len(of_steps)} for trajectory {t}, expected {steps}, one a step"
+        )
+    return of_steps, played.endings[t] if played and played.endings else 0.0
+
+
+# ---- advantages ----
+
+
+def _step_advantages(
+    rewards: Rewards,
+    outcomes: Sequence[int | None],
+    votes: Votes,
+    algorithm: Algorithm,
+    trust: float,
+    played: Played | None,
+) -> ScoredRows:
+    """Advantages before any filter: by imitation, by trust in the votes, or by the estimator as it is."""
+    if algorithm.imitates:
+        heat = algorithm.imitation_temperature
+        return imitated(algorithm.job, outcomes, rewards, temperature=heat)
+    group = Group(
+        rewards=rewards,
+        outcomes=[
+            [None if r is None else _outcome_value(o, algorithm) for r in row]
+            for o, row in zip(outcomes, rewards, strict=True)
+        ],
+        votes=[
+            [
+                None if r is None or not step else sum(step) / len(step)
+                for r, step in zip(*both, strict=True)
+            ]
+            for both in zip(rewards, votes, strict=True)
+        ],
+        observations=played.observations if played else None,
+        actions=played.actions if played else (),
     )
+    if algorithm.vote_weight == "trust":
+        return trusted_advantages(group, weight=vote_weight(trust, algorithm), algorithm=algorithm)
+    return algorithm.estimator_part.function(group, algorithm, algorithm.estimator_options)
 
 
-def _spread(rewards: list[list[float | None]], *, summed: bool) -> float:
+def trusted_advantages(group: Group, *, weight: float, algorithm: Algorithm) -> ScoredRows:
+    """Standardise outcomes and mean votes apart and add them: `A = A_O + weight * A_V`.
+
+    Unlike a weight inside the reward, this one also acts where all outcomes are equal: there the advantage is
+    `weight * A_V` and not a full-size one. With the weight 0 the result is that of the outcome alone.
+    """
+    estimate, options = algorithm.estimator_part.function, algorithm.estimator_options
+    first = estimate(Group(rewards=group.outcomes), algorithm, options)
+    if weight == 0.0:
+        return first
+    second = estimate(Group(rewards=group.votes), algorithm, options)
+    return added(group.rewards, first, second, weight)
+
+
+def vote_weight(trust: float, algorithm: CoreOptions) -> float:
+    """Weight of standardised votes: `lam * trust`, at most so much that their share is `vote_share`."""
+    return min(algorithm.lam * trust, algorithm.vote_share / (1.0 - algorithm.vote_share))
+
+
+def _spread(rewards: Rewards, *, summed: bool) -> float:
     """Deviation of the trajectories' rewards: the sums of what their steps brought, or the means."""
-    found = []
-    for row in rewards:
-        present = [reward for reward in row if reward is not None]
-        if present:
-            found.append(math.fsum(present) / (1 if summed else len(present)))
+    present = [[reward for reward in row if reward is not None] for row in rewards]
+    found = [math.fsum(row) / (1 if summed else len(row)) for row in present if row]
     return mean_and_deviation(found)[1] if found else 0.0
-
-
-def _vote_values(outcome: int | None, votes: Sequence[int], preset: Preset) -> list[float | None]:
-    if outcome is None or not votes:
-        return [None] * len(votes)
-    reward = step_reward(outcome, votes, lam=preset.lam)
-    return list(vote_rewards(reward, votes, invalid=preset.invalid_vote_reward))
 
 
 def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
@@ -354,13 +333,9 @@ def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
         raise InputError(
             f"votes: given {len(votes)} trajectories, expected {len(outcomes)}, one an outcome"
         )
-    for steps in votes:
-        for step in steps:
-            for vote in step:
-                if vote not in (-1, 0, 1):
-                    raise InputError(
-                        f"votes: given {vote!r}, allowed -1, 1 or 0 (could not be parsed)"
-                    )
+    for vote in (vote for steps in votes for step in steps for vote in step):
+        if vote not in (-1, 0, 1):
+            raise InputError(f"votes: given {vote!r}, allowed -1, 1 or 0 (could not be parsed)")
 
 
 def _by_trajectory(

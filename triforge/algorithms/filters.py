@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from triforge.algorithms.presets import Band, Preset
+from triforge.algorithms.core import Band, CoreOptions
 from triforge.errors import InputError
 
 NO_MEASUREMENT = "no measured rollout"
@@ -25,46 +24,35 @@ LOW_SPREAD = "low spread"
 _NO_SPREAD = 1e-8  # rounding, not information
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether to keep a task's samples, and if not why not."""
-
-    keep: bool
-    reason: str | None = None
-
-
-def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> Verdict:
-    """Keep a task when `low <= successes / measured <= high`; None keeps every measured task.
+def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> str | None:
+    """`reason` unless `low <= successes / measured <= high`; no band keeps every measured task.
 
     Raises:
         InputError: the counts are impossible.
     """
     check_counts(successes, measured)
     if measured == 0:
-        return Verdict(False, NO_MEASUREMENT)
+        return NO_MEASUREMENT
     if band is not None and not band[0] <= successes / measured <= band[1]:
-        return Verdict(False, reason)
-    return Verdict(True)
+        return reason
+    return None
 
 
-def policy_filter(successes: int, measured: int, *, preset: Preset) -> Verdict:
-    """Whether the task trains the policy (`policy_band`, `mixed_groups_only`)."""
-    verdict = in_band(successes, measured, preset.policy_band, reason=OUTSIDE_POLICY_BAND)
-    if verdict.keep and preset.mixed_groups_only and successes in (0, measured):
-        return Verdict(False, ONE_SIDED)
-    return verdict
+def policy_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
+    """Why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does."""
+    why = in_band(successes, measured, algorithm.policy_band, reason=OUTSIDE_POLICY_BAND)
+    if why is None and algorithm.mixed_groups_only and successes in (0, measured):
+        return ONE_SIDED
+    return why
 
 
-def reward_filter(successes: int, measured: int, *, preset: Preset) -> Verdict:
-    """Whether the task's votes train the reward model (`reward_band`; with `bands = "stacked"` also `policy_band`)."""
-    if preset.bands == "stacked":
-        first = policy_filter(successes, measured, preset=preset)
-        if not first.keep:
-            return first
-    return in_band(successes, measured, preset.reward_band, reason=OUTSIDE_REWARD_BAND)
+def reward_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
+    """Why the task's votes do not train the reward model (`reward_band`; with stacked bands also the policy's)."""
+    why = policy_filter(successes, measured, algorithm) if algorithm.bands == "stacked" else None
+    return why or in_band(successes, measured, algorithm.reward_band, reason=OUTSIDE_REWARD_BAND)
 
 
-def spread_filter(deviations: Sequence[float], *, preset: Preset) -> list[bool]:
+def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[bool]:
     """Which groups train the policy (`group_filter`, `filter_keep`); groups without spread never pass a filter.
 
     `variance_topk` keeps the share `filter_keep` of all groups whose rewards differ most, at least one. `variance_topp`
@@ -72,18 +60,19 @@ def spread_filter(deviations: Sequence[float], *, preset: Preset) -> list[bool]:
 
     Args:
         deviations: standard deviation of the rewards of each group's trajectories.
-        preset: the rule.
+        algorithm: the rule.
     """
-    if preset.group_filter == "none":
+    if algorithm.group_filter == "none":
         return [True] * len(deviations)
     order = sorted(
         (i for i, std in enumerate(deviations) if std > _NO_SPREAD),
         key=lambda i: (-deviations[i], i),
     )
-    if preset.group_filter == "variance_topk":
-        kept = order[: max(1, math.floor(preset.filter_keep * len(deviations) + _NO_SPREAD))]
+    if algorithm.group_filter == "variance_topk":
+        kept = order[: max(1, math.floor(algorithm.filter_keep * len(deviations) + _NO_SPREAD))]
     else:
-        kept, wanted, held = [], preset.filter_keep * sum(deviations[i] ** 2 for i in order), 0.0
+        kept, held = [], 0.0
+        wanted = algorithm.filter_keep * sum(deviations[i] ** 2 for i in order)
         for i in order:
             if held >= wanted * (1.0 - _NO_SPREAD):
                 break
@@ -93,7 +82,7 @@ def spread_filter(deviations: Sequence[float], *, preset: Preset) -> list[bool]:
 
 
 class TargetBand(Protocol):
-    """The accuracies between which tasks are left as they are: a preset, or the settings that travel with an outcome."""
+    """The accuracies between which tasks are left as they are."""
 
     @property
     def alpha_low(self) -> float:

@@ -1,20 +1,32 @@
 """What is imitated when the policy is not trained by a policy gradient: the jobs `ce`, `distil` and `dpo_pair`.
 
-Ragged lists as in `advantages`. What stands in the place of an advantage is how much a step is imitated (`ce`,
-`distil`), or which side of the pairs its trajectory is on (`dpo_pair`).
+What stands in the place of an advantage is how much a step is imitated (`ce`, `distil`), or which side of the pairs its
+trajectory is on (`dpo_pair`). Pairs are whole trajectories of one task, one better than the other:
+
+    r = beta * sum over a step's tokens of (log p - log p_reference)        what the model thinks the step was worth
+    loss = mean over pairs of -log sigmoid(sum of r over the better one - sum of r over the worse one)
 
 Sources: rejection-sampling fine-tuning (RLoop, arXiv 2511.04285); distilling the better of several candidates (PA-RL,
-arXiv 2412.06685); pairs of trajectories by outcome (iStar, arXiv 2509.19199).
+arXiv 2412.06685); DPO (arXiv 2305.18290), over pairs of trajectories by outcome (iStar, arXiv 2509.19199).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
-from triforge.algorithms.advantages import NEGLIGIBLE, UNMEASURED, ZERO_ADVANTAGE, ScoredSteps
-from triforge.algorithms.pairs import best_of
-from triforge.algorithms.policy_losses import Job
+from triforge.algorithms.advantages import (
+    ZERO_ADVANTAGE,
+    Rows,
+    Scored,
+    ScoredRows,
+    over_steps,
+    reason,
+    row_means,
+)
+from triforge.algorithms.core import Job
+from triforge.errors import InputError
 
 NOT_A_SUCCESS = "not a success"
 NO_PAIR = "no pair"
@@ -23,10 +35,10 @@ NO_PAIR = "no pair"
 def imitated(
     job: Job,
     outcomes: Sequence[int | None],
-    rewards: Sequence[Sequence[float | None]],
+    rewards: Rows,
     *,
     temperature: float = 1.0,
-) -> ScoredSteps:
+) -> ScoredRows:
     """How much each step of one task's rollouts is imitated.
 
     `ce` imitates the successes, each with 1. `distil` imitates every measured trajectory with `n * softmax(reward /
@@ -40,25 +52,103 @@ def imitated(
     """
     if job == "distil":
         each = _spread(rewards, temperature)
-        why: str | None = ZERO_ADVANTAGE
+        why = ZERO_ADVANTAGE
     elif job == "ce":
         each, why = [float(outcome == 1) for outcome in outcomes], NOT_A_SUCCESS
     else:
         both = {1, -1} <= set(outcomes)
         each, why = [float(outcome or 0) if both else 0.0 for outcome in outcomes], NO_PAIR
-    advantages, reasons = [], []
-    for share, row in zip(each, rewards, strict=True):
-        lack = why if abs(share) <= NEGLIGIBLE else None
-        advantages.append(tuple(0.0 if r is None else share for r in row))
-        reasons.append(tuple(UNMEASURED if r is None else lack for r in row))
-    return ScoredSteps(tuple(advantages), tuple(reasons))
+    whys = tuple(reason(share, why) for share in each)
+    return over_steps(rewards, Scored(tuple(each), whys))
 
 
-def _spread(rewards: Sequence[Sequence[float | None]], temperature: float) -> list[float]:
-    means: list[float | None] = []
-    for row in rewards:
-        present = [r for r in row if r is not None]
-        means.append(math.fsum(present) / len(present) if present else None)
+def _spread(rewards: Rows, temperature: float) -> list[float]:
+    means = row_means(rewards)
     measured = [mean for mean in means if mean is not None]
     shares = iter(best_of(measured, temperature=temperature))
     return [0.0 if mean is None else len(measured) * next(shares) for mean in means]
+
+
+@dataclass(frozen=True, slots=True)
+class PairLoss:
+    """The loss of all pairs, and its derivative by each unit's score.
+
+    Attributes:
+        loss: mean over groups with pairs of the mean over their pairs; 0 without any.
+        slopes: d loss / d score of each unit; 0 of one that is in no pair.
+        pairs: how many there were.
+        right: share of pairs in which the better unit has the higher score, ties counting half.
+    """
+
+    loss: float
+    slopes: tuple[float, ...]
+    pairs: int
+    right: float
+
+
+def pair_loss(
+    scores: Sequence[float], better: Sequence[bool], groups: Sequence[Hashable]
+) -> PairLoss:
+    """Compare every better unit of a group with every worse one.
+
+    The loss couples units; its slopes do not: `sum of slope * score` has, at these scores, the very gradient of the loss,
+    and can be cut up in any way.
+
+    Args:
+        scores: of each unit, for instance the sum of its implicit rewards.
+        better: whether the unit is one that should score higher.
+        groups: the group of each unit; only units of one group are compared.
+
+    Raises:
+        InputError: the lengths differ.
+    """
+    if not len(scores) == len(better) == len(groups):
+        raise InputError(
+            f"pairs: given {len(scores)} scores, {len(better)} sides and {len(groups)} groups, expected equal numbers"
+        )
+    sides: dict[Hashable, tuple[list[int], list[int]]] = {}
+    for i, group in enumerate(groups):
+        sides.setdefault(group, ([], []))[0 if better[i] else 1].append(i)
+    mixed = [pair for pair in sides.values() if pair[0] and pair[1]]
+    slopes = [0.0] * len(scores)
+    losses, right, count = [], 0.0, 0
+    for good, bad in mixed:
+        share = 1.0 / (len(good) * len(bad) * len(mixed))
+        for i in good:
+            for j in bad:
+                margin = scores[i] - scores[j]
+                losses.append(share * softplus(-margin))
+                slope = share / (1.0 + math.exp(min(margin, 700.0)))
+                slopes[i] -= slope
+                slopes[j] += slope
+                right += 1.0 if margin > 0 else 0.5 * (margin == 0)
+                count += 1
+    return PairLoss(math.fsum(losses), tuple(slopes), count, right / count if count else 0.0)
+
+
+def softplus(x: float) -> float:
+    """`log(1 + exp(x))` without overflow."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def best_of(values: Sequence[float], *, temperature: float = 1.0) -> list[float]:
+    """`softmax(values / temperature)`: how often each candidate is to be imitated. 0 imitates the best alone.
+
+    Ties at temperature 0 share.
+
+    Source: PA-RL (arXiv 2412.06685).
+
+    Raises:
+        InputError: the temperature is negative.
+    """
+    if temperature < 0:
+        raise InputError(f"temperature: given {temperature}, expected at least 0")
+    if not values:
+        return []
+    top = max(values)
+    if temperature == 0.0:
+        wins = [float(value == top) for value in values]
+    else:
+        wins = [math.exp((value - top) / temperature) for value in values]
+    total = math.fsum(wins)
+    return [win / total for win in wins]

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from array_api_compat import array_namespace
 
-from triforge.algorithms.losses import SAFE_LOG, kl_k1, kl_k2, kl_k3
+from triforge.algorithms.loss_terms import SAFE_LOG, kl_k1, kl_k2, kl_k3
 
 Array = Any
 Mode = Literal["none", "bypass", "decoupled", "tis", "mis"]
@@ -31,7 +31,7 @@ Level = Literal["token", "sequence", "geometric"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Correction:
-    """What is done about samples of other weights. Options are those of `triforge.algorithms.presets.Preset`.
+    """What is done about samples of other weights. Options are those of `triforge.algorithms.core`.
 
     Attributes:
         mode: `none` and `bypass` take the behaviour log-probabilities for those of prox, so one ratio does both jobs and

@@ -22,9 +22,9 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triforge.algorithms.intervals import Z95
 from triforge.errors import InputError
 
+Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 FEWEST = 4  # groups that hold an outcome, below which there is no interval
 Sums = NDArray[np.float64]  # [11] as `_sums` orders them, or [groups, 11]
 
@@ -323,3 +323,22 @@ def _exp(x: float) -> float:
 
 def _binomial(k: int, n: int, p: float) -> float:
     return math.comb(n, k) * p**k * (1.0 - p) ** (n - k)
+
+
+def wilson(successes: float, trials: float) -> tuple[float, float]:
+    """95 % interval of a share; (0, 1) without trials. Source: E. B. Wilson, JASA 22 (1927).
+
+    Args:
+        successes: of the trials; need not be whole, where trials are weighted.
+        trials: how many.
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share, z2 = successes / trials, Z95 * Z95
+    middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = (
+        Z95
+        * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
+        / (1 + z2 / trials)
+    )
+    return max(0.0, middle - half), min(1.0, middle + half)

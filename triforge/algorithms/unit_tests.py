@@ -1,7 +1,7 @@
 """Tasks that are solved by programs: what the policy's programs and the reward model's tests are worth.
 
 `program_credit` and `unit_test_credit` stand where `credit.policy_credit` and `credit.vote_credit` stand for tasks that
-are judged by votes; the formulas are those of `rewards`. Hidden tests alone reward the policy, and programs alone reward
+are judged by votes; Hidden tests alone reward the policy, and programs alone reward
 the tests that the reward model wrote.
 
 Sources: arXiv 2602.02488, section 3.2.7, Algorithm 2, appendix C.2; the released code.
@@ -10,9 +10,10 @@ Sources: arXiv 2602.02488, section 3.2.7, Algorithm 2, appendix C.2; the release
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from triforge.algorithms.advantages import vote_advantages
+from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import (
     NO_OUTCOME,
     NOT_TRAINED,
@@ -22,8 +23,6 @@ from triforge.algorithms.credit import (
     policy_credit,
 )
 from triforge.algorithms.filters import reward_filter
-from triforge.algorithms.presets import Preset
-from triforge.algorithms.rewards import generated_test_rewards
 from triforge.errors import InputError
 
 NO_GOOD_PROGRAM = "no good program"
@@ -77,7 +76,7 @@ def program_credit(
     shares: Sequence[float | None],
     lengths: Sequence[int],
     *,
-    preset: Preset,
+    algorithm: Algorithm,
     played: Played | None = None,
 ) -> PolicyCredit:
     """Rewards and advantages of the K programs of one task: z-scores of the share of hidden tests that each passed.
@@ -88,8 +87,8 @@ def program_credit(
         outcomes: one a trajectory: +1 passed all hidden tests, -1 did not, None could not be measured.
         shares: of the hidden tests that it passed, in [0, 1]; None exactly where the outcome is.
         lengths: steps of each trajectory.
-        preset: the arithmetic; what it says of votes, outcomes, estimator and lone steps is not read.
-        played: shaping.
+        algorithm: the arithmetic; what it says of votes, outcomes, estimator and lone steps is not read.
+        played: penalties.
 
     Raises:
         InputError: the shapes do not match or a value is impossible.
@@ -103,23 +102,19 @@ def program_credit(
             raise InputError(
                 f"shares: given {share} with outcome {outcome}, expected a number in [0, 1] where measured, else None"
             )
-    rule = replace(
-        preset,
+    rule = algorithm.changed(
         use_outcome=True,
         use_votes=False,
         vote_weight="constant",
         estimator="group",
-        gamma=1.0,
-        state_weight=1.0,
-        lone_step="zero",
-        std_floor=preset.std_floor / (2 if preset.outcome == "signed" else 1),
+        std_floor=algorithm.std_floor / (2 if algorithm.outcome == "signed" else 1),
     )
     unjudged: list[list[Sequence[int]]] = [[()] * length for length in lengths]
-    return policy_credit(outcomes, unjudged, preset=rule, played=played, shares=shares)
+    return policy_credit(outcomes, unjudged, algorithm=rule, played=played, shares=shares)
 
 
 def unit_test_credit(
-    outcomes: Sequence[int | None], accepts: Accepts, *, preset: Preset
+    outcomes: Sequence[int | None], accepts: Accepts, *, algorithm: Algorithm
 ) -> UnitTestCredit:
     """Rewards and advantages of the tests that were written for one task; compared with each other.
 
@@ -130,7 +125,7 @@ def unit_test_credit(
         outcomes: one a program: +1 passed all hidden tests, -1 did not, None could not be measured.
         accepts: `accepts[u][j]` says whether test u accepts the j-th of the *measured* programs; None if the test could
             not be parsed.
-        preset: reads `invalid_votes`, `invalid_vote_margin`, `std_floor`, `std_ddof`, `reinforce_unrewarded_votes`,
+        algorithm: reads `invalid_votes`, `invalid_vote_margin`, `std_floor`, `std_ddof`, `reinforce_unrewarded_votes`,
             `reward_band`, `bands`, `train_reward_model`.
 
     Raises:
@@ -141,10 +136,10 @@ def unit_test_credit(
     parsed = [0 if row is None else 1 for row in accepts]
     found = generated_test_rewards(good, accepts)
     rewards: list[float | None] = [None] * len(accepts) if found is None else [*found]
-    rule = replace(preset, vote_scope="task", drop_unanimous=False)
-    scored = vote_advantages([parsed], [rewards], preset=rule)
-    verdict = reward_filter(successes, measured, preset=preset)
-    blocked = verdict.reason if preset.train_reward_model else NOT_TRAINED
+    rule = algorithm.changed(vote_scope="task", drop_unanimous=False)
+    scored = vote_advantages([parsed], [rewards], rule)
+    filtered = reward_filter(successes, measured, algorithm)
+    blocked = filtered if algorithm.train_reward_model else NOT_TRAINED
     if found is None:
         blocked = NO_GOOD_PROGRAM if measured else NO_OUTCOME
     reasons = tuple(blocked or why for why in scored.reasons[0])
@@ -157,6 +152,46 @@ def unit_test_credit(
         valid=sum(parsed),
         invalid=len(parsed) - sum(parsed),
     )
+
+
+def generated_test_rewards(
+    good_programs: Sequence[bool], accepts: Sequence[Sequence[bool] | None]
+) -> list[float] | None:
+    """Rewards of the tests that the reward model wrote for one coding task.
+
+    A program is good when it passes all dataset tests; a test is good when it accepts every good program. A good test
+    earns 1 for each bad program it rejects; any other loses 1 for each bad program it accepts. Without bad programs a
+    good test earns +1, any other -1. Without good programs nothing can be said.
+
+    Args:
+        good_programs: one flag a program.
+        accepts: `accepts[u][j]` says whether generated test u accepts program j; None for an unparsable test, which
+            accepts nothing (the released rule; see docs/algorithms.md for what follows from it).
+
+    Returns:
+        One reward a test, or None if no program is good.
+
+    Raises:
+        InputError: a row of `accepts` is not as long as `good_programs`.
+    """
+    if not any(good_programs):
+        return None
+    rewards = []
+    for row in accepts:
+        verdicts = [False] * len(good_programs) if row is None else row
+        if len(verdicts) != len(good_programs):
+            raise InputError(
+                f"accepts: given a row of {len(verdicts)} verdicts, expected {len(good_programs)}, one a program"
+            )
+        good_test = all(ok for ok, good in zip(verdicts, good_programs, strict=True) if good)
+        on_bad = [ok for ok, good in zip(verdicts, good_programs, strict=True) if not good]
+        if not on_bad:
+            rewards.append(1.0 if good_test else -1.0)
+        elif good_test:
+            rewards.append(float(on_bad.count(False)))
+        else:
+            rewards.append(-float(on_bad.count(True)))
+    return rewards
 
 
 def count_unit_tests(outcomes: Sequence[int | None], accepts: Accepts) -> UnitTestCounts:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from triforge.algorithms.intervals import wilson
+from triforge.algorithms.theory import wilson
 from triforge.cli.addresses import STATE, settings
 from triforge.cli.terminal import StateOption, console, finish
 from triforge.cli.watch import watch

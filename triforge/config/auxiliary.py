@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from triforge.algorithms.auxiliary import Schedule, scheduled_weight
+from triforge.algorithms.schedules import Schedule, scheduled_weight
 from triforge.config.base import Positive, Section
 
 
@@ -89,12 +89,13 @@ class AuxiliarySection(Section):
         term = self.sp if objective == "sp" else self.id
         return self.measure or term.lambda0 > 0
 
-    def weights(self, step: int, steps: int) -> dict[str, float]:
+    def weights(self, step: int, steps: int) -> dict[Literal["sp", "id"], float]:
         """The weight of each objective in training step `step` (from 1) of a run of `steps`."""
         t_max = self.t_max or steps
+        t = max(0, step - 1)
         return {
-            name: scheduled_weight(term.lambda0, max(0, step - 1), t_max, self.schedule)
-            for name, term in (("sp", self.sp), ("id", self.id))
+            "sp": scheduled_weight(self.sp.lambda0, t, t_max, self.schedule),
+            "id": scheduled_weight(self.id.lambda0, t, t_max, self.schedule),
         }
 
     @model_validator(mode="after")

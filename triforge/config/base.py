@@ -1,11 +1,28 @@
-"""What every section is made of."""
+"""What every section is made of, and the closed vocabularies that sections and messages share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+Role = Literal["policy", "reward", "rewriter"]
+TrainedRole = Literal["policy", "reward"]
+Purpose = Literal["train", "measure_parent", "measure_candidate", "evaluate"]
+Direction = Literal["harder", "easier"]
+# active: played · pending: a candidate that is measured · awaiting: a measured candidate that waits for a person ·
+# rejected: a candidate that was not taken · replaced: its rewrite is played instead · rolled_back: a rewrite that a
+# person undid · paused: not played for now · retired: never played again
+TaskState = Literal[
+    "active", "pending", "awaiting", "rejected", "replaced", "rolled_back", "paused", "retired"
+]
+ProposalState = Literal["pending", "awaiting", "accepted", "rejected", "invalid", "rolled_back"]
+ControllerName = Literal["llm_rewrite", "ladder", "mixed", "none"]
+PoolStatus = Literal["active", "paused", "retired"]
+Approval = Literal["automatic", "manual"]
+Split = Literal["train", "heldout"]
+Params = dict[str, JsonValue]
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -30,3 +47,21 @@ class Section(BaseModel):
     """Base of all sections: frozen, unknown fields refused, every number finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Sampling(Section):
+    """How to sample. Produced by: orchestrator (from the config). Consumed by: engines.
+
+    `temperature` 0 is greedy. `stop` are strings, cut off from the text but kept in the ids. `stop_token_ids` end an
+    answer beside the model's own end-of-text tokens.
+    """
+
+    max_new_tokens: Tokens = 128
+    temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    seed: int | None = None
+    regex: str | None = None
+    json_schema: str | None = None

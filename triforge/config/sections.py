@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from triforge.algorithms.presets import Preset, resolve
+from triforge.algorithms.algorithm import Algorithm, resolve
+from triforge.algorithms.off_policy import Correction
 from triforge.config.auxiliary import AuxiliarySection
-from triforge.config.base import Positive, Seconds, Section, Tokens
+from triforge.config.base import (
+    ControllerName,
+    Params,
+    Positive,
+    Sampling,
+    Seconds,
+    Section,
+    Tokens,
+)
 from triforge.config.critic import CriticSection
 from triforge.config.learner import LearnerSection
 from triforge.config.reporting import ReportSection
 from triforge.config.unread import unread
 from triforge.errors import ConfigError
-from triforge.types import ControllerName, Params, Sampling
 
 
 class RunSection(Section):
@@ -257,8 +266,12 @@ class AlgorithmSection(Section):
         default_factory=dict, description="Fields of the preset to change, by name."
     )
 
-    def resolved(self) -> Preset:
+    def resolved(self) -> Algorithm:
         """The preset with its overrides applied."""
+        return self._resolved
+
+    @cached_property
+    def _resolved(self) -> Algorithm:
         return resolve(self.preset, self.overrides)
 
 
@@ -335,9 +348,9 @@ class RunConfig(Section):
         return self.run.staleness_bound if given is None else given
 
     @property
-    def correction(self) -> dict[str, Any]:
-        """The off-policy options in force, by the names of the preset; `auto` and what depends on it are decided."""
-        return self.algorithm.resolved().off_policy_in_force(self.run.staleness_bound)
+    def correction(self) -> Correction:
+        """The off-policy correction in force; `auto` and what depends on it are decided."""
+        return self.algorithm.resolved().correction(self.run.staleness_bound)
 
     def _demand_obedience(self) -> None:
         """Refuse options of trainings that do not take place."""

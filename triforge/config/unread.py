@@ -2,14 +2,13 @@
 
 A field that says what is its default anyway is let pass. So is a whole section whose model is not trained
 (`trainer.reward` without a reward model): what decides that is a preset, and presets are exchanged with the rest of the
-document left as it is. Options of the preset itself: `triforge.algorithms.unread`.
+document left as it is. Options of the algorithm itself: `triforge.algorithms`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from triforge.algorithms.unread import Unread
 from triforge.config.auxiliary import AuxiliarySection
 from triforge.config.base import Section
 from triforge.config.learner import LearnerSection
@@ -17,6 +16,16 @@ from triforge.config.reporting import ReportSection
 
 if TYPE_CHECKING:
     from triforge.config.sections import RunConfig
+
+
+class Unread(NamedTuple):
+    """Fields that a combination does not read, what it is, what would read them, and why it does not."""
+
+    options: tuple[str, ...]
+    holds: bool
+    given: str
+    allowed: str
+    why: str
 
 
 def unread(config: RunConfig) -> str | None:

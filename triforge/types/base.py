@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pydantic import BaseModel, ConfigDict
 
-from pydantic import BaseModel, ConfigDict, JsonValue
-
-Role = Literal["policy", "reward", "rewriter"]
-TrainedRole = Literal["policy", "reward"]
-Purpose = Literal["train", "measure_parent", "measure_candidate", "evaluate"]
-Direction = Literal["harder", "easier"]
-# active: played · pending: a candidate that is measured · awaiting: a measured candidate that waits for a person ·
-# rejected: a candidate that was not taken · replaced: its rewrite is played instead · rolled_back: a rewrite that a
-# person undid · paused: not played for now · retired: never played again
-TaskState = Literal[
-    "active", "pending", "awaiting", "rejected", "replaced", "rolled_back", "paused", "retired"
-]
-ProposalState = Literal["pending", "awaiting", "accepted", "rejected", "invalid", "rolled_back"]
-ControllerName = Literal["llm_rewrite", "ladder", "mixed", "none"]
-PoolStatus = Literal["active", "paused", "retired"]
-Approval = Literal["automatic", "manual"]
-Split = Literal["train", "heldout"]
-Params = dict[str, JsonValue]
+from triforge.config.base import (
+    Approval as Approval,
+)
+from triforge.config.base import (
+    ControllerName as ControllerName,
+)
+from triforge.config.base import (
+    Direction as Direction,
+)
+from triforge.config.base import (
+    Params as Params,
+)
+from triforge.config.base import (
+    PoolStatus as PoolStatus,
+)
+from triforge.config.base import (
+    ProposalState as ProposalState,
+)
+from triforge.config.base import (
+    Purpose as Purpose,
+)
+from triforge.config.base import (
+    Role as Role,
+)
+from triforge.config.base import (
+    Split as Split,
+)
+from triforge.config.base import (
+    TaskState as TaskState,
+)
+from triforge.config.base import (
+    TrainedRole as TrainedRole,
+)
 
 
 class Message(BaseModel):

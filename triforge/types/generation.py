@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from triforge.config.base import Sampling as Sampling
 from triforge.types.base import Message
 
 
@@ -66,24 +67,6 @@ class ChatMessage(Message):
         if isinstance(self.content, str):
             return ()
         return tuple(part.image for part in self.content if isinstance(part, ImagePart))
-
-
-class Sampling(Message):
-    """How to sample. Produced by: orchestrator (from the config). Consumed by: engines.
-
-    `temperature` 0 is greedy. `stop` are strings, cut off from the text but kept in the ids. `stop_token_ids` end an
-    answer beside the model's own end-of-text tokens.
-    """
-
-    max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = 128
-    temperature: Annotated[float, Field(ge=0.0, le=5.0)] = 1.0
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    top_k: Annotated[int, Field(ge=-1)] = -1
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    seed: int | None = None
-    regex: str | None = None
-    json_schema: str | None = None
 
 
 class VersionSpan(Message):

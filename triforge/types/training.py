@@ -6,7 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triforge.types.base import ErrorInfo, Message, Params, Role, TrainedRole
+from triforge.algorithms.algorithm import Algorithm
+from triforge.config.auxiliary import AuxiliarySection
+from triforge.config.critic import CriticSection
+from triforge.config.learner import LearnerSection
+from triforge.types.base import ErrorInfo, Message, Role, TrainedRole
 from triforge.types.generation import PlacedImage
 
 
@@ -18,7 +22,7 @@ class TrainRow(Message):
     `logprobs` the behaviour log-probability, `versions` the weights that sampled it (-1 where nothing was sampled).
 
     `key` of the policy's rows is the trajectory's id, a slash, and the row's number in it.
-    `kind` names the loss: `pg` is that of the batch's job (`settings.job`, by default the policy gradient), `ce`
+    `kind` names the loss: `pg` is that of the batch's job (`algorithm.job`, by default the policy gradient), `ce`
     cross-entropy on the tokens of weight above 0, for which `objective` names the term (`sp` state prediction, `id`
     inverse dynamics); the weights of one objective sum to 1.
     `images` stand among `ids`; the learner reads their bytes from the artifact store.
@@ -45,6 +49,9 @@ class TrainBatch(Message):
     """Everything a learner needs for one step of one role; the rows lie in the artifact store at `uri`.
 
     Produced by: orchestrator (stream `batches`). Consumed by: learner.
+    `model_path` is the run's initial folder, which `base_version` serves; `folder_version` is the number under which the
+    weights of `version` were written (none: the initial folder). `auxiliary_weights` are those of this step.
+    `temperature` is that of the rows' sampling, `seed` of their order; `keep` weight versions stay on the disk.
     """
 
     batch_id: str
@@ -55,7 +62,20 @@ class TrainBatch(Message):
     uri: str
     num_rows: int
     num_tokens: int
-    settings: Params
+    model_path: str
+    algorithm: Algorithm
+    learner: LearnerSection = LearnerSection()
+    critic: CriticSection = CriticSection()
+    auxiliary: AuxiliarySection = AuxiliarySection()
+    auxiliary_weights: dict[Literal["sp", "id"], Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict
+    )
+    staleness_bound: Annotated[int, Field(ge=0)] = 0
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    seed: int = 1
+    base_version: int = 0
+    folder_version: int | None = None
+    keep: Annotated[int, Field(ge=1)] = 3
 
 
 class StepReport(Message):

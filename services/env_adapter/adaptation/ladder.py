@@ -1,7 +1,7 @@
 """The controller `ladder`: every training group's slot goes on with a fresh task from the ladder's window.
 
 The family's generator makes the task, at a level drawn evenly from the window; groups of the top level move the window
-(`triforge.algorithms.ladder`). The count, the move and the new version are one transaction, and the id of its proposal
+(`triforge.algorithms.acceptance`). The count, the move and the new version are one transaction, and the id of its proposal
 follows from the group: a repeated delivery finds it and changes nothing. A run's ladder is its own and goes on where it
 stood; tasks that no ladder made (a pool's first ones) have no level and count nothing.
 
@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from services.env_adapter.adaptation.ledger import Closed, proposal_id
 from services.env_adapter.rows import lock_pool, new_row, task_in
 from services.env_adapter.slots import replace, successor, withdraw
-from triforge.algorithms.ladder import Ladder, LadderRule
+from triforge.algorithms.acceptance import Ladder, LadderRule
 from triforge.errors import InputError
 from triforge.rollout.adapting import Levels
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from services.env_adapter.adaptation.caps import over_acceptance
 from services.env_adapter.rows import proposal_of
 from services.env_adapter.slots import replace, withdraw
-from triforge.algorithms.adaptation import decide, paper_accepts
+from triforge.algorithms.acceptance import decide, paper_accepts
 from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import AdaptSettings, Proposal, TaskOutcome
 
@@ -103,7 +103,7 @@ def judge(proposal: Proposal, settings: AdaptSettings) -> Verdict:
     """What the run's acceptance rule says of the pairs so far.
 
     `paper`: the published inequalities on one fresh group of the candidate and the accuracy that asked for the rewrite.
-    `confident`: the sequential test of `triforge.algorithms.adaptation`, which never looks at that selected accuracy.
+    `confident`: the sequential test of `triforge.algorithms.acceptance`, which never looks at that selected accuracy.
     """
     low, high = settings.alpha_low, settings.alpha_high
     if settings.acceptance == "paper":

@@ -15,8 +15,7 @@ import pytest
 
 from tests.e2e.conftest import wait_for
 from tests.e2e.families.test_families import run_of
-from triforge.algorithms.rewards import generated_test_rewards
-from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM
+from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM, generated_test_rewards
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triforge.algorithms.adaptation import SequentialTest, decide, paper_accepts
+from triforge.algorithms.acceptance import SequentialTest, decide, paper_accepts
 from triforge.errors import InputError
 
 BAND = {"low": 0.2, "high": 0.8}

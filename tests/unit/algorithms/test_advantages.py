@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.algorithms.parts import estimate
 from triforge.algorithms.advantages import (
-    group_advantages,
     standardise,
-    step_index_advantages,
     vote_advantages,
 )
-from triforge.algorithms.presets import resolve
-from triforge.algorithms.rewards import step_reward, vote_rewards
+from triforge.algorithms.algorithm import resolve
+from triforge.algorithms.credit import step_reward, vote_rewards
 from triforge.errors import InputError
 
 PAPER, DEFAULT, GRPO = (resolve(name) for name in ("rlanything_paper", "rlanything", "grpo"))
@@ -26,7 +25,7 @@ ragged = st.lists(st.lists(st.none() | quarters, max_size=4), min_size=1, max_si
 
 
 def test_step_indexed_advantages_match_the_published_vector():
-    scored = step_index_advantages(REWARDS, preset=PAPER)
+    scored = estimate(REWARDS, PAPER)
     assert scored.advantages[0] == pytest.approx([1.397, 1.4142], abs=1e-3)
     assert scored.advantages[1] == pytest.approx([-0.508, -0.7071, -0.6667], abs=1e-3)
     assert scored.advantages[2] == pytest.approx([-0.889, -0.7071], abs=1e-3)
@@ -44,7 +43,7 @@ def test_step_indexed_advantages_match_the_published_vector():
 )
 def test_vote_advantages_match_the_published_vectors(outcome, votes, expected):
     rewards = vote_rewards(step_reward(outcome, votes), votes)
-    scored = vote_advantages([votes], [rewards], preset=PAPER)
+    scored = vote_advantages([votes], [rewards], algorithm=PAPER)
     assert scored.advantages[0] == pytest.approx(expected, abs=1e-3)
 
 
@@ -59,7 +58,7 @@ def test_vote_advantages_match_the_published_vectors(outcome, votes, expected):
 )
 def test_published_rules_skip_steps_whose_votes_do_not_differ(outcome, votes, reason):
     rewards = vote_rewards(step_reward(outcome, votes), votes)
-    scored = vote_advantages([votes], [rewards], preset=PAPER)
+    scored = vote_advantages([votes], [rewards], algorithm=PAPER)
     assert scored.advantages == ((0.0,) * len(votes),)
     assert scored.reasons == ((reason,) * len(votes),)
 
@@ -112,7 +111,7 @@ def test_the_floor_golden():
 
 
 def test_a_trajectory_has_one_group_advantage_on_all_its_steps():
-    scored = group_advantages([[1, 1], [-1], [-1, None, -1], []], preset=GRPO)
+    scored = estimate([[1, 1], [-1], [-1, None, -1], []], GRPO)
     root = math.sqrt(2) - 2e-6  # less what std_eps takes
     assert scored.advantages[0] == pytest.approx([root, root], abs=1e-6)
     assert scored.advantages[1] == pytest.approx([-root / 2], abs=1e-6)
@@ -122,7 +121,7 @@ def test_a_trajectory_has_one_group_advantage_on_all_its_steps():
 
 
 def test_a_group_of_one_says_nothing():
-    assert group_advantages([[1, 1]], preset=GRPO).reasons == (("lone step", "lone step"),)
+    assert estimate([[1, 1]], GRPO).reasons == (("lone step", "lone step"),)
 
 
 def test_unmeasured_entries_take_no_part():
@@ -144,14 +143,14 @@ def test_a_raw_lone_reward_of_zero_is_not_trained_on():
 def test_unanimous_steps_can_be_left_out_of_the_task_scope():
     preset = resolve("rlanything", {"drop_unanimous": True})
     votes = [[1, 1], [1, -1], [-1, 1]]
-    scored = vote_advantages(votes, [[2.0, 2.0], [1.0, -1.0], [-1.0, 1.0]], preset=preset)
+    scored = vote_advantages(votes, [[2.0, 2.0], [1.0, -1.0], [-1.0, 1.0]], algorithm=preset)
     assert scored.advantages == ((0.0, 0.0), (1.0, -1.0), (-1.0, 1.0))
     assert scored.reasons[0] == ("unanimous votes", "unanimous votes")
 
 
 def test_votes_without_a_measured_outcome_take_no_part():
     votes = [[1, 0], [1, -1]]
-    scored = vote_advantages(votes, [[None, None], [1.0, -1.0]], preset=DEFAULT)
+    scored = vote_advantages(votes, [[None, None], [1.0, -1.0]], algorithm=DEFAULT)
     assert scored.reasons == (("unmeasured", "unmeasured"), (None, None))
     assert scored.advantages[1] == (1.0, -1.0)
 
@@ -163,9 +162,9 @@ def test_votes_without_a_measured_outcome_take_no_part():
 def test_the_order_of_trajectories_does_not_matter(rewards, preset, random):
     order = list(range(len(rewards)))
     random.shuffle(order)
-    for estimate in (step_index_advantages, group_advantages):
-        scored = estimate(rewards, preset=preset)
-        shuffled = estimate([rewards[t] for t in order], preset=preset)
+    for name in ("step_index", "group"):
+        scored = estimate(rewards, preset, name)
+        shuffled = estimate([rewards[t] for t in order], preset, name)
         assert shuffled.advantages == tuple(scored.advantages[t] for t in order)
         assert shuffled.reasons == tuple(scored.reasons[t] for t in order)
 
@@ -173,9 +172,9 @@ def test_the_order_of_trajectories_does_not_matter(rewards, preset, random):
 @given(ragged, quarters)
 def test_adding_the_same_to_all_rewards_changes_nothing(rewards, shift):
     moved = [[None if r is None else r + shift for r in row] for row in rewards]
-    for estimate in (step_index_advantages, group_advantages):
-        before = estimate(rewards, preset=DEFAULT)
-        after = estimate(moved, preset=DEFAULT)
+    for name in ("step_index", "group"):
+        before = estimate(rewards, DEFAULT, name)
+        after = estimate(moved, DEFAULT, name)
         assert _flat(after.advantages) == pytest.approx(_flat(before.advantages), abs=1e-9)
 
 
@@ -183,14 +182,14 @@ def test_adding_the_same_to_all_rewards_changes_nothing(rewards, shift):
 def test_without_a_floor_the_scale_of_the_rewards_does_not_matter(rewards, scale):
     preset = resolve("rlanything_paper", {"lone_step": "zero"})
     scaled = [[None if r is None else r * scale for r in row] for row in rewards]
-    before = step_index_advantages(rewards, preset=preset).advantages
-    after = step_index_advantages(scaled, preset=preset).advantages
+    before = estimate(rewards, preset).advantages
+    after = estimate(scaled, preset).advantages
     assert _flat(after) == pytest.approx(_flat(before), abs=1e-9)
 
 
 @given(ragged)
 def test_advantages_of_one_index_sum_to_zero_and_are_bounded_by_the_group(rewards):
-    advantages = step_index_advantages(rewards, preset=DEFAULT).advantages
+    advantages = estimate(rewards, DEFAULT).advantages
     for i in range(max(len(row) for row in rewards)):
         column = [row[i] for row in advantages if i < len(row)]
         assert sum(column) == pytest.approx(0.0, abs=1e-9)
@@ -199,8 +198,8 @@ def test_advantages_of_one_index_sum_to_zero_and_are_bounded_by_the_group(reward
 
 @given(ragged)
 def test_an_entry_is_trained_on_exactly_when_it_has_no_reason(rewards):
-    for estimate in (step_index_advantages, group_advantages):
-        scored = estimate(rewards, preset=DEFAULT)
+    for name in ("step_index", "group"):
+        scored = estimate(rewards, DEFAULT, name)
         pairs = zip(_flat(scored.advantages), _flat(scored.reasons), strict=True)
         assert all((reason is None) == (abs(a) > 1e-8) for a, reason in pairs)
 
@@ -208,8 +207,8 @@ def test_an_entry_is_trained_on_exactly_when_it_has_no_reason(rewards):
 @given(ragged)
 def test_a_floor_only_ever_shrinks_an_advantage(rewards):
     free = resolve("rlanything", {"std_floor": 0.0})
-    floored = _flat(step_index_advantages(rewards, preset=DEFAULT).advantages)
-    unfloored = _flat(step_index_advantages(rewards, preset=free).advantages)
+    floored = _flat(estimate(rewards, DEFAULT).advantages)
+    unfloored = _flat(estimate(rewards, free).advantages)
     for small, large in zip(floored, unfloored, strict=True):
         assert abs(small) <= abs(large) + 1e-12
         assert small * large >= 0.0
@@ -227,7 +226,7 @@ judged = st.lists(
 def test_an_unparsable_vote_lies_below_every_valid_one_and_wrong_votes_are_never_reinforced(steps):
     votes = [step for _, step in steps]
     rewards = [vote_rewards(step_reward(outcome, step), step) for outcome, step in steps]
-    advantages = vote_advantages(votes, rewards, preset=DEFAULT).advantages
+    advantages = vote_advantages(votes, rewards, algorithm=DEFAULT).advantages
     valid, invalid = [], []
     for (outcome, step), row in zip(steps, advantages, strict=True):
         for s, a in zip(step, row, strict=True):
@@ -245,8 +244,8 @@ def test_taking_the_unparsable_votes_out_of_a_task_changes_no_valid_advantage(st
         [r for s, r in zip(step, row, strict=True) if s]
         for step, row in zip(votes, rewards, strict=True)
     ]
-    full = vote_advantages(votes, rewards, preset=DEFAULT).advantages
-    bare = vote_advantages(kept, kept_rewards, preset=DEFAULT).advantages
+    full = vote_advantages(votes, rewards, algorithm=DEFAULT).advantages
+    bare = vote_advantages(kept, kept_rewards, algorithm=DEFAULT).advantages
     assert [
         a
         for step, row in zip(votes, full, strict=True)

@@ -11,8 +11,8 @@ from triforge.algorithms.auxiliary import (
     cross_entropy,
     displaced,
     draw_evenly,
-    scheduled_weight,
 )
+from triforge.algorithms.schedules import scheduled_weight
 from triforge.config import parse
 from triforge.errors import ConfigError, InputError
 

@@ -6,16 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.algorithms.parts import estimate
+from triforge.algorithms.advantages import whitened
+from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import Played, policy_credit
-from triforge.algorithms.estimators import (
-    discounted_returns,
-    fused_advantages,
-    gigpo_advantages,
-    pasts,
-    whitened,
-)
-from triforge.algorithms.presets import resolve
+from triforge.algorithms.estimators import Group
+from triforge.algorithms.estimators.branch import pasts
+from triforge.algorithms.estimators.gigpo import discounted_returns
 from triforge.errors import InputError
+
+
+def gigpo_advantages(rewards, states, *, algorithm):
+    return estimate(Group(rewards=rewards, observations=states), algorithm)
+
+
+def fused_advantages(outcomes, votes, *, algorithm):
+    return estimate(Group(rewards=votes, outcomes=outcomes, votes=votes), algorithm)
+
 
 MEAN = resolve("gigpo", {"normalise": "mean"})
 REWARDS = [[0, 0, 1], [0, 0, 0]]
@@ -24,7 +31,7 @@ STATES = [["s0", "s1", "s2"], ["s0", "s1", "s1"]]
 
 def test_gigpo_gives_the_published_numbers():
     assert discounted_returns(REWARDS[0], 0.95) == pytest.approx([0.9025, 0.95, 1.0])
-    scored = gigpo_advantages(REWARDS, STATES, preset=MEAN)
+    scored = gigpo_advantages(REWARDS, STATES, algorithm=MEAN)
     assert scored.advantages[0] == pytest.approx([0.95125, 1.133333, 0.5], abs=1e-6)
     assert scored.advantages[1] == pytest.approx([-0.95125, -0.816667, -0.816667], abs=1e-6)
     assert {why for row in scored.reasons for why in row} == {None}
@@ -34,7 +41,9 @@ def test_both_parts_of_gigpo_are_the_published_ones():
     """The advantage is linear in the weight of the comparison within states, so two weights tell the parts apart."""
     once, twice = (
         gigpo_advantages(
-            REWARDS, STATES, preset=resolve("gigpo", {"normalise": "mean", "state_weight": weight})
+            REWARDS,
+            STATES,
+            algorithm=resolve("gigpo", {"normalise": "mean", "state_weight": weight}),
         ).advantages
         for weight in (1.0, 2.0)
     )
@@ -52,7 +61,7 @@ def test_both_parts_of_gigpo_are_the_published_ones():
 
 def test_gigpo_from_outcomes_is_gigpo_from_rewards_that_stand_on_the_last_step():
     played = Played(STATES, [["a"] * 3] * 2)
-    credit = policy_credit([1, -1], [[[]] * 3] * 2, preset=MEAN, played=played)
+    credit = policy_credit([1, -1], [[[]] * 3] * 2, algorithm=MEAN, played=played)
     assert credit.rewards == ((0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
     assert credit.advantages[0] == pytest.approx([0.95125, 1.133333, 0.5], abs=1e-6)
 
@@ -61,57 +70,57 @@ def test_an_outcome_is_not_lost_where_the_last_step_was_not_judged():
     played = Played(STATES, [["a"] * 3] * 2)
     preset = resolve("gigpo", {"use_votes": True})
     votes = [[[1], [1], []]] * 2
-    credit = policy_credit([1, -1], votes, preset=preset, played=played)
+    credit = policy_credit([1, -1], votes, algorithm=preset, played=played)
     assert credit.rewards == ((1.0, 2.0, None), (1.0, 1.0, None))
     assert credit.advantages[0][1] > 0.0 > credit.advantages[1][1]
-    nothing = policy_credit([1, -1], [[[], [], []]] * 2, preset=preset, played=played)
+    nothing = policy_credit([1, -1], [[[], [], []]] * 2, algorithm=preset, played=played)
     assert nothing.rewards == ((None,) * 3,) * 2
 
 
 def test_where_rewards_are_summed_up_successes_of_any_length_do_not_differ():
     played = Played([["a"], ["a", "b", "c"]], [["x"], ["x"] * 3])
     votes: list[list[list[int]]] = [[[]], [[]] * 3]
-    assert policy_credit([1, 1], votes, preset=resolve("gigpo"), played=played).spread == 0.0
-    assert policy_credit([1, -1], votes, preset=resolve("gigpo"), played=played).spread == 0.5
+    assert policy_credit([1, 1], votes, algorithm=resolve("gigpo"), played=played).spread == 0.0
+    assert policy_credit([1, -1], votes, algorithm=resolve("gigpo"), played=played).spread == 0.5
 
 
 def test_gigpo_divides_both_parts_by_their_deviation_unless_told_otherwise():
-    scored = gigpo_advantages(REWARDS, STATES, preset=resolve("gigpo"))
+    scored = gigpo_advantages(REWARDS, STATES, algorithm=resolve("gigpo"))
     assert scored.advantages[0] == pytest.approx([2.0, 1.0 + math.sqrt(2), 1.0], abs=1e-4)
 
 
 def test_where_no_state_repeats_gigpo_is_grpo():
     states = [["a", "b", "c"], ["d", "e", "f"]]
-    scored = gigpo_advantages(REWARDS, states, preset=resolve("gigpo"))
+    scored = gigpo_advantages(REWARDS, states, algorithm=resolve("gigpo"))
     assert [row[0] for row in scored.advantages] == pytest.approx([1.0, -1.0], abs=1e-5)
     assert all(len(set(row)) == 1 for row in scored.advantages)
 
 
 def test_a_failed_rollout_that_stands_in_a_better_state_is_told_so_although_no_outcome_differs():
     preset = resolve("gigpo", {"step_cost": 0.1})
-    played = Played([["a"], ["a", "b"]], [["x"], ["y", "z"]], shaped=[[-0.1], [-0.1, -0.1]])
-    credit = policy_credit([-1, -1], [[[]], [[], []]], preset=preset, played=played)
+    played = Played([["a"], ["a", "b"]], [["x"], ["y", "z"]], penalties=[[-0.1], [-0.1, -0.1]])
+    credit = policy_credit([-1, -1], [[[]], [[], []]], algorithm=preset, played=played)
     assert credit.advantages[0][0] > 0 > credit.advantages[1][0]
 
 
 def test_unmeasured_rollouts_take_no_part_in_any_comparison():
-    scored = gigpo_advantages([*REWARDS, [None, None]], [*STATES, ["s0", "s1"]], preset=MEAN)
-    assert scored.advantages[:2] == gigpo_advantages(REWARDS, STATES, preset=MEAN).advantages
+    scored = gigpo_advantages([*REWARDS, [None, None]], [*STATES, ["s0", "s1"]], algorithm=MEAN)
+    assert scored.advantages[:2] == gigpo_advantages(REWARDS, STATES, algorithm=MEAN).advantages
     assert scored.reasons[2] == ("unmeasured", "unmeasured")
 
 
 def test_a_group_in_which_nothing_differs_says_why():
-    scored = gigpo_advantages([[1], [1]], [["a"], ["a"]], preset=MEAN)
+    scored = gigpo_advantages([[1], [1]], [["a"], ["a"]], algorithm=MEAN)
     assert scored.reasons == (("zero spread",), ("zero spread",))
-    alone = gigpo_advantages([[1, 1]], [["a", "b"]], preset=MEAN)
+    alone = gigpo_advantages([[1, 1]], [["a", "b"]], algorithm=MEAN)
     assert alone.reasons == (("lone step", "lone step"),)
 
 
 def test_states_that_do_not_match_the_steps_are_refused():
     with pytest.raises(InputError, match=r"states: given \[1\] a trajectory, expected \[2\]"):
-        gigpo_advantages([[0, 1]], [["a"]], preset=MEAN)
+        gigpo_advantages([[0, 1]], [["a"]], algorithm=MEAN)
     with pytest.raises(InputError, match="the estimator 'gigpo' compares steps by the state"):
-        policy_credit([1, -1], [[[]], [[]]], preset=MEAN)
+        policy_credit([1, -1], [[[]], [[]]], algorithm=MEAN)
 
 
 @given(st.lists(st.integers(0, 1), min_size=2, max_size=6), st.permutations(range(6)))
@@ -119,9 +128,9 @@ def test_the_order_of_the_rollouts_changes_nothing(outcomes, order):
     order = [i for i in order if i < len(outcomes)]
     rewards = [[0, o] for o in outcomes]
     states = [["start", f"s{i % 2}"] for i in range(len(outcomes))]
-    plain = gigpo_advantages(rewards, states, preset=MEAN).advantages
+    plain = gigpo_advantages(rewards, states, algorithm=MEAN).advantages
     moved = gigpo_advantages(
-        [rewards[i] for i in order], [states[i] for i in order], preset=MEAN
+        [rewards[i] for i in order], [states[i] for i in order], algorithm=MEAN
     ).advantages
     for place, i in enumerate(order):
         assert moved[place] == pytest.approx(plain[i], abs=1e-9)
@@ -133,7 +142,7 @@ def test_only_steps_with_the_same_past_are_siblings():
         observations=[["o", "p"], ["o", "p"], ["o", "q"]],
         actions=[["x", "1"], ["x", "2"], ["y", "3"]],
     )
-    credit = policy_credit([1, -1, -1], [[[], []]] * 3, preset=preset, played=played)
+    credit = policy_credit([1, -1, -1], [[[], []]] * 3, algorithm=preset, played=played)
     assert credit.advantages[0][1] == pytest.approx(1.0, abs=1e-5)
     assert credit.advantages[1][1] == pytest.approx(-1.0, abs=1e-5)
     assert credit.reasons[2][1] == "lone step"
@@ -144,8 +153,8 @@ def test_only_steps_with_the_same_past_are_siblings():
 
 def test_candidates_of_one_state_give_the_published_numbers():
     preset = resolve("grpo", {"estimator": "branch", "outcome": "binary", "step_cost": 0.1})
-    played = Played([["o"]] * 4, [[c] for c in "abcd"], shaped=[[0.8], [-0.1], [0.9], [0.0]])
-    credit = policy_credit([1, 1, -1, -1], [[[]]] * 4, preset=preset, played=played)
+    played = Played([["o"]] * 4, [[c] for c in "abcd"], penalties=[[0.8], [-0.1], [0.9], [0.0]])
+    credit = policy_credit([1, 1, -1, -1], [[[]]] * 4, algorithm=preset, played=played)
     assert [r[0] for r in credit.rewards] == pytest.approx([1.8, 0.9, 0.9, 0.0])
     assert [a[0] for a in credit.advantages] == pytest.approx([1.414211, 0, 0, -1.414211], abs=1e-5)
 
@@ -153,17 +162,17 @@ def test_candidates_of_one_state_give_the_published_numbers():
 def test_step_values_are_standardised_over_all_steps_of_the_task():
     rewards = [[0.04, -0.01], [-0.025, 0.005]]
     preset = resolve("rlanything", {"estimator": "fused", "std_floor": 0.0, "std_eps": 1e-9})
-    zero = fused_advantages([[1, 1], [1, 1]], rewards, preset=preset)
+    zero = fused_advantages([[1, 1], [1, 1]], rewards, algorithm=preset)
     assert zero.advantages[0] == pytest.approx([1.5554, -0.5185], abs=1e-4)
     assert zero.advantages[1] == pytest.approx([-1.1406, 0.1037], abs=1e-4)
-    both = fused_advantages([[1, 1], [-1, -1]], rewards, preset=preset)
+    both = fused_advantages([[1, 1], [-1, -1]], rewards, algorithm=preset)
     assert both.advantages[0] == pytest.approx([2.5554, 0.4815], abs=1e-4)
     assert both.advantages[1] == pytest.approx([-2.1406, -0.8963], abs=1e-4)
 
 
 def test_a_step_that_was_not_judged_has_no_fused_advantage():
     preset = resolve("rlanything", {"estimator": "fused"})
-    credit = policy_credit([1, -1], [[[1], []], [[-1]]], preset=preset)
+    credit = policy_credit([1, -1], [[[1], []], [[-1]]], algorithm=preset)
     assert credit.reasons == ((None, "not judged"), (None,))
 
 

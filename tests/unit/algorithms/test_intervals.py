@@ -2,7 +2,7 @@
 
 import pytest
 
-from triforge.algorithms.intervals import wilson
+from triforge.algorithms.theory import wilson
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from triforge.algorithms.ladder import Ladder, LadderRule
+from triforge.algorithms.acceptance import Ladder, LadderRule
 from triforge.errors import InputError
 
 

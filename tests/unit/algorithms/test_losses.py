@@ -4,21 +4,22 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from triforge.algorithms.losses import (
+from tests.unit.algorithms.parts import token_loss
+from triforge.algorithms.loss_terms import (
     kl_k1,
     kl_k2,
     kl_k3,
     ratio_metrics,
     weighted_sum,
 )
-from triforge.algorithms.policy_losses import LossRule, log_ratios, policy_loss, same
+from triforge.algorithms.losses import Tokens
 
 pytestmark = pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
 
 
 def ppo(logprobs, old, advantages, **clips):
-    rule = LossRule(**clips)
-    return policy_loss(logprobs, log_ratios(logprobs, old, rule, pooled=same), advantages, rule)
+    tokens = Tokens(logprobs=logprobs, old=old, advantages=advantages)
+    return token_loss("ppo", tokens, **clips)
 
 
 def _list(array):
@@ -28,19 +29,21 @@ def _list(array):
 def test_the_clipped_objective_matches_its_goldens(xp):
     ratios = xp.asarray([1.5, 0.5, 1.5, 0.5, 5.0])
     advantages = xp.asarray([1.0, 1.0, -1.0, -1.0, -1.0])
-    loss = ppo(xp.log(ratios), xp.zeros_like(ratios), advantages, clip_low=0.2, clip_high=0.28)
+    loss = ppo(
+        xp.log(ratios), xp.zeros_like(ratios), advantages, clip_low=0.2, clip_high=0.28
+    ).values
     assert _list(loss) == pytest.approx([-1.28, -0.5, 1.5, 0.8, 5.0])
 
 
 def test_at_equal_weights_the_loss_is_minus_the_advantage(xp):
     logprobs = xp.asarray([-1.0, -7.0])
-    loss = ppo(logprobs, logprobs, xp.asarray([2.0, -3.0]), clip_low=0.2, clip_high=0.2)
+    loss = ppo(logprobs, logprobs, xp.asarray([2.0, -3.0]), clip_low=0.2, clip_high=0.2).values
     assert _list(loss) == [-2.0, 3.0]
 
 
 def test_extreme_log_ratios_stay_finite(xp):
     logprobs, old = xp.asarray([-2000.0, 0.0]), xp.asarray([0.0, -2000.0])
-    loss = ppo(logprobs, old, xp.asarray([-1.0, -1.0]), clip_low=0.2, clip_high=0.2)
+    loss = ppo(logprobs, old, xp.asarray([-1.0, -1.0]), clip_low=0.2, clip_high=0.2).values
     assert _list(loss) == pytest.approx([0.8, np.exp(10.0)])
     assert _list(kl_k3(logprobs, old)) == [10.0, 10.0]
     assert np.isfinite(_list(kl_k3(logprobs, old, clamp=None))).all()
@@ -77,14 +80,10 @@ def test_whatever_padding_holds_does_not_reach_the_sum(xp):
 
 def test_ratio_metrics_count_only_weighted_tokens(xp):
     ratios = xp.asarray([1.5, 1.5, 0.5, 1.0, 100.0])
-    metrics = ratio_metrics(
-        xp.log(ratios),
-        xp.zeros_like(ratios),
-        xp.asarray([1.0, -1.0, -1.0, 1.0, 1.0]),
-        xp.asarray([0.1, 0.2, 0.3, 0.4, 0.0]),
-        clip_low=0.2,
-        clip_high=0.2,
-    )
+    advantages = xp.asarray([1.0, -1.0, -1.0, 1.0, 1.0])
+    found = ppo(xp.log(ratios), xp.zeros_like(ratios), advantages, clip_low=0.2, clip_high=0.2)
+    weights = xp.asarray([0.1, 0.2, 0.3, 0.4, 0.0])
+    metrics = ratio_metrics(found.log_ratio, found.clipped, weights)
     assert metrics.clip_share == 0.5  # the first is cut from above, the third from below
     assert metrics.mean_ratio == pytest.approx(4.5 / 4)
     assert metrics.max_ratio == pytest.approx(1.5)
@@ -93,7 +92,6 @@ def test_ratio_metrics_count_only_weighted_tokens(xp):
 
 
 def test_metrics_of_nothing_say_that_nothing_moved(xp):
-    one = xp.asarray([-1.0])
-    metrics = ratio_metrics(one, one, one, xp.asarray([0.0]), clip_low=0.2, clip_high=0.2)
+    metrics = ratio_metrics(xp.asarray([0.0]), None, xp.asarray([0.0]))
     assert (metrics.clip_share, metrics.approx_kl) == (0.0, 0.0)
     assert (metrics.mean_ratio, metrics.max_ratio) == (1.0, 1.0)

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.algorithms.parts import token_loss
+from triforge.algorithms.losses import Tokens
 from triforge.algorithms.off_policy import (
     Correction,
     importance_weights,
     opsm_keeps,
     staleness_measures,
 )
-from triforge.algorithms.policy_losses import LossRule, policy_loss
 
 both = pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy", "strict"])
 
@@ -38,8 +39,10 @@ def weigh(xp, prox=PROX, behave=BEHAVE, mask=None, **options):
 )
 def test_decoupled_ppo_matches_its_goldens(xp, new, advantage, expected):
     [[weight]], _ = weigh(xp, [[-1.1]], [[-1.3]], mode="decoupled")
-    moved = xp.asarray([new - -1.1])
-    loss = policy_loss(xp.asarray([new]), moved, xp.asarray([advantage]), LossRule())
+    tokens = Tokens(
+        logprobs=xp.asarray([new]), old=xp.asarray([-1.1]), advantages=xp.asarray([advantage])
+    )
+    loss = token_loss("ppo", tokens).values
     assert weight * float(loss[0]) == pytest.approx(expected, abs=1e-6)
 
 

@@ -5,10 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from triforge.algorithms.losses import KL_ESTIMATORS, steered_beta
-from triforge.algorithms.pairs import PairLoss, best_of, pair_loss
-from triforge.algorithms.policy_losses import LossRule, log_ratios, policy_loss, value_loss
-from triforge.algorithms.returns import bilevel_gae, gae, returns_to_go
+from tests.unit.algorithms.parts import token_loss
+from triforge.algorithms.estimators.bilevel_gae import bilevel_gae_advantages as bilevel_gae
+from triforge.algorithms.estimators.gae import gae_advantages as gae
+from triforge.algorithms.estimators.gae import returns_to_go
+from triforge.algorithms.imitation import PairLoss, best_of, pair_loss
+from triforge.algorithms.loss_terms import KL_ESTIMATORS, value_loss
+from triforge.algorithms.losses import Tokens
+from triforge.algorithms.schedules import adaptive_beta
 from triforge.errors import InputError
 
 V = [0.1 * i for i in range(1, 11)]
@@ -18,11 +22,11 @@ def mean(values):
     return np.full_like(values, values.mean())
 
 
-def loss_at(ratio, advantage, logprob=-0.5, **rule):
-    rule = LossRule(**rule)
+def loss_at(ratio, advantage, logprob=-0.5, loss="ppo", **options):
     lp = np.array([logprob])
-    ratios = log_ratios(lp, lp - math.log(ratio), rule, pooled=mean)
-    return float(policy_loss(lp, ratios, np.array([advantage]), rule)[0])
+    old = lp - math.log(ratio)
+    tokens = Tokens(logprobs=lp, old=old, advantages=np.array([advantage]), pooled=mean)
+    return float(token_loss(loss, tokens, **options).values[0])
 
 
 @pytest.mark.parametrize(
@@ -55,14 +59,17 @@ def test_cispo_weighs_the_log_probability_and_clips_the_weight_only(
 
 @pytest.mark.parametrize("loss", ["gspo", "gspo_token"])
 def test_a_sequence_ratio_is_the_geometric_mean_of_its_tokens(loss):
-    rule = LossRule(loss=loss, clip_low=3e-4, clip_high=4e-4)
     lp = np.array([-1.0, -2.0, -3.0])
-    found = log_ratios(lp, lp - np.array([0.1, -0.2, 0.4]), rule, pooled=mean)
+    tokens = Tokens(
+        logprobs=lp, old=lp - np.array([0.1, -0.2, 0.4]), advantages=np.ones(3), pooled=mean
+    )
+    said = token_loss(loss, tokens, clip_low=3e-4, clip_high=4e-4)
+    found = said.log_ratio
     assert np.exp(found) == pytest.approx([1.105171] * 3, abs=1e-6)
     assert math.exp(found.sum()) == pytest.approx(
         1.349859, abs=1e-6
     )  # what it would be unnormalised
-    assert policy_loss(lp, found, np.ones(3), rule) == pytest.approx([-1.0004] * 3)
+    assert said.values == pytest.approx([-1.0004] * 3)
 
 
 def test_reinforce_is_cispo_of_weight_one_and_sapo_has_the_slope_of_reinforce_on_policy():
@@ -97,7 +104,7 @@ def test_the_kl_estimators_have_the_published_values(logprob, ref, expected):
     ("kl", "expected"), [(0.05, 0.1), (0.055, 0.101), (0.0, 0.098), (0.5, 0.102), (0.045, 0.099)]
 )
 def test_the_weight_of_the_kl_is_steered_towards_its_target(kl, expected):
-    assert steered_beta(0.1, kl, target=0.05, gain=0.1) == pytest.approx(expected)
+    assert adaptive_beta(0.1, kl, target=0.05, gain=0.1) == pytest.approx(expected)
 
 
 # ---- returns ----

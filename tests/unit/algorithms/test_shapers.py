@@ -2,10 +2,10 @@
 
 import pytest
 
+from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.credit import Played, policy_credit
 from triforge.algorithms.filters import spread_filter
-from triforge.algorithms.presets import resolve
-from triforge.algorithms.shapers import Acted, overlong_penalty, shaped, used_up
+from triforge.algorithms.penalties import Acted, end_penalty, overlong_penalty, step_penalties
 from triforge.errors import ConfigError, InputError
 
 STEPS = [Acted(3, True), Acted(5, False)]
@@ -28,7 +28,7 @@ def test_without_a_limit_nothing_is_too_long_and_without_a_buffer_the_penalty_is
 def test_each_penalty_stands_where_it_was_earned():
     def of(turns=2, steps=STEPS, **options):
         preset = resolve("grpo", options)
-        return shaped(steps, preset=preset), used_up(steps, max_steps=turns, preset=preset)
+        return step_penalties(steps, preset), end_penalty(steps, max_steps=turns, algorithm=preset)
 
     assert of() == ([0.0, 0.0], 0.0)
     assert of(invalid_action_penalty=0.1) == ([0.0, -0.1], 0.0)
@@ -50,34 +50,34 @@ def test_each_penalty_stands_where_it_was_earned():
 )
 def test_no_penalty_is_lost_with_a_step_that_nobody_judged(preset, options, expected):
     costs = [-1.0, -2.0, -4.0, -8.0]
-    played = Played([["o"] * 4], [["a"] * 4], shaped=[costs], endings=[-16.0])
+    played = Played([["o"] * 4], [["a"] * 4], penalties=[costs], endings=[-16.0])
     votes = [[[1], [], [1], []]]
-    credit = policy_credit([1], votes, preset=resolve(preset, options), played=played)
+    credit = policy_credit([1], votes, algorithm=resolve(preset, options), played=played)
     assert credit.rewards == (expected,)
     bare = Played([["o"] * 4], [["a"] * 4], endings=[-16.0])
-    alone = policy_credit([1], votes, preset=resolve(preset, options), played=bare)
+    alone = policy_credit([1], votes, algorithm=resolve(preset, options), played=bare)
     assert alone.rewards[0][0] == credit.rewards[0][0] + (3 if preset == "gigpo" and options else 1)
 
 
 def test_where_trajectories_are_compared_what_they_used_up_stands_on_every_step():
-    played = Played([["o"] * 2], [["a"] * 2], shaped=[[-0.1, 0.0]], endings=[-0.5])
-    credit = policy_credit([1], [[[], []]], preset=resolve("grpo"), played=played)
+    played = Played([["o"] * 2], [["a"] * 2], penalties=[[-0.1, 0.0]], endings=[-0.5])
+    credit = policy_credit([1], [[[], []]], algorithm=resolve("grpo"), played=played)
     assert credit.rewards == (pytest.approx((0.4, 0.4)),)
 
 
 def test_where_trajectories_are_compared_the_penalties_of_all_steps_add_up():
-    played = Played([["o", "o"], ["o"]], [["a", "a"], ["a"]], shaped=[[-0.1, -0.1], [0.0]])
-    credit = policy_credit([1, 1], [[[], []], [[]]], preset=resolve("grpo"), played=played)
+    played = Played([["o", "o"], ["o"]], [["a", "a"], ["a"]], penalties=[[-0.1, -0.1], [0.0]])
+    credit = policy_credit([1, 1], [[[], []], [[]]], algorithm=resolve("grpo"), played=played)
     assert credit.rewards == ((0.8, 0.8), (1.0,))
     assert credit.advantages[0][0] < 0 < credit.advantages[1][0]
 
 
 def test_shaping_of_another_shape_is_refused():
-    with pytest.raises(InputError, match=r"shaped: given \[1\] a trajectory, expected \[2\]"):
+    with pytest.raises(InputError, match="penalties: given 1 for trajectory 0, expected 2"):
         policy_credit(
             [1],
             [[[], []]],
-            preset=resolve("grpo"),
+            algorithm=resolve("grpo"),
             played=Played([["o"] * 2], [["a"] * 2], [[0.0]]),
         )
 
@@ -103,15 +103,15 @@ def test_shaping_of_another_shape_is_refused():
 )
 def test_groups_that_differ_most_pass_the_filter(options, deviations, expected):
     preset = resolve("grpo", options)
-    assert spread_filter(deviations, preset=preset) == [bool(e) for e in expected]
+    assert spread_filter(deviations, algorithm=preset) == [bool(e) for e in expected]
 
 
 def test_tasks_with_one_outcome_only_can_be_left_out_whatever_their_votes_say():
     votes = [[[1]], [[-1]]]
     preset = resolve("rlanything", {"mixed_groups_only": True})
-    credit = policy_credit([-1, -1], votes, preset=preset)
+    credit = policy_credit([-1, -1], votes, algorithm=preset)
     assert credit.reasons == (("one outcome only",), ("one outcome only",))
-    assert policy_credit([1, -1], votes, preset=preset).reasons == ((None,), (None,))
+    assert policy_credit([1, -1], votes, algorithm=preset).reasons == ((None,), (None,))
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,19 @@ def test_tasks_with_one_outcome_only_can_be_left_out_whatever_their_votes_say():
         ("grpo", {"normalise": "relative", "outcome": "binary", "step_cost": 1}, "may be negative"),
         ("grpo", {"normalise": "raw"}, "allowed only with whiten = true"),
         ("rlanything", {"normalise": "mean"}, "std_floor: given 0.5 with normalise = 'mean'"),
-        ("grpo", {"lone_step": "raw"}, "lone_step: given 'raw' with estimator = 'group'"),
+        (
+            "grpo",
+            {"lone_step": "raw"},
+            "lone_step: given 'raw' with estimator = 'group', allowed only with estimator = 'step_index'",
+        ),
         ("grpo", {"estimator": "fused"}, "estimator: given 'fused' with use_outcome or use_votes"),
         ("rlanything", {"estimator": "fused", "step_cost": 1}, "no part would hold it"),
         ("rlanything", {"estimator": "gigpo", "vote_weight": "trust"}, "vote_weight: given trust"),
         ("rlanything", {"whiten": True, "vote_weight": "trust"}, "vote_weight: given trust with"),
         ("grpo", {"gamma": 0.9}, "gamma: given 0.9 with estimator = 'group'"),
-        ("grpo", {"state_weight": 2}, "nothing else compares within states"),
+        ("grpo", {"state_weight": 2}, "allowed only with estimator = 'gigpo'"),
         ("grpo", {"overlong_buffer": 5}, "allowed at most overlong_limit = 0"),
-        ("grpo", {"aggregation_length": 5}, "allowed only with 'step_sum'"),
+        ("grpo", {"aggregation_length": 5}, "allowed only with aggregation = 'step_sum'"),
         ("grpo", {"filter_keep": 0}, "filter_keep: given 0, allowed"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Services, Triforge, run_state
-from triforge.algorithms.intervals import wilson
+from triforge.algorithms.theory import wilson
 from triforge.types import Event, RunStep, WeightsRecord
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from services.trainer.model import ScoringModel
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from services.trainer.tiny_vision import build_tiny_vision_model
 from services.trainer.token_batches import Sequences
+from tests.batches import train_batch
 from tests.unit.trainer import sights
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch, TrainRow
@@ -83,30 +85,17 @@ MakeBatch = Callable[..., TrainBatch]
 
 @pytest.fixture
 def make_batch(model_folder: Path) -> MakeBatch:
-    """A batch of 16 rows; keywords of the learner section go there, all others into the settings."""
+    """A batch of 16 rows; keywords of the learner section go there, all others into the batch or its algorithm."""
 
     def make(
         step: int = 1, version: int = VERSION, num_rows: int = 16, **options: object
     ) -> TrainBatch:
-        learner = {"learning_rate": 1e-3, "updates_per_step": 4}
-        settings: dict[str, object] = {"model_path": str(model_folder), "base_version": VERSION}
-        for name, value in options.items():
-            known = {
-                "learning_rate", "updates_per_step", "epochs", "grad_clip", "token_budget", "max_tokens",
-                "max_bad_updates", "weight_decay", "lora_rank", "lora_alpha", "lora_targets", "updates_by", "schedule",
-                "warmup_updates", "schedule_updates", "final_share", "precision", "activation_checkpointing",
-            }  # fmt: skip
-            (learner if name in known else settings)[name] = value  # type: ignore[assignment]
-        return TrainBatch(
-            batch_id=f"run-{step:05d}-policy",
-            run_id="run",
-            role="policy",
-            step=step,
-            version=version,
-            uri="runs/rows.parquet",
-            num_rows=num_rows,
-            num_tokens=0,
-            settings={**settings, "learner": learner},  # type: ignore[dict-item]
+        usual: dict[str, Any] = {
+            "learning_rate": 1e-3, "updates_per_step": 4, "base_version": VERSION, "uri": "runs/rows.parquet",
+            "batch_id": f"run-{step:05d}-policy",
+        }  # fmt: skip
+        return train_batch(
+            model_folder, step=step, version=version, num_rows=num_rows, **usual | options
         )
 
     return make

@@ -11,7 +11,7 @@ import torch
 
 from services.trainer.learner import Interrupted, Learner
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
-from triforge.errors import ConfigError, TrainerError
+from triforge.errors import TrainerError
 from triforge.types import TrainRow
 
 WEIGHTS = {"sp": 0.2, "id": 0.1}
@@ -53,7 +53,7 @@ def trained(model_folder: Path, make_batch: MakeBatch) -> Callable[..., Learner]
 
     def make(rows: Sequence[TrainRow], aux: dict[str, object] | None = None, **options: object):
         learner = Learner.fresh(model_folder)
-        batch = make_batch(num_rows=len(rows), auxiliary=aux or {}, **options)
+        batch = make_batch(num_rows=len(rows), aux=aux or {}, **options)
         learner.report = learner.train(batch, rows).metrics  # type: ignore[attr-defined]
         return learner
 
@@ -175,7 +175,7 @@ def test_a_stop_is_heard_between_their_forward_passes(model_folder, make_batch):
         asked.append(1)
         return len(asked) > 3
 
-    batch = make_batch(num_rows=len(items), auxiliary={"weights": WEIGHTS}, token_budget=16)
+    batch = make_batch(num_rows=len(items), aux={"weights": WEIGHTS}, token_budget=16)
     with pytest.raises(Interrupted):
         Learner.fresh(model_folder).train(batch, items, should_stop=stop)
 
@@ -184,9 +184,9 @@ def test_malformed_rows_and_settings_are_refused(trained, rows):
     wild = ce_rows("sp", 1)[0].model_copy(update={"ids": (99,) * len(ce_rows("sp", 1)[0].ids)})
     with pytest.raises(TrainerError, match="vocabulary"):
         trained([*rows, wild], {"weights": WEIGHTS})
-    with pytest.raises(ConfigError, match="auxiliary"):
+    with pytest.raises(ValueError, match="auxiliary"):
         trained(rows, {"weights": {"sp": -1}})
-    with pytest.raises(ConfigError, match="auxiliary"):
+    with pytest.raises(ValueError, match="auxiliary"):
         trained(rows, {"weights": {"rewards": 1}})
 
 

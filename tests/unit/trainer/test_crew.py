@@ -11,10 +11,11 @@ from services.trainer.learner import Learner
 from services.trainer.learner_ranks import Crew
 from services.trainer.optimiser import Counters
 from services.trainer.vision import uneven
+from tests.batches import train_batch
 from triforge.errors import NotFoundError, TrainerError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
-from triforge.types import ImageRef, PlacedImage, StepReport, TrainBatch, TrainRow
+from triforge.types import ImageRef, PlacedImage, StepReport, TrainRow
 
 
 class Pair(Ranks):
@@ -65,10 +66,9 @@ def row(*images: PlacedImage) -> TrainRow:
 
 def train(store: ArtifactStore, ranks: Ranks, rows: list[TrainRow]) -> None:
     uri = write_rows(store, "runs/r/batches/1.parquet", rows)
-    before = TrainBatch(
-        batch_id="r-1", run_id="r", role="policy", step=1, version=0, uri=uri, num_rows=len(rows), num_tokens=0,
-        settings={"model_path": "nowhere"},
-    )  # fmt: skip
+    before = train_batch(
+        "nowhere", batch_id="r-1", run_id="r", version=0, uri=uri, num_rows=len(rows)
+    )
     crew = Crew(store, ranks)
     crew.keep(before, Blind())
     batch = before.model_copy(update={"version": 1})

@@ -20,6 +20,7 @@ from services.trainer.training_data import StepData
 from services.trainer.weight_folders import version_name
 from services.trainer.weight_tensors import load_tensors, whole_weights
 from tests.unit.trainer.conftest import VERSION, MakeBatch
+from triforge.config import LearnerSection
 from triforge.errors import ConfigError, TrainerError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainRow
@@ -114,7 +115,7 @@ def test_advantages_and_losses_match_the_goldens(
 ) -> None:
     """With ratio 1 the policy's loss is `-sum(w * A)`; before its first step the critic's is `mean(A^2) / 2`."""
     learner = told(model_folder, values)
-    batch = make_batch(num_rows=len(rows), critic=critic, log_ratio_clamp=1e-9, **NO_KL, **ENDS)
+    batch = make_batch(num_rows=len(rows), estimate=critic, log_ratio_clamp=1e-9, **NO_KL, **ENDS)
     found = learner.train(batch, rows).metrics
     golden = torch.tensor(advantages)
     assert found["loss"] == pytest.approx(-0.1 * float(golden.sum()), abs=1e-5)
@@ -131,7 +132,7 @@ def test_whitened_advantages_have_no_mean_and_the_returns_stay_as_they_were(
 ) -> None:
     learner = told(model_folder, [0.1, 0.2, 0.3])
     batch = make_batch(
-        num_rows=1, critic=GAE | {"whiten": True}, log_ratio_clamp=1e-9, **NO_KL, **ENDS
+        num_rows=1, estimate=GAE | {"whiten": True}, log_ratio_clamp=1e-9, **NO_KL, **ENDS
     )
     found = learner.train(batch, [wrote("t/0", [3], [1.0])]).metrics
     assert found["loss"] == pytest.approx(0.0, abs=1e-6)
@@ -144,7 +145,7 @@ def test_a_kl_in_the_reward_is_taken_off_what_each_token_brought(
     """At its first step the policy is its own anchor, so with k1 a token costs `beta * (behaviour - its own)`."""
     row = wrote("t/0", [3], [1.0])
     options = {
-        "critic": GAE,
+        "estimate": GAE,
         "kl_placement": "reward",
         "kl_estimator": "k1",
         "kl_clamp": None,
@@ -180,8 +181,8 @@ def test_values_come_to_the_discounted_returns_of_a_chain(
     learner = Learner.fresh(model_folder)
     for step in range(1, 41):
         batch = make_batch(
-            step=step, num_rows=2, job="critic", critic=GAE | {"gamma": gamma, "gae_lam": 0.0},
-            critic_learner={"learning_rate": 1e-2 if step < 30 else 2e-3}, epochs=5, **NO_KL, **ENDS,
+            step=step, num_rows=2, job="critic", estimate=GAE | {"gamma": gamma, "gae_lam": 0.0},
+            critic={"learning_rate": 1e-2 if step < 30 else 2e-3}, epochs=5, **NO_KL, **ENDS,
         )  # fmt: skip
         metrics = learner.train(batch, rows).metrics
     data = StepData.from_rows(rows, max_tokens=99, vocabulary=99, version=VERSION)
@@ -198,12 +199,12 @@ def test_a_clip_holds_the_values_near_the_old_ones_and_is_counted(
 ) -> None:
     rows = [wrote("t/0", [4], [1.0])]
     options: dict[str, Any] = {"num_rows": 1, "epochs": 12, "job": "critic", **NO_KL, **ENDS}
-    rate = {"critic_learner": {"learning_rate": 0.05}}
+    rate = {"critic": {"learning_rate": 0.05}}
     ends = []
     for clip in (0.1, None):
         learner = told(model_folder, [0.0] * 4)
         found = learner.train(
-            make_batch(**options, **rate, critic=GAE | {"value_clip": clip}), rows
+            make_batch(**options, **rate, estimate=GAE | {"value_clip": clip}), rows
         ).metrics
         assert learner.critic is not None
         ends.append(learner.critic.state().weights["values"].max())
@@ -219,8 +220,8 @@ def test_no_gradient_goes_from_the_one_to_the_other(
 ) -> None:
     rows = [wrote("a/0", [3, 2], [0.0, 1.0]), wrote("b/0", [2, 3], [0.0, 0.0])]
     learner = Learner.fresh(model_folder)
-    options = {"num_rows": 2, "critic": GAE | {"whiten": True}, **NO_KL, **ENDS}
-    learner.train(make_batch(step=1, critic_learner={"alone_steps": 1}, **options), rows)
+    options = {"num_rows": 2, "estimate": GAE | {"whiten": True}, **NO_KL, **ENDS}
+    learner.train(make_batch(step=1, critic={"alone_steps": 1}, **options), rows)
     policy, critic = (copied(t) for t in weights_of(learner))
     start = whole_weights(Learner.fresh(model_folder).model.module)
     assert equal(policy, start)  # the critic's own step left the policy's bits alone
@@ -228,7 +229,7 @@ def test_no_gradient_goes_from_the_one_to_the_other(
     assert learner.counters.updates == 0
 
     # An infinitesimal step of the critic does not round to nothing of the policy's: advantages alone couple the two.
-    learner.train(make_batch(step=2, critic_learner={"learning_rate": 1e-30}, **options), rows)
+    learner.train(make_batch(step=2, critic={"learning_rate": 1e-30}, **options), rows)
     moved, left = weights_of(learner)
     assert equal(left, critic)
     assert not equal(moved, policy)
@@ -247,7 +248,7 @@ def test_the_policy_is_trained_beside_it_as_by_the_same_advantages_without_it(
     for row, worth in zip(rows, ([1.5] * 4 + [1.0] * 3, [0.0] * 7), strict=True):
         plain.append(row.model_copy(update={"advantages": tuple(worth), "rewards": (), "ends": ()}))
     one, other = Learner.fresh(model_folder), Learner.fresh(model_folder)
-    one.train(make_batch(num_rows=2, critic=GAE, **ENDS), rows)
+    one.train(make_batch(num_rows=2, estimate=GAE, **ENDS), rows)
     other.train(make_batch(num_rows=2, **ENDS), plain)
     assert equal(whole_weights(one.model.module), whole_weights(other.model.module))
 
@@ -261,7 +262,7 @@ def test_the_split_into_passes_changes_the_critic_by_nothing_but_last_bits(
         learner = Learner.fresh(model_folder)
         for step in (1, 2):
             learner.train(
-                make_batch(step=step, num_rows=6, critic=GAE, token_budget=budget, **NO_KL), rows
+                make_batch(step=step, num_rows=6, estimate=GAE, token_budget=budget, **NO_KL), rows
             )
         found.append(copied(weights_of(learner)[1]))
     for name, value in found[0].items():
@@ -273,7 +274,7 @@ def test_an_adapter_is_trained_beside_a_whole_critic(
 ) -> None:
     rows = [wrote("a/0", [3], [1.0]), wrote("b/0", [3], [0.0])]
     learner = Learner.fresh(model_folder, shape=LoraShape(rank=2, alpha=4))
-    learner.train(make_batch(num_rows=2, critic=GAE, lora_rank=2, lora_alpha=4, **ENDS), rows)
+    learner.train(make_batch(num_rows=2, estimate=GAE, lora_rank=2, lora_alpha=4, **ENDS), rows)
     assert learner.counters.updates == 1
     assert learner.critic is not None
     assert not any("lora" in name for name in learner.critic.state().weights)
@@ -294,8 +295,8 @@ def test_a_learner_that_goes_on_from_its_checkpoint_comes_to_the_same_bits(
         for step in (1, 2, 3):
             rows = [wrote(f"{n}/0", [3, 2 + n], [0.1 * step, float(n % 2)]) for n in range(5)]
             batch = make_batch(
-                step=step, version=VERSION + step - 1, num_rows=5, critic=GAE | {"value_clip": 0.2},
-                critic_learner={"alone_steps": 1, "warmup_updates": 6, "learning_rate": 1e-2}, **lora,
+                step=step, version=VERSION + step - 1, num_rows=5, estimate=GAE | {"value_clip": 0.2},
+                critic={"alone_steps": 1, "warmup_updates": 6, "learning_rate": 1e-2}, **lora,
             )  # fmt: skip
             shelf.publish(learner, batch, learner.train(batch, rows), keep=5)
             if forgets:
@@ -321,7 +322,7 @@ def test_a_run_that_began_without_a_critic_has_none_to_go_on_with(
     row = wrote("a/0", [3], [1.0]).model_copy(update={"advantages": (1.0,) * 4})
     learner.train(make_batch(step=1, num_rows=1, **NO_KL), [row])
     with pytest.raises(ConfigError, match="the checkpoint of this run has no critic"):
-        learner.train(make_batch(step=2, num_rows=1, critic=GAE, **NO_KL), [row])
+        learner.train(make_batch(step=2, num_rows=1, estimate=GAE, **NO_KL), [row])
 
 
 # ---- bad rows ----
@@ -343,7 +344,7 @@ def test_rows_that_do_not_say_what_their_tokens_brought_are_refused(
 ) -> None:
     row = wrote("a/0", [3], [1.0]).model_copy(update=changes)
     with pytest.raises(TrainerError, match=sentence):
-        Learner.fresh(model_folder).train(make_batch(num_rows=1, critic=GAE, **NO_KL), [row])
+        Learner.fresh(model_folder).train(make_batch(num_rows=1, estimate=GAE, **NO_KL), [row])
 
 
 def test_a_critic_is_trained_in_half_precision_with_blocks_computed_again(
@@ -357,10 +358,11 @@ def test_a_critic_is_trained_in_half_precision_with_blocks_computed_again(
         for step in (1, 2, 3, 4):
             section = {"learning_rate": 1e-3, "updates_per_step": 2, **options}
             batch = make_batch(
-                step=step, num_rows=4, critic=GAE, critic_learner={"learning_rate": 0.01}, **NO_KL
+                step=step, num_rows=4, estimate=GAE, critic={"learning_rate": 0.01}, **NO_KL
             )
-            settings = batch.settings | {"learner": section}
-            found = learner.train(batch.model_copy(update={"settings": settings}), rows).metrics
+            found = learner.train(
+                batch.model_copy(update={"learner": LearnerSection.model_validate(section)}), rows
+            ).metrics
         weights.append(copied(weights_of(learner)[1]))
         losses.append(found["critic/loss"])
     for name, value in weights[0].items():
@@ -371,7 +373,7 @@ def test_a_critic_is_trained_in_half_precision_with_blocks_computed_again(
 
 
 def test_the_job_critic_needs_one(model_folder: Path, make_batch: MakeBatch) -> None:
-    with pytest.raises(ConfigError, match="job: given 'critic' without critic"):
+    with pytest.raises(ConfigError, match="job: given 'critic' with estimator = 'step_index'"):
         Learner.fresh(model_folder).train(
             make_batch(num_rows=1, job="critic"), [wrote("a/0", [1], [1.0])]
         )

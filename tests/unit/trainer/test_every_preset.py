@@ -17,13 +17,13 @@ from services.trainer.samples import Ledger, Limits, keep_ledger
 from services.trainer.step_cost import Effort, Shape
 from services.trainer.step_state import StepState
 from services.trainer.tiny_models import TinyShape, build_tiny_model
-from services.trainer.train_settings import TrainSettings
 from services.trainer.training_data import StepData
+from tests.batches import train_batch, train_settings
 from tests.unit.trainer.played import group_task, judged
-from triforge.algorithms.named import NAMED
-from triforge.algorithms.presets import Preset, resolve
+from triforge.algorithms.algorithm import Algorithm, resolve
+from triforge.algorithms.presets import PRESETS
 from triforge.errors import ConfigError
-from triforge.types import TrainBatch, TrainRow
+from triforge.types import TrainRow
 
 LEARNER = {"learning_rate": 1e-3, "updates_per_step": 2}
 SEVENTEEN = {
@@ -40,36 +40,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("model") / "tiny", words, shape=shape, seed=7)
 
 
-def credited(preset: Preset) -> Ledger:
+def credited(algorithm: Algorithm) -> Ledger:
     everything = Limits(max_tokens=1000, max_rows=0, response=8)
     votes = [[[1, -1], [1, 1]], [[-1, -1], [1, -1]]]
     groups = [judged(group_task(name), [1, -1], votes, length=3) for name in "gh"]
     return keep_ledger(
-        groups, preset=preset, policy_version=1, reward_version=1,
+        groups, algorithm=algorithm, policy_version=1, reward_version=1,
         policy_limits=everything, reward_limits=everything, seed=7,
     )  # fmt: skip
 
 
 def step(
-    folder: Path, preset: Preset, rows: list[TrainRow], *, policy: bool = True
+    folder: Path, algorithm: Algorithm, rows: list[TrainRow], *, policy: bool = True
 ) -> dict[str, float]:
-    settings: dict[str, Any] = {
-        "model_path": str(folder),
-        "learner": LEARNER,
-        **preset.loss_settings(policy=policy),
-        **preset.off_policy_in_force(1, policy=policy),
-    }
-    batch = TrainBatch(
-        batch_id="b", run_id="run", role="policy" if policy else "reward", step=1, version=1, uri="",
-        num_rows=len(rows), num_tokens=0, settings=settings,
-    )  # fmt: skip
+    batch = train_batch(
+        folder,
+        role="policy" if policy else "reward",
+        num_rows=len(rows),
+        learner=LEARNER,
+        algorithm=algorithm if policy else algorithm.of_reward_model(),
+        staleness_bound=1,
+    )
     learner = Learner.fresh(folder)
     metrics = learner.train(batch, rows).metrics
     assert all(torch.isfinite(p).all() for p in learner.model.parameters().values())
     return metrics
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_takes_a_finite_step(name: str, folder: Path) -> None:
     preset = resolve(name)
     ledger = credited(preset)
@@ -82,19 +80,11 @@ def test_a_preset_takes_a_finite_step(name: str, folder: Path) -> None:
 
 
 def test_all_presets_of_the_field_are_there() -> None:
-    assert NAMED.keys() >= SEVENTEEN
+    assert PRESETS.keys() >= SEVENTEEN
 
 
 def state(folder: Path, rows: list[TrainRow], reference: list[float], **options: Any) -> StepState:
-    settings = TrainSettings.model_validate(
-        {
-            "model_path": "m",
-            "kl_placement": "reward",
-            "kl_estimator": "k1",
-            "kl_beta": 0.1,
-            **options,
-        }
-    )
+    settings = train_settings(kl_placement="reward", kl_estimator="k1", kl_beta=0.1, **options)
     data = StepData.from_rows(rows, max_tokens=9, vocabulary=9, version=1)
     device = torch.device("cpu")
     return StepState(

@@ -14,7 +14,7 @@ from services.trainer.learner import Learner
 from services.trainer.samples import Ledger, Limits, keep_ledger
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory
-from triforge.algorithms.presets import resolve
+from triforge.algorithms.algorithm import resolve
 from triforge.errors import ConfigError
 from triforge.types import JudgedGroup, TrainRow, TrajectoryGroup
 
@@ -140,7 +140,7 @@ def test_training_on_pairs_puts_the_better_trajectories_in_front(
 def keep(groups: list[JudgedGroup], **overrides: Any) -> Ledger:
     everything = Limits(max_tokens=1000, max_rows=0)
     return keep_ledger(
-        groups, preset=resolve("grpo", overrides), policy_version=1, reward_version=1,
+        groups, algorithm=resolve("grpo", overrides), policy_version=1, reward_version=1,
         policy_limits=everything, reward_limits=everything, seed=7,
     )  # fmt: skip
 
@@ -223,7 +223,7 @@ def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sid
     found = Counter[int]()
     for seed in range(20):
         ledger = keep_ledger(
-            groups, preset=resolve("grpo", options), policy_version=1, reward_version=1, seed=seed,
+            groups, algorithm=resolve("grpo", options), policy_version=1, reward_version=1, seed=seed,
             policy_limits=Limits(max_tokens=99, max_rows=service), reward_limits=Limits(max_tokens=9, max_rows=0),
         )  # fmt: skip
         keys = Counter(row.key.partition("/")[0] for row in ledger.policy_rows)
@@ -246,9 +246,9 @@ def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sid
         ({"job": "distil", "off_policy": "tis"}, "so nothing is corrected"),
         ({"job": "dpo_pair"}, "its loss holds the distance to the anchor already"),
         ({"job": "dpo_pair", "kl_beta": 0}, "allowed 'token_mean': pairs are averaged"),
-        ({"imitation_temperature": 2}, "allowed only with 'distil'"),
+        ({"imitation_temperature": 2}, "allowed only with job = 'distil'"),
         ({"job": "distil", "kl_weighted": True}, "there is no ratio to weigh with"),
-        ({"job": "ce", "dpo_beta": 0.5}, "allowed only with 'dpo_pair'"),
+        ({"job": "ce", "dpo_beta": 0.5}, "allowed only with job = 'dpo_pair'"),
         ({"job": "rft"}, "job: given 'rft', allowed one of"),
     ],
 )
@@ -258,8 +258,7 @@ def test_jobs_that_cannot_be_are_refused_with_the_reason(overrides: dict[str, An
 
 
 def test_what_is_imitated_needs_no_correction_and_the_judge_never_imitates():
-    preset = resolve("grpo", {"job": "ce"})
-    assert preset.off_policy_in_force(2)["off_policy"] == "none"
-    assert preset.off_policy_in_force(2, policy=False)["off_policy"] == "tis"
-    assert preset.loss_settings()["job"] == "ce"
-    assert "job" not in preset.loss_settings(policy=False)
+    algorithm = resolve("grpo", {"job": "ce"})
+    assert algorithm.correction(2).mode == "none"
+    judge = algorithm.of_reward_model()
+    assert (judge.correction(2).mode, judge.job) == ("tis", "pg")

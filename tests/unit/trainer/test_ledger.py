@@ -22,7 +22,8 @@ from services.trainer.samples import (
     keep_ledger,
 )
 from tests.unit.trainer.played import CONTEXT, group_task, judged, task_of, trajectory, votes_on
-from triforge.algorithms.presets import PRESETS, resolve
+from triforge.algorithms.algorithm import resolve
+from triforge.algorithms.presets import PRESETS
 from triforge.errors import StorageError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers, write_ledger
@@ -46,7 +47,7 @@ def keep(
 ) -> Ledger:
     return keep_ledger(
         groups,
-        preset=resolve(preset, overrides),
+        algorithm=resolve(preset, overrides),
         policy_version=VERSION,
         reward_version=JUDGE_VERSION,
         policy_limits=policy,
@@ -101,7 +102,7 @@ def steps(draw: st.DrawFn) -> list[JudgedGroup]:
 
 limits = st.builds(Limits, max_tokens=st.sampled_from([6, 1000]), max_rows=st.integers(0, 3))
 presets = st.sampled_from(sorted(PRESETS))
-means = st.sampled_from(sorted(n for n, p in PRESETS.items() if p.aggregation != "step_sum"))
+means = st.sampled_from(sorted(n for n in PRESETS if resolve(n).aggregation != "step_sum"))
 thorough = settings(max_examples=60)
 
 

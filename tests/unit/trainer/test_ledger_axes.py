@@ -8,7 +8,7 @@ import pytest
 
 from services.trainer.samples import Ledger, Limits, keep_ledger
 from tests.unit.trainer.played import group_task, judged
-from triforge.algorithms.presets import resolve
+from triforge.algorithms.algorithm import resolve
 from triforge.types import ImageRef, JudgedGroup, Step
 
 ROOMY = Limits(max_tokens=1000, max_rows=0, response=8)
@@ -17,7 +17,7 @@ ROOMY = Limits(max_tokens=1000, max_rows=0, response=8)
 def keep(groups: list[JudgedGroup], preset: str = "grpo", **overrides: Any) -> Ledger:
     return keep_ledger(
         groups,
-        preset=resolve(preset, overrides),
+        algorithm=resolve(preset, overrides),
         policy_version=1,
         reward_version=1,
         policy_limits=ROOMY,

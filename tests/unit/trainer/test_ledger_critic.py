@@ -9,7 +9,7 @@ import pytest
 from services.trainer.samples import Ledger, Limits, keep_ledger
 from services.trainer.trajectories import Courses
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
-from triforge.algorithms.presets import resolve
+from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows, write_rows
 from triforge.types import JudgedGroup, Step, TrainRow, TrajectoryGroup
@@ -34,7 +34,7 @@ def keep(
         votes=(None, None),
     )
     ledger = keep_ledger(
-        [judged], preset=resolve("ppo", overrides), policy_version=1, reward_version=1,
+        [judged], algorithm=resolve("ppo", overrides), policy_version=1, reward_version=1,
         policy_limits=limits, reward_limits=ROOMY, seed=7,
     )  # fmt: skip
     return ledger, {row.key: row for row in ledger.policy_rows}
@@ -118,7 +118,7 @@ def test_without_a_critic_rows_do_not_say_it(preset: str) -> None:
         votes=(None, None),
     )
     ledger = keep_ledger(
-        [judged], preset=resolve(preset), policy_version=1, reward_version=1,
+        [judged], algorithm=resolve(preset), policy_version=1, reward_version=1,
         policy_limits=ROOMY, reward_limits=ROOMY, seed=7,
     )  # fmt: skip
     assert all(row.rewards == row.ends == () for row in ledger.policy_rows)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.trainer.rows import Limits
 from services.trainer.samples import keep_ledger
-from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.ledgers import export_ledgers, write_ledger
 from triforge.store.rows import rows_from_bytes, rows_to_bytes
@@ -50,7 +50,7 @@ def test_images_go_on_record_and_into_the_rows(tmp_path: Path) -> None:
     group = seen(JudgedGroup.model_validate_json(EXAMPLE.read_text()))
     limits = Limits(max_tokens=4096, max_rows=0)
     ledger = keep_ledger(
-        [group], preset=PRESETS["rlanything"], policy_version=7, reward_version=7,
+        [group], algorithm=resolve("rlanything"), policy_version=7, reward_version=7,
         policy_limits=limits, reward_limits=limits, seed=1,
     )  # fmt: skip
     store = ArtifactStore(str(tmp_path))

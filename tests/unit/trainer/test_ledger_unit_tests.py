@@ -13,7 +13,7 @@ from services.trainer.in_flight import judged_by
 from services.trainer.measures import critic_notes, step_measures
 from services.trainer.samples import NO_TOKENS, STALE, TOO_LONG, Ledger, Limits, keep_ledger
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
-from triforge.algorithms.presets import resolve
+from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM
 from triforge.broker import unit_tests_id
 from triforge.store.artifacts import ArtifactStore
@@ -74,7 +74,7 @@ def programs(
 
 def keep(*groups: JudgedGroup, reward: Limits = ROOMY, **overrides: Any) -> Ledger:
     return keep_ledger(
-        groups, preset=resolve("rlanything_paper", overrides), policy_version=1, reward_version=1,
+        groups, algorithm=resolve("rlanything_paper", overrides), policy_version=1, reward_version=1,
         policy_limits=ROOMY, reward_limits=reward, seed=7,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from services.trainer.learner import Learner
 from services.trainer.lora import AdaptedModel, LoraShape, merge
 from services.trainer.model import ScoringModel
 from services.trainer.training_data import StepData
+from tests.batches import train_batch
 from tests.unit.trainer.sights import PAD, row
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
@@ -39,10 +40,14 @@ def rows(store: ArtifactStore) -> list[TrainRow]:
 
 
 def batch(seeing_folder: Path, step: int = 1, **settings: Any) -> TrainBatch:
-    return TrainBatch(
-        batch_id=str(step), run_id="run", role="policy", step=step, version=step - 1, uri="", num_rows=2,
-        num_tokens=0, settings={"model_path": str(seeing_folder), "learner": LEARNER, "loss": "reinforce",
-                                "off_policy": "decoupled", "off_policy_veto": None, **settings},
+    usual: dict[str, Any] = {
+        "loss": "reinforce",
+        "off_policy": "decoupled",
+        "off_policy_veto": None,
+    }
+    return train_batch(
+        seeing_folder, batch_id=str(step), step=step, version=step - 1, num_rows=2,
+        **{"learner": LEARNER, **usual, **settings},
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import torch
 
 from services.trainer.loss import Scored, Tally, loss_of
 from services.trainer.train_settings import TrainSettings
+from tests.batches import train_settings
 
 NEW = [-1.0, -2.0, -0.5, -3.0, -0.1]
 OLD = [-1.1, -1.8, -0.9, -3.0, -0.4]
@@ -16,7 +17,7 @@ RESPONSES = [4, 4, 4, 9, 9]
 
 
 def settings(**options: Any) -> TrainSettings:
-    return TrainSettings.model_validate({"model_path": "m", "kl_beta": 0.0, **options})
+    return train_settings(**{"kl_beta": 0.0, **options})
 
 
 def scored(**changes: Any) -> Scored:

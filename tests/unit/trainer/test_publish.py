@@ -17,6 +17,7 @@ from services.trainer.checkpoint import Shelf
 from services.trainer.learner import Learner
 from services.trainer.learner_process import LearnerLoop
 from services.trainer.learners import Publisher
+from tests.batches import train_batch
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from tests.unit.trainer.test_rollback import Service
 from triforge import __version__
@@ -26,9 +27,7 @@ from triforge.errors import ConfigError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import Handover, TrainBatch, TrainRow, WeightsReady
 
-BATCH = TrainBatch(
-    batch_id="b", run_id="run", role="policy", step=1, version=3, uri="rows", num_rows=1, num_tokens=1, settings={}
-)  # fmt: skip
+BATCH = train_batch("m", batch_id="b", version=3, uri="rows")  # fmt: skip
 OFFER = Handover(url="http://learner:4000")
 
 

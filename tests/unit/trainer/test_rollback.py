@@ -147,7 +147,9 @@ async def test_a_run_at_work_is_not_rolled_back(scene: Scene, status: str) -> No
 
 
 async def test_a_version_that_never_was_or_is_gone_is_named(scene: Scene) -> None:
-    with pytest.raises(NotFoundError, match=f"no acts weights of version 99; it has had {VERSION}"):
+    with pytest.raises(
+        NotFoundError, match=f"no policy weights of version 99; it has had {VERSION}"
+    ):
         await scene.back(99)
     (Path(scene.rows()[FIRST].uri) / "model.safetensors").write_bytes(b"cut")
     with pytest.raises(WeightsError, match=r"model\.safetensors has 3 bytes"):
@@ -233,7 +235,7 @@ async def test_over_rest_a_rollback_is_one_call(scene: Scene, tmp_path: Path) ->
     assert run.policy_version == SECOND + 1
     found = {row.version: row for row in await client.weights(scene.run.id)}
     assert (found[SECOND + 1].origin, found[SECOND + 1].kept) == (FIRST, True)
-    with pytest.raises(NotFoundError, match="no acts weights of version 99"):
+    with pytest.raises(NotFoundError, match="no policy weights of version 99"):
         await client.roll_back(scene.run.id, "policy", 99)
     await client.close()
     async with httpx.AsyncClient(transport=transport, base_url="http://trainer") as raw:

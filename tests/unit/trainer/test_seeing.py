@@ -12,12 +12,13 @@ from services.trainer.learner import Learner
 from services.trainer.model import ScoringModel
 from services.trainer.tiny_models import build_tiny_model
 from services.trainer.training_data import StepData
+from tests.batches import train_batch
 from tests.unit.trainer.sights import GO, WORDS, row
 from triforge.errors import NotFoundError, TrainerError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore, image_name
 from triforge.testing.pictures import png
-from triforge.types import ImageRef, TrainBatch, TrainRow
+from triforge.types import ImageRef, TrainRow
 
 
 @pytest.fixture
@@ -103,12 +104,9 @@ def test_a_critic_over_a_model_that_sees_is_trained_on_what_it_sees(
     learner = Learner.fresh(seeing_folder, images=images)
     said = []
     for step in range(1, 7):
-        batch = TrainBatch(
-            batch_id=str(step), run_id="run", role="policy", step=step, version=0, uri="", num_rows=2, num_tokens=0,
-            settings={
-                "model_path": str(seeing_folder), "kl_beta": 0.0, "critic": {"estimator": "gae"}, "job": "critic",
-                "critic_learner": {"learning_rate": 0.002}, "learner": {"updates_per_step": 1},
-            },
+        batch = train_batch(
+            seeing_folder, batch_id=str(step), step=step, version=0, num_rows=2, kl_beta=0.0, estimator="gae",
+            job="critic", critic={"learning_rate": 0.002}, updates_per_step=1,
         )  # fmt: skip
         said.append(learner.train(batch, rows).metrics["critic/loss"])
     assert said[0] == pytest.approx(0.25, abs=1e-3)  # values of 0 where half of the tokens bring 1

@@ -10,10 +10,10 @@ import torch
 from services.trainer.adaptive_kl import Steering
 from services.trainer.checkpoint import Shelf
 from services.trainer.learner import Learner
-from services.trainer.train_settings import TrainSettings
 from services.trainer.weight_tensors import whole_weights
+from tests.batches import train_settings
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
-from triforge.algorithms.losses import steered_beta
+from triforge.algorithms.schedules import adaptive_beta
 from triforge.store.artifacts import ArtifactStore
 
 OPTIONS = {"kl_beta": 0.1, "kl_target": 1e-3, "kl_gain": 0.5, "learning_rate": 1e-2}
@@ -48,7 +48,7 @@ def test_each_step_is_trained_with_what_the_steps_before_it_made_of_the_weight(
     first, second, third = straight[1]
     assert first["kl_beta"] == 0.1
     for before, after in ((first, second), (second, third)):
-        wanted = steered_beta(before["kl_beta"], before["kl_k3"], target=1e-3, gain=0.5)
+        wanted = adaptive_beta(before["kl_beta"], before["kl_k3"], target=1e-3, gain=0.5)
         assert after["kl_beta"] == wanted
     assert third["kl_beta"] != 0.1
     assert [m["kl_beta"] for m in resumed[1]] == [m["kl_beta"] for m in straight[1]]
@@ -60,8 +60,8 @@ def test_each_step_is_trained_with_what_the_steps_before_it_made_of_the_weight(
 @pytest.mark.parametrize("kl", [None, float("nan"), float("inf")])
 def test_a_step_that_measured_no_distance_moves_nothing(kl: float | None) -> None:
     steering = Steering(beta=0.2)
-    settings = steering.settings(TrainSettings(model_path="m", kl_target=0.1))
-    assert settings.kl_beta == 0.2
+    settings = steering.settings(train_settings(kl_target=0.1))
+    assert settings.algorithm.kl_beta == 0.2
     measured = {} if kl is None else {"kl_k3": kl}
     assert steering.moved(settings, measured) == {"kl_beta": 0.2}
     assert steering.beta == 0.2
@@ -69,7 +69,7 @@ def test_a_step_that_measured_no_distance_moves_nothing(kl: float | None) -> Non
 
 def test_without_a_target_the_weight_is_that_of_the_settings() -> None:
     steering = Steering(beta=0.2)
-    settings = TrainSettings(model_path="m", kl_beta=0.3)
+    settings = train_settings(kl_beta=0.3)
     assert steering.settings(settings) is settings
     assert steering.moved(settings, {"kl_k3": 1.0}) == {}
     assert steering.beta == 0.2

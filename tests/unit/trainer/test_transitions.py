@@ -22,6 +22,7 @@ from services.trainer.transitions import (
     draw_transitions,
     with_foreign_targets,
 )
+from tests.batches import train_batch
 from tests.unit.trainer.places import PLACES, WORDS, group_of, played, section
 from triforge.config import parse
 from triforge.rendering import Renderer
@@ -30,7 +31,6 @@ from triforge.types import (
     ImageRef,
     JudgedGroup,
     PlacedImage,
-    TrainBatch,
     VersionSpan,
 )
 
@@ -287,13 +287,9 @@ def test_both_errors_fall_in_a_world_that_follows_rules(
     rows = rows_of([group_of(*walks)], renderer, layout=layout, history=0).rows
     learner, reports = Learner.fresh(folder), []
     for step in range(1, 26):
-        settings = {
-            "model_path": str(folder), "auxiliary": {"weights": {"sp": 1.0, "id": 1.0}},
-            "learner": {"learning_rate": 1e-2},
-        }  # fmt: skip
-        batch = TrainBatch(
-            batch_id=f"run-{step}", run_id="run", role="policy", step=step, version=0, uri="rows",
-            num_rows=len(rows), num_tokens=0, settings=settings,
+        batch = train_batch(
+            folder, step=step, version=0, num_rows=len(rows), learning_rate=1e-2,
+            aux={"weights": {"sp": 1.0, "id": 1.0}},
         )  # fmt: skip
         reports.append(learner.train(batch, rows).metrics)
     first, last = reports[0], reports[-1]
@@ -326,7 +322,7 @@ def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
     groups = [group_of(*walks)]
     limits = Limits(max_tokens=64, max_rows=0)
     ledger = keep_ledger(
-        groups, preset=config.algorithm.resolved(), policy_version=0, reward_version=0,
+        groups, algorithm=config.algorithm.resolved(), policy_version=0, reward_version=0,
         policy_limits=limits, reward_limits=limits, seed=1,
     )  # fmt: skip
     trained = ledger.reasons["trained"]
@@ -335,13 +331,10 @@ def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
     assert made == AuxiliaryMaker(config, str(folder)).rows(1, groups, trained=trained)
     assert 0 < made.measures["aux/drawn"] <= trained
     rows = [*ledger.policy_rows, *made.rows]
-    batch = TrainBatch(
-        batch_id="run-1", run_id="run", role="policy", step=1, version=0, uri="rows", num_rows=len(rows),
-        num_tokens=0, settings={"model_path": str(folder), "auxiliary": maker.settings(1)},
-    )  # fmt: skip
+    batch = train_batch(folder, version=0, num_rows=len(rows), aux={"weights": maker.weights(1)})
     metrics = Learner.fresh(folder).train(batch, rows).metrics
     assert metrics["updates"] >= 1
     assert metrics["aux/sp/weight"] == metrics["aux/id/weight"] == 0.2
-    assert maker.settings(4)["weights"] == {"sp": 0.0, "id": 0.0}  # beyond the last step
+    assert maker.weights(4) == {"sp": 0.0, "id": 0.0}  # beyond the last step
     assert maker.rows(4, groups, trained=0).rows == []
     assert AuxiliaryMaker(parse({}), "/nowhere").rows(1, groups, trained=9).rows == []

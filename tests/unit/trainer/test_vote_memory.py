@@ -10,7 +10,7 @@ import pytest
 from services.trainer.measures import theory_measures, vote_counts
 from services.trainer.vote_memory import NOTE, VoteMemory
 from tests.unit.trainer.played import group_task, judged
-from triforge.algorithms.presets import resolve
+from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.theory import GroupVotes, count_votes
 
 PRESET = resolve("rlanything", {"vote_weight": "trust", "trust_groups": 6})
@@ -56,7 +56,7 @@ def test_measures_name_every_estimate_with_its_interval_and_bin() -> None:
     lost = judged(group_task("l"), [-1, -1], [[[-1, -1]], [[-1, -1]]])
     aside = judged(group_task("c", purpose="measure_candidate"), [1, 1], [[[1]], [[1]]])
     counts = vote_counts([*mixed, lost, aside], lam=1.0)
-    found = theory_measures(counts, preset=PRESET)
+    found = theory_measures(counts, algorithm=PRESET)
     assert found["theory/groups"] == 6.0
     assert found["theory/one_sided"] == pytest.approx(1 / 6)
     assert found["theory/p_plus"] == 1.0
@@ -67,4 +67,4 @@ def test_measures_name_every_estimate_with_its_interval_and_bin() -> None:
     assert (found["theory/hard/p_minus"], found["theory/hard/p_minus/low"]) == (1.0, 0.0)
     assert "theory/hard/mu" not in found
     assert not any(name.startswith("theory/easy") for name in found)
-    assert theory_measures([], preset=PRESET) == {}
+    assert theory_measures([], algorithm=PRESET) == {}

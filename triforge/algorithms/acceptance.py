@@ -1,4 +1,4 @@
-"""Whether a rewritten task replaces its parent.
+"""Whether a rewritten task replaces its parent, and when the ladder of difficulty levels moves up.
 
 The published rule compares two accuracies that were measured once, each with a handful of rollouts; it accepts a task
 that did not change at all with a chance of 13 to 50 %. `decide` is a test instead. It measures parent and candidate
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
@@ -287,3 +287,76 @@ def _convolve(masses: Sequence[float], share: Sequence[float]) -> list[float]:
             for k, chance in enumerate(share):
                 result[i + k] += mass * chance
     return result
+
+
+# ---- the ladder: a window of difficulty levels that moves up with the policy ----
+#
+# Tasks are drawn evenly from the levels low..high. Only groups of the top level count, all of them, before any filter; when
+# enough of their rollouts were measured, the window moves up if nearly all of them succeeded, and counting begins again
+# either way. The window never moves down. Results of lower levels, also late ones from before a move, count nothing.
+# Source: arXiv 2511.07317 (RLVE), section 2 and its released code: 4 levels, 0.9 of 8 prompts x 16 rollouts.
+
+
+@dataclass(frozen=True, slots=True)
+class LadderRule:
+    """When the window moves.
+
+    Attributes:
+        levels: how many levels the window holds.
+        threshold: share of the top level's rollouts that must succeed.
+        rollouts: measured rollouts of the top level before it is decided.
+        start: the top level at the beginning.
+    """
+
+    levels: int = 4
+    threshold: float = 0.9
+    rollouts: int = 128
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.levels < 1 or self.rollouts < 1 or self.start < 0:
+            raise InputError(
+                f"ladder: given levels {self.levels}, rollouts {self.rollouts}, start {self.start}; expected at least 1, 1, 0"
+            )
+        if not 0.0 < self.threshold <= 1.0:
+            raise InputError(
+                f"ladder: threshold: given {self.threshold}, expected above 0, up to 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Where the window is, and what was counted at its top since it was last decided."""
+
+    rule: LadderRule = LadderRule()
+    high: int = -1
+    counted: int = 0
+    correct: int = 0
+
+    def __post_init__(self) -> None:
+        if self.high < 0:
+            object.__setattr__(self, "high", self.rule.start)
+
+    @property
+    def low(self) -> int:
+        """The lowest level that is drawn."""
+        return max(0, self.high - self.rule.levels + 1)
+
+    def level(self, seed: int) -> int:
+        """A level of the window, evenly over seeds."""
+        return self.low + seed % (self.high - self.low + 1)
+
+    def after(self, level: int | None, successes: int, measured: int) -> Ladder:
+        """The ladder after a group of the level; None is a task of no known level, which counts nothing.
+
+        Raises:
+            InputError: the counts are impossible.
+        """
+        check_counts(successes, measured)
+        if level != self.high:
+            return self
+        counted, correct = self.counted + measured, self.correct + successes
+        if counted < self.rule.rollouts:
+            return replace(self, counted=counted, correct=correct)
+        raised = correct >= self.rule.threshold * counted
+        return Ladder(self.rule, high=self.high + raised)

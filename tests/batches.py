@@ -1,0 +1,69 @@
+"""Batches and algorithms of tests: any option by its flat name, none of them refused for what stands beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from services.trainer.train_settings import TrainSettings
+from triforge.algorithms.algorithm import Algorithm
+from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.estimators import ESTIMATORS
+from triforge.algorithms.losses import LOSSES
+from triforge.algorithms.registry import Options
+from triforge.config import CriticSection, LearnerSection
+from triforge.config.auxiliary import AuxiliarySection
+from triforge.types import TrainBatch
+
+
+def any_algorithm(**options: Any) -> Algorithm:
+    """The defaults with these options, wherever they belong; unknown ones are refused."""
+    core = CoreOptions.checked({k: v for k, v in options.items() if k in CoreOptions.model_fields})
+    rest = {k: v for k, v in options.items() if k not in CoreOptions.model_fields}
+
+    def own(kind: type[Options]) -> Options:
+        return kind.checked({k: rest.pop(k) for k in list(rest) if k in kind.model_fields})
+
+    made = Algorithm(
+        **dict(core),
+        estimator_options=own(ESTIMATORS.find(core.estimator).options),
+        loss_options=own(LOSSES.find(core.loss).options),
+    )
+    assert not rest, f"unknown options: {sorted(rest)}"
+    return made
+
+
+def train_batch(folder: Path | str, **options: Any) -> TrainBatch:
+    """A batch; keywords are fields of the batch, of its learner section, or options of the algorithm.
+
+    `estimate` holds options of an estimator, `aux` the weights and the section of auxiliary objectives.
+    """
+    learner = dict(options.pop("learner", {}))
+    for name in [n for n in options if n in LearnerSection.model_fields]:
+        learner[name] = options.pop(name)
+    options |= options.pop("estimate", {})
+    if "aux" in options:
+        given = dict(options.pop("aux"))
+        options["auxiliary_weights"] = given.pop("weights", {})
+        options["auxiliary"] = AuxiliarySection(**given)
+    fields = {n: options.pop(n) for n in list(options) if n in TrainBatch.model_fields}
+    if isinstance(fields.get("critic"), dict):
+        fields["critic"] = CriticSection(**fields["critic"])
+    usual: dict[str, Any] = {
+        "batch_id": "batch", "run_id": "run", "role": "policy", "step": 1, "version": 1, "uri": "",
+        "num_rows": 1, "num_tokens": 0,
+    }  # fmt: skip
+    return TrainBatch(
+        **{
+            **usual,
+            "algorithm": any_algorithm(**options),
+            "learner": LearnerSection.model_validate(learner),
+            "model_path": str(folder),
+            **fields,
+        }
+    )
+
+
+def train_settings(**options: Any) -> TrainSettings:
+    """What the learner reads of such a batch."""
+    return TrainSettings.of(train_batch("m", **options))

@@ -1,0 +1,208 @@
+"""The resolved `[algorithm]` section: it is what travels to workers and learners, and what `credit` reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from pydantic import SerializeAsAny, ValidationInfo, field_validator
+
+from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.estimators import ESTIMATORS, Estimator
+from triforge.algorithms.losses import LOSSES, Loss, TokenLoss, Tokens
+from triforge.algorithms.off_policy import Correction, Mode
+from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.registry import NoOptions, Only, Options
+from triforge.errors import ConfigError
+
+_CAPS = {"token": 2.0, "sequence": 5.0, "geometric": 2.0}
+_BANDS = {"token": (0.5, 2.0), "sequence": (0.5, 2.0), "geometric": (0.99, 1.01)}
+
+
+class Algorithm(CoreOptions):
+    """The core options, and those of the chosen estimator and loss, each a model of its part's own."""
+
+    estimator_options: SerializeAsAny[Options] = NoOptions()
+    loss_options: SerializeAsAny[Options] = NoOptions()
+
+    @field_validator("estimator_options", "loss_options", mode="before")
+    @classmethod
+    def _typed(cls, given: Any, info: ValidationInfo) -> Any:
+        """Read a part's options from JSON."""
+        if isinstance(given, Options):
+            return given
+        part: Estimator | Loss
+        if info.field_name == "loss_options":
+            part = LOSSES.find(info.data["loss"])
+        else:
+            part = ESTIMATORS.find(info.data["estimator"])
+        return part.options.model_validate_json(json.dumps(given))
+
+    @property
+    def estimator_part(self) -> Estimator:
+        """The chosen estimator."""
+        return ESTIMATORS.find(self.estimator)
+
+    @property
+    def loss_part(self) -> Loss:
+        """The chosen loss."""
+        return LOSSES.find(self.loss)
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether advantages are estimated on the values of a critic."""
+        return self.estimator_part.tokens is not None
+
+    def token_loss(self, tokens: Tokens) -> TokenLoss:
+        """The chosen loss of some tokens."""
+        return self.loss_part.function(tokens, self.loss_options)
+
+    @property
+    def value_clip(self) -> float | None:
+        """How far a value of the critic may move in a step; None sets no limit."""
+        clip: float | None = getattr(self.estimator_options, "value_clip", None)
+        return clip
+
+    def of_reward_model(self) -> Self:
+        """As the reward model's learner reads it: its votes have advantages already, whatever trains the policy."""
+        return self.changed(job="pg", kl_placement="loss", estimator="step_index", whiten=False)
+
+    def correction(self, staleness_bound: int) -> Correction:
+        """The off-policy correction in force, with `auto` and everything that depends on another option decided.
+
+        What is imitated needs no correction.
+        """
+        automatic: Mode = "tis" if staleness_bound > 0 and self.job == "pg" else "none"
+        return Correction(
+            mode=automatic if self.off_policy == "auto" else self.off_policy,
+            level=self.off_policy_level,
+            cap=self.off_policy_cap or _CAPS[self.off_policy_level],
+            band=self.off_policy_band or _BANDS[self.off_policy_level],
+            veto=self.off_policy_veto,
+            normalize=self.off_policy_normalize,
+        )
+
+    def changed(self, **options: Any) -> Self:
+        """With other core options; another estimator has the defaults of its own."""
+        if options.get("estimator", self.estimator) != self.estimator:
+            options["estimator_options"] = ESTIMATORS.find(options["estimator"]).options()
+        return self.model_copy(update=options)
+
+    def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
+        """The core's, those of the parts, and those between them."""
+        estimator, critic = self.estimator_part, self.needs_critic
+        yield (
+            self.vote_weight == "trust" and not estimator.splits,
+            f"vote_weight: given trust with estimator = '{self.estimator}', allowed 'step_index' or 'group': the others have "
+            "no part of the votes that could be weighed apart",
+        )
+        yield (
+            self.normalise == "raw" and not (self.whiten or critic),
+            "normalise: given 'raw' with whiten = false, allowed only with whiten = true or a critic: without any baseline "
+            "every failure-free batch would be reinforced whole",
+        )
+        yield (
+            self.job == "critic" and not critic,
+            f"job: given 'critic' with estimator = '{self.estimator}', allowed 'gae' or 'bilevel_gae': nothing else has a "
+            "critic",
+        )
+        yield (
+            self.loss_part.by_response and (critic or self.charged),
+            f"loss: given '{self.loss}' with estimator = '{self.estimator}' and kl_placement = '{self.kl_placement}', "
+            "allowed 'gspo_token': the tokens of a response have advantages of their own",
+        )
+        batch = self.whiten and self.normalise in ("raw", "mean")
+        yield (
+            self.charged and (self.imitates or not (critic or batch)),
+            f"kl_placement: given 'reward' with whiten = {self.whiten}, normalise = '{self.normalise}' and job = "
+            f"'{self.job}', allowed only with true, 'raw' or 'mean', and 'pg': it needs a reward a token, and whatever "
+            "compares whole groups has none",
+        )
+        yield from super().conflicts(algorithm)
+        yield from self.estimator_options.conflicts(algorithm)
+        yield from self.loss_options.conflicts(algorithm)
+
+
+def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
+    """The named preset with some options changed.
+
+    Args:
+        name: one of `PRESETS`.
+        overrides: option to value, of the core, the chosen estimator or the chosen loss. "none" is no limit (TOML has no
+            null).
+
+    Raises:
+        ConfigError: the name, an option or a value is unknown, the combination is impossible, or nothing reads an option.
+    """
+    if name not in PRESETS:
+        raise ConfigError(f"preset: given {name!r}, allowed one of {sorted(PRESETS)}")
+    brought, given = PRESETS[name], dict(overrides or {})
+    if given.get("name") == name:
+        del given["name"]
+    merged = {**brought, **given}
+    core = {k: v for k, v in merged.items() if k in CoreOptions.model_fields and k != "name"}
+    plain = CoreOptions.checked(_absent(CoreOptions, core))
+    parts: tuple[Estimator | Loss, ...] = (
+        ESTIMATORS.find(plain.estimator),
+        LOSSES.find(plain.loss),
+    )
+    unread = [k for k in given if k not in core and not _read_by(k, *parts)]
+    if unread:
+        raise ConfigError(_unread(unread[0], given[unread[0]], name, plain))
+    typed = [
+        part.options.checked(
+            _absent(part.options, {k: v for k, v in merged.items() if _read_by(k, part)})
+        )
+        for part in parts
+    ]
+    found = Algorithm(
+        **{**dict(plain), "name": name}, estimator_options=typed[0], loss_options=typed[1]
+    )
+    for impossible, sentence in found.conflicts(found):
+        if impossible:
+            raise ConfigError(sentence)
+    for options in (plain, *typed):
+        _demand_read(options, found, brought, given)
+    return found
+
+
+def _read_by(option: str, *parts: Estimator | Loss) -> bool:
+    return any(option in part.options.model_fields for part in parts)
+
+
+def _absent(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The word "none" as None, for options that may be so."""
+    return {
+        k: None if v == "none" and "None" in str(kind.model_fields[k].annotation) else v
+        for k, v in given.items()
+    }
+
+
+def _demand_read(
+    options: Options, found: Algorithm, brought: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
+    """Refuse what was given and is neither the preset's value nor the default, where nothing reads it."""
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if name not in given or value in (brought.get(name, field.default), field.default):
+            continue
+        for only in field.metadata:
+            if isinstance(only, Only) and not only.read(found):
+                raise ConfigError(f"{name}: given {value!r}, allowed only with {only.needs}")
+
+
+def _unread(option: str, value: Any, preset: str, core: CoreOptions) -> str:
+    """Why an option that no chosen part declares is refused."""
+    for what, chosen, registry in (
+        ("estimator", core.estimator, ESTIMATORS),
+        ("loss", core.loss, LOSSES),
+    ):
+        readers = [n for n in registry.names() if _read_by(option, registry.find(n))]
+        if readers:
+            return (
+                f"{option}: given {value!r} with {what} = '{chosen}', allowed only with {what} = "
+                f"{' or '.join(map(repr, readers))}: nothing else reads it"
+            )
+    known = sorted(n for n in CoreOptions.model_fields if n != "name")
+    return f"preset {preset}: given unknown option {option!r}, allowed {known} and those of its estimator and loss"

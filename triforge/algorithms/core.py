@@ -1,0 +1,444 @@
+"""The options of the arithmetic that belong to no single estimator or loss.
+
+Rewards: a step is worth `R = O + lam * mean(S)` with outcome O in {-1, +1} and votes S in {-1, +1}; an unparsable vote
+counts 0 and stays in the denominator. A vote is worth `R * S`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triforge.algorithms.registry import Only, Options
+
+Band = tuple[float, float]
+Job = Literal["pg", "ce", "distil", "dpo_pair", "critic"]
+Aggregation = Literal["step_mean", "token_mean", "trajectory_mean", "task_mean", "step_sum"]
+
+
+def _only(condition: str, needs: str) -> Only:
+    """Read where an option has, or has not (`!=`), one of some values: `loss = ppo | gspo`."""
+    name, sign, listed = condition.split(" ", 2)
+    values = listed.split(" | ")
+
+    def read(algorithm: CoreOptions) -> bool:
+        return (str(getattr(algorithm, name)) in values) is (sign == "=")
+
+    return Only(read, needs)
+
+
+_VOTES_TRAIN = _only(
+    "train_reward_model = True", "train_reward_model = true: no vote is trained on"
+)
+_COMPARED = _only("vote_weight = trust", "vote_weight = 'trust': the votes weigh what lam says")
+_KL = Only(lambda a: a.kl_beta > 0.0, "kl_beta above 0: there is no KL term")
+_WEIGHED = _only(
+    "off_policy != none | bypass",
+    "off_policy = 'auto', 'decoupled', 'tis' or 'mis': no ratio is looked at, there are no weights to form",
+)
+
+
+class CoreOptions(Options):
+    """Rewards, votes, comparison, filters, penalties, acceptance, KL term, off-policy correction, aggregation."""
+
+    name: str = Field(default="", description="Preset that it started from.")
+    # ---- rewards ----
+    lam: float = Field(
+        default=1.0, ge=0, le=100, description="Weight of the votes beside the outcome."
+    )
+    vote_weight: Literal["constant", "trust"] = Field(
+        default="constant",
+        description="`constant` adds lam times the votes to the outcome and standardises the sum; `trust` standardises "
+        "outcome and votes apart and adds the votes with the weight `lam * trust`, trust being the lower bound of `mu - 1` "
+        "on the run's recent groups.",
+    )
+    vote_share: Annotated[float, _COMPARED] = Field(
+        default=0.25, gt=0, le=0.9,
+        description="With `trust`, the highest share of the votes in an advantage whose two parts are equally large.",
+    )  # fmt: skip
+    trust_groups: int = Field(
+        default=256, ge=4, le=100_000, description="How many of the latest judged groups trust is measured on."
+    )  # fmt: skip
+    use_outcome: bool = Field(default=True, description="The policy's reward contains O.")
+    use_votes: bool = Field(default=True, description="The policy's reward contains the votes.")
+    train_reward_model: bool = Field(
+        default=True, description="Votes become training samples of the reward model."
+    )
+    invalid_vote_reward: float = Field(
+        default=-2.0, ge=-100, le=100, description="Reward recorded for an unparsable vote."
+    )
+    outcome: Literal["signed", "binary"] = Field(
+        default="signed", description="O is -1 or +1 (`signed`), or 0 or 1 (`binary`)."
+    )
+    # ---- what is trained ----
+    job: Job = Field(
+        default="pg",
+        description="The policy is trained by its advantages (`pg`), by imitating its successes (`ce`) or the better of its "
+        "rollouts (`distil`), or on pairs of a success and a failure (`dpo_pair`); `critic` trains the critic alone. The "
+        "reward model is always trained by its advantages.",
+    )
+    imitation_temperature: Annotated[
+        float, _only("job = distil", "job = 'distil': nothing else weighs candidates")
+    ] = Field(
+        default=1.0, ge=0, le=1e6,
+        description="With `distil`, how much better a rollout must be to be imitated more; 0 imitates the best.",
+    )  # fmt: skip
+    dpo_beta: Annotated[
+        float, _only("job = dpo_pair", "job = 'dpo_pair': nothing else compares pairs")
+    ] = Field(
+        default=0.1, gt=0, le=100,
+        description="With `dpo_pair`, what a nat between the weights being trained and the KL anchor is worth.",
+    )  # fmt: skip
+    # ---- comparison ----
+    estimator: str = Field(
+        default="step_index", description="How rewards become advantages: a name, or `package.module:name`."
+    )  # fmt: skip
+    normalise: Literal["std", "mean", "others", "relative", "raw"] = Field(
+        default="std", description="How compared rewards become advantages."
+    )
+    whiten: bool = Field(
+        default=False,
+        description="Make all advantages of the batch, a token counting once, zero in the mean and one in deviation.",
+    )
+    std_floor: float = Field(
+        default=0.5, ge=0, le=100, description="Smaller deviations are raised to it; 0 divides by what is there."
+    )  # fmt: skip
+    std_eps: Annotated[
+        float,
+        Only(
+            lambda a: a.whiten or a.estimator == "fused" or a.normalise in ("std", "relative"),
+            "normalise = 'std', 'relative' or whiten = true: nothing is divided by a deviation",
+        ),
+    ] = Field(default=0.0, ge=0, le=1, description="Added to the divisor.")
+    std_ddof: int = Field(
+        default=0, ge=0, le=1, description="0 population, 1 sample standard deviation."
+    )
+    # ---- votes as samples ----
+    vote_scope: Annotated[Literal["step", "task"], _VOTES_TRAIN] = Field(
+        default="task", description="Votes are compared over one step, or over all votes on the task."
+    )  # fmt: skip
+    drop_unanimous: Annotated[bool, _VOTES_TRAIN] = Field(
+        default=False, description="Steps on which all votes agree do not train the reward model."
+    )
+    invalid_votes: Annotated[Literal["pooled", "apart"], _VOTES_TRAIN] = Field(
+        default="apart",
+        description="`pooled` lets `invalid_vote_reward` into the mean and deviation of its neighbours; `apart` keeps it out "
+        "and places it below every valid vote.",
+    )
+    invalid_vote_margin: Annotated[
+        float,
+        _VOTES_TRAIN,
+        _only("invalid_votes = apart", "invalid_votes = 'apart': otherwise invalid_vote_reward is compared"),
+    ] = Field(
+        default=1.0, gt=0, le=100,
+        description="With `apart`, how far below the worst valid vote (and below 0) an unparsable one lies.",
+    )  # fmt: skip
+    reinforce_unrewarded_votes: Annotated[bool, _VOTES_TRAIN] = Field(
+        default=False,
+        description="A vote whose own reward is not positive may still get a positive advantage.",
+    )
+    # ---- filters ----
+    policy_band: Band | None = Field(
+        default=None, strict=False,
+        description="Accuracies (low, high), both inclusive, whose tasks train the policy; none trains on all.",
+    )  # fmt: skip
+    reward_band: Annotated[
+        Band | None,
+        Only(
+            lambda a: a.train_reward_model or a.reward_band is None,
+            "train_reward_model = true (or 'none'): no vote is trained on",
+        ),
+    ] = Field(default=(0.2, 0.8), strict=False, description="The same for the reward model.")
+    bands: Literal["stacked", "independent"] = Field(
+        default="independent",
+        description="`stacked` lets the reward band see only what the policy band kept; `independent` lets each read the "
+        "task's accuracy before any filter.",
+    )
+    mixed_groups_only: bool = Field(
+        default=False, description="Tasks whose rollouts all ended alike do not train the policy."
+    )
+    group_filter: Literal["none", "variance_topk", "variance_topp"] = Field(
+        default="none",
+        description="Keep all groups, the `filter_keep` share of them that differ most (`variance_topk`), or the fewest that "
+        "hold that share of all variance (`variance_topp`).",
+    )
+    filter_keep: Annotated[
+        float,
+        _only(
+            "group_filter != none",
+            "group_filter = 'variance_topk' or 'variance_topp': all groups are kept",
+        ),
+    ] = Field(default=0.25, gt=0, le=1, description="The share.")
+    truncated: Literal["keep", "mask"] = Field(
+        default="keep",
+        description="Responses that were cut off at their token limit are trained on (`keep`) or not (`mask`).",
+    )
+    # ---- penalties ----
+    invalid_action_penalty: float = Field(
+        default=0.0, ge=0, le=100,
+        description="Taken off for every step whose action was not understood or not allowed.",
+    )  # fmt: skip
+    step_cost: float = Field(default=0.0, ge=0, le=100, description="Taken off for every step.")
+    turn_limit_penalty: float = Field(
+        default=0.0, ge=0, le=100, description="Taken off where a trajectory used up its turns."
+    )
+    overlong_limit: int = Field(
+        default=0, ge=0, le=10_000_000,
+        description="Tokens of a trajectory's responses at which 1 is taken off; 0 never does.",
+    )  # fmt: skip
+    overlong_buffer: int = Field(
+        default=0, ge=0, le=10_000_000, description="How long before that the penalty begins to rise."
+    )  # fmt: skip
+    # ---- rewriting of tasks ----
+    alpha_low: float = Field(
+        default=0.2, ge=0, le=1, description="Tasks with lower accuracy are made easier."
+    )
+    alpha_high: float = Field(
+        default=0.8, ge=0, le=1, description="Tasks with higher accuracy are made harder."
+    )
+    acceptance: Literal["paper", "confident"] = Field(
+        default="confident",
+        description="`paper` compares two noisy accuracies once; `confident` is a sequential test.",
+    )
+    acceptance_alpha: Annotated[
+        float,
+        _only(
+            "acceptance = confident",
+            "acceptance = 'confident': two accuracies are compared once, without a test",
+        ),
+    ] = Field(
+        default=0.05, ge=1e-6, le=0.5,
+        description="Highest chance of accepting a rewrite that changed nothing.",
+    )  # fmt: skip
+    # ---- loss ----
+    loss: str = Field(
+        default="ppo",
+        description="What is made of ratio and advantage: a name, or `package.module:name`.",
+    )
+    entropy_bonus: float = Field(
+        default=0.0, ge=0, le=100, description="How much a nat of entropy at a token is worth."
+    )
+    kl_beta: float = Field(
+        default=0.01, ge=0, le=100, description="Weight of the KL term; 0 turns it off."
+    )
+    kl_estimator: Annotated[Literal["k1", "k2", "k3"], _KL] = Field(
+        default="k3", description="Estimator of the KL."
+    )
+    kl_placement: Literal["loss", "reward"] = Field(
+        default="loss",
+        description="The KL is a term of the loss, or is taken off the reward of each token and so of the return of all "
+        "tokens before it (`reward`; before the batch is whitened).",
+    )
+    kl_reference: Annotated[
+        Literal["step_start", "initial"],
+        Only(
+            lambda a: a.kl_beta > 0.0 or a.job == "dpo_pair",
+            "kl_beta above 0 or job = 'dpo_pair': nothing is compared with an anchor",
+        ),
+    ] = Field(
+        default="initial",
+        description="The anchor: the weights at the start of this step, or those the run began with.",
+    )
+    kl_clamp: Annotated[float | None, _KL] = Field(
+        default=10.0, gt=0, description="Limit of one token's KL value; none does not limit it."
+    )
+    kl_weighted: bool = Field(
+        default=False,
+        description="Multiply the KL term with the ratio, which makes it unbiased away from the weights that sampled.",
+    )
+    kl_target: float | None = Field(
+        default=None, gt=0, le=100,
+        description="Nats a token from the anchor that the weight of the KL term is adapted to; none leaves it at `kl_beta`.",
+    )  # fmt: skip
+    kl_gain: Annotated[
+        float,
+        _only("kl_target != None", "a kl_target: the weight of the KL term stays as it is"),
+    ] = Field(default=0.1, gt=0, le=1, description="How fast.")
+    # ---- samples of other weights ----
+    off_policy: Literal["auto", "none", "bypass", "decoupled", "tis", "mis"] = Field(
+        default="auto",
+        description="What is done about samples of other weights than those trained; `auto` is `none` with a staleness bound "
+        "of 0 and `tis` above.",
+    )
+    off_policy_level: Annotated[Literal["token", "sequence", "geometric"], _WEIGHED] = Field(
+        default="token",
+        description="The ratio of a token is its own, its response's product, or its geometric mean.",
+    )
+    off_policy_cap: Annotated[
+        float | None,
+        _only("off_policy = auto | tis", "off_policy = 'tis' (or 'auto', which becomes it): nothing else truncates"),
+    ] = Field(
+        default=None, ge=1, le=1e6,
+        description="Largest weight of `tis`; none is 2 a token and 5 a sequence.",
+    )  # fmt: skip
+    off_policy_band: Annotated[
+        Band | None, _only("off_policy = mis", "off_policy = 'mis': nothing else masks")
+    ] = Field(
+        default=None, strict=False,
+        description="Weights that `mis` keeps; none is 0.5 to 2, and 0.99 to 1.01 for geometric means.",
+    )  # fmt: skip
+    off_policy_veto: Annotated[float | None, _WEIGHED] = Field(
+        default=1e-4, ge=0, le=1,
+        description="A response with a token whose own ratio is below this is not trained on; none vetoes nothing.",
+    )  # fmt: skip
+    off_policy_normalize: Annotated[bool, _WEIGHED] = Field(
+        default=False, description="Divide the weights by their mean over the batch."
+    )
+    opsm_delta: float | None = Field(
+        default=None, ge=0, le=100,
+        description="Responses with a negative advantage whose KL from what sampled them is above this are not trained on; "
+        "none keeps them.",
+    )  # fmt: skip
+    # ---- how much a token counts ----
+    aggregation: Aggregation = Field(
+        default="step_mean",
+        description="`step_mean` averages token means over step responses, `trajectory_mean` over trajectories, `task_mean` "
+        "over tasks; `token_mean` averages over all tokens; `step_sum` adds up the tokens of each response and divides by a "
+        "constant length.",
+    )
+    aggregation_length: Annotated[
+        int,
+        _only("aggregation = step_sum", "aggregation = 'step_sum': nothing else divides by a constant"),
+    ] = Field(
+        default=0, ge=0, le=10_000_000,
+        description="That length in tokens; 0 is the longest response that may be sampled.",
+    )  # fmt: skip
+
+    @property
+    def needs_votes(self) -> bool:
+        """Whether steps have to be judged at all."""
+        return self.use_votes or self.train_reward_model
+
+    @property
+    def imitates(self) -> bool:
+        """Whether the policy is trained on what it did and not by advantages."""
+        return self.job not in ("pg", "critic")
+
+    @property
+    def charged(self) -> bool:
+        """Whether the KL is taken off the reward of each token."""
+        return self.kl_placement == "reward"
+
+    @property
+    def penalises(self) -> bool:
+        """Whether anything is taken off beside outcome and votes."""
+        costs = (self.invalid_action_penalty, self.step_cost, self.turn_limit_penalty)
+        return any(costs) or self.overlong_limit > 0
+
+    def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
+        """What contradicts itself, whatever the estimator and the loss."""
+        yield from self._bands()
+        yield from self._rewards()
+        yield from self._regularisers()
+        yield from self._jobs()
+
+    def _bands(self) -> Iterator[tuple[bool, str]]:
+        for name, band in (("policy_band", self.policy_band), ("reward_band", self.reward_band)):
+            yield (
+                band is not None and not 0.0 <= band[0] <= band[1] <= 1.0,
+                f"{name}: given {band and list(band)}, allowed two accuracies in [0, 1], the low one first, or 'none'",
+            )
+        band = self.off_policy_band
+        yield (
+            band is not None and not 0.0 < band[0] <= 1.0 <= band[1],
+            f"off_policy_band: given {band and list(band)}, allowed two weights above 0 with 1 between them: a sample of the "
+            "very weights that are trained has the weight 1",
+        )
+        yield (
+            self.alpha_low >= self.alpha_high,
+            f"alpha_low and alpha_high: given {self.alpha_low} and {self.alpha_high}, allowed alpha_low < alpha_high",
+        )
+        yield (
+            self.overlong_buffer > self.overlong_limit,
+            f"overlong_buffer: given {self.overlong_buffer}, allowed at most overlong_limit = {self.overlong_limit}: the "
+            "penalty rises before the limit",
+        )
+
+    def _rewards(self) -> Iterator[tuple[bool, str]]:
+        yield (
+            not (self.use_outcome or self.use_votes),
+            "use_outcome and use_votes: given false and false, allowed at least one true: nothing would reward the policy",
+        )
+        yield (
+            self.use_votes and self.lam == 0.0,
+            "lam: given 0 with use_votes = true, allowed above 0 (or use_votes = false): the votes would be worth nothing",
+        )
+        trusts = self.vote_weight == "trust"
+        yield (
+            trusts and not (self.use_outcome and self.use_votes),
+            "vote_weight: given trust with use_outcome or use_votes = false, allowed only with both: it says how much the "
+            "votes add to the outcome",
+        )
+        yield (
+            trusts and (self.whiten or self.penalises),
+            "vote_weight: given trust with whiten or a penalty, allowed only without: its two parts are standardised apart",
+        )
+        negative = self.outcome == "signed" or self.use_votes or self.penalises
+        yield (
+            self.normalise == "relative" and negative,
+            "normalise: given 'relative', allowed only with outcome = 'binary', use_votes = false and no penalty: it divides "
+            "by the mean reward, so no reward may be negative",
+        )
+        yield (
+            self.normalise != "std" and self.std_floor > 0.0,
+            f"std_floor: given {self.std_floor} with normalise = '{self.normalise}', allowed only 0: nothing is divided by a "
+            "deviation",
+        )
+
+    def _regularisers(self) -> Iterator[tuple[bool, str]]:
+        yield (
+            self.kl_weighted and self.kl_beta == 0.0,
+            "kl_weighted: given true with kl_beta = 0, allowed only with a KL term: there is nothing to weigh",
+        )
+        yield (
+            self.kl_target is not None and self.kl_beta == 0.0,
+            f"kl_target: given {self.kl_target} with kl_beta = 0, allowed only with kl_beta above 0: the weight is adapted "
+            "from there, and from 0 it never moves",
+        )
+        yield (
+            self.charged and (self.kl_beta == 0.0 or self.kl_weighted),
+            f"kl_placement: given 'reward' with kl_beta = {self.kl_beta} and kl_weighted = {self.kl_weighted}, allowed only "
+            "above 0 and false: there would be nothing to take off, or no term of the loss to weigh",
+        )
+
+    def _jobs(self) -> Iterator[tuple[bool, str]]:
+        given = f"given '{self.job}'"
+        yield (
+            self.imitates
+            and (self.estimator != "group" or self.whiten or self.vote_weight == "trust"),
+            f"job: {given} with estimator = '{self.estimator}', whiten = {self.whiten} and vote_weight = "
+            f"'{self.vote_weight}', allowed only with 'group', false and 'constant': whole trajectories are imitated or "
+            "paired, and no advantage is estimated",
+        )
+        yield (
+            self.imitates and (self.loss != "ppo" or self.opsm_delta is not None),
+            f"job: {given} with a loss, dual_clip or opsm_delta of a policy gradient, allowed only without: there is no ratio",
+        )
+        yield (
+            self.imitates and self.off_policy not in ("auto", "none", "bypass"),
+            f"off_policy: given '{self.off_policy}' with job = '{self.job}', allowed 'auto', 'none' or 'bypass': what is "
+            "imitated may have been written by anybody, so nothing is corrected",
+        )
+        yield (
+            self.imitates and self.kl_weighted,
+            f"kl_weighted: given true with job = '{self.job}', allowed only with 'pg': there is no ratio to weigh with",
+        )
+        pairs = self.job == "dpo_pair"
+        yield (
+            pairs and (self.kl_beta > 0.0 or self.entropy_bonus > 0.0),
+            f"kl_beta and entropy_bonus: given {self.kl_beta} and {self.entropy_bonus} with job = 'dpo_pair', allowed 0: its "
+            "loss holds the distance to the anchor already (dpo_beta)",
+        )
+        yield (
+            pairs and self.aggregation != "token_mean",
+            f"aggregation: given '{self.aggregation}' with job = 'dpo_pair', allowed 'token_mean': pairs are averaged, and a "
+            "trajectory's tokens are summed up",
+        )
+        yield (
+            self.job == "critic"
+            and (self.entropy_bonus > 0.0 or (self.kl_beta > 0.0 and not self.charged)),
+            f"job: given 'critic' with entropy_bonus = {self.entropy_bonus} and kl_beta = {self.kl_beta}, allowed 0 (or "
+            "kl_placement = 'reward'): the policy is left as it is, so it has no loss",
+        )

@@ -1,0 +1,158 @@
+"""Parts of the arithmetic by name, and the options that each part declares.
+
+A part (an estimator, a loss) is one module: its function, and its options as an `Options` model with types, defaults,
+ranges, descriptions and the rules about them. Our own modules register themselves when their package is searched; any
+other is named by its path, `package.module:name`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from triforge.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Parts of one kind.
+
+    Args:
+        what: the option that names one, for messages.
+        kind: type of a part.
+        package: whose modules register the built-in parts; imported when the first part is looked for.
+    """
+
+    def __init__(self, what: str, kind: type[T], package: str) -> None:
+        self._what, self._kind, self._package = what, kind, package
+        self._parts: dict[str, T] = {}
+        self._searched = False
+
+    def add(self, name: str, part: T) -> None:
+        """Register a part; modules of the package do so when they are imported."""
+        self._parts.setdefault(name, part)
+
+    def names(self) -> list[str]:
+        """The built-in parts."""
+        if not self._searched:
+            self._searched = True
+            path = importlib.import_module(self._package).__path__
+            for module in pkgutil.iter_modules(path, f"{self._package}."):
+                importlib.import_module(module.name)
+            self._built_in = sorted(self._parts)
+        return self._built_in
+
+    def find(self, name: str) -> T:
+        """The part of that name or path.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if name in self.names():
+            return self._parts[name]
+        module, colon, attribute = name.partition(":")
+        why = ""
+        if colon and module and attribute:
+            try:
+                found = getattr(importlib.import_module(module), attribute)
+            except (ImportError, AttributeError, ValueError) as error:
+                why = f" ({error})"
+            else:
+                if isinstance(found, self._kind):
+                    return found
+                why = f" (it is no {self._kind.__name__})"
+        raise ConfigError(
+            f"{self._what}: given {name!r}{why}, allowed one of {self.names()} or the path of another, "
+            "'package.module:name'"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Metadata of an option that is read under a condition only; anything else turned there is refused.
+
+    Attributes:
+        read: whether the algorithm reads the option.
+        needs: what would read it, and why nothing else does.
+    """
+
+    read: Callable[[Any], bool]
+    needs: str
+
+
+class Options(BaseModel):
+    """Options of one part: frozen, strict, unknown ones refused, every number finite."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def checked(cls, given: dict[str, Any]) -> Self:
+        """Validate values.
+
+        Raises:
+            ConfigError: the option, what was given, what is allowed.
+        """
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            field = cls.model_fields[name]
+            raise ConfigError(
+                f"{name}: given {_shown(given[name])}, allowed {allowed(field)}"
+            ) from None
+
+    def conflicts(self, algorithm: Any) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
+        """Whether each impossible combination is given, and the sentence that refuses it.
+
+        Args:
+            algorithm: the `CoreOptions` beside which these are used.
+        """
+        yield from ()
+
+
+class NoOptions(Options):
+    """A part without options of its own."""
+
+
+def allowed(field: FieldInfo) -> str:
+    """What an option may be, in words."""
+    kinds = get_args(field.annotation) or (field.annotation,)
+    if get_origin(field.annotation) is Literal:
+        return f"one of {list(kinds)}"
+    kind = next(k for k in kinds if k is not NoneType)
+    if kind is bool:
+        words = "true or false"
+    elif get_origin(kind) is tuple:
+        words = "two numbers [low, high]"
+    elif kind is str:
+        words = "a text"
+    else:
+        words = ("a whole number" if kind is int else "a number") + _limits(field)
+    return f"{words} or 'none'" if NoneType in kinds else words
+
+
+def _limits(field: FieldInfo) -> str:
+    low, high = "", ""
+    for item in field.metadata:
+        if isinstance(item, Ge):
+            low = f"from {item.ge:g}"
+        elif isinstance(item, Gt):
+            low = f"above {item.gt:g}"
+        elif isinstance(item, Le):
+            high = f"to {item.le:g}"
+        elif isinstance(item, Lt):
+            high = f"below {item.lt:g}"
+    return "".join(f" {part}" for part in (low, high) if part)
+
+
+def _shown(value: Any) -> str:
+    return repr(list(value) if isinstance(value, tuple) else value)
