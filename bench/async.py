@@ -33,8 +33,7 @@ from bench.virtual_time import run
 from services.trainer.orchestrator import Orchestrator
 from services.trainer.parts import Parts
 from services.trainer.run_store import RunStore
-from triforge.broker import Broker
-from triforge.broker.sight import Seen
+from triforge.broker import GroupStatus, MemoryBroker
 from triforge.config import Settings, parse
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
@@ -99,12 +98,13 @@ class Plans:
         ]
 
 
-class Everything(Broker):
+class Everything(MemoryBroker):
     """The queues and what stands behind them: workers that play and judge, learners that train."""
 
     def __init__(
         self, services: dict[TrainedRole, Service], train_s: float, artifacts: ArtifactStore
     ) -> None:
+        super().__init__()
         self._services, self._train_s, self._artifacts = services, train_s, artifacts
         self.lags: Counter[int] = Counter()  # trained tokens of both models by staleness
         self._done: dict[str, JudgedGroup] = {}
@@ -189,7 +189,7 @@ class Everything(Broker):
     async def forget_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
         self._done.pop(group_id, None)
 
-    async def settle_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
+    async def retire_group(self, group_id: str, trajectory_ids: tuple[str, ...]) -> None:
         self._done.pop(group_id, None)
 
     @contextlib.asynccontextmanager
@@ -202,10 +202,10 @@ class Everything(Broker):
     async def announced(self, group_ids: Sequence[str]) -> set[str]:
         return self._done.keys() & set(group_ids)
 
-    async def see(self, groups: Sequence[tuple[str, Sequence[str]]]) -> list[Seen]:
+    async def status(self, groups: Sequence[tuple[str, Sequence[str]]]) -> list[GroupStatus]:
         everybody_works = [frozenset({name}) for name, _ in groups]
         return [
-            Seen(held=name, begun=name, judged=frozenset(), played=False)
+            GroupStatus(held=name, begun=name, judged=frozenset(), played=False)
             for name in everybody_works
         ]
 

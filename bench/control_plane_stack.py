@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.control_plane_environment import NAME
-from triforge.broker import Broker, batches_stream
+from triforge.broker import Broker, RedisBroker, batches_stream
 from triforge.config import Settings, parse
 from triforge.supervisor.layout import Layout, plan_layout
 from triforge.supervisor.process import ProcessSpec
@@ -40,7 +40,7 @@ class Stack:
         pids: process ids by name; `bench` is our own.
         model: the folder that every version of both models comes from.
         engines: addresses of the engines by role.
-        wire: to its queues.
+        broker: its queues.
     """
 
     settings: Settings
@@ -84,7 +84,7 @@ async def loop(folder: Path) -> AsyncIterator[Stack]:
     supervisor = Supervisor(
         Layout(settings=layout.settings, specs=tuple(specs)), folder / "state", tell=lambda _: None
     )
-    broker = Broker(layout.settings.redis_url, lease_s=layout.settings.lease_s)
+    broker = RedisBroker(layout.settings.redis_url, lease_s=layout.settings.lease_s)
     learners: list[asyncio.Task[None]] = []
     try:
         await supervisor.start()

@@ -72,7 +72,7 @@ def deployment(folder: Path) -> Iterator[tuple[str, str, int]]:
     with (
         process("-m", "bench.zero_engine", engine.rpartition(":")[2], str(folder)),
         process(
-            "-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_ACTS_URL=service, TRIFORGE_MODEL=str(folder),
+            "-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_POLICY_MODEL_URL=service, TRIFORGE_MODEL=str(folder),
         ) as serving,
     ):  # fmt: skip
         yield engine, service, serving.pid

@@ -161,7 +161,7 @@ async def deployment(folder: Path) -> AsyncIterator[tuple[str, str]]:
             "-m", "services.local_engine", "--model-path", str(folder), "--port", port, "--weight-version", "0",
             "--log-level", "warning",
         ),
-        process("-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_ACTS_URL=service, TRIFORGE_MODEL=str(folder)),
+        process("-m", "services.policy", TRIFORGE_ENGINES=engine, TRIFORGE_POLICY_MODEL_URL=service, TRIFORGE_MODEL=str(folder)),
     ):  # fmt: skip
         async with http_client(service) as client:
             await get_json(client, "/readyz", deadline_s=120)

@@ -53,7 +53,7 @@ class Broker:
 
     def outcomes(self, run_id: str) -> int:
         """Groups of a run that adaptation has not dealt with yet."""
-        return sum(run_id in name for name in self._redis.zrange("tf:outcomes", 0, -1))
+        return sum(run_id in name for name in self._redis.smembers("tf:outcomes"))
 
     def waiting(self) -> dict[str, int]:
         """Jobs in each queue."""
@@ -144,20 +144,20 @@ class Broker:
         """Whether a trajectory has votes, or its group's payloads are gone with its step."""
         group_id = trajectory_id.rpartition("-")[0]
         with contextlib.suppress(RedisError):
-            voted = self._redis.hexists(f"tf:votes:{group_id}", trajectory_id)
-            return bool(voted or self._redis.exists(f"tf:settled:{group_id}"))
+            done = (f"tf:votes:{trajectory_id}", f"tf:committed:{group_id}")
+            return bool(self._redis.exists(*done))
         return False
 
     def is_adapted(self, group_id: str) -> bool:
         """Whether nobody waits any more for what adaptation does with a group."""
         with contextlib.suppress(RedisError):
-            return self._redis.zscore("tf:outcomes", group_id) is None
+            return not self._redis.sismember("tf:outcomes", group_id)
         return False
 
     def is_played(self, group_id: str) -> bool:
         """Whether a group is played, or its payloads are gone with its step."""
         with contextlib.suppress(RedisError):
-            return bool(self._redis.exists(f"tf:group:{group_id}", f"tf:settled:{group_id}"))
+            return bool(self._redis.exists(f"tf:group:{group_id}", f"tf:committed:{group_id}"))
         return False
 
 

@@ -38,4 +38,15 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
         return runner.run(work)
 
 
-__all__ = ["collect_seldom", "new_event_loop", "run"]
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended.
+
+    Once is not enough for a task that talks to Redis: the client sends through `asyncio.wait_for`, which before Python
+    3.12 swallows a cancellation that arrives just as the sending is done.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=0.05)
+
+
+__all__ = ["collect_seldom", "end_task", "new_event_loop", "run"]

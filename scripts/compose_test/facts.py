@@ -48,7 +48,7 @@ def main() -> None:
         runs = session.scalars(select(RunRow).order_by(RunRow.created_at)).all()
         jobs = [str(text) for queue in QUEUES for text in broker.lrange(queue, 0, -1)]
         taken = deliveries(broker)
-        outcomes = broker.zrange("tf:outcomes", 0, -1)  # of what adaptation has not dealt with
+        outcomes = broker.smembers("tf:outcomes")  # of what adaptation has not dealt with
         for run in runs:  # one at a time: the trainer's memory is small
             found = rows_of(session, run) | files_of(root, run.id)
             found["outcomes"] = sum(run.id in group for group in outcomes)
@@ -97,12 +97,12 @@ def state_of(broker: Any, job: Mapping[str, str]) -> str:
     if job["due"] and datetime.fromisoformat(job["due"]) > datetime.now(UTC):
         return "put off"
     if job["queue"] == ADAPT_QUEUE:
-        return "open" if broker.zscore("tf:outcomes", group) is not None else "dealt with"
-    if broker.exists(f"tf:settled:{group}"):
+        return "open" if broker.sismember("tf:outcomes", group) else "dealt with"
+    if broker.exists(f"tf:committed:{group}"):
         return "settled"
     if broker.exists(f"tf:ended:{job['run_id']}"):
         return "ended"
-    return "judged" if broker.hexists(f"tf:votes:{group}", name) else "open"
+    return "judged" if broker.exists(f"tf:votes:{name}") else "open"
 
 
 def rows_of(session: Session, run: RunRow) -> dict[str, Any]:

@@ -51,9 +51,8 @@ def api() -> int:
 def rollout_worker() -> int:
     """Work on the queue `rollout` until SIGTERM."""
     from services.env_adapter.rollout import RolloutWorker
-    from services.env_adapter.rollout_tasks import register_rollout
     from services.env_adapter.store import PoolStore
-    from triforge.broker import ROLLOUT_QUEUE, Broker, LoopThread, celery_app, start_worker
+    from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, RedisBroker, Worker
     from triforge.clients.policy import PolicyClient
     from triforge.config import RunConfig, Settings, load
     from triforge.environments import egress, registry
@@ -61,6 +60,7 @@ def rollout_worker() -> int:
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
     from triforge.store.images import ImageStore
+    from triforge.types import GroupTask
 
     settings = Settings.from_env()
     settings.demand_secret()
@@ -76,11 +76,11 @@ def rollout_worker() -> int:
     artifacts = ArtifactStore(settings.artifacts_url)
     artifacts.try_out(folders=False)  # it keeps screenshots, and no weights
     store = PoolStore(open_database(settings.database_url))
-    loop = LoopThread()
+    worker = Worker(settings.redis_url, ROLLOUT_QUEUE)
 
     async def build() -> RolloutWorker:
         return RolloutWorker(
-            broker=Broker(settings.redis_url, lease_s=settings.lease_s),
+            broker=RedisBroker(settings.redis_url, lease_s=settings.lease_s),
             generate=PolicyClient.from_settings(settings, "policy"),
             read_task=store.task,
             family=registry.family,
@@ -88,9 +88,8 @@ def rollout_worker() -> int:
             concurrency=config.env_adapter.concurrency,
         )
 
-    app = celery_app(settings.redis_url)
-    register_rollout(app, loop.run(build()), loop)
-    start_worker(app, ROLLOUT_QUEUE, concurrency=_GROUPS)
+    worker.register(ROLLOUT_TASK, GroupTask, worker.run(build()).play)
+    worker.serve(concurrency=_GROUPS)
     return 0
 
 
@@ -99,12 +98,12 @@ def adapt_worker() -> int:
     from services.env_adapter.adaptation.adapter import make_adapter
     from services.env_adapter.adaptation.endpoints import make_drafter
     from services.env_adapter.adaptation.worker import AdaptWorker
-    from services.env_adapter.tasks import register_adapt
-    from triforge.broker import ADAPT_QUEUE, Broker, LoopThread, celery_app, start_worker
+    from triforge.broker import ADAPT_QUEUE, ADAPT_TASK, RedisBroker, Worker
     from triforge.config import Settings
     from triforge.environments import registry
     from triforge.metrics import serve_metrics
     from triforge.store.database import open_database
+    from triforge.types import TaskOutcome
 
     settings = Settings.from_env()
     settings.demand_secret()
@@ -112,19 +111,21 @@ def adapt_worker() -> int:
         settings, service="env_adapter", process="adapt-worker", queue=ADAPT_QUEUE, slots=_OUTCOMES
     )
     database = open_database(settings.database_url)
-    loop = LoopThread()
+    worker = Worker(settings.redis_url, ADAPT_QUEUE)
 
     async def build() -> AdaptWorker:
         drafter = make_drafter(settings, registry.family)
-        broker = Broker(settings.redis_url, lease_s=settings.lease_s)
+        broker = RedisBroker(
+            settings.redis_url, lease_s=settings.lease_s, resend_s=settings.resend_s
+        )
         adapter = make_adapter(database, registry.family, drafter=drafter)
         return AdaptWorker(broker=broker, adapter=adapter)
 
-    app = celery_app(settings.redis_url)
-    worker = loop.run(build())
-    register_adapt(app, worker, loop)
-    loop.start(worker.watch(resend_s=settings.resend_s))
-    start_worker(app, ADAPT_QUEUE, concurrency=_OUTCOMES)
+    adapt = worker.run(build())
+    # The orchestrator goes on without waiting, so no outcome is given up while a store refuses it.
+    worker.register(ADAPT_TASK, TaskOutcome, adapt.handle, watched=False)
+    worker.start(adapt.watch())
+    worker.serve(concurrency=_OUTCOMES)
     return 0
 
 

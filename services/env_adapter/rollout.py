@@ -1,9 +1,8 @@
 """Playing a group: the job of the queue `rollout`.
 
-A job may be delivered twice and its worker may die at any point. Everything is therefore stored under the group's
-and the trajectories' ids, first writer wins, and a second delivery goes on where the first one stopped: rollouts that
-are stored are not played again (the judge may have voted on them), judge jobs without votes are sent again, and a
-group that is complete is announced.
+A job may be delivered twice and its worker may die at any point. Everything is therefore stored under the group's and the
+trajectories' ids, first writer wins, and a second delivery goes on where the first one stopped: rollouts that are stored are
+not played again (the judge may have voted on them), judge jobs without votes are sent again, and a complete group is announced.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from prometheus_client import Counter, Histogram
 
 from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError
+from triforge.retry import retry, waiting
 from triforge.rollout.episode import run_group, trajectory_id
 from triforge.rollout.isolation import IsolatedEnvironment
-from triforge.rollout.judging import judge_task
-from triforge.rollout.patience import patiently
+from triforge.rollout.judging import judge_task, unit_test_task
 from triforge.rollout.protocols import (
     Environment,
     EnvironmentFamily,
@@ -28,25 +27,11 @@ from triforge.rollout.protocols import (
     KeepImage,
     ProgramFamily,
 )
-from triforge.rollout.seeds import derive_seed
 from triforge.telemetry import about, tracing
-from triforge.types import (
-    GroupTask,
-    ProgramLimits,
-    Task,
-    Trajectory,
-    TrajectoryGroup,
-    UnitTestTask,
-)
+from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-_DROPPED = {
-    "ended": "its run has ended",
-    "settled": "its step is committed",
-    "held": "another worker is at it",
-}
 
 EPISODES = Counter("triforge_env_adapter_episodes_total", "Episodes that ended, by how.", ["ended"])
 EPISODE_RETRIES = Counter("triforge_env_adapter_episode_retries_total", "Fresh tries of episodes.")
@@ -61,13 +46,13 @@ class RolloutWorker:
     """Plays groups; one a process, shared by all of its jobs.
 
     Args:
-        wire: leases, payloads and the judge's queue.
+        broker: leases, payloads and the judge's queue.
         generate: the policy service that acts.
         read_task: reads a task version from the store; blocking, called in a thread.
         family: finds an environment family by name.
         keep: keeps screenshots; None for environments of text.
         concurrency: episodes in flight in this worker, over all groups.
-        patience_s: seconds to wait for a policy service or a Redis that does not answer.
+        patience_s: seconds to wait for a policy service or a broker that does not answer.
     """
 
     def __init__(
@@ -90,42 +75,39 @@ class RolloutWorker:
         self._patience_s = patience_s
 
     async def play(self, group: GroupTask) -> None:
-        """Play the group, or what is left of it, and hand it on.
+        """Play the group, or what is left of it.
 
         Returns at once when another worker holds it, or when its run has ended or its step is committed.
 
         Raises:
-            UnavailableError: Redis or the database does not answer; deliver the job again later.
+            UnavailableError: the broker or the database does not answer; deliver the job again later.
             NotFoundError: the store has no such task; delivering again would not help.
         """
         async with self._broker.take_group(group) as taken:
             if not taken.ours:
-                _log.info("%s is dropped: %s", group.group_id, _DROPPED[taken.state])
+                _log.info("%s is dropped: %s", group.group_id, taken.state)
                 return
-            played = taken.payload
-            if played is None:
-                played = await self._play(group)
-                await self._send_tests(played)
+            if taken.payload is None:
+                await self._send_tests(await self._play(group))
             else:
-                await self._send_missing(played)
-            await self._insist(lambda: self._broker.announce_if_complete(group.group_id))
+                await self._send_missing(taken.payload)
+            await self._retry(lambda: self._broker.announce_if_complete(group.group_id))
 
     async def _play(self, group: GroupTask) -> TrajectoryGroup:
         task = await asyncio.to_thread(self._read_task, group.task_id)
-        known = await self._known(group)
         played = await run_group(
             lambda: self._environment(task, group),
             self._generate,
             task,
             group,
             slots=self._slots,
-            known=known,
+            known=await self._known(group),
             ended=lambda trajectory: self._ended(group, trajectory),
             keep=self._keep,
             patience_s=self._patience_s,
         )
         played = played.model_copy(update={"programs": self._program_limits(task, group)})
-        await self._insist(lambda: self._broker.put_group(played))
+        await self._retry(lambda: self._broker.put_group(played))
         return played
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
@@ -150,79 +132,60 @@ class RolloutWorker:
         names = [trajectory_id(group.group_id, index) for index in range(group.rollouts)]
         found = await self._broker.trajectories(names)
         known = {index: one for index, one in enumerate(found) if one is not None}
-        if known:
-            voted = await self._broker.voted(group.group_id)
-            for trajectory in known.values():
-                if trajectory.id not in voted:
-                    await self._send_judge(group, trajectory)
+        voted = await self._broker.voted([one.id for one in known.values()])
+        for trajectory in known.values():
+            if trajectory.id not in voted:
+                await self._send_judge(group, trajectory)
         return known
 
     async def _ended(self, group: GroupTask, trajectory: Trajectory) -> Trajectory:
         """Store a trajectory and have it judged at once; returns the stored one if another worker was first."""
         _count(trajectory)
-        if _is_judged(group, trajectory):
-            task = judge_task(group, trajectory.index)
-            new = await self._insist(lambda: self._broker.hand_on(trajectory, task))
-        else:
-            new = await self._insist(lambda: self._broker.put_trajectory(trajectory))
-        if new:
-            return trajectory
-        first = await self._insist(lambda: self._broker.trajectory(trajectory.id)) or trajectory
-        await self._send_judge(group, first)
-        return first
+        if not await self._retry(lambda: self._broker.put_trajectory(trajectory)):
+            stored = await self._retry(lambda: self._broker.trajectory(trajectory.id))
+            trajectory = stored or trajectory
+        await self._send_judge(group, trajectory)
+        return trajectory
 
     async def _send_missing(self, played: TrajectoryGroup) -> None:
         await self._send_tests(played)
-        waiting = set(unjudged(played, await self._broker.voted(played.group.group_id)))
+        names = [trajectory.id for trajectory in played.trajectories]
+        missing = unjudged(played, await self._broker.voted(names))
         for trajectory in played.trajectories:
-            if trajectory.id in waiting:
+            if trajectory.id in missing:
                 # the payload may have expired or been lost with Redis; the judge reads it by its id
                 await self._broker.put_trajectory(trajectory)
                 await self._send_judge(played.group, trajectory)
 
     async def _send_tests(self, played: TrajectoryGroup) -> None:
         """Have tests written for a group that wants some and has none; its programs must be there."""
-        group = played.group
-        if group.reward_kind != "unit_tests":
-            return
-        waiting = unjudged(played, await self._insist(lambda: self._broker.voted(group.group_id)))
-        if unit_tests_id(group.group_id) not in waiting:
-            return
-        task = UnitTestTask(
-            group_id=group.group_id,
-            run_id=group.run_id,
-            tests=group.votes,
-            seed=derive_seed(group.seed, "judge"),
-            sampling=group.judge_sampling,
-            deadline_s=group.judge_deadline_s,
-        )
-        await self._insist(lambda: self._broker.send_unit_tests(task))
+        name = unit_tests_id(played.group.group_id)
+        if name in unjudged(played, set()) and not await self._retry(
+            lambda: self._broker.voted([name])
+        ):
+            task = unit_test_task(played.group)
+            await self._retry(lambda: self._broker.send_unit_tests(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
-        if not _is_judged(group, trajectory):
+        if group.votes == 0 or group.reward_kind != "votes" or not trajectory.measured:
             return
         task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):
-            await self._insist(lambda: self._broker.send_judge(task))
+            await self._retry(lambda: self._broker.send_judge(task))
 
-    async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        return await patiently(call, patience_s=self._patience_s)
-
-
-def _is_judged(group: GroupTask, trajectory: Trajectory) -> bool:
-    return group.votes > 0 and group.reward_kind == "votes" and trajectory.measured
+    async def _retry(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        return await retry(call, waiting(self._patience_s))
 
 
 def _count(trajectory: Trajectory) -> None:
     outcome = trajectory.outcome
     if outcome.value is None:
         ended = outcome.error.kind if outcome.error else "unknown"
+        _log.warning(
+            "%s was not measured: %s", trajectory.id, outcome.error and outcome.error.detail
+        )
     else:
         ended = "success" if outcome.value == 1 else "failure"
     EPISODES.labels(ended).inc()
     EPISODE_RETRIES.inc(trajectory.retries)
     EPISODE_SECONDS.observe(trajectory.seconds)
-    if outcome.value is None:
-        _log.warning(
-            "%s was not measured: %s", trajectory.id, outcome.error and outcome.error.detail
-        )

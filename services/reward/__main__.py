@@ -28,8 +28,7 @@ def api() -> int:
     """Serve `POST /v1/judge`."""
     import uvicorn
 
-    from services.reward.api import JudgeApi
-    from services.reward.app import create_app
+    from services.reward.app import JudgeApi, create_app
     from triforge.clients.policy import PolicyClient
     from triforge.web.entrance import entrance_of
     from triforge.web.server import careful
@@ -70,13 +69,12 @@ def api() -> int:
 
 def judge_worker(concurrency: int) -> int:
     """Work on the queue `judge` until SIGTERM."""
-    from services.reward.tasks import register_judge, register_unit_tests
-    from services.reward.unit_test_worker import UnitTestWorker
     from services.reward.worker import JudgeWorker
-    from triforge.broker import JUDGE_QUEUE, Broker, LoopThread, celery_app, start_worker
+    from triforge.broker import JUDGE_QUEUE, JUDGE_TASK, UNIT_TEST_TASK, RedisBroker, Worker
     from triforge.clients.policy import PolicyClient
     from triforge.metrics import serve_metrics
     from triforge.sandbox.client import shared
+    from triforge.types import JudgeTask, UnitTestTask
 
     settings = Settings.from_env()
     settings.demand_secret()
@@ -85,21 +83,17 @@ def judge_worker(concurrency: int) -> int:
     serve_metrics(
         settings, service="reward", process="judge-worker", queue=JUDGE_QUEUE, slots=concurrency
     )
-    loop = LoopThread()
+    worker = Worker(settings.redis_url, JUDGE_QUEUE)
 
-    async def build() -> tuple[JudgeWorker, UnitTestWorker]:
+    async def build() -> JudgeWorker:
         policy = PolicyClient.from_settings(settings, "reward", linger_s=_LINGER_S, always=True)
-        broker = Broker(settings.redis_url, lease_s=settings.lease_s)
-        return (
-            JudgeWorker(broker=broker, generate_many=policy.generate_many),
-            UnitTestWorker(broker=broker, generate_many=policy.generate_many, sandbox=shared()),
-        )
+        broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
+        return JudgeWorker(broker=broker, generate_many=policy.generate_many, sandbox=shared())
 
-    app = celery_app(settings.redis_url)
-    judge, unit_tests = loop.run(build())
-    register_judge(app, judge, loop)
-    register_unit_tests(app, unit_tests, loop)
-    start_worker(app, JUDGE_QUEUE, concurrency=concurrency)
+    judge = worker.run(build())
+    worker.register(JUDGE_TASK, JudgeTask, judge.judge)
+    worker.register(UNIT_TEST_TASK, UnitTestTask, judge.write_tests)
+    worker.serve(concurrency=concurrency)
     return 0
 
 

@@ -1,15 +1,27 @@
-"""The service's API: `POST /v1/judge`."""
+"""The service's API: `POST /v1/judge`, judging for people: trajectories in text form, at once, without a queue."""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
 from fastapi import FastAPI
 
-from services.reward.access import RULES
-from services.reward.api import JudgeApi
-from services.reward.routes import add_routes
+from services.reward.judge import GenerateMany, StepJudge
+from services.reward.prompts import Episode, PromptKind
+from services.reward.worker import JUDGE_SECONDS, count_votes
+from triforge.access.callers import Rule
+from triforge.errors import InputError, RewardError
+from triforge.types import JudgeReply, JudgeRequest, Sampling, StepJudgement, StepVotes, VoteText
+from triforge.types.judging import MAX_VOTES
 from triforge.web.furniture import Ready, install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY
+
+# It changes nothing that lasts, but it occupies a model.
+RULES: Final[Mapping[str, Rule]] = {"POST /v1/judge": Rule(wants="submit")}
 
 
 def create_app(
@@ -32,3 +44,91 @@ def create_app(
     add_routes(app, api=api)
     guard(app, RULES, entrance or Entrance())
     return app
+
+
+def add_routes(app: FastAPI, *, api: JudgeApi) -> None:
+    """Add all routes of reward to its app."""
+
+    @app.post("/v1/judge", response_model=JudgeReply)
+    async def judge(request: JudgeRequest) -> JudgeReply:
+        """Vote on every step of a trajectory in text form."""
+        return await api.judge(request)
+
+
+class JudgeApi:
+    """Answers `POST /v1/judge`.
+
+    Args:
+        generate_many: the policy service that judges.
+        sampling: how votes are sampled.
+        votes: votes a step when the request does not say.
+        prompt: kind of prompt when the request does not say.
+        deadline_s: seconds that a request may take.
+    """
+
+    def __init__(
+        self,
+        generate_many: GenerateMany,
+        *,
+        sampling: Sampling,
+        votes: int = 3,
+        prompt: PromptKind = "rubric",
+        deadline_s: float = 300.0,
+    ) -> None:
+        self._generate_many = generate_many
+        self._sampling = sampling
+        self._votes = votes
+        self._prompt = prompt
+        self._deadline_s = deadline_s
+
+    async def judge(self, request: JudgeRequest) -> JudgeReply:
+        """Vote on every step.
+
+        Raises:
+            InputError: too many votes are asked for, or a prompt is longer than the model takes.
+            RewardError: no votes within the deadline.
+            UnavailableError: the policy service is away.
+        """
+        votes = request.votes or self._votes
+        if len(request.steps) * votes > MAX_VOTES:
+            raise InputError(
+                f"steps x votes: given {len(request.steps)} x {votes}, allowed at most {MAX_VOTES}; "
+                "send the trajectory in parts or ask for fewer votes"
+            )
+        prompt: PromptKind = request.prompt or self._prompt
+        judge = StepJudge(self._generate_many, sampling=self._sampling, prompt=prompt)
+        episode = Episode(
+            instruction=request.instruction, steps=request.steps, system=request.system
+        )
+        seed = secrets.randbelow(2**31) if request.seed is None else request.seed
+        try:
+            with JUDGE_SECONDS.time():
+                async with asyncio.timeout(self._deadline_s):
+                    judged = await judge.judge(episode, votes=votes, seed=seed)
+        except TimeoutError:
+            raise RewardError(
+                f"no votes within {self._deadline_s:g} s; reward.deadline_s sets the limit"
+            ) from None
+        count_votes(judged)
+        return _reply(judged)
+
+
+def _reply(judged: tuple[StepVotes, ...]) -> JudgeReply:
+    values = [vote.value for step in judged for vote in step.votes]
+    versions = {span.version for step in judged for vote in step.votes for span in vote.versions}
+    return JudgeReply(
+        steps=tuple(_step(step) for step in judged),
+        mean=sum(values) / len(values),
+        invalid=values.count(0),
+        versions=tuple(sorted(versions)),
+    )
+
+
+def _step(judged: StepVotes) -> StepJudgement:
+    values = [vote.value for vote in judged.votes]
+    return StepJudgement(
+        step=judged.step,
+        votes=tuple(VoteText(value=vote.value, text=vote.text) for vote in judged.votes),
+        mean=sum(values) / len(values),
+        invalid=values.count(0),
+    )

@@ -9,8 +9,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from services.reward.parser import ANSWERS
-from services.reward.prompts import Episode, PromptKind, build_prompt
+from services.reward.prompts import ANSWERS, Episode, PromptKind, build_prompt
 from triforge.errors import InputError
 from triforge.types import ChatMessage, Message, StepText
 

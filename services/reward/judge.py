@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from services.reward.parser import parse_vote
-from services.reward.prompts import Episode, PromptKind, build_prompt
+from services.reward.prompts import Episode, PromptKind, build_prompt, parse_vote
 from triforge.errors import InputError, RewardError
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (

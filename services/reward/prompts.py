@@ -1,4 +1,4 @@
-r"""What the judge is asked: one prompt a step.
+r"""What the judge is asked, one prompt a step, and how its vote is read.
 
 `rubric` is for real language models: rules, task, what happened so far, the step's whole response, what followed. The
 judge thinks, then votes. `terse` is for tiny models with a closed vocabulary: the words of the episode with three marks
@@ -27,39 +27,53 @@ from triforge.types import ChatMessage, ImagePart, ImageRef, TextPart
 
 PromptKind = Literal["rubric", "terse"]
 
+_BOX: Final = re.compile(r"\\boxed\{")
+_SCORES: Final[dict[str, Literal[-1, 1]]] = {"1": 1, "+1": 1, "-1": -1}
+
+ANSWERS: Final[dict[Literal[-1, 1], str]] = {1: r"\boxed{1}", -1: r"\boxed{-1}"}
+"""How a vote is written; what a supervised judge is taught to say."""
+
+
+def parse_vote(text: str) -> Literal[-1, 0, 1]:
+    r"""The vote in a judge's answer: the last `\boxed{...}` must hold exactly `1`, `+1` or `-1`, else the vote is 0.
+
+    White space inside the braces is allowed. A last box that never closes hides the ones before it: the answer was cut off or
+    retracted. The strict rule (the GUI setting's; arXiv 2602.02488) holds for all environments: the lenient one accepts
+    `step 3: -1` and turns a slip of the format into a vote, so the format is never learned.
+    """
+    opened = list(_BOX.finditer(text))
+    if not opened:
+        return 0
+    depth, start = 1, opened[-1].end()
+    for at in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return _SCORES.get(text[start:at].strip(), 0)
+    return 0
+
 
 class JudgedStep(Protocol):
-    """What a prompt needs to know of a step; `messages.Step` and `messages.StepText` have it."""
+    """What a prompt needs to know of a step; `types.Step` and `types.StepText` have it.
 
-    @property
-    def observation(self) -> str:
-        """What the agent saw."""
-        ...
+    Attributes:
+        action: what was understood from the response.
+        images: screenshots that the agent saw with the observation; `next_images` of what followed.
+    """
 
+    # fmt: off
     @property
-    def response(self) -> str:
-        """Everything the agent wrote."""
-        ...
-
+    def observation(self) -> str: ...  # noqa: D102
     @property
-    def action(self) -> str:
-        """What was understood from the response."""
-        ...
-
+    def response(self) -> str: ...  # noqa: D102
     @property
-    def next_observation(self) -> str:
-        """What followed."""
-        ...
-
+    def action(self) -> str: ...  # noqa: D102
     @property
-    def images(self) -> Sequence[ImageRef]:
-        """Screenshots that the agent saw with the observation."""
-        ...
-
+    def next_observation(self) -> str: ...  # noqa: D102
     @property
-    def next_images(self) -> Sequence[ImageRef]:
-        """Screenshots of what followed."""
-        ...
+    def images(self) -> Sequence[ImageRef]: ...  # noqa: D102
+    @property
+    def next_images(self) -> Sequence[ImageRef]: ...  # noqa: D102
+    # fmt: on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

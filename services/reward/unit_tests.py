@@ -10,11 +10,23 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from services.reward.judge import GenerateMany
+from triforge.errors import RewardError
 from triforge.prompt_escaping import neutralise
 from triforge.sandbox.cases import Case, same_output, together
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits
-from triforge.types import ChatMessage, ProgramLimits
+from triforge.types import (
+    ChatMessage,
+    GenerateReply,
+    GenerateRequest,
+    GroupTests,
+    ProgramLimits,
+    Trajectory,
+    TrajectoryGroup,
+    UnitTest,
+    UnitTestTask,
+)
 
 _RULES: Final = """You design tests for programming problems. A program reads standard input and writes standard output; your test is one input and the exact output that every right program prints for it. The better test is one that programs with a likely mistake do not pass.
 
@@ -54,6 +66,73 @@ def parse_test(text: str) -> Case | None:
     except UnicodeEncodeError:
         return None
     return Case(found["input"], found["output"])
+
+
+async def ask_for_tests(
+    generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
+) -> GenerateReply:
+    """The tests that were asked for, as the model wrote them.
+
+    Raises:
+        RewardError: the answer has the wrong shape.
+    """
+    request = GenerateRequest(
+        messages=build_test_prompt(played.task.instruction),
+        n=task.tests,
+        sampling=task.sampling.model_copy(update={"seed": task.seed}),
+        affinity=task.group_id,
+    )
+    replies = await generate_many([request])
+    if len(replies) != 1 or len(replies[0].outputs) != task.tests:
+        counts = [len(reply.outputs) for reply in replies]
+        raise RewardError(
+            f"asked for {task.tests} tests of {task.group_id}, got {counts}; does the engine honour n?"
+        )
+    if any(output.finish == "abort" for output in replies[0].outputs):
+        # not an unreadable answer of the model, which would be held against it
+        raise RewardError(f"the engine aborted a test of {task.group_id}")
+    return replies[0]
+
+
+async def run_tests(
+    sandbox: Sandbox | None, played: TrajectoryGroup, reply: GenerateReply
+) -> GroupTests:
+    """Read the tests and run the group's measured programs on them.
+
+    Raises:
+        RewardError: the group has no programs, or there is nowhere to run them.
+        SandboxError: a sandbox could not start.
+    """
+    group_id = played.group.group_id
+    if played.programs is None or sandbox is None:
+        raise RewardError(f"{group_id} has no programs that tests could run on")
+    measured = [t for t in played.trajectories if t.measured]
+    cases = [parse_test(output.text) for output in reply.outputs]
+    rows = await run_matrix(sandbox, [_program(t) for t in measured], cases, played.programs)
+    return GroupTests(
+        group_id=group_id,
+        programs=tuple(t.id for t in measured),
+        prompt_ids=reply.prompt_ids,
+        tests=tuple(
+            UnitTest(
+                input=None if case is None else case.input,
+                output=None if case is None else case.output,
+                accepts=row,
+                text=output.text,
+                ids=output.ids,
+                logprobs=output.logprobs,
+                versions=output.versions,
+                finish=output.finish,
+            )
+            for output, case, row in zip(reply.outputs, cases, rows, strict=True)
+        ),
+    )
+
+
+def _program(trajectory: Trajectory) -> str | None:
+    """The program that a trajectory handed in last, None if its last answer was none."""
+    last = trajectory.steps[-1] if trajectory.steps else None
+    return last.action if last is not None and last.action_valid else None
 
 
 async def run_matrix(

@@ -1,33 +1,71 @@
-"""Judging a trajectory: the job of the queue `judge`."""
+"""The jobs of the queue `judge`: votes on a trajectory, and tests for a group."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from prometheus_client import Counter, Histogram
 
 from services.reward.judge import GenerateMany, StepJudge
-from services.reward.metrics import JUDGE_SECONDS, JUDGED, count_votes
-from services.reward.trying import insist
-from triforge.broker import Broker
-from triforge.errors import TriforgeError
-from triforge.rollout.patience import patiently
-from triforge.types import ErrorInfo, JudgeTask, Trajectory, TrajectoryVotes
+from services.reward.unit_tests import ask_for_tests, run_tests
+from triforge.broker import Broker, Taken
+from triforge.errors import RewardError, TriforgeError
+from triforge.retry import RetryPolicy, is_retryable, retry, waiting
+from triforge.sandbox.client import Sandbox
+from triforge.types import (
+    ErrorInfo,
+    GroupTests,
+    JudgeTask,
+    StepVotes,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryVotes,
+    UnitTestTask,
+)
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+VOTES = Counter("triforge_reward_votes_total", "Votes cast, by what was read from them.", ["value"])
+JUDGED = Counter(
+    "triforge_reward_judged_trajectories_total", "Trajectories judged, by result.", ["result"]
+)
+UNIT_TESTS = Counter(
+    "triforge_reward_unit_tests_total", "Tests written, by whether they could be read.", ["value"]
+)
+UNIT_TESTED = Counter(
+    "triforge_reward_unit_tested_groups_total", "Groups that got tests, by result.", ["result"]
+)
+JUDGE_SECONDS = Histogram(
+    "triforge_reward_judge_seconds",
+    "Seconds from taking up a trajectory to its votes, or a group to its tests.",
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300),
+)
+_VALUES = {1: "plus", -1: "minus", 0: "invalid"}
+
+
+def count_votes(steps: tuple[StepVotes, ...]) -> None:
+    """Count every vote of a trajectory."""
+    for step in steps:
+        for vote in step.votes:
+            VOTES.labels(_VALUES[vote.value]).inc()
 
 
 class JudgeWorker:
-    """Judges trajectories; one a process, shared by all of its jobs.
+    """Judges trajectories and groups; one a process, shared by all of its jobs.
 
-    A trajectory always gets its entry: when the judge cannot answer, the entry holds the error and no steps, so the group
-    completes all the same and the trainer sees that the steps were not judged.
+    A trajectory, or a group, always gets its entry: when the judge cannot answer, or programs cannot be run, the entry holds
+    the error and nothing else, so the group completes all the same and the trainer sees that it was not judged.
 
     Args:
-        wire: leases and payloads.
+        broker: leases and payloads.
         generate_many: the policy service that judges.
-        retries: fresh tries after an answer that cannot be used.
-        patience_s: seconds to wait for a policy service or a Redis that does not answer, within the job's deadline.
+        sandbox: where programs run; it bounds how many do at a time, over all jobs.
+        retries: fresh tries after an answer that cannot be used, and after a sandbox that did not start.
+        patience_s: seconds to wait for a policy service or a broker that does not answer, within the job's deadline.
     """
 
     def __init__(
@@ -35,69 +73,104 @@ class JudgeWorker:
         *,
         broker: Broker,
         generate_many: GenerateMany,
+        sandbox: Sandbox | None = None,
         retries: int = 2,
         patience_s: float = 60.0,
     ) -> None:
         self._broker = broker
         self._generate_many = generate_many
-        self._retries = retries
-        self._patience_s = patience_s
+        self._sandbox = sandbox
+        self._waiting = waiting(patience_s)
+        self._retrying = RetryPolicy(factor=4, retries=retries, retry_on=is_retryable)
+        self._turn = asyncio.Semaphore(1)  # one group runs at a time; its time is its own
 
     async def judge(self, task: JudgeTask) -> None:
         """Judge the trajectory if nobody has and nobody does, and announce its group if that completes it.
 
-        A job of a run that has ended is dropped.
-
         Raises:
-            UnavailableError: Redis does not answer; deliver the job again later.
+            UnavailableError: the broker does not answer; deliver the job again later.
         """
         async with self._broker.take_trajectory(task) as taken:
-            if not taken.ours:
-                _log.debug("%s is dropped: %s", task.trajectory_id, taken.state)
-                return
-            if taken.state == "judged":
-                await self._insist(lambda: self._broker.announce_if_complete(task.group_id))
-                return
-            if taken.payload is None:
-                _log.info("%s is gone: its group is done", task.trajectory_id)
-                return
-            votes = await self._votes(task, taken.payload)
-            await self._insist(lambda: self._broker.finish_votes(votes))
+            if taken.state == "open" and taken.payload is not None:
+                votes = await self._votes(task, taken.payload)
+                await retry(lambda: self._broker.put_votes(votes), self._waiting)
+            await self._announce(task.group_id, task.trajectory_id, taken)
 
-    async def _insist(self, call: Callable[[], Awaitable[bool]]) -> None:
-        await patiently(call, patience_s=self._patience_s)
+    async def write_tests(self, task: UnitTestTask) -> None:
+        """Write and run the group's tests if nobody has and nobody does, and announce the group.
+
+        Raises:
+            UnavailableError: the broker does not answer; deliver the job again later.
+        """
+        async with self._broker.take_tests(task) as taken:
+            if taken.state == "open" and taken.payload is not None:
+                tests = await self._tests(task, taken.payload)
+                await retry(lambda: self._broker.put_tests(tests), self._waiting)
+            await self._announce(task.group_id, task.group_id, taken)
+
+    async def _announce(self, group_id: str, name: str, taken: Taken[Any]) -> None:
+        if taken.state == "open" and taken.payload is None:
+            _log.info("%s is gone: its group is done", name)
+        elif taken.ours:
+            await retry(lambda: self._broker.announce_if_complete(group_id), self._waiting)
+        else:
+            _log.debug("%s is dropped: %s", name, taken.state)
 
     async def _votes(self, task: JudgeTask, trajectory: Trajectory) -> TrajectoryVotes:
         judge = StepJudge(self._generate_many, sampling=task.sampling, prompt=task.prompt)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        names = {"trajectory_id": task.trajectory_id, "group_id": task.group_id}
+        started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(task.deadline_s):
-                votes = await insist(
-                    lambda: judge(trajectory, votes=task.votes, seed=task.seed),
-                    retries=self._retries,
-                    patience_s=self._patience_s,
+                votes = await self._insist(
+                    lambda: judge(trajectory, votes=task.votes, seed=task.seed)
                 )
-        except TimeoutError:
-            sentence = (
-                f"no votes within {task.deadline_s:g} s; the judge's policy service is too slow or hangs; "
-                "reward.deadline_s sets the limit"
-            )
-            votes = _none(task, ErrorInfo(kind="deadline", detail=sentence, retryable=True))
-        except TriforgeError as error:
-            votes = _none(
-                task, ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable)
-            )
-        votes = votes.model_copy(update={"seconds": loop.time() - started})
-        JUDGE_SECONDS.observe(votes.seconds)
+        except (TimeoutError, TriforgeError) as error:
+            limit = f"no votes within {task.deadline_s:g} s; the judge's policy service is too slow or hangs; reward.deadline_s sets the limit"
+            votes = TrajectoryVotes(steps=(), error=_as_data(error, limit), **names)
+            _log.warning("%s was not judged: %s", task.trajectory_id, votes.error)
+        seconds = asyncio.get_running_loop().time() - started
+        JUDGE_SECONDS.observe(seconds)
         JUDGED.labels("votes" if votes.error is None else votes.error.kind).inc()
-        if votes.error is not None:
-            _log.warning("%s was not judged: %s", task.trajectory_id, votes.error.detail)
         count_votes(votes.steps)
-        return votes
+        return votes.model_copy(update={"seconds": seconds})
+
+    async def _tests(self, task: UnitTestTask, played: TrajectoryGroup) -> GroupTests:
+        """Writing and running have the deadline each; waiting for the programs of other groups counts against neither."""
+        started = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(task.deadline_s):
+                reply = await self._insist(lambda: ask_for_tests(self._generate_many, task, played))
+            async with self._turn, asyncio.timeout(task.deadline_s):
+                sandbox = self._sandbox
+                tests = await self._insist(lambda: run_tests(sandbox, played, reply))
+        except (TimeoutError, TriforgeError) as error:
+            limit = (
+                f"tests were not written, or not run, within {task.deadline_s:g} s; the judge's policy service is too slow or hangs, "
+                "or the programs take too long; reward.deadline_s sets the limit of each"
+            )
+            tests = GroupTests(
+                group_id=task.group_id, programs=(), prompt_ids=(), tests=(), error=_as_data(error, limit),
+            )  # fmt: skip
+            _log.warning("%s got no tests: %s", task.group_id, tests.error)
+        seconds = asyncio.get_running_loop().time() - started
+        JUDGE_SECONDS.observe(seconds)
+        UNIT_TESTED.labels("tests" if tests.error is None else tests.error.kind).inc()
+        for test in tests.tests:
+            UNIT_TESTS.labels("invalid" if test.input is None else "parsed").inc()
+        return tests.model_copy(update={"seconds": seconds})
+
+    async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Await `call`, again when it fails in a way that may pass; in each try a service that is away is waited for."""
+        try:
+            return await retry(lambda: retry(call, self._waiting), self._retrying)
+        except (TriforgeError, TimeoutError):
+            raise
+        except Exception as error:
+            raise RewardError(f"judging raised {type(error).__name__}: {error}") from error
 
 
-def _none(task: JudgeTask, error: ErrorInfo) -> TrajectoryVotes:
-    return TrajectoryVotes(
-        trajectory_id=task.trajectory_id, group_id=task.group_id, steps=(), error=error
-    )
+def _as_data(error: TimeoutError | TriforgeError, limit: str) -> ErrorInfo:
+    if isinstance(error, TriforgeError):
+        return ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable)
+    return ErrorInfo(kind="deadline", detail=limit, retryable=True)

@@ -29,7 +29,7 @@ def api() -> int:
     from services.trainer.parts import Parts
     from services.trainer.run_store import RunStore
     from services.trainer.runs import Runs
-    from triforge.broker import Broker
+    from triforge.broker import RedisBroker
     from triforge.clients.env_adapter import EnvAdapterClient
     from triforge.clients.policy import PolicyClient
     from triforge.config import Settings
@@ -48,7 +48,10 @@ def api() -> int:
     entrance = entrance_of(settings, "trainer", database)
 
     async def serve() -> None:
-        broker, store = Broker(settings.redis_url, lease_s=settings.lease_s), RunStore(database)
+        store = RunStore(database)
+        broker = RedisBroker(
+            settings.redis_url, lease_s=settings.lease_s, resend_s=settings.resend_s
+        )
         pools = EnvAdapterClient(settings.env_adapter_url, api_key=settings.own_key)
         parts = Parts(
             store=store,

@@ -121,4 +121,4 @@ class Evaluator:
         while self._played:
             group = self._played.pop()
             ids = tuple(t.id for t in group.played.trajectories)
-            await self._parts.broker.settle_group(group.played.group.group_id, ids)
+            await self._parts.broker.retire_group(group.played.group.group_id, ids)

@@ -17,15 +17,9 @@ from typing import Any, TypeVar
 from services.trainer.gauges import LANDED, PROGRESS, REPLAYED, RESENT
 from services.trainer.lost import Look, Sendings, judged_parts
 from services.trainer.together import together
-from triforge.broker import (
-    JUDGE_QUEUE,
-    JUDGED_STREAM,
-    ROLLOUT_QUEUE,
-    Broker,
-    end_task,
-    unit_tests_id,
-)
+from triforge.broker import JUDGE_QUEUE, JUDGED_STREAM, ROLLOUT_QUEUE, Broker, unit_tests_id
 from triforge.errors import StorageError, TrainerError, UnavailableError
+from triforge.event_loop import end_task
 from triforge.rollout.episode import trajectory_id
 from triforge.rollout.judging import judge_task
 from triforge.types import GroupTask, JudgedGroup, TrainedRole
@@ -322,7 +316,7 @@ class Collector:
         waiting = await self._broker.depth(ROLLOUT_QUEUE) + await self._broker.depth(JUDGE_QUEUE)
         # nothing younger than a lease can be lost
         flights = [f for f in self._flights.items() if begun_at - f[1].sent.at >= self._lease_s]
-        stands = await self._broker.see([(name, judged_parts(f.task)) for name, f in flights])
+        stands = await self._broker.status([(name, judged_parts(f.task)) for name, f in flights])
         found = list(zip(flights, stands, strict=True))
         begun = [f.sent.at for (name, f), seen in found if name in seen.begun]
         look = Look(

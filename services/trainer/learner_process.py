@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from services.trainer import learner_metrics as metrics
-from triforge.broker import Broker
+from triforge.broker import Broker, RedisBroker
 from triforge.config import Settings
 from triforge.errors import StorageError, TriforgeError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
@@ -109,7 +109,7 @@ class LearnerLoop:
             for entry, batch in entries:
                 if batch is None:
                     log.error("entry %s is no batch of this version of triforge: skipped", entry)
-                elif not await self._serve(batch, entry.above):
+                elif not await self._serve(batch, entry.parent):
                     return
                 cursor = entry
                 self._write_cursor(cursor)
@@ -184,7 +184,7 @@ async def serve_learner(
         load: gives what answers batches.
         api: opens an API at which the policy services get its weights; None if they read folders.
     """
-    broker = Broker(settings.redis_url, lease_s=settings.lease_s)
+    broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(broker.close)
         handover = await stack.enter_async_context(api()) if api else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from triforge.broker import Seen, unit_tests_id
+from triforge.broker import GroupStatus, unit_tests_id
 from triforge.rollout.episode import trajectory_id
 from triforge.types import GroupTask
 
@@ -63,7 +63,7 @@ class Look:
     lease_s: float
     resend_s: float
 
-    def is_lost(self, group_id: str, sent: Sendings, seen: Seen) -> bool:
+    def is_lost(self, group_id: str, sent: Sendings, seen: GroupStatus) -> bool:
         """Whether nobody plays a group any more, or nobody ever will.
 
         A lease that is gone although the job was begun means that its worker died; how the judges of what it had played
@@ -84,7 +84,7 @@ class Look:
         passed = group_id not in seen.begun and sent.at < self.youngest
         return age > self.resend_s and (self.waiting == 0 or passed)
 
-    def dead_judgements(self, group_id: str, sent: Sendings, seen: Seen) -> frozenset[str]:
+    def dead_judgements(self, group_id: str, sent: Sendings, seen: GroupStatus) -> frozenset[str]:
         """The judge's jobs that were begun and that nobody holds; none before its wait is over."""
         dead = seen.begun - seen.held - seen.judged - {group_id}
         return frozenset(name for name in dead if self.now >= sent.reward.get(name, (0.0, 0))[0])

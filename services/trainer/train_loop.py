@@ -296,7 +296,7 @@ class StepRunner:
     async def tidy(self, result: StepResult) -> None:
         """Delete what the committed step no longer needs: payloads in flight and the learners' copies of the rows."""
         await together(
-            self._parts.broker.settle_group(
+            self._parts.broker.retire_group(
                 group.played.group.group_id, tuple(t.id for t in group.played.trajectories)
             )
             for group in result.groups

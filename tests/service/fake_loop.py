@@ -23,11 +23,11 @@ import redis.asyncio as aioredis
 from services.trainer.orchestrator import Orchestrator
 from services.trainer.parts import Parts
 from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Troubles
-from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import judged
-from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker, end_task
+from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
 from triforge.errors import ConflictError
+from triforge.event_loop import end_task
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.types import (
@@ -253,7 +253,7 @@ class FakeWorkers:
         """Vote where no votes are."""
         for votes in group.votes if group.played.group.votes else ():
             assert votes is not None
-            await leave_votes(self._broker, votes)
+            await self._broker.put_votes(votes)
 
 
 def _message(text: str, kind: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.trainer.run_store import RunStore
-from triforge.broker import Broker
+from triforge.broker import RedisBroker
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database
 from triforge.types import (
@@ -93,7 +93,7 @@ class FragileStore(RunStore):
         super().set_status(run_id, status, reason)
 
 
-class FragileBroker(Broker):
+class FragileBroker(RedisBroker):
     """The orchestrator's own view of the server; it may die before each message."""
 
     def __init__(self, redis_url: str, troubles: Troubles) -> None:

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from scripts.compose_test.facts import deliveries, job_of
-from tests.service.test_adapt_jobs import outcome
 from tests.service.test_rollout_worker import JUDGE_SAMPLING, group
+from tests.unit.env_adapter.test_adapt_worker import outcome
 from triforge.broker import QUEUES, Broker
 from triforge.types import JudgeTask, UnitTestTask
 
@@ -65,8 +65,8 @@ async def test_what_was_taken_is_open_until_its_work_is_done(broker: Broker, val
     assert {one["at"] for one in deliveries(valkey)} == {7.0}
     async with broker.lease("g/0"):
         assert states(valkey)["g/0"] == "held"
-    await broker.outcomes.done(outcome().group_id)
-    await broker.settle_group("g", ("g/0",))
+    await broker.finish_outcome(outcome().group_id)
+    await broker.retire_group("g", ("g/0",))
     assert set(states(valkey).values()) == {"settled", "dealt with"}
 
 

@@ -9,17 +9,17 @@ import pytest
 
 from services.trainer.in_flight import Collector
 from services.trainer.parts import StopRequested
-from tests.service.left_behind import leave_votes
 from tests.unit.trainer.played import group_task, judged
-from triforge.broker import ROLLOUT_QUEUE, Broker, end_task
+from triforge.broker import ROLLOUT_QUEUE, RedisBroker
 from triforge.errors import TrainerError
+from triforge.event_loop import end_task
 from triforge.types import GroupTask, JudgedGroup, JudgeTask, Sampling
 
 LEASE_S, RESEND_S, DEADLINE_S = 10.0, 20.0, 1000.0
 VERSIONS = {"policy": 1, "reward": 1}
 
 
-class Sent(Broker):
+class Sent(RedisBroker):
     """A wire that keeps rollout jobs in a list instead of the queue; `react` is told of each."""
 
     def __init__(self, redis_url: str) -> None:
@@ -96,13 +96,13 @@ def complete(name: str = "g", **changes: int) -> JudgedGroup:
     return judged(group_task(name), [1, -1], [[[1, 1]], [[1, -1]]], **changes)
 
 
-async def put(broker: Broker, group: JudgedGroup, *, votes: bool = True) -> None:
+async def put(broker: RedisBroker, group: JudgedGroup, *, votes: bool = True) -> None:
     for trajectory in group.played.trajectories:
         await broker.put_trajectory(trajectory)
     await broker.put_group(group.played)
     for given in group.votes if votes else ():
         assert given is not None
-        await leave_votes(broker, given)
+        await broker.put_votes(given)
 
 
 async def done(work: asyncio.Task[list[JudgedGroup]]) -> list[JudgedGroup]:
@@ -172,7 +172,7 @@ async def test_an_job_that_nobody_ever_started_is_sent_again_after_resend_s(
 async def test_an_job_that_waits_in_a_queue_is_not_sent_again(
     scene: Scene, waiting: Gathering
 ) -> None:
-    await Broker.send_rollout(scene.broker, group_task("g"))
+    await RedisBroker.send_rollout(scene.broker, group_task("g"))
     assert await scene.broker.depth(ROLLOUT_QUEUE) == 1
     await scene.pass_time(10 * RESEND_S)
     assert scene.broker.sent == ["g"]
@@ -183,7 +183,7 @@ async def test_an_job_whose_worker_died_is_sent_again_when_its_lease_is_gone(
 ) -> None:
     async with scene.broker.lease("g"):
         pass  # started, neither held nor played
-    await Broker.send_rollout(
+    await RedisBroker.send_rollout(
         scene.broker, group_task("another")
     )  # although the queue is not empty
     await scene.pass_time(LEASE_S - 1)

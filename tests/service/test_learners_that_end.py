@@ -21,7 +21,7 @@ from services.trainer.checkpoint import Shelf
 from services.trainer.learner import Learner
 from services.trainer.learner_process import GivenUp, LearnerLoop
 from tests.service.learners import BASE, a_batch, answers, learning
-from triforge.broker import Broker
+from triforge.broker import Broker, RedisBroker
 from triforge.config import Settings
 from triforge.errors import StorageError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
@@ -41,7 +41,7 @@ async def test_a_process_that_waits_for_the_lease_of_a_dead_one_trains_after_it(
         assert (await answers(broker, 1))[0].version == 3
 
 
-class Noted(Broker):
+class Noted(RedisBroker):
     """Says when a lease was got."""
 
     def __init__(self, redis_url: str) -> None:
@@ -95,7 +95,7 @@ async def test_the_learner_survives_a_restart_of_redis(
     port = free_port()
     server = ValkeyServer(port=port, data_dir=data, persist=True)
     server.start()
-    broker = Broker(f"redis://127.0.0.1:{port}/0", lease_s=0.6)
+    broker = RedisBroker(f"redis://127.0.0.1:{port}/0", lease_s=0.6)
     try:
         async with learning(broker, store):
             await broker.announce_batch(a_batch(store, model, 1))

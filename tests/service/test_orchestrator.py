@@ -14,9 +14,10 @@ from prometheus_client import REGISTRY
 from services.trainer.learners import Publisher
 from tests.batches import train_batch
 from tests.service.fake_loop import CONFIG, Loop, loop_of
-from triforge.broker import Broker, end_task
+from triforge.broker import Broker
 from triforge.config import parse
 from triforge.errors import StorageError, UnavailableError
+from triforge.event_loop import end_task
 from triforge.types import ErrorInfo, RunState, WeightsReady
 
 

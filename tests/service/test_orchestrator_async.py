@@ -13,7 +13,8 @@ import pytest
 
 from tests.service.fake_loop import Loop, loop_of
 from tests.service.fragile import Killed
-from triforge.broker import Broker, end_task
+from triforge.broker import Broker
+from triforge.event_loop import end_task
 from triforge.types import GroupTask, RunState
 
 NEVER = 1_000_000

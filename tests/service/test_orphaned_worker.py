@@ -16,17 +16,16 @@ from triforge.supervisor.process import Process, ProcessSpec
 
 _WORKER = """
 import asyncio, sys
-from triforge.jobs import register
 from triforge.types import GroupTask
-from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, LoopThread, celery_app, start_worker
+from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, Worker
 
 async def play(task):
     await asyncio.Event().wait()  # as if what it waits for had died, too
 
-app = celery_app(sys.argv[1])
-app.conf.worker_soft_shutdown_timeout = 0.2
-register(app, ROLLOUT_TASK, GroupTask, play, LoopThread())
-start_worker(app, ROLLOUT_QUEUE, concurrency=2)
+worker = Worker(sys.argv[1], ROLLOUT_QUEUE)
+worker.app.conf.worker_soft_shutdown_timeout = 0.2
+worker.register(ROLLOUT_TASK, GroupTask, play)
+worker.serve(concurrency=2)
 """
 
 _PARENT = """
@@ -66,5 +65,5 @@ async def test_a_worker_whose_parent_was_killed_ends_although_its_job_does_not(
             await until_gone(pid)
         finally:
             await parent.stop(0.0)
-        assert "its parent is gone" in (tmp_path / "worker.log").read_text()
+        assert "the parent is gone" in (tmp_path / "worker.log").read_text()
         assert client.hlen("unacked") + await broker.depth(ROLLOUT_QUEUE) == 1

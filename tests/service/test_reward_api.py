@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.reward.api import JudgeApi
-from services.reward.app import create_app
+from services.reward.app import JudgeApi, create_app
 from triforge.clients.reward import RewardClient
 from triforge.errors import InputError, RewardError, UnavailableError
 from triforge.types import (

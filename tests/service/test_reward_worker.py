@@ -14,8 +14,7 @@ import redis
 from prometheus_client import REGISTRY
 
 from services.reward.worker import JudgeWorker
-from tests.service.left_behind import leave_votes
-from triforge.broker import Broker
+from triforge.broker import Broker, RedisBroker
 from triforge.errors import ConfigError, PolicyError, TriforgeError, UnavailableError
 from triforge.types import (
     GenerateOutput,
@@ -145,7 +144,7 @@ async def test_the_last_judged_trajectory_completes_and_announces_the_group(play
 async def test_a_trajectory_is_judged_before_its_group_is_played(broker: Broker) -> None:
     await broker.put_trajectory(trajectory(0))
     await worker(broker, Service()).judge(job(0))
-    assert await broker.voted("g") == {"g-00"}
+    assert await broker.voted(["g-00", "g-01"]) == {"g-00"}
     assert await announced(broker) == []
 
 
@@ -166,10 +165,10 @@ async def test_an_job_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
     service = Service()
     await played.end_run("r")
     await worker(played, service).judge(job(0))
-    assert (service.calls, await played.voted("g")) == (0, set())
+    assert (service.calls, await played.voted(["g-00", "g-01"])) == (0, set())
     await played.begin_run("r")
     await worker(played, service).judge(job(0))
-    assert await played.voted("g") == {"g-00"}
+    assert await played.voted(["g-00", "g-01"]) == {"g-00"}
 
 
 async def test_an_job_that_another_worker_holds_is_left_alone(played: Broker) -> None:
@@ -177,7 +176,7 @@ async def test_an_job_that_another_worker_holds_is_left_alone(played: Broker) ->
     async with played.lease("g-00"):
         await worker(played, service).judge(job(0))
     assert service.calls == 0
-    assert await played.voted("g") == set()
+    assert await played.voted(["g-00", "g-01"]) == set()
 
 
 async def test_the_job_of_a_killed_worker_is_taken_over(played: Broker, redis_url: str) -> None:
@@ -185,20 +184,20 @@ async def test_the_job_of_a_killed_worker_is_taken_over(played: Broker, redis_ur
         client.set("tf:lease:g-00", "dead", px=200)
     judge = worker(played, Service())
     await judge.judge(job(0))
-    assert await played.voted("g") == set()
+    assert await played.voted(["g-00", "g-01"]) == set()
     async with asyncio.timeout(30):
         while await played.is_held("g-00"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await judge.judge(job(0))
-    assert await played.voted("g") == {"g-00"}
+    assert await played.voted(["g-00", "g-01"]) == {"g-00"}
 
 
 async def test_a_worker_that_died_between_voting_and_announcing_loses_nothing(
     played: Broker,
 ) -> None:
     for index in (0, 1):
-        await leave_votes(
-            played, TrajectoryVotes(trajectory_id=f"g-{index:02d}", group_id="g", steps=())
+        await played.put_votes(
+            TrajectoryVotes(trajectory_id=f"g-{index:02d}", group_id="g", steps=())
         )
     service = Service()
     await worker(played, service).judge(job(1))
@@ -213,7 +212,7 @@ async def test_votes_that_another_worker_stored_first_are_the_ones_that_count(
     service.hold = asyncio.Event()
     judging = asyncio.create_task(worker(played, service).judge(job(0)))
     first = TrajectoryVotes(trajectory_id="g-00", group_id="g", steps=(), seconds=77.0)
-    await leave_votes(played, first)
+    await played.put_votes(first)
     service.hold.set()
     await judging
     await worker(played, Service()).judge(job(1))
@@ -224,7 +223,7 @@ async def test_a_trajectory_whose_group_was_forgotten_is_not_judged(broker: Brok
     service = Service()
     await worker(broker, service).judge(job(0))
     assert service.calls == 0
-    assert await broker.voted("g") == set()
+    assert await broker.voted(["g-00", "g-01"]) == set()
 
 
 async def test_a_judge_that_answers_nonsense_votes_zero_and_the_group_completes(
@@ -305,7 +304,7 @@ async def test_a_judge_that_hangs_meets_the_deadline(played: Broker) -> None:
 
 
 async def test_without_redis_the_job_is_not_done() -> None:
-    nowhere = Broker("redis://127.0.0.1:1/0")
+    nowhere = RedisBroker("redis://127.0.0.1:1/0")
     try:
         with pytest.raises(TriforgeError) as caught:
             await worker(nowhere, Service()).judge(job(0))

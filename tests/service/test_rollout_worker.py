@@ -13,8 +13,7 @@ import pytest
 import redis
 
 from services.env_adapter.rollout import RolloutWorker
-from tests.service.left_behind import leave_votes
-from triforge.broker import JUDGE_QUEUE, Broker
+from triforge.broker import JUDGE_QUEUE, Broker, RedisBroker
 from triforge.errors import EnvError, NotFoundError, UnavailableError
 from triforge.rollout.episode import play_episode
 from triforge.rollout.protocols import Observation, Reset, StepResult
@@ -195,7 +194,7 @@ async def test_a_group_of_a_committed_step_is_not_played_when_its_job_comes_late
     broker: Broker,
 ) -> None:
     family = Family()
-    await broker.settle_group("g", ("g-00", "g-01", "g-02"))
+    await broker.retire_group("g", ("g-00", "g-01", "g-02"))
     await worker(broker, family).play(group())
     assert (family.made, await broker.is_played("g")) == ([], False)
 
@@ -281,7 +280,7 @@ async def test_a_second_delivery_sends_the_missing_judge_jobs_again(
     family = Family()
     player = worker(broker, family)
     await player.play(group())
-    await leave_votes(broker, TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
+    await broker.put_votes(TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
     with redis.Redis.from_url(redis_url) as client:
         client.delete(JUDGE_QUEUE, "tf:trajectory:g-00")  # what a crash of the queue may lose
     await player.play(group())
@@ -343,7 +342,7 @@ async def test_a_task_that_the_store_does_not_know_is_an_error_and_frees_the_lea
 
 
 async def test_without_redis_the_job_is_not_done(broker: Broker) -> None:
-    nowhere = Broker("redis://127.0.0.1:1/0")
+    nowhere = RedisBroker("redis://127.0.0.1:1/0")
     try:
         with pytest.raises(UnavailableError):
             await worker(nowhere, Family()).play(group())

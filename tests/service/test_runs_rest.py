@@ -17,7 +17,7 @@ from services.trainer.app import create_app
 from services.trainer.run_store import RunStore
 from services.trainer.runs import MAX_CONFIG, Runs
 from tests.service.fake_loop import CONFIG, Loop, loop_of
-from triforge.broker import Broker
+from triforge.broker import Broker, RedisBroker
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
 from triforge.errors import ConflictError, NotFoundError, UnavailableError
@@ -376,7 +376,7 @@ async def test_a_run_without_a_training_step_has_nothing_to_export(api: Api, loo
 async def test_without_redis_the_service_is_alive_but_not_ready_and_events_are_refused_for_now(
     loop: Loop,
 ) -> None:
-    away = Broker(f"redis://127.0.0.1:{free_port()}/0")
+    away = RedisBroker(f"redis://127.0.0.1:{free_port()}/0")
     api = Api(loop, away, Settings(), conducts=False)
     try:
         assert (await api.http.get("/healthz")).status_code == 200

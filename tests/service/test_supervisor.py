@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from triforge.broker import Broker, end_task
+from triforge.broker import RedisBroker
 from triforge.config import Settings
 from triforge.errors import UnavailableError
+from triforge.event_loop import end_task
 from triforge.supervisor.broker import server_command
 from triforge.supervisor.layout import Layout, free_port
 from triforge.supervisor.process import Process, ProcessSpec
@@ -149,7 +150,7 @@ async def test_the_broker_serves_before_anything_else_starts(
     )  # fmt: skip
     asks = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('met')"
     await deployment.start(broker, python("asks", asks, str(port)))
-    broker = Broker(f"redis://127.0.0.1:{port}/0")
+    broker = RedisBroker(f"redis://127.0.0.1:{port}/0")
     await broker.ping()
     await broker.close()
     await until(lambda: deployment.process("asks").died() is not None)

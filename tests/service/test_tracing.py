@@ -90,8 +90,8 @@ async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
             TRIFORGE_ARTIFACTS_URL=str(tmp_path / "artifacts"),
             TRIFORGE_ENGINES=f"http://127.0.0.1:{engine}",
             TRIFORGE_MODEL=str(model),
-            TRIFORGE_ACTS_URL=f"http://127.0.0.1:{service}",
-            TRIFORGE_JUDGES_URL=f"http://127.0.0.1:{service}",
+            TRIFORGE_POLICY_MODEL_URL=f"http://127.0.0.1:{service}",
+            TRIFORGE_REWARD_MODEL_URL=f"http://127.0.0.1:{service}",
         )
         try:
             given = ("--model-path", str(model), "--port", str(engine), "--weight-version", "0")
@@ -126,7 +126,7 @@ def expect_whole(name: str, seen: Sequence[Seen]) -> None:
         "a parent elsewhere"
     )
     (link,) = roots[0].links
-    assert every[link].name == "triforge.rollout job"
+    assert every[link].name == "rollout job"
     assert {
         span["triforge.trajectory"] for span in own if span.service != "triforge-local-engine"
     } == {name}
@@ -135,7 +135,7 @@ def expect_whole(name: str, seen: Sequence[Seen]) -> None:
         return [span for span in among if span.parent == parent.id and span.name == span_name]
 
     (episode,) = below(roots[0], "episode")
-    (judge,) = below(roots[0], "triforge.judge job")
+    (judge,) = below(roots[0], "judge job")
     assert judge.service == "triforge-reward"
     turns, votes = below(episode, "generate"), below(judge, "generate")
     assert (len(turns), len(votes)) == (STEPS, 1)

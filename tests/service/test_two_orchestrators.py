@@ -13,7 +13,8 @@ import pytest
 from services.trainer.run_rows import Superseded
 from services.trainer.run_store import RunStore
 from tests.service.fake_loop import FakePlans, Loop, loop_of
-from triforge.broker import Broker, end_task
+from triforge.broker import Broker
+from triforge.event_loop import end_task
 from triforge.types import PlannedGroup, RunState, RunStep
 
 SHORT = {"steps": 2, "groups_per_step": 2, "eval_every": 0}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.unit_test_worker import UnitTestWorker
+from services.reward.worker import JudgeWorker
 from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import PolicyError, SandboxError
 from triforge.sandbox.client import Sandbox
@@ -94,8 +94,8 @@ class Echo(Sandbox):
         )
 
 
-def worker(broker: Broker, service: Service, sandbox: Sandbox) -> UnitTestWorker:
-    return UnitTestWorker(
+def worker(broker: Broker, service: Service, sandbox: Sandbox) -> JudgeWorker:
+    return JudgeWorker(
         broker=broker, generate_many=service, sandbox=sandbox, retries=2, patience_s=0.3
     )
 
@@ -133,7 +133,7 @@ async def announced(broker: Broker) -> list[str]:
 async def test_tests_are_written_run_stored_and_announced(played: Broker) -> None:
     service, sandbox = Service(), Echo()
     assert await played.judged_group("g") is None
-    await worker(played, service, sandbox).judge(JOB)
+    await worker(played, service, sandbox).write_tests(JOB)
     assert await announced(played) == ["g"]
     tests = await stored_tests(played)
     assert tests.programs == ("g-00", "g-01", "g-02")  # the fourth was not measured
@@ -153,8 +153,8 @@ async def test_tests_are_written_run_stored_and_announced(played: Broker) -> Non
 async def test_an_job_delivered_twice_is_done_once(played: Broker) -> None:
     service, sandbox = Service(), Echo()
     writer = worker(played, service, sandbox)
-    await asyncio.gather(writer.judge(JOB), writer.judge(JOB))
-    await writer.judge(JOB)
+    await asyncio.gather(writer.write_tests(JOB), writer.write_tests(JOB))
+    await writer.write_tests(JOB)
     assert (len(service.asked), sandbox.runs) == (1, 2)
     assert await announced(played) == ["g"]
 
@@ -164,7 +164,7 @@ async def test_what_another_worker_stored_first_counts_and_is_announced(played: 
     assert await played.put_tests(first)
     assert not await played.put_tests(first.model_copy(update={"seconds": 1.0}))
     service = Service()
-    await worker(played, service, Echo()).judge(JOB)
+    await worker(played, service, Echo()).write_tests(JOB)
     assert service.asked == []
     assert await stored_tests(played) == first
     assert await announced(played) == ["g"]
@@ -176,28 +176,28 @@ async def test_an_job_that_another_holds_or_whose_run_ended_or_whose_group_is_go
     service = Service()
     writer = worker(played, service, Echo())
     async with played.lease(NAME):
-        await writer.judge(JOB)
+        await writer.write_tests(JOB)
     await played.end_run("r")
-    await writer.judge(JOB)
+    await writer.write_tests(JOB)
     await played.begin_run("r")
     await played.forget_group("g", ())
-    await writer.judge(JOB)
+    await writer.write_tests(JOB)
     assert service.asked == []
-    assert await played.voted("g") == set()
+    assert await played.voted([NAME]) == set()
 
 
 async def test_a_sandbox_that_recovers_gives_verdicts_and_the_tests_are_not_written_again(
     played: Broker,
 ) -> None:
     service, sandbox = Service(), Echo(errors=[SandboxError("no namespace"), SandboxError("again")])
-    await worker(played, service, sandbox).judge(JOB)
+    await worker(played, service, sandbox).write_tests(JOB)
     assert len(service.asked) == 1
     assert (await stored_tests(played)).tests[0].accepts == (True, False, False)
 
 
 async def test_a_sandbox_that_stays_broken_is_an_error_and_never_a_verdict(played: Broker) -> None:
     broken = Echo(errors=[SandboxError("bubblewrap is not installed")] * 99)
-    await worker(played, Service(), broken).judge(JOB)
+    await worker(played, Service(), broken).write_tests(JOB)
     tests = await stored_tests(played)
     assert tests.error is not None
     assert (tests.error.kind, tests.tests) == ("sandbox", ())
@@ -206,7 +206,9 @@ async def test_a_sandbox_that_stays_broken_is_an_error_and_never_a_verdict(playe
 
 
 async def test_a_model_that_stays_broken_is_an_error_too(played: Broker) -> None:
-    await worker(played, Service(errors=[PolicyError("engine says 500")] * 9), Echo()).judge(JOB)
+    await worker(played, Service(errors=[PolicyError("engine says 500")] * 9), Echo()).write_tests(
+        JOB
+    )
     tests = await stored_tests(played)
     assert tests.error is not None
     assert tests.error.kind == "policy"
@@ -218,7 +220,9 @@ async def test_programs_that_do_not_end_meet_the_deadline(played: Broker) -> Non
             await asyncio.Event().wait()
             return await super().run(program, stdin, limits)
 
-    await worker(played, Service(), Hangs()).judge(JOB.model_copy(update={"deadline_s": 0.05}))
+    await worker(played, Service(), Hangs()).write_tests(
+        JOB.model_copy(update={"deadline_s": 0.05})
+    )
     tests = await stored_tests(played)
     assert tests.error is not None
     assert tests.error.kind == "deadline"
@@ -251,17 +255,17 @@ async def test_the_programs_of_one_group_run_at_a_time(broker: Broker) -> None:
         await broker.put_group(played.model_copy(update={"group": task}))
     writer = worker(broker, Tells(), sandbox)
     jobs = [JOB, JOB.model_copy(update={"group_id": "h"})]
-    await asyncio.gather(*(writer.judge(job) for job in jobs))
+    await asyncio.gather(*(writer.write_tests(job) for job in jobs))
     assert (sandbox.runs, sandbox.peak) == (4, 2)
-    assert await broker.voted("g") | await broker.voted("h") == {NAME, unit_tests_id("h")}
+    assert await broker.voted([NAME, unit_tests_id("h")]) == {NAME, unit_tests_id("h")}
 
 
 async def test_forgotten_tests_are_written_again(played: Broker) -> None:
     service = Service()
-    await worker(played, service, Echo()).judge(JOB)
+    await worker(played, service, Echo()).write_tests(JOB)
     await played.forget_votes("g", (NAME,))
     assert await played.judged_group("g") is None
-    await worker(played, service, Echo()).judge(JOB)
+    await worker(played, service, Echo()).write_tests(JOB)
     assert len(service.asked) == 2
     assert await announced(played) == ["g", "g"]
 

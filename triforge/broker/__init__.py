@@ -1,22 +1,16 @@
-"""Every queue, task and stream name, and the only package that speaks to Celery and Redis.
+"""Everything in flight behind one protocol, `Broker`: jobs, leases, payloads, streams. The only package that says redis or celery.
 
-Celery carries jobs (ids and small numbers). Payloads lie in Redis under the group's id until the orchestrator has them
-in the artifact store. Results travel on streams. Every write is first writer wins, so a job may be delivered twice.
-
-    queue rollout   GroupTask     orchestrator   -> env_adapter
-    queue judge     JudgeTask     env_adapter -> reward     (of a trajectory)
-    queue judge     UnitTestTask  env_adapter -> reward     (of a group)
-    queue adapt     TaskOutcome   orchestrator   -> env_adapter
-    stream judged   group id      env_adapter, reward -> orchestrator
-    stream batches  TrainBatch    orchestrator   -> learner of the role
-    stream weights  WeightsReady  learner     -> orchestrator
-    stream events   Event         every service  -> people
+protocol  `Broker`: what an implementation provides, and what follows from it
+redis     on Redis or Valkey with Celery
+memory    in one process
+jobs      how a job is run and tried again
+workers   the Celery worker
+buckets   requests counted over all replicas of a service
 """
 
-from triforge.broker.broker import Broker, Taken, end_task
-from triforge.broker.groups import unit_tests_id, unjudged
-from triforge.broker.loop_pool import InLoop, failure
-from triforge.broker.names import (
+from triforge.broker.jobs import Job
+from triforge.broker.memory import MemoryBroker
+from triforge.broker.protocol import (
     ADAPT_QUEUE,
     ADAPT_TASK,
     EVENTS_STREAM,
@@ -28,11 +22,16 @@ from triforge.broker.names import (
     ROLLOUT_TASK,
     UNIT_TEST_TASK,
     WEIGHTS_STREAM,
+    Broker,
+    GroupStatus,
+    Taken,
     batches_stream,
+    outcome_job,
+    unit_tests_id,
+    unjudged,
 )
-from triforge.broker.outcomes import outcome_job
-from triforge.broker.sight import Seen
-from triforge.broker.workers import LoopThread, celery_app, start_worker
+from triforge.broker.redis import RedisBroker
+from triforge.broker.workers import Worker, celery_app
 
 __all__ = [
     "ADAPT_QUEUE",
@@ -47,16 +46,15 @@ __all__ = [
     "UNIT_TEST_TASK",
     "WEIGHTS_STREAM",
     "Broker",
-    "InLoop",
-    "LoopThread",
-    "Seen",
+    "GroupStatus",
+    "Job",
+    "MemoryBroker",
+    "RedisBroker",
     "Taken",
+    "Worker",
     "batches_stream",
     "celery_app",
-    "end_task",
-    "failure",
     "outcome_job",
-    "start_worker",
     "unit_tests_id",
     "unjudged",
 ]

@@ -1,33 +1,37 @@
-"""Celery: the app that sends jobs, and the workers that serve a queue."""
+"""Celery: the app that sends jobs, and the worker that serves a queue."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from celery import Celery
-from celery.signals import setup_logging
+from celery import Celery, bootsteps
+from celery.signals import setup_logging, worker_shutting_down
 
-from triforge.broker.loop_pool import LoopPool
-from triforge.broker.names import QUEUE_OF
-from triforge.broker.transport import use_steady_transport
+from triforge.broker.jobs import RETRIES, Job
+from triforge.broker.protocol import QUEUE_OF
+from triforge.errors import StorageError, UnavailableError
 from triforge.event_loop import new_event_loop
+from triforge.retry import RetryPolicy
+from triforge.types import Message
 
-_Any = TypeVar("_Any")
+_T = TypeVar("_T")
+_M = TypeVar("_M", bound=Message)
+_log = logging.getLogger(__name__)
 
 
 def celery_app(redis_url: str) -> Celery:
-    """A Celery app for workers: JSON only, late acknowledgement, no result backend.
+    """A Celery app: JSON only, late acknowledgement, no result backend.
 
-    Late acknowledgement and rejection on a lost worker bring a job back after a crash; the fast sweep makes that a
-    matter of seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
+    Late acknowledgement and rejection on a lost worker bring a job back after a crash; the fast sweep makes that a matter of
+    seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
     """
-    use_steady_transport()
-    app = Celery("triforge", broker=redis_url)
+    app = Celery("triforge", broker=redis_url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -35,6 +39,7 @@ def celery_app(redis_url: str) -> Celery:
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         worker_prefetch_multiplier=1,
+        worker_enable_prefetch_count_reduction=False,
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
         worker_soft_shutdown_timeout=10,
@@ -44,6 +49,8 @@ def celery_app(redis_url: str) -> Celery:
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
             "socket_keepalive": True,
+            "socket_connect_timeout": 5,
+            "max_retries": 0,
         },
         task_publish_retry=False,
         task_routes={task: {"queue": queue} for task, queue in QUEUE_OF.items()},
@@ -51,48 +58,90 @@ def celery_app(redis_url: str) -> Celery:
     return app
 
 
-def start_worker(app: Celery, queue: str, *, concurrency: int, threads: bool = False) -> None:
-    """Serve one queue until SIGTERM. Blocks. Log lines keep the form that the process has given them.
+class _UnreadableMessages(bootsteps.StartStopStep):
+    """Bytes in a queue that are no message of kombu's are to the worker what a lost connection is: it connects again.
+
+    As Celery comes they end the worker, and with it everything else that it works on.
+    """
+
+    requires = ("celery.worker.consumer.connection:Connection",)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        parent.connection_errors += (ValueError, TypeError, LookupError, AttributeError)
+
+
+class Worker:
+    """Serves one queue. Celery's threads wait for the jobs, which all run in one event loop and share its connections.
 
     Args:
-        app: from `celery_app`, with the queue's tasks.
+        redis_url: of the broker.
         queue: its name.
-        concurrency: jobs at a time.
-        threads: have each job wait in a thread of its own, as Celery does; else they all run in the loop that their
-            tasks name (`LoopPool`).
+        retries: how jobs are tried again.
     """
-    if logging.getLogger().handlers:
-        setup_logging.connect(_keep_logging)  # or Celery sets the root's level and writes banners
-    if not threads:
-        app.conf.worker_pool = LoopPool
-    app.worker_main(
-        [
-            "--quiet", "worker", "-Q", queue, *(("-P", "threads") if threads else ()), "-c", str(concurrency),
-            "-l", "WARNING", "-n", f"{queue}-{uuid.uuid4().hex[:8]}@%h", "--without-gossip", "--without-mingle",
-            "--without-heartbeat",
-        ]
-    )  # fmt: skip
+
+    def __init__(self, redis_url: str, queue: str, *, retries: RetryPolicy = RETRIES) -> None:
+        self.app = celery_app(redis_url)
+        self.app.steps["consumer"].add(_UnreadableMessages)
+        self._queue = queue
+        self._retries = retries
+        self._loop = new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="loop").start()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine in the event loop and wait for its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine in the event loop for as long as the process lives."""
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def register(
+        self,
+        name: str,
+        kind: type[_M],
+        work: Callable[[_M], Coroutine[Any, Any, None]],
+        *,
+        watched: bool = True,
+    ) -> None:
+        """Do the jobs of a task name with `work`; see `Job`."""
+        job = Job(name, kind, work, watched, self._retries)
+
+        @self.app.task(name=name, bind=True, max_retries=None, shared=False)
+        def task(this: Any, payload: str) -> None:
+            try:
+                self.run(job.run(payload, vars(this.request)))
+            except (UnavailableError, StorageError) as error:
+                pause = job.pause_s(error, this.request.retries)
+                if pause is not None:
+                    raise this.retry(exc=error, countdown=pause) from error
+
+    def serve(self, *, concurrency: int) -> None:
+        """Work until SIGTERM, on so many jobs at a time. Blocks. Log lines keep the form that the process has given them."""
+        if logging.getLogger().handlers:
+            setup_logging.connect(
+                _keep_logging
+            )  # or Celery sets the root's level and writes banners
+        parent = os.getppid()
+
+        def end_orphan(**_: Any) -> None:
+            """Nobody is left who would end a worker whose parent is gone, and what its jobs wait for may be gone, too."""
+            if os.getppid() != parent:
+                _log.warning("the parent is gone: jobs that do not end go to other workers")
+                timeout = self.app.conf.worker_soft_shutdown_timeout
+                timer = threading.Timer(timeout, os._exit, (1,))
+                timer.daemon = True
+                timer.start()
+
+        worker_shutting_down.connect(end_orphan, weak=False)
+        self.app.worker_main(
+            [
+                "--quiet", "worker", "-Q", self._queue, "-P", "threads", "-c", str(concurrency), "-l", "WARNING",
+                "-n", f"{self._queue}-{uuid.uuid4().hex[:8]}@%h",
+                "--without-gossip", "--without-mingle", "--without-heartbeat",
+            ]
+        )  # fmt: skip
 
 
 def _keep_logging(**_: Any) -> None:
     """Celery sets up no logging where somebody listens to this signal."""
-
-
-class LoopThread:
-    """One event loop in a thread of its own, shared by all of a worker's Celery threads.
-
-    All jobs of a worker then share one connection pool, and K episodes of many groups interleave in one loop.
-    """
-
-    def __init__(self) -> None:
-        self.loop = new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="loop")
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, _Any]) -> _Any:
-        """Run a coroutine in the loop and wait for its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
-
-    def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine in the loop beside everything else, for as long as the process lives."""
-        asyncio.run_coroutine_threadsafe(work, self.loop)

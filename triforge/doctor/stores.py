@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from triforge.broker import QUEUES, Broker
+from triforge.broker import QUEUES, Broker, RedisBroker
 from triforge.config import Settings
 from triforge.doctor.findings import Finding, bad, ok, warning
 from triforge.errors import TriforgeError, UnavailableError
@@ -50,7 +50,7 @@ def artifacts(url: str) -> list[Finding]:
 
 async def broker(settings: Settings) -> list[Finding]:
     """Whether Redis answers with these credentials, and whether its clock agrees with ours."""
-    broker = Broker(settings.redis_url)
+    broker = RedisBroker(settings.redis_url)
     try:
         before = time.time()
         theirs = await broker.clock()

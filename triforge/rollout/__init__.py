@@ -6,5 +6,4 @@ window         how far playing may run ahead of learning
 judging        the judge's job that follows from a group
 choices        closed choices as a regular expression
 seeds          that follow from other seeds
-patience       waiting for a service that is away
 """

@@ -20,8 +20,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from triforge.errors import ContextFullError, EnvError, InputError, PolicyError, TriforgeError
+from triforge.retry import RetryPolicy, retry, waiting
 from triforge.rollout.choices import one_of
-from triforge.rollout.patience import patiently
 from triforge.rollout.protocols import Environment, Generate, KeepImage, Observation, StepResult
 from triforge.rollout.seeds import derive_seed
 from triforge.rollout.tape import Tape, content_of
@@ -44,7 +44,7 @@ from triforge.types import (
 MakeEnvironment = Callable[[], Environment]
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # before the second try and at most between two
+_BETWEEN_TRIES = RetryPolicy(factor=4)  # of an episode; how many there are is the group's
 _CLOSE_S = 5.0  # an environment that takes longer to close is left to itself
 
 _log = logging.getLogger(__name__)
@@ -140,8 +140,8 @@ async def play_episode(
         if final or retries >= group.retries:
             return trajectory.model_copy(update={"retries": retries})
         _log.warning("%s: %s; trying again", trajectory.id, error_info and error_info.detail)
-        await asyncio.sleep(min(_FIRST_PAUSE_S * 4**retries, _LONGEST_PAUSE_S))
         retries += 1
+        await asyncio.sleep(_BETWEEN_TRIES.pause_s(retries))
 
 
 async def run_episode(
@@ -215,7 +215,7 @@ async def _play(
 
 async def _sample(generate: Generate, request: GenerateRequest, patience_s: float) -> GenerateReply:
     try:
-        return await patiently(lambda: generate(request), patience_s=patience_s)
+        return await retry(lambda: generate(request), waiting(patience_s))
     except TriforgeError:
         raise
     except Exception as error:

@@ -27,7 +27,7 @@ class AdaptWorker:
     """Handles outcomes; one a process, shared by all of its jobs, in one event loop.
 
     Args:
-        wire: leases and events.
+        broker: leases and events.
         adapter: does the work.
     """
 
@@ -50,22 +50,18 @@ class AdaptWorker:
                 for proposal in await self._adapter.handle(outcome):
                     await self._announce(proposal)
             except (UnavailableError, StorageError):
-                await self._broker.outcomes.postpone(outcome.group_id, _COMES_BACK_S)
+                await self._broker.postpone_outcome(outcome.group_id, _COMES_BACK_S)
                 raise
             except TriforgeError:
-                await self._broker.outcomes.done(outcome.group_id)
+                await self._broker.finish_outcome(outcome.group_id)
                 raise
-            await self._broker.outcomes.done(outcome.group_id)
+            await self._broker.finish_outcome(outcome.group_id)
 
-    async def watch(self, *, resend_s: float) -> None:
-        """Send outcomes again that nobody works on, until cancelled: nobody else would miss them.
-
-        Args:
-            resend_s: one that nobody has begun is lost when the queue was empty for so long.
-        """
+    async def watch(self) -> None:
+        """Send outcomes again that nobody works on, until cancelled: nobody else would miss them."""
         while True:
             try:
-                count = await self._broker.resend_outcomes(resend_s=resend_s)
+                count = await self._broker.resend_outcomes()
             except (UnavailableError, StorageError) as error:
                 log.warning("outcomes are not looked for: %s", error.detail)
             else:

@@ -62,7 +62,7 @@ def good() -> Evidence:
             for role in ("policy", "reward") for v in (2, 3)
         ],
         batches=[],
-        keys={f"tf:settled:{names[1][0]}": 3600},
+        keys={f"tf:committed:{names[1][0]}": 3600},
         jobs=0,
         outcomes=0,
     )  # fmt: skip

@@ -9,8 +9,7 @@ import pytest
 
 from services.reward.__main__ import main
 from services.reward.items import read_transcripts, write_items
-from services.reward.parser import parse_vote
-from services.reward.prompts import Episode, build_prompt
+from services.reward.prompts import Episode, build_prompt, parse_vote
 from triforge.errors import InputError
 from triforge.types import StepText
 

@@ -92,4 +92,4 @@ class Parrot:
 
 
 async def play(environment: object, policy: object, **changes: object) -> Trajectory:
-    return await run_episode(environment, policy, TASK, group(**changes), 1, patience_s=0.2)  # type: ignore[arg-type]
+    return await run_episode(environment, policy, TASK, group(**changes), 1, patience_s=0.5)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 
 from services.trainer.lost import Look, Sendings, judged_parts
 from tests.unit.trainer.played import group_task
-from triforge.broker import Seen, unit_tests_id
+from triforge.broker import GroupStatus, unit_tests_id
 
 LEASE_S, RESEND_S = 10.0, 20.0
 
@@ -15,8 +15,8 @@ def look(now: float = 1000.0, *, waiting: int = 0, youngest: float = 0.0) -> Loo
     return Look(now=now, waiting=waiting, youngest=youngest, lease_s=LEASE_S, resend_s=RESEND_S)
 
 
-def seen(*, begun: str = "", held: str = "", judged: str = "", played: bool = False) -> Seen:
-    return Seen(
+def seen(*, begun: str = "", held: str = "", judged: str = "", played: bool = False) -> GroupStatus:
+    return GroupStatus(
         played=played, begun=frozenset(begun.split()), held=frozenset(held.split()),
         judged=frozenset(judged.split()),
     )  # fmt: skip
@@ -34,7 +34,7 @@ def seen(*, begun: str = "", held: str = "", judged: str = "", played: bool = Fa
     ],
 )
 def test_a_group_whose_player_died_is_lost_whatever_waits_and_whoever_judges(
-    stands: Seen, lost: bool
+    stands: GroupStatus, lost: bool
 ) -> None:
     assert look(waiting=5).is_lost("g", Sendings(0.0), stands) is lost
 

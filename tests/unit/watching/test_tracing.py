@@ -178,7 +178,7 @@ def test_an_error_that_passes_through_a_span_is_on_it(spans: Any) -> None:
 OFF = """
 import os, sys
 LOADED = ("triforge.telemetry.recorder", "opentelemetry.sdk.trace", "opentelemetry.exporter")
-import triforge.clients.policy, triforge.broker, triforge.jobs
+import triforge.clients.policy, triforge.broker
 from triforge.telemetry import begin, tracing
 begin("reward", "api", environ=dict(os.environ))
 with tracing.span("x"), tracing.trajectory("t"), tracing.served("s", ""), tracing.batch("b", [None]):

@@ -1,0 +1,104 @@
+"""A Celery worker as a process: jobs in one event loop, bytes that are no job, jobs that are tried again, a soft end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from tests.unit.trainer.played import group_task
+from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, celery_app
+
+WORKER = """
+import asyncio, sys
+import redis
+from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, Worker
+from triforge.errors import UnavailableError
+from triforge.types import GroupTask
+from triforge.retry import RetryPolicy
+
+store = redis.Redis.from_url(sys.argv[1])
+loops, at_once = set(), 0
+
+async def play(task):
+    global at_once
+    loops.add(id(asyncio.get_running_loop()))
+    tries = store.incr(f"tries:{task.group_id}")
+    if task.group_id == "away" and tries == 1:
+        raise UnavailableError("the database does not answer", retry_after_s=0.1)
+    if task.group_id == "bug":
+        raise ValueError("a bug")
+    at_once += 1
+    store.set("most", max(at_once, int(store.get("most") or 0)))
+    await asyncio.sleep(0.3)
+    at_once -= 1
+    store.set("loops", len(loops))
+    store.sadd("done", task.group_id)
+
+worker = Worker(sys.argv[1], ROLLOUT_QUEUE, retries=RetryPolicy(first_s=0.1))
+worker.register(ROLLOUT_TASK, GroupTask, play)
+worker.serve(concurrency=8)
+"""
+
+PROPERTIES = {
+    "delivery_tag": "t",
+    "body_encoding": "base64",
+    "delivery_info": {"exchange": "", "routing_key": ROLLOUT_QUEUE},
+}
+GARBAGE: tuple[Any, ...] = (
+    None,
+    [1, 2],
+    {},
+    {"body": "e30=", "properties": None},
+    {"body": "e30=", "properties": {**PROPERTIES, "delivery_tag": 3}},
+    {"body": "e30=", "properties": {**PROPERTIES, "delivery_info": {"exchange": ""}}},
+    {"body": "a", "properties": PROPERTIES},
+    {"body": "e30=", "headers": 3, "properties": PROPERTIES},
+    {"body": "e30=", "properties": {**PROPERTIES, "body_encoding": "rot13"}},
+)
+
+
+def wait_for(
+    condition: Callable[[], Any], process: subprocess.Popen[Any], seconds: float = 60
+) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "the worker ended"
+        assert time.monotonic() < end, "too late"
+        time.sleep(0.05)
+
+
+def test_a_worker_does_its_jobs_whatever_else_is_in_the_queue(redis_url: str) -> None:
+    app = celery_app(redis_url)
+
+    def send(name: str, payload: str | None = None) -> None:
+        app.send_task(ROLLOUT_TASK, args=[payload or group_task(name).model_dump_json()])
+
+    process = subprocess.Popen([sys.executable, "-c", WORKER, redis_url])
+    try:
+        with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
+            for name in ("a", "b", "c", "d", "away", "bug"):
+                send(name)
+            send("", '{"group_id": "g", "colour": 1}')  # a job that cannot be read
+            app.send_task("unknown", args=[1], queue=ROLLOUT_QUEUE)
+            wait_for(lambda: raw.scard("done") == 5, process)
+            assert int(raw.get("most") or 0) >= 4
+            assert raw.get("loops") == "1"
+            assert (raw.get("tries:away"), raw.get("tries:bug")) == ("2", "1")
+            bad = [b"", b"\xff\xfe\x00", b"{", *(json.dumps(message) for message in GARBAGE)]
+            for number, text in enumerate(bad):
+                raw.rpush(ROLLOUT_QUEUE, text)
+                send(f"after-{number}")
+            wait_for(lambda: raw.scard("done") == 5 + len(bad), process)
+            wait_for(lambda: raw.hlen("unacked") == 0, process)
+            assert raw.llen(ROLLOUT_QUEUE) == 0
+            process.terminate()
+            assert process.wait(30) == 0
+    finally:
+        process.kill()
+        app.close()

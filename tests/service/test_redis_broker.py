@@ -1,0 +1,198 @@
+"""What Redis can do to the broker: expiry, death of holders, restarts, refusals, and the jobs as Celery writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from tests.service.conftest import LEASE_S
+from tests.service.test_broker import GROUP, outcome, put
+from tests.unit.trainer.played import group_task
+from triforge.broker import (
+    ADAPT_QUEUE,
+    ADAPT_TASK,
+    EVENTS_STREAM,
+    JUDGED_STREAM,
+    ROLLOUT_QUEUE,
+    ROLLOUT_TASK,
+    Broker,
+    RedisBroker,
+    celery_app,
+)
+from triforge.errors import StorageError, UnavailableError
+from triforge.event_loop import end_task
+from triforge.supervisor.layout import free_port
+
+# ---- leases ----
+
+
+async def test_a_lease_runs_out_after_its_holder_was_killed(broker: Broker, raw: Any) -> None:
+    await raw.set("tf:lease:job", "somebody who was killed", px=int(LEASE_S * 1000))
+    async with broker.lease("job") as mine:
+        assert not mine
+    async with asyncio.timeout(20 * LEASE_S):
+        while True:
+            async with broker.lease("job") as mine:
+                if mine:
+                    break
+            await asyncio.sleep(0.02)
+    assert await raw.exists("tf:started:job")
+
+
+async def test_nobody_frees_or_renews_a_lease_that_another_took_over(
+    broker: Broker, raw: Any
+) -> None:
+    async with broker.lease("job") as mine:
+        assert mine
+        await raw.set("tf:lease:job", "the new holder", px=60_000)
+        await asyncio.sleep(LEASE_S)  # several renewals
+        assert await raw.pttl("tf:lease:job") > 50_000
+    assert await raw.get("tf:lease:job") == "the new holder"
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_holder_takes_a_lease_back_that_was_lost(
+    broker: Broker, raw: Any, refused: bool
+) -> None:
+    """While Redis was away, or refused writes for a while: the work goes on and ends well."""
+    async with broker.lease("job") as mine:
+        assert mine
+        await raw.delete("tf:lease:job")
+        if refused:
+            await raw.rpush("tf:lease:job", "a list cannot be renewed")
+            await asyncio.sleep(LEASE_S)
+            await raw.delete("tf:lease:job")
+        async with asyncio.timeout(5):
+            while not await broker.is_held("job"):  # noqa: ASYNC110 (another task sets it)
+                await asyncio.sleep(0.02)
+    assert not await broker.is_held("job")
+
+
+# ---- payloads ----
+
+
+async def test_every_payload_goes_away_some_day_and_nothing_is_left_of_a_forgotten_group(
+    broker: Broker, raw: Any
+) -> None:
+    await put(broker, GROUP)
+    for job in ("g", "g-00", "g-01"):
+        async with broker.lease(job):
+            pass
+    await broker.announce_if_complete("g")
+    keys = [key for key in await raw.keys("tf:*") if key != JUDGED_STREAM]
+    assert len(keys) == 10
+    assert all([await raw.ttl(key) > 0 for key in keys])
+    await broker.forget_group("g", ("g-00", "g-01"))
+    assert await raw.keys("tf:*") == [JUDGED_STREAM]
+
+
+async def test_bytes_that_are_no_text_are_passed_over(broker: Broker, raw: Any) -> None:
+    await raw.xadd(EVENTS_STREAM, {"json": b"\xff\xfe"})
+    await broker.emit("step", step=3)
+    assert [event.step for _, event in await broker.read_events("0", block_s=0.01)] == [3]
+
+
+# ---- jobs ----
+
+
+async def test_jobs_travel_as_json_with_one_message_as_their_argument(
+    broker: Broker, raw: Any
+) -> None:
+    await broker.send_rollout(group_task("a"))
+    await broker.send_rollout(group_task("b"))
+    await broker.send_adapt(outcome())
+    oldest = json.loads((await raw.lrange(ROLLOUT_QUEUE, -1, -1))[0])
+    assert oldest["content-type"] == "application/json"
+    assert oldest["headers"]["task"] == ROLLOUT_TASK
+    arguments, _, _ = json.loads(base64.b64decode(oldest["body"]))
+    assert len(arguments) == 1
+    assert json.loads(arguments[0])["group_id"] == "a"
+    sent = json.loads((await raw.lrange(ADAPT_QUEUE, 0, 0))[0])
+    assert sent["headers"]["task"] == ADAPT_TASK
+    assert await raw.keys("celery-task-meta-*") == []
+
+
+async def test_what_others_put_into_a_queue_has_no_age(broker: Broker, raw: Any) -> None:
+    for text in ("no JSON", "[]", "{}", '{"headers": {"triforge_sent_at": "yesterday"}}'):
+        await raw.delete(ROLLOUT_QUEUE)
+        await raw.lpush(ROLLOUT_QUEUE, text)
+        assert await broker.oldest_s(ROLLOUT_QUEUE) == 0.0, text
+
+
+def test_workers_take_json_only_and_give_jobs_back_when_they_die() -> None:
+    conf = celery_app("redis://127.0.0.1:1/0").conf
+    assert conf.accept_content == ["json"]
+    assert (conf.task_serializer, conf.task_ignore_result) == ("json", True)
+    assert (conf.task_acks_late, conf.task_reject_on_worker_lost) == (True, True)
+    assert conf.worker_prefetch_multiplier == 1
+
+
+# ---- failures ----
+
+
+async def test_everything_says_unavailable_while_redis_is_away() -> None:
+    broker = RedisBroker(f"redis://127.0.0.1:{free_port()}/0")
+    try:
+        for call in (
+            broker.ping(),
+            broker.group("g"),
+            broker.depth(ROLLOUT_QUEUE),
+            broker.send_rollout(group_task("a")),
+            broker.read_judged("0", block_s=0.01),
+            broker.emit("step"),
+        ):
+            with pytest.raises(UnavailableError, match="Redis") as caught:
+                await asyncio.wait_for(call, 10)
+            assert caught.value.retry_after_s
+    finally:
+        await broker.close()
+
+
+async def test_a_server_that_is_full_takes_jobs_later(broker: Broker, raw: Any) -> None:
+    await raw.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(UnavailableError, match="does not take jobs"):
+            await broker.send_rollout(group_task())
+    finally:
+        await raw.config_set("maxmemory", 0)
+    await broker.send_rollout(group_task())
+    assert await broker.depth(ROLLOUT_QUEUE) == 1
+
+
+async def test_a_command_that_redis_refuses_is_a_storage_error_with_its_words(
+    broker: Broker, raw: Any
+) -> None:
+    await raw.set(JUDGED_STREAM, "no stream")
+    with pytest.raises(StorageError, match="WRONGTYPE"):
+        await broker.append(JUDGED_STREAM, {"group_id": "g"})
+
+
+async def test_calls_go_on_after_a_restart_has_closed_all_connections(
+    broker: Broker, raw: Any
+) -> None:
+    await asyncio.gather(*(broker.read_judged("0", block_s=0.1) for _ in range(4)))
+    await broker.send_rollout(group_task("a"))
+    assert await raw.client_kill_filter(_type="normal", skipme=True) >= 4
+    with contextlib.suppress(UnavailableError):
+        await broker.ping()
+    with contextlib.suppress(UnavailableError):
+        await broker.send_rollout(group_task("b"))
+    await asyncio.gather(*(broker.read_judged("0", block_s=0.1) for _ in range(4)))
+    await broker.send_rollout(group_task("c"))
+
+
+async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same() -> None:
+    async def stubborn() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(end_task(task), 10)
+    assert task.cancelled()

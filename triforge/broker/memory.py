@@ -1,0 +1,202 @@
+"""The broker in one process: for unit tests, and for programs that run the whole loop in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from triforge.broker.jobs import Job
+from triforge.broker.protocol import (
+    PAYLOAD_TTL_S,
+    QUEUE_OF,
+    Broker,
+    lease_key,
+    started_key,
+)
+from triforge.errors import StorageError, UnavailableError
+from triforge.telemetry import tracing
+
+_FOREVER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that waits."""
+
+    task: str
+    payload: str
+    headers: Mapping[str, str]
+    at: float
+    failures: int = 0
+
+
+class MemoryBroker(Broker):
+    """A broker that forgets everything with its process. For one event loop.
+
+    Attributes:
+        queues: jobs that wait, the oldest first, by queue.
+    """
+
+    def __init__(self, *, resend_s: float = 20.0) -> None:
+        self.resend_s = resend_s
+        self.queues: dict[str, deque[Submitted]] = defaultdict(deque)
+        self._texts: dict[str, tuple[str, float]] = {}  # with when they go away
+        self._counts: dict[str, int] = defaultdict(int)
+        self._tables: dict[str, set[str]] = defaultdict(set)
+        self._streams: dict[str, list[dict[str, str]]] = defaultdict(list)
+        self._changed = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # ---- jobs ----
+
+    async def submit(self, task: str, payload: str) -> None:
+        """At the end of its queue."""
+        self._enqueue(Submitted(task, payload, tracing.headers(), time.time()))
+
+    def _enqueue(self, job: Submitted) -> None:
+        self.queues[QUEUE_OF[job.task]].append(job)
+        self._wake()
+
+    async def depth(self, queue: str) -> int:
+        """Its length."""
+        return len(self.queues[queue])
+
+    async def oldest_s(self, queue: str) -> float:
+        """Of the first."""
+        waiting = self.queues[queue]
+        return max(0.0, time.time() - waiting[0].at) if waiting else 0.0
+
+    def serve(self, queue: str, *jobs: Job[Any], concurrency: int = 64) -> None:
+        """Do the jobs of a queue in this event loop until `close`, so many at a time."""
+        by_name = {job.name: job for job in jobs}
+        for _ in range(concurrency):
+            self._start(self._work(queue, by_name))
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _work(self, queue: str, jobs: Mapping[str, Job[Any]]) -> None:
+        while True:
+            while not self.queues[queue]:
+                await self._changed.wait()
+            submitted = self.queues[queue].popleft()
+            job = jobs[submitted.task]
+            try:
+                await job.run(submitted.payload, submitted.headers)
+            except (UnavailableError, StorageError) as error:
+                pause = job.pause_s(error, submitted.failures)
+                if pause is not None:
+                    self._start(self._later(submitted, pause))
+            except Exception:
+                job.log.exception("a job of %s failed", job.name)
+
+    async def _later(self, job: Submitted, pause: float) -> None:
+        await asyncio.sleep(pause)
+        self._enqueue(Submitted(job.task, job.payload, job.headers, job.at, job.failures + 1))
+
+    # ---- payloads ----
+
+    def _text(self, key: str) -> str | None:
+        text, until = self._texts.get(key, ("", 0.0))
+        if until > time.monotonic():
+            return text
+        self._texts.pop(key, None)
+        return None
+
+    async def put(self, key: str, text: str, ttl_s: float = PAYLOAD_TTL_S) -> bool:
+        """Unless it is there."""
+        if self._text(key) is not None:
+            return False
+        self._texts[key] = (text, time.monotonic() + ttl_s)
+        return True
+
+    async def get(self, *keys: str) -> list[str | None]:
+        """Those that have not gone away."""
+        return [self._text(key) for key in keys]
+
+    async def exists(self, *keys: str) -> set[str]:
+        """Likewise."""
+        return {key for key in keys if self._text(key) is not None}
+
+    async def delete(self, *keys: str) -> None:
+        """Texts and counts."""
+        for key in keys:
+            self._texts.pop(key, None)
+            self._counts.pop(key, None)
+
+    async def increment(self, key: str) -> int:
+        """Kept until it is deleted."""
+        self._counts[key] += 1
+        return self._counts[key]
+
+    async def add(self, table: str, name: str) -> None:
+        """A name."""
+        self._tables[table].add(name)
+
+    async def discard(self, table: str, name: str) -> None:
+        """A name."""
+        self._tables[table].discard(name)
+
+    async def members(self, table: str) -> set[str]:
+        """A copy."""
+        return set(self._tables[table])
+
+    @contextlib.asynccontextmanager
+    async def lease(self, name: str) -> AsyncIterator[bool]:
+        """Needs no renewal: its holder lives as long as the broker."""
+        key = lease_key(name)
+        if not await self.put(key, "1", _FOREVER_S):
+            yield False
+            return
+        await self.put(started_key(name), "1")
+        try:
+            yield True
+        finally:
+            await self.delete(key)
+
+    # ---- streams ----
+
+    async def append(self, stream: str, fields: dict[str, str]) -> None:
+        """Ids count from 1."""
+        self._streams[stream].append(dict(fields))
+        self._wake()
+
+    async def read(
+        self, stream: str, after: str, *, block_s: float, count: int = 1000
+    ) -> list[tuple[str, dict[str, str]]]:
+        """Waits for the next change of anything."""
+        first = int(after)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(block_s):
+                while len(self._streams[stream]) <= first:
+                    await self._changed.wait()
+        entries = self._streams[stream][first : first + count]
+        return [(str(number), entry) for number, entry in enumerate(entries, start=first + 1)]
+
+    async def last_id(self, stream: str) -> str:
+        """How many there are."""
+        return str(len(self._streams[stream]))
+
+    async def clock(self) -> float:
+        """Our own."""
+        return time.time()
+
+    async def ping(self) -> None:
+        """It is always there."""
+
+    async def close(self) -> None:
+        """End what runs."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)

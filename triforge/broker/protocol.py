@@ -1,0 +1,602 @@
+"""`Broker`: everything in flight, typed. An implementation provides the operations of the first half; the rest follows from them.
+
+    queue rollout   GroupTask     orchestrator -> env_adapter
+    queue judge     JudgeTask     env_adapter  -> reward      (of a trajectory)
+    queue judge     UnitTestTask  env_adapter  -> reward      (of a group)
+    queue adapt     TaskOutcome   orchestrator -> env_adapter
+    stream judged   group id      env_adapter, reward -> orchestrator
+    stream batches  TrainBatch    orchestrator -> learner of the model
+    stream weights  WeightsReady  learner      -> orchestrator
+    stream events   Event         every service -> people
+
+Jobs carry ids and small numbers. Payloads lie under the ids of groups and trajectories until the step is committed. Jobs are
+delivered at least once; every write is first writer wins, so nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from triforge.telemetry import tracing
+from triforge.types import (
+    Event,
+    GroupTask,
+    GroupTests,
+    JudgedGroup,
+    JudgeTask,
+    Message,
+    TaskOutcome,
+    TrainBatch,
+    TrainedRole,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryVotes,
+    UnitTestTask,
+    WeightsReady,
+)
+
+ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE = "rollout", "judge", "adapt"
+QUEUES: Final = (ROLLOUT_QUEUE, JUDGE_QUEUE, ADAPT_QUEUE)
+ROLLOUT_TASK, JUDGE_TASK, UNIT_TEST_TASK, ADAPT_TASK = "rollout", "judge", "unit_tests", "adapt"
+QUEUE_OF: Final[Mapping[str, str]] = {
+    ROLLOUT_TASK: ROLLOUT_QUEUE,
+    JUDGE_TASK: JUDGE_QUEUE,
+    UNIT_TEST_TASK: JUDGE_QUEUE,
+    ADAPT_TASK: ADAPT_QUEUE,
+}
+JUDGED_STREAM, WEIGHTS_STREAM, EVENTS_STREAM = "tf:judged", "tf:weights", "tf:events"
+
+PAYLOAD_TTL_S: Final = 7 * 24 * 3600.0  # an abandoned group's payload goes away after a week
+_PAGE: Final = 1000  # entries of a stream that one read brings
+_OUTCOMES: Final = "tf:outcomes"
+_OUTCOME_RESENDS: Final = 8
+
+_M = TypeVar("_M", bound=Message)
+_log = logging.getLogger(__name__)
+
+State = Literal["ended", "committed", "held", "judged", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[_M]):
+    """How a job stands when it is taken up.
+
+    `ended`: its run has. `committed`: its group's step is. `held`: another worker is at it. In these cases it is not ours.
+    `judged`: it has its votes or tests. `open`: all other cases; `payload` is what is stored of it, None if nothing is.
+    """
+
+    state: State
+    payload: _M | None = None
+
+    @property
+    def ours(self) -> bool:
+        """Whether we hold it now."""
+        return self.state in ("judged", "open")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupStatus:
+    """Where a group in flight stands.
+
+    Attributes:
+        played: its trajectories are all there.
+        begun: its jobs that some worker ever held: the group's own, its trajectories', its tests'.
+        held: those that some worker holds now.
+        judged: those that have votes or tests; only looked at where one was begun that nobody holds.
+    """
+
+    played: bool
+    begun: frozenset[str]
+    held: frozenset[str]
+    judged: frozenset[str]
+
+
+class Entry(str):
+    """The id of a stream's entry; `parent` is the `traceparent` of who wrote it, empty where no traces are recorded."""
+
+    parent: str = ""
+
+
+class Broker(Protocol):
+    """Access to everything in flight; one a process. All methods raise `UnavailableError` while the server is away.
+
+    Attributes:
+        resend_s: after an outcome was sent, before it may be sent again; doubles each time.
+    """
+
+    resend_s: float = 20.0
+
+    # ---- what an implementation provides ----
+
+    @abstractmethod
+    async def submit(self, task: str, payload: str) -> None:
+        """Put a job into the queue of its task, with the time and the current trace beside it."""
+
+    @abstractmethod
+    async def depth(self, queue: str) -> int:
+        """Jobs waiting in a queue."""
+
+    @abstractmethod
+    async def oldest_s(self, queue: str) -> float:
+        """How long the oldest waiting job has waited; 0 for an empty queue and for jobs of others."""
+
+    @abstractmethod
+    async def put(self, key: str, text: str, ttl_s: float = PAYLOAD_TTL_S) -> bool:
+        """Store a text unless the key has one (then False). It goes away after `ttl_s`."""
+
+    @abstractmethod
+    async def get(self, *keys: str) -> list[str | None]:
+        """The texts of keys."""
+
+    @abstractmethod
+    async def exists(self, *keys: str) -> set[str]:
+        """The keys that have a text, looked up in this order."""
+
+    @abstractmethod
+    async def delete(self, *keys: str) -> None:
+        """Forget keys."""
+
+    @abstractmethod
+    async def increment(self, key: str) -> int:
+        """Count one more under a key; returns the count."""
+
+    @abstractmethod
+    async def add(self, table: str, name: str) -> None:
+        """Put a name into a set."""
+
+    @abstractmethod
+    async def discard(self, table: str, name: str) -> None:
+        """Take a name out of a set."""
+
+    @abstractmethod
+    async def members(self, table: str) -> set[str]:
+        """The names in a set."""
+
+    @abstractmethod
+    def lease(self, name: str) -> AbstractAsyncContextManager[bool]:
+        """Hold a job while working on it; yields False when another worker holds it.
+
+        The lease (key `lease_key`) is short and renewed by a background task, so a killed worker frees its job within seconds
+        while an hour-long job stays held. That it was ever held stays under `started_key`.
+        """
+
+    @abstractmethod
+    async def append(self, stream: str, fields: dict[str, str]) -> None:
+        """Write an entry to a stream."""
+
+    @abstractmethod
+    async def read(
+        self, stream: str, after: str, *, block_s: float, count: int = _PAGE
+    ) -> list[tuple[str, dict[str, str]]]:
+        """Entries (id, fields) after an id, `0` for all; waits up to `block_s` for the first."""
+
+    @abstractmethod
+    async def last_id(self, stream: str) -> str:
+        """Id of the newest entry of a stream, `0` when it is empty."""
+
+    @abstractmethod
+    async def clock(self) -> float:
+        """Seconds since 1970 by the server's clock."""
+
+    @abstractmethod
+    async def ping(self) -> None:
+        """Raises `UnavailableError` when the server is away."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close all connections."""
+
+    # ---- jobs ----
+
+    async def send_rollout(self, task: GroupTask) -> None:
+        """Send a group to the rollout workers."""
+        await self.submit(ROLLOUT_TASK, task.model_dump_json())
+
+    async def send_judge(self, task: JudgeTask) -> None:
+        """Send a trajectory to the judge workers."""
+        await self.submit(JUDGE_TASK, task.model_dump_json())
+
+    async def send_unit_tests(self, task: UnitTestTask) -> None:
+        """Send a played group to the judge workers for tests."""
+        await self.submit(UNIT_TEST_TASK, task.model_dump_json())
+
+    async def send_adapt(self, outcome: TaskOutcome) -> None:
+        """Send how a group went to the adapt workers; it is pending until `finish_outcome`."""
+        name, text = outcome.group_id, outcome.model_dump_json()
+        await self.put(_outcome_key(name), text)
+        await self.put(_pause_key(name), "1", self.resend_s)
+        await self.add(_OUTCOMES, name)
+        await self.submit(ADAPT_TASK, text)
+
+    # ---- taking up a job ----
+
+    def take_group(self, task: GroupTask) -> AbstractAsyncContextManager[Taken[TrajectoryGroup]]:
+        """Take up the job of a group: its lease, unless nobody waits for it; and what is stored of it."""
+        name = task.group_id
+        return self._take(name, task.run_id, name, _group_key(name), TrajectoryGroup)
+
+    def take_trajectory(self, task: JudgeTask) -> AbstractAsyncContextManager[Taken[Trajectory]]:
+        """Take up the job of a trajectory, likewise."""
+        name = task.trajectory_id
+        return self._take(name, task.run_id, task.group_id, _trajectory_key(name), Trajectory)
+
+    def take_tests(self, task: UnitTestTask) -> AbstractAsyncContextManager[Taken[TrajectoryGroup]]:
+        """Take up the job of a group's tests, likewise."""
+        name = task.group_id
+        return self._take(unit_tests_id(name), task.run_id, name, _group_key(name), TrajectoryGroup)
+
+    @contextlib.asynccontextmanager
+    async def _take(
+        self, job_id: str, run_id: str, group_id: str, payload: str, kind: type[_M]
+    ) -> AsyncIterator[Taken[_M]]:
+        over = await self.exists(_ended_key(run_id), _committed_key(group_id))
+        if over:
+            yield Taken("ended" if _ended_key(run_id) in over else "committed")
+            return
+        async with self.lease(job_id) as held:
+            if not held:
+                yield Taken("held")
+            elif await self.exists(_votes_key(job_id)):
+                yield Taken("judged")
+            else:
+                (text,) = await self.get(payload)
+                yield Taken("open", None if text is None else kind.model_validate_json(text))
+
+    async def is_held(self, *job_ids: str) -> bool:
+        """Whether some worker holds any of the jobs now."""
+        return bool(await self.exists(*map(lease_key, job_ids)))
+
+    # ---- payloads ----
+
+    async def put_trajectory(self, trajectory: Trajectory) -> bool:
+        """Store a finished trajectory for the judge; False when it was there already."""
+        return await self.put(_trajectory_key(trajectory.id), trajectory.model_dump_json())
+
+    async def trajectory(self, trajectory_id: str) -> Trajectory | None:
+        """A finished trajectory, or None."""
+        return (await self.trajectories([trajectory_id]))[0]
+
+    async def trajectories(self, trajectory_ids: Sequence[str]) -> list[Trajectory | None]:
+        """Finished trajectories, None for those that are not there."""
+        texts = await self.get(*map(_trajectory_key, trajectory_ids))
+        return [None if text is None else Trajectory.model_validate_json(text) for text in texts]
+
+    async def put_group(self, group: TrajectoryGroup) -> bool:
+        """Store a played group; False when it was there already."""
+        name = group.group.group_id
+        wanted = {"run_id": group.group.run_id, "names": unjudged(group, set())}
+        await self.put(_wanted_key(name), json.dumps(wanted))
+        return await self.put(_group_key(name), group.model_dump_json())
+
+    async def group(self, group_id: str) -> TrajectoryGroup | None:
+        """A played group, or None."""
+        (text,) = await self.get(_group_key(group_id))
+        return None if text is None else TrajectoryGroup.model_validate_json(text)
+
+    async def is_played(self, group_id: str) -> bool:
+        """Whether the group's trajectories are all there (votes may be missing)."""
+        return bool(await self.exists(_group_key(group_id)))
+
+    async def put_votes(self, votes: TrajectoryVotes) -> bool:
+        """Store a trajectory's votes; False when it had some already."""
+        return await self.put(_votes_key(votes.trajectory_id), votes.model_dump_json())
+
+    async def put_tests(self, tests: GroupTests) -> bool:
+        """Store the tests of a group; False when it had some already."""
+        return await self.put(_votes_key(unit_tests_id(tests.group_id)), tests.model_dump_json())
+
+    async def voted(self, names: Sequence[str]) -> set[str]:
+        """Those trajectories that have votes; by `unit_tests_id`, those groups that have tests."""
+        found = await self.exists(*map(_votes_key, names))
+        return {name for name in names if _votes_key(name) in found}
+
+    async def forget_votes(self, group_id: str, judged_ids: Sequence[str]) -> None:
+        """Delete the votes on some of a group's trajectories, or its tests: they are to be judged again."""
+        await self.delete(*map(_votes_key, judged_ids), _announced_key(group_id))
+
+    async def judged_group(self, group_id: str) -> JudgedGroup | None:
+        """The group with its votes or tests if all that were asked for are there, else None."""
+        played = await self.group(group_id)
+        if played is None:
+            return None
+        names = [trajectory.id for trajectory in played.trajectories]
+        *texts, tests = await self.get(*map(_votes_key, (*names, unit_tests_id(group_id))))
+        there = {name for name, text in zip(names, texts, strict=True) if text is not None}
+        if unjudged(played, there | ({unit_tests_id(group_id)} if tests is not None else set())):
+            return None
+        return JudgedGroup(
+            played=played,
+            votes=tuple(
+                None if text is None else TrajectoryVotes.model_validate_json(text)
+                for text in texts
+            ),
+            tests=None if tests is None else GroupTests.model_validate_json(tests),
+        )
+
+    async def announce_if_complete(self, group_id: str) -> bool:
+        """Announce the group on the stream `judged`, once, if nothing of it is missing; returns whether that is so.
+
+        Called by whoever wrote last: two may think they were, and one of them may have died in between, so the check repeats
+        on every delivery and the marker makes the announcement single.
+        """
+        if not await self.is_played(group_id):
+            return False
+        (text,) = await self.get(_wanted_key(group_id))
+        wanted = json.loads(text or "{}")
+        if not wanted or len(await self.voted(wanted["names"])) < len(wanted["names"]):
+            return False
+        if await self.put(_announced_key(group_id), "1"):
+            await self.append(JUDGED_STREAM, {"group_id": group_id, "run_id": wanted["run_id"]})
+        return True
+
+    async def forget_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
+        """Delete a group's payloads; it may be played again."""
+        jobs = (group_id, unit_tests_id(group_id), *trajectory_ids)
+        await self.delete(
+            _group_key(group_id), _wanted_key(group_id), _announced_key(group_id),
+            *map(_trajectory_key, trajectory_ids), *map(_votes_key, jobs), *map(started_key, jobs),
+        )  # fmt: skip
+
+    async def retire_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
+        """Forget a group whose step is committed, for good: a job that is delivered late is dropped."""
+        await self.put(_committed_key(group_id), "1")
+        await self.forget_group(group_id, trajectory_ids)
+
+    # ---- in-flight status ----
+
+    async def announced(self, group_ids: Sequence[str]) -> set[str]:
+        """Those groups of which nothing is missing."""
+        found = await self.exists(*map(_announced_key, group_ids))
+        return {name for name in group_ids if _announced_key(name) in found}
+
+    async def status(self, groups: Sequence[tuple[str, Sequence[str]]]) -> list[GroupStatus]:
+        """Where groups stand, without touching them.
+
+        Starts are read before leases and leases before votes: a job that ends meanwhile is seen as held or as judged.
+
+        Args:
+            groups: a group's id, and the ids of the jobs of the judge that belong to it.
+        """
+        names = [name for group_id, parts in groups for name in (group_id, *parts)]
+        marks = await self.exists(
+            *map(started_key, names), *map(lease_key, names), *(_group_key(g) for g, _ in groups)
+        )
+        begun = {name for name in names if started_key(name) in marks}
+        held = {name for name in names if lease_key(name) in marks}
+        judged = await self.voted(sorted(begun - held))
+        return [
+            GroupStatus(
+                played=_group_key(group_id) in marks,
+                begun=frozenset(begun.intersection((group_id, *parts))),
+                held=frozenset(held.intersection((group_id, *parts))),
+                judged=frozenset(judged.intersection(parts)),
+            )
+            for group_id, parts in groups
+        ]
+
+    # ---- runs ----
+
+    async def end_run(self, run_id: str) -> None:
+        """Mark a run as ended: workers drop what is left of its jobs."""
+        await self.put(_ended_key(run_id), "1")
+
+    async def begin_run(self, run_id: str) -> None:
+        """Take the mark of `end_run` back."""
+        await self.delete(_ended_key(run_id))
+
+    async def is_ended(self, run_id: str) -> bool:
+        """Whether nobody waits for this run's jobs any more."""
+        return bool(await self.exists(_ended_key(run_id)))
+
+    # ---- outcomes: the orchestrator does not wait for adaptation, so the adapt workers look for what was lost ----
+
+    async def finish_outcome(self, group_id: str) -> None:
+        """Nothing is left to do about an outcome, or nothing can be done."""
+        await self.discard(_OUTCOMES, group_id)
+        await self.delete(_outcome_key(group_id), _count_key(group_id), _pause_key(group_id))
+
+    async def postpone_outcome(self, group_id: str, seconds: float) -> None:
+        """Somebody has it, although no lease says so: it comes back by itself within that time."""
+        await self.delete(_pause_key(group_id))
+        await self.put(_pause_key(group_id), "1", seconds)
+
+    async def pending_outcomes(self) -> set[str]:
+        """Groups whose outcome was sent and is not finished."""
+        return await self.members(_OUTCOMES)
+
+    async def resend_outcomes(self) -> int:
+        """Send pending outcomes again that nobody works on; returns how many. To be called every few seconds.
+
+        Lost is what was sent a while ago, is held by nobody, and was begun or is not in the queue. Each time it waits twice as
+        long as before; of several callers one sends.
+        """
+        pending = sorted(await self.pending_outcomes())
+        if not pending:
+            return 0
+        jobs = {name: outcome_job(name) for name in pending}
+        marks = await self.exists(
+            *map(started_key, jobs.values()), *map(lease_key, jobs.values()), *map(_pause_key, jobs)
+        )
+        empty = await self.depth(ADAPT_QUEUE) == 0
+        lost = [
+            name
+            for name, job in jobs.items()
+            if not marks & {lease_key(job), _pause_key(name)}
+            and (empty or started_key(job) in marks)
+        ]
+        return sum([await self._resend_outcome(name) for name in lost])
+
+    async def _resend_outcome(self, name: str) -> bool:
+        if not await self.put(_pause_key(name), "1", self.resend_s):
+            return False
+        count = await self.increment(_count_key(name))
+        (text,) = await self.get(_outcome_key(name))
+        if text is None or count > _OUTCOME_RESENDS:
+            if text is not None:
+                _log.error("gave up the outcome of %s: sent %d times", name, count)
+            await self.finish_outcome(name)
+            return False
+        await self.postpone_outcome(name, self.resend_s * 2 ** (count - 1))
+        await self.submit(ADAPT_TASK, text)
+        return True
+
+    # ---- streams ----
+
+    async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
+        """(entry id, group id) of groups announced after `after`; waits up to `block_s`."""
+        entries = await self.read(JUDGED_STREAM, after, block_s=block_s)
+        return [(entry, fields.get("group_id", "")) for entry, fields in entries]
+
+    async def announce_batch(self, batch: TrainBatch) -> None:
+        """Hand a batch to the learner of its model."""
+        parent = tracing.parent()
+        fields = {tracing.PARENT: parent} if parent else {}
+        await self.append(batches_stream(batch.role), {"json": batch.model_dump_json(), **fields})
+
+    async def read_batches(
+        self, role: TrainedRole, after: str, *, block_s: float = 1.0
+    ) -> list[tuple[Entry, TrainBatch | None]]:
+        """Batches announced after `after`, None for an entry that is no batch; waits up to `block_s`."""
+        found = []
+        for name, fields in await self.read(batches_stream(role), after, block_s=block_s):
+            entry = Entry(name)
+            entry.parent = fields.get(tracing.PARENT, "")
+            found.append((entry, _readable(TrainBatch, fields)))
+        return found
+
+    async def announce_weights(self, ready: WeightsReady) -> None:
+        """Tell the orchestrator that a weight version is published."""
+        await self.append(WEIGHTS_STREAM, {"json": ready.model_dump_json()})
+
+    async def read_weights(
+        self, after: str, *, block_s: float = 1.0
+    ) -> list[tuple[str, WeightsReady | None]]:
+        """Weight versions announced after `after`, None for an entry that announces none; waits up to `block_s`."""
+        entries = await self.read(WEIGHTS_STREAM, after, block_s=block_s)
+        return [(entry, _readable(WeightsReady, fields)) for entry, fields in entries]
+
+    async def emit(
+        self, kind: str, *, run_id: str = "", step: int | None = None, **data: Any
+    ) -> None:
+        """Put an event on the event stream."""
+        event = Event(kind=kind, run_id=run_id, step=step, at=time.time(), data=data)
+        await self.append(EVENTS_STREAM, {"json": event.model_dump_json()})
+
+    async def read_events(
+        self, after: str, *, block_s: float = 1.0, run_id: str = ""
+    ) -> list[tuple[str, Event]]:
+        """(entry id, event) after `after`, of one run or of all; waits up to `block_s`.
+
+        Events of other runs, and entries that are no events, are dropped. An empty answer means that the whole stream up to
+        now holds none, but does not move the reader: to skip what was looked through, use `last_id` from before the call.
+        """
+        while True:
+            entries = await self.read(EVENTS_STREAM, after, block_s=block_s)
+            events = [(entry, _readable(Event, fields)) for entry, fields in entries]
+            found = [
+                (entry, event)
+                for entry, event in events
+                if event is not None and run_id in ("", event.run_id)
+            ]
+            if found or len(entries) < _PAGE:
+                return found
+            after = entries[-1][0]
+
+
+def _readable(kind: type[_M], fields: dict[str, str]) -> _M | None:
+    try:
+        return kind.model_validate_json(fields.get("json", ""))
+    except ValidationError:
+        return None
+
+
+def unit_tests_id(group_id: str) -> str:
+    """What the job for a group's tests, its lease and its result are called."""
+    return f"{group_id}-tests"
+
+
+def unjudged(played: TrajectoryGroup, voted: set[str]) -> tuple[str, ...]:
+    """What still waits for the judge, when the group asked for one at all.
+
+    Ids of measured trajectories that wait for votes, or `unit_tests_id` if programs were measured that wait for tests.
+    """
+    if played.group.votes == 0:
+        return ()
+    if played.group.reward_kind == "unit_tests":
+        name = unit_tests_id(played.group.group_id)
+        wanted = played.programs is not None and any(t.measured for t in played.trajectories)
+        return (name,) if wanted and name not in voted else ()
+    return tuple(t.id for t in played.trajectories if t.measured and t.id not in voted)
+
+
+def outcome_job(group_id: str) -> str:
+    """What the job of an outcome is called; its lease too."""
+    return f"adapt:{group_id}"
+
+
+def batches_stream(role: TrainedRole) -> str:
+    """The stream of one learner's batches."""
+    return f"tf:batches:{role}"
+
+
+# ---- keys ----
+
+
+def lease_key(job_id: str) -> str:
+    """Where the lease of a job is."""
+    return f"tf:lease:{job_id}"
+
+
+def started_key(job_id: str) -> str:
+    """Where it says that a job was ever held."""
+    return f"tf:started:{job_id}"
+
+
+def _group_key(group_id: str) -> str:
+    return f"tf:group:{group_id}"
+
+
+def _wanted_key(group_id: str) -> str:
+    return f"tf:wanted:{group_id}"
+
+
+def _announced_key(group_id: str) -> str:
+    return f"tf:announced:{group_id}"
+
+
+def _committed_key(group_id: str) -> str:
+    return f"tf:committed:{group_id}"
+
+
+def _ended_key(run_id: str) -> str:
+    return f"tf:ended:{run_id}"
+
+
+def _trajectory_key(trajectory_id: str) -> str:
+    return f"tf:trajectory:{trajectory_id}"
+
+
+def _votes_key(name: str) -> str:
+    return f"tf:votes:{name}"
+
+
+def _outcome_key(group_id: str) -> str:
+    return f"tf:outcome:{group_id}"
+
+
+def _count_key(group_id: str) -> str:
+    return f"tf:outcome-sent:{group_id}"
+
+
+def _pause_key(group_id: str) -> str:
+    return f"tf:outcome-pause:{group_id}"

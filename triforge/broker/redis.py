@@ -1,0 +1,206 @@
+"""The broker on Redis: jobs through Celery's client, everything else through redis-py, both as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Final
+
+import redis.asyncio as aioredis
+from kombu.exceptions import OperationalError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import LockError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from triforge.broker.protocol import (
+    PAYLOAD_TTL_S,
+    Broker,
+    lease_key,
+    started_key,
+)
+from triforge.broker.workers import celery_app
+from triforge.errors import StorageError, UnavailableError
+from triforge.telemetry import tracing
+
+_SENT_AT: Final = "triforge_sent_at"  # header of a job, in seconds since 1970
+_STREAM_LENGTH: Final = 100_000  # entries kept a stream; a run needs only the newest few hundred
+_AT_ONCE: Final = 1000  # commands of one pipeline
+
+
+class RedisBroker(Broker):
+    """A broker on one Redis or Valkey server.
+
+    Args:
+        redis_url: its address.
+        lease_s: how long a lease lasts; it is renewed after a third of that.
+        resend_s: see `Broker`.
+    """
+
+    def __init__(self, redis_url: str, *, lease_s: float = 10.0, resend_s: float = 20.0) -> None:
+        self._redis: Any = aioredis.from_url(
+            redis_url, decode_responses=True, encoding_errors="replace",  # garbage is to be read, and passed over
+            socket_connect_timeout=5, health_check_interval=30,
+        )  # fmt: skip
+        self._celery = celery_app(redis_url)
+        self.lease_s = lease_s
+        self.resend_s = resend_s
+
+    async def _call(self, work: Awaitable[Any]) -> Any:
+        try:
+            return await work
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            # The pool's idle connections are lost as well: each would fail one more call, minutes later.
+            with contextlib.suppress(RedisError, OSError):
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
+            raise UnavailableError(f"Redis does not answer ({error}); is it running?") from error
+        except RedisError as error:
+            raise StorageError(f"Redis refused a command: {error}") from error
+
+    # ---- jobs ----
+
+    async def submit(self, task: str, payload: str) -> None:
+        """Send with Celery's client, which blocks, in a thread."""
+        headers = {_SENT_AT: time.time(), **tracing.headers()}
+        try:
+            await asyncio.to_thread(
+                self._celery.send_task, task, args=[payload], headers=headers, retry=False
+            )
+        except (OperationalError, RedisError, OSError) as error:
+            # A server that is full or read only may not be so for long.
+            raise UnavailableError(f"Redis does not take jobs ({error}); is it running?") from error
+
+    async def depth(self, queue: str) -> int:
+        """Length of the queue's list."""
+        return int(await self._call(self._redis.llen(queue)))
+
+    async def oldest_s(self, queue: str) -> float:
+        """By our clock."""
+        text = await self._call(self._redis.lindex(queue, -1))
+        try:
+            sent = float(json.loads(text or "{}")["headers"][_SENT_AT])
+        except (ValueError, TypeError, LookupError):
+            return 0.0
+        return max(0.0, time.time() - sent)  # sender and we may disagree a little
+
+    # ---- payloads ----
+
+    async def put(self, key: str, text: str, ttl_s: float = PAYLOAD_TTL_S) -> bool:
+        """SET NX."""
+        ttl = max(1, int(ttl_s * 1000))
+        return bool(await self._call(self._redis.set(key, text, nx=True, px=ttl)))
+
+    async def get(self, *keys: str) -> list[str | None]:
+        """MGET."""
+        found: list[str | None] = await self._call(self._redis.mget(keys)) if keys else []
+        return found
+
+    async def exists(self, *keys: str) -> set[str]:
+        """EXISTS a key, in pipelines."""
+        found: set[str] = set()
+        for first in range(0, len(keys), _AT_ONCE):
+            some = keys[first : first + _AT_ONCE]
+            pipe = self._redis.pipeline(transaction=False)
+            for key in some:
+                pipe.exists(key)
+            marks = await self._call(pipe.execute())
+            found |= {key for key, mark in zip(some, marks, strict=True) if mark}
+        return found
+
+    async def delete(self, *keys: str) -> None:
+        """DEL."""
+        await self._call(self._redis.delete(*keys))
+
+    async def increment(self, key: str) -> int:
+        """INCR; the count goes away with the payloads."""
+        pipe = self._redis.pipeline()
+        pipe.incr(key)
+        pipe.expire(key, int(PAYLOAD_TTL_S))
+        return int((await self._call(pipe.execute()))[0])
+
+    async def add(self, table: str, name: str) -> None:
+        """SADD."""
+        await self._call(self._redis.sadd(table, name))
+
+    async def discard(self, table: str, name: str) -> None:
+        """SREM."""
+        await self._call(self._redis.srem(table, name))
+
+    async def members(self, table: str) -> set[str]:
+        """SMEMBERS."""
+        return set(await self._call(self._redis.smembers(table)))
+
+    # ---- leases ----
+
+    @contextlib.asynccontextmanager
+    async def lease(self, name: str) -> AsyncIterator[bool]:
+        """redis-py's lock, renewed."""
+        lock = self._redis.lock(
+            lease_key(name), timeout=self.lease_s, blocking=False, thread_local=False
+        )
+        if not await self._call(lock.acquire()):
+            yield False
+            return
+        over = asyncio.Event()
+        renewing = asyncio.create_task(self._renew(lock, over))
+        try:
+            ttl = int(PAYLOAD_TTL_S)
+            await self._call(self._redis.set(started_key(name), "1", ex=ttl))
+            yield True
+        finally:
+            over.set()
+            await renewing
+            with contextlib.suppress(RedisError, OSError):  # it runs out by itself
+                await lock.release()
+
+    async def _renew(self, lock: Any, over: asyncio.Event) -> None:
+        """Until `over`. A renewal that Redis refuses is tried again the next time; the work goes on meanwhile."""
+        token = lock.local.token
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), self.lease_s / 3)
+                return
+            with contextlib.suppress(RedisError, OSError):
+                try:
+                    await lock.reacquire()
+                except (
+                    LockError
+                ):  # it ran out while Redis was away: ours again, unless it is another's
+                    await lock.do_acquire(token)
+
+    # ---- streams ----
+
+    async def append(self, stream: str, fields: dict[str, str]) -> None:
+        """XADD."""
+        await self._call(self._redis.xadd(stream, fields, maxlen=_STREAM_LENGTH, approximate=True))
+
+    async def read(
+        self, stream: str, after: str, *, block_s: float, count: int = 1000
+    ) -> list[tuple[str, dict[str, str]]]:
+        """XREAD."""
+        block = max(1, int(block_s * 1000))
+        reply = await self._call(self._redis.xread({stream: after}, count=count, block=block))
+        return [(entry, fields) for _, entries in reply or [] for entry, fields in entries]
+
+    async def last_id(self, stream: str) -> str:
+        """XREVRANGE."""
+        newest = await self._call(self._redis.xrevrange(stream, count=1))
+        return str(newest[0][0]) if newest else "0"
+
+    # ---- the server ----
+
+    async def ping(self) -> None:
+        """PING."""
+        await self._call(self._redis.ping())
+
+    async def clock(self) -> float:
+        """TIME."""
+        seconds, micros = await self._call(self._redis.time())
+        return float(seconds) + float(micros) / 1e6
+
+    async def close(self) -> None:
+        """Close both clients."""
+        await self._redis.aclose()
+        await asyncio.to_thread(self._celery.close)
