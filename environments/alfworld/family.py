@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -88,7 +86,7 @@ class AlfworldEpisode:
             success=seen.won,
         )
 
-    def close(self) -> None:
+    def leave(self, *, sound: bool) -> None:  # noqa: ARG002
         """Give the engine back."""
         self.done = True
         self._game.end()
@@ -101,35 +99,6 @@ class AlfworldEpisode:
 
 _HORIZON: Final = 50
 _log = logging.getLogger(__name__)
-
-
-class AlfworldEnvironment(OneEpisode):
-    """One episode; the engine is given back when it is closed early, also while it still starts the game."""
-
-    def __init__(self, begin: Callable[[Task, int], AlfworldEpisode]) -> None:
-        super().__init__("alfworld", self._begun, blocks=True)
-        self._make = begin
-        self._lock = threading.Lock()
-        self._left = False
-        self._playing: AlfworldEpisode | None = None
-
-    async def close(self) -> None:
-        """Forget the episode and give the engine back. Idempotent."""
-        with self._lock:
-            self._left = True
-            episode, self._playing = self._playing, None
-        await super().close()
-        if episode is not None:
-            await asyncio.to_thread(episode.close)
-
-    def _begun(self, task: Task, seed: int) -> AlfworldEpisode:
-        episode = self._make(task, seed)
-        with self._lock:
-            if not self._left:
-                self._playing = episode
-                return episode
-        episode.close()  # nobody else knows of it: its caller has gone
-        raise EnvError("alfworld: the episode was closed while its game started")
 
 
 class AlfworldFamily:
@@ -191,7 +160,7 @@ class AlfworldFamily:
                 _start(draft.params, memo=play.memo), _horizon(draft.params), play
             )
 
-        return AlfworldEnvironment(begin)
+        return OneEpisode(self.name, begin, blocks=True)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
         """The responses of a shortest plan of a generated game; of a file, those of the engine's own planner.

@@ -59,7 +59,7 @@ class Code:
         self._used = False
         self._left = options.turns
 
-    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002  nothing is drawn
+    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
         """Start the task."""
         if self._used:
             raise EnvError("code: an environment plays one episode; make a fresh one to reset")

@@ -7,14 +7,7 @@ from typing import Final
 
 from environments.code import generator, rewriting
 from environments.code.episode import Code, PlayOptions
-from environments.code.execution import (
-    TOO_SLOW,
-    TOTAL_S,
-    check_function,
-    fenced,
-    score,
-    wait_for,
-)
+from environments.code.execution import TOO_SLOW, TOTAL_S, check_function, fenced, score, wait_for
 from environments.code.generator import has_humaneval, humaneval_problems
 from environments.code.params import (
     WHERE,

@@ -11,18 +11,13 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from environments.code.execution import prove, wait_for
 from environments.code.operations import WORLDS, Kind, choices
 from environments.code.params import MAX_STEPS, FunctionParams, ProgramParams, params_of
-from environments.code.recipes import (
-    Recipe,
-    is_sound,
-    mutants,
-    names,
-)
-from triforge.environments.kit import Strict, parse_model
+from environments.code.recipes import Recipe, is_sound, mutants, names
+from triforge.environments.kit import ORDERED, Strict, parse_model
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.sandbox.cases import together
 from triforge.sandbox.client import Sandbox
@@ -62,16 +57,8 @@ def humaneval_problems() -> tuple[FunctionParams, ...]:
 _DRAWS: Final = 200  # of recipes for one problem, until one is sound
 
 
-def _ordered(pair: list[int]) -> list[int]:
-    if pair[0] > pair[1]:
-        raise ValueError("the first number must not be above the second")
-    return pair
-
-
 Span = Annotated[
-    list[Annotated[int, Field(ge=1, le=MAX_STEPS)]],
-    Field(min_length=2, max_length=2),
-    AfterValidator(_ordered),
+    list[Annotated[int, Field(ge=1, le=MAX_STEPS)]], Field(min_length=2, max_length=2), ORDERED
 ]
 
 

@@ -11,11 +11,10 @@ from environments.desktop import generator, tasks
 from environments.desktop.session import AGENTS, Desktop
 from environments.desktop.tasks import DesktopTask, PlayOptions, size_of, tree_of
 from environments.gui.actions import Action, call
-from environments.gui.episode import ComputerEpisode, Screen
-from triforge.environments.kit import NeverRewritten, expect_announced, parse_model
+from environments.gui.episode import ComputerEpisode
+from triforge.environments.kit import Family, parse_model
 from triforge.environments.registry import About
-from triforge.rollout.protocols import Environment, TaskDraft
-from triforge.types import Params, Task
+from triforge.types import Params
 
 
 class DesktopComputer:
@@ -63,7 +62,7 @@ class DesktopComputer:
         self._desktop.stop()
 
 
-class DesktopFamily(NeverRewritten):
+class DesktopFamily(Family[DesktopTask, PlayOptions]):
     """The family `desktop`; see README.md beside this file for the options."""
 
     name = "desktop"
@@ -82,60 +81,52 @@ class DesktopFamily(NeverRewritten):
         papers="RLAnything (there: OSWorld)",
         steps_per_s=10,
     )
+    play_options = PlayOptions
+    blocks = True
 
-    def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a task."""
-        task = _read(params)
-        tasks.expect_open(task)
-        kind = task.id.partition("-")[0][:64]
-        return TaskDraft(
-            params=task.model_dump(mode="json"), instruction=task.instruction, kind=kind
-        )
+    def read(self, params: Params) -> DesktopTask:
+        """A task in OSWorld's shape."""
+        return parse_model(DesktopTask, params, "desktop params")
+
+    def instruction(self, given: DesktopTask) -> str:
+        """The author's own."""
+        return given.instruction
+
+    def kind(self, given: DesktopTask) -> str:
+        """What its id begins with."""
+        return given.id.partition("-")[0]
+
+    def check(self, given: DesktopTask) -> None:
+        """Refuse what is solved at reset, or cannot be laid out."""
+        tasks.expect_open(given)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Make `count` tasks under `options` (see `GeneratorOptions`)."""
         made = generator.generate(count, seed, options)
         return [self.validate(params).params for params in made]
 
-    def make(self, options: Params) -> Environment:
-        """A fresh environment under `options` (see `PlayOptions`)."""
-        play = parse_model(PlayOptions, options, "desktop options")
+    def begin(self, given: DesktopTask, options: PlayOptions, seed: int) -> ComputerEpisode:  # noqa: ARG002
+        """A desktop that starts when the episode does."""
+        return ComputerEpisode(
+            self.name,
+            given.instruction,
+            given.evaluator,
+            lambda: DesktopComputer(given, options),
+            given.horizon,
+            options,
+            sees=options.observe != "files",
+            reads=options.observe != "screenshot",
+        )
 
-        def begin(task: Task) -> ComputerEpisode:
-            given = _read(task.params)
-            expect_announced(self.name, task, given.instruction)
-            return ComputerEpisode(
-                self.name,
-                instruction=given.instruction,
-                evaluator=given.evaluator,
-                begin=lambda: DesktopComputer(given, play),
-                horizon=given.horizon,
-                malformed_limit=play.malformed_limit,
-                actions=play.actions,
-                sees=play.observe != "files",
-                reads=play.observe != "screenshot",
-                verify_s=play.verify_s,
-                guide=play.guide,
-            )
-
-        return Screen(self.name, begin)
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+    def solution(self, given: DesktopTask, options: PlayOptions) -> Sequence[str] | None:
         """The task's own solution, entered into the terminal; None when the task has none."""
-        given = _read(task.params)
-        play = parse_model(PlayOptions, options, "desktop options")
-        if not given.solution and not given.evaluator.infeasible:
+        infeasible = given.evaluator.infeasible
+        if not given.solution and not infeasible:
             return None
-        if play.actions == "command":
-            said = [f"run {line}" for line in given.solution]
-            return [*said, "fail" if given.evaluator.infeasible else "done"]
-        status = "failure" if given.evaluator.infeasible else "success"
+        if options.actions == "command":
+            return [*(f"run {line}" for line in given.solution), "fail" if infeasible else "done"]
         typed = [call("type", text=f"{line}\n") for line in given.solution]
-        return [*typed, call("terminate", status=status)]
-
-
-def _read(params: Params) -> DesktopTask:
-    return parse_model(DesktopTask, params, "desktop params")
+        return [*typed, call("terminate", status="failure" if infeasible else "success")]
 
 
 FAMILY: Final = DesktopFamily()

@@ -184,6 +184,3 @@ def _rule(value: str) -> JsonValue:
 
 def _as_text(text: str) -> JsonValue:
     return {"type": "text", "text": text}
-
-
-__all__ = ["generate"]

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from pydantic import Field, JsonValue
 
+from environments.gui.episode import ScreenOptions
 from environments.gui.evaluators import Evaluator, Getter
 from triforge.environments.kit import Strict
 from triforge.errors import InputError
@@ -171,30 +172,22 @@ class GeneratorOptions(Strict):
     horizon: int = Field(default=15, ge=1, le=200)
 
 
-class PlayOptions(Strict):
+class PlayOptions(ScreenOptions):
     """How the screen is shown and how responses are read.
 
     Attributes:
         observe: a screenshot, the names of files and folders as text, or both.
-        actions: short commands, or calls in the computer-use format.
         width: of the screen in pixels.
         height: of the screen in pixels.
-        malformed_limit: this many malformed actions end the episode as a failure; 0 never does.
         settle_s: seconds to wait at most for the shell to answer a line.
-        verify_s: seconds in which the verifier may still come true after the agent has said that it is done.
         disk_limit: bytes in the agent's files from which the episode ends as a failure.
-        guide: whether the episode starts with a system message that explains the actions.
     """
 
     observe: Literal["screenshot", "files", "both"] = "screenshot"
-    actions: Literal["command", "computer_use"] = "computer_use"
     width: int = Field(default=640, ge=320, le=1920)
     height: int = Field(default=480, ge=240, le=1080)
-    malformed_limit: int = Field(default=3, ge=0, le=1000)
     settle_s: float = Field(default=5.0, ge=0.0, le=60.0)
-    verify_s: float = Field(default=2.0, ge=0.0, le=60.0)
     disk_limit: int = Field(default=50_000_000, ge=1_000_000, le=10**9)
-    guide: bool = True
 
 
 Windows = Callable[[], list[str]]

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol
 
 from prometheus_client import Counter
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
-from environments.gui.actions import (
-    Action,
-    Malformed,
-    call,
-    read_command,
-    read_computer_use,
-)
+from environments.gui.actions import Action, Malformed, call, read_command, read_computer_use
 from environments.gui.evaluators import Evaluator
+from triforge.environments.kit import Strict
 from triforge.errors import EnvError
 from triforge.rollout.protocols import Observation, Reset, StepResult
-from triforge.types import Task
 
 MALFORMED: Final = Counter(
     "triforge_env_adapter_malformed_actions_total",
@@ -118,6 +111,22 @@ class Computer(Protocol):
         ...
 
 
+class ScreenOptions(Strict):
+    """What all families with a computer let a run choose.
+
+    Attributes:
+        actions: short commands, or calls in the computer-use format.
+        malformed_limit: this many malformed actions end the episode as a failure; 0 never does.
+        verify_s: seconds in which the verifier may still come true after the agent has said that it is done.
+        guide: whether the episode starts with a system message that explains the actions.
+    """
+
+    actions: Format = "computer_use"
+    malformed_limit: int = Field(default=3, ge=0, le=1000)
+    verify_s: float = Field(default=2.0, ge=0.0, le=60.0)
+    guide: bool = True
+
+
 class ComputerEpisode:
     """One task being played.
 
@@ -127,29 +136,23 @@ class ComputerEpisode:
         evaluator: the verifier.
         begin: starts the computer with the task laid out; may take its time.
         horizon: steps until the episode is a failure.
-        malformed_limit: malformed actions that make it one; 0 never does.
-        actions: how responses are read.
+        options: how it is played.
         sees: whether observations carry a screenshot.
         reads: whether they carry the computer's listing.
-        verify_s: seconds in which the verifier may still come true.
-        guide: whether the episode starts with an explanation.
         abandon: called when the episode is left, also when its computer has not started yet.
     """
 
     def __init__(
         self,
         family: str,
-        *,
         instruction: str,
         evaluator: Evaluator,
         begin: Callable[[], Computer],
         horizon: int,
-        malformed_limit: int,
-        actions: Format,
-        sees: bool,
-        reads: bool,
-        verify_s: float,
-        guide: bool,
+        options: ScreenOptions,
+        *,
+        sees: bool = True,
+        reads: bool = False,
         abandon: Callable[[], None] = lambda: None,
     ) -> None:
         self.done = False
@@ -157,15 +160,13 @@ class ComputerEpisode:
         self._instruction = instruction
         self._evaluator = evaluator
         self._begin = begin
-        self._actions: Format = actions
+        self._options = options
         self._sees, self._reads = sees, reads
-        self._verify_s = verify_s
-        self._guide = guide
         self._abandon = abandon
         self._lock = threading.Lock()
         self._left = False
         self._computer: Computer | None = None
-        self._turns = Turns(family, horizon=horizon, malformed_limit=malformed_limit)
+        self._turns = Turns(family, horizon=horizon, malformed_limit=options.malformed_limit)
 
     def start(self) -> Reset:
         """Start the computer."""
@@ -176,13 +177,13 @@ class ComputerEpisode:
         if self._left:
             computer.stop()
             raise EnvError(f"{self._family}: the episode was closed while its computer started")
-        system = COMMAND_GUIDE if self._actions == "command" else COMPUTER_USE_GUIDE
+        system = COMMAND_GUIDE if self._options.actions == "command" else COMPUTER_USE_GUIDE
         observation = self._observe(f"task: {self._instruction}")
-        return Reset(observation=observation, system=system if self._guide else "")
+        return Reset(observation=observation, system=system if self._options.guide else "")
 
     def play(self, response: str) -> StepResult:
         """Play one response."""
-        action = READERS[self._actions](response)
+        action = READERS[self._options.actions](response)
         if isinstance(action, Malformed):
             self._turns.take(action.reason)
             return self._after(f"malformed: {action.sentence}", action="", valid=False)
@@ -226,7 +227,7 @@ class ComputerEpisode:
         else:
             computer = self._running()
             computer.settle()
-            deadline = time.monotonic() + self._verify_s
+            deadline = time.monotonic() + self._options.verify_s
             while not (success := self._evaluator.score(computer.get) == 1.0):
                 if time.monotonic() >= deadline:
                     break
@@ -264,74 +265,3 @@ class ComputerEpisode:
             text="\n".join(part for part in (remark, listed) if part) or "The screen now.",
             images=(computer.screenshot(),) if self._sees else (),
         )
-
-
-_T = TypeVar("_T")
-
-
-class ScreenEpisode(Protocol):
-    """An episode as plain synchronous code. `start` once, `play` until `done`; `leave` at any time from another thread."""
-
-    done: bool
-
-    def start(self) -> Reset:
-        """Take what the episode needs and begin."""
-        ...
-
-    def play(self, response: str) -> StepResult:
-        """Play one response; never called when `done`."""
-        ...
-
-    def leave(self, *, sound: bool) -> None:
-        """Free everything. `sound` is False when a call raised or is still under way. Idempotent."""
-        ...
-
-
-class Screen:
-    """An `Environment` that plays one `ScreenEpisode`, then is used up.
-
-    Args:
-        name: of the family, for sentences.
-        begin: makes the episode of a task; quick, takes nothing that must be freed.
-    """
-
-    def __init__(self, name: str, begin: Callable[[Task], ScreenEpisode]) -> None:
-        self._name = name
-        self._begin = begin
-        self._episode: ScreenEpisode | None = None
-        self._used = False
-        self._busy = False
-
-    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
-        """Start the task; it holds all that is random in it, so the seed changes nothing."""
-        if self._used:
-            raise EnvError(
-                f"{self._name}: an environment plays one episode; make a fresh one to reset"
-            )
-        self._used = True
-        self._episode = self._begin(task)
-        return await self._in_thread(self._episode.start)
-
-    async def step(self, response: str) -> StepResult:
-        """Play one response."""
-        episode = self._episode
-        if episode is None or episode.done:
-            raise EnvError(
-                f"{self._name}: step after the end or before reset; the episode is not running"
-            )
-        return await self._in_thread(lambda: episode.play(response))
-
-    async def close(self) -> None:
-        """Free everything, also under a call that was given up. Idempotent."""
-        self._used = True
-        episode, self._episode = self._episode, None
-        if episode is not None:
-            sound = not self._busy
-            await asyncio.to_thread(lambda: episode.leave(sound=sound))
-
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        """Run blocking work; when it raises or is given up, the mark stays and the episode is not sound."""
-        self._busy = True
-        result = await asyncio.to_thread(work)
-        self._busy = False
-        return result

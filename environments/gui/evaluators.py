@@ -136,6 +136,3 @@ def _texts(value: JsonValue) -> list[str]:
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
-
-
-__all__ = ["Evaluator", "Getter"]

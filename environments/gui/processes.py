@@ -113,6 +113,3 @@ def _drain(output: IO[bytes]) -> None:
     with output:
         while output.read(65536):
             pass
-
-
-__all__ = ["SPAWNING", "KeptProcess"]

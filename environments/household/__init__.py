@@ -1,5 +1,1 @@
 """The household: a text game of one room with six kinds of goals, played in full sentences or in single words."""
-
-from environments.household.wording import vocabulary
-
-__all__ = ["vocabulary"]

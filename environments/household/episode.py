@@ -6,19 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from environments.household.params import Actions, PlayOptions, world_of
+from environments.household.params import Actions, PlayOptions
 from environments.household.planner import Expert
-from environments.household.wording import Alfworld, Exact, Terse, Wording, announce
+from environments.household.wording import Alfworld, Exact, Terse, Wording
 from environments.household.world import Command, World
-from triforge.environments.kit import (
-    HOW_TO_ANSWER,
-    Answer,
-    part_of,
-    wrapped,
-)
-from triforge.errors import EnvError, InputError
+from triforge.environments.kit import HOW_TO_ANSWER, Answer, part_of, wrapped
+from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
-from triforge.types import Task
 
 
 def asked(actions: Actions, answer: Answer) -> str:
@@ -175,41 +169,3 @@ class Episode:
         """The command text that a response means, or the response's own words when it means none."""
         options = self.options
         return read_action(response, options.actions, options.answer, self.commands())
-
-
-class Household:
-    """One household episode. Every call returns at once; the episode is the same for every seed."""
-
-    def __init__(self, options: PlayOptions) -> None:
-        self._options = options
-        self._episode: Episode | None = None
-        self._used = False
-
-    async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
-        """Start the task."""
-        if self._used:
-            raise EnvError("household: an environment plays one episode; make a fresh one to reset")
-        world = world_of(task.params)
-        expected = announce(world)
-        if task.instruction != expected:
-            error = EnvError(
-                f"household: task {task.id} announces {task.instruction!r}, but its parameters reward {expected!r}"
-            )
-            error.retryable = False
-            raise error
-        self._used = True
-        self._episode = Episode(world, self._options, task.instruction)
-        return self._episode.start()
-
-    async def step(self, response: str) -> StepResult:
-        """Play one response."""
-        if self._episode is None or self._episode.done:
-            raise EnvError(
-                "household: step after the end or before reset; the episode is not running"
-            )
-        return self._episode.play(response)
-
-    async def close(self) -> None:
-        """Forget the episode. Idempotent."""
-        self._used = True
-        self._episode = None

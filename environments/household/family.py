@@ -8,18 +8,19 @@ from typing import Final
 from pydantic import JsonValue
 
 from environments.household import generator, rewriting
-from environments.household.episode import Episode, Household
+from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
 from environments.household.wording import announce
-from triforge.environments.kit import parse_model
+from environments.household.world import World
+from triforge.environments.kit import Family
 from triforge.environments.registry import About
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
+from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.types import CheckResult, Direction, Params, Task
 
 
-class HouseholdFamily:
+class HouseholdFamily(Family[World, PlayOptions]):
     """The family `household`; see README.md beside this file for the options."""
 
     name = "household"
@@ -31,39 +32,51 @@ class HouseholdFamily:
         steps_per_s=32_000,
     )
     never_blocks = True  # plain arithmetic on a small state
+    play_options = PlayOptions
 
-    def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a game and write its instruction."""
-        world = world_of(params)
-        if world.won(world.start()):
+    def read(self, params: Params) -> World:
+        """A room and its goal."""
+        return world_of(params)
+
+    def write(self, given: World) -> Params:
+        """The JSON of a game."""
+        return params_of(given)
+
+    def instruction(self, given: World) -> str:
+        """The sentence that follows from the goal."""
+        return announce(given)
+
+    def kind(self, given: World) -> str:
+        """The type of the goal."""
+        return given.goal.type
+
+    def check(self, given: World) -> None:
+        """Refuse a goal that already holds, or that no plan reaches within the horizon."""
+        if given.won(given.start()):
             raise InputError("household params: field goal: it already holds at reset")
-        steps = plan(world)
+        steps = plan(given)
         if steps is None:
             raise InputError("household params: field goal: no plan reaches it")
-        if len(steps) > world.horizon:
+        if len(steps) > given.horizon:
             raise InputError(
-                f"household params: field horizon: was {world.horizon}, the shortest plan has {len(steps)} commands"
+                f"household params: field horizon: was {given.horizon}, the shortest plan has {len(steps)} commands"
             )
-        return TaskDraft(params=params_of(world), instruction=announce(world), kind=world.goal.type)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Make `count` solvable games under `options` (see `GeneratorOptions`)."""
         worlds = generator.generate(count=count, seed=seed, options=options)
         return [params_of(world) for world in worlds]
 
-    def make(self, options: Params) -> Environment:
-        """A fresh environment with the wording and action format of `options` (see `PlayOptions`)."""
-        return Household(parse_model(PlayOptions, options, "household options"))
+    def begin(self, given: World, options: PlayOptions, seed: int) -> Episode:  # noqa: ARG002
+        """A game; it is the same for every seed."""
+        return Episode(given, options, announce(given))
 
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+    def solution(self, given: World, options: PlayOptions) -> Sequence[str] | None:
         """The responses of a shortest plan, or None when there is no plan."""
-        world = world_of(task.params)
-        steps = plan(world)
+        steps = plan(given)
         if steps is None:
             return None
-        episode = Episode(
-            world, parse_model(PlayOptions, options, "household options"), task.instruction
-        )
+        episode = Episode(given, options, announce(given))
         out = []
         for command in steps:
             out.append(episode.response(episode.say(command)))

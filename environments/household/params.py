@@ -33,17 +33,11 @@ from environments.household.catalogue import (
     RoomKind,
 )
 from environments.household.world import NOWHERE, Goal, Thing, World
-from triforge.environments.kit import Answer, Strict, parse_model
+from triforge.environments.kit import ORDERED, Answer, Strict, parse_model
 from triforge.errors import InputError
 from triforge.types import Params
 
 Actions = Literal["text", "numbered"]
-
-
-def _ordered(pair: list[int]) -> list[int]:
-    if pair[0] > pair[1]:
-        raise ValueError("the first number must not be above the second")
-    return pair
 
 
 def _known_objects(kinds: list[str]) -> list[str]:
@@ -59,9 +53,7 @@ def _known_receptacles(kinds: list[str]) -> list[str]:
 
 
 Span = Annotated[
-    list[Annotated[int, Field(ge=0, le=32)]],
-    Field(min_length=2, max_length=2),
-    AfterValidator(_ordered),
+    list[Annotated[int, Field(ge=0, le=32)]], Field(min_length=2, max_length=2), ORDERED
 ]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 

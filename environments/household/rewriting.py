@@ -12,12 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from environments.household.catalogue import (
-    DEVICE,
-    GOAL_TYPES,
-    LAMP,
-    GoalType,
-)
+from environments.household.catalogue import DEVICE, GOAL_TYPES, LAMP, GoalType
 from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan

@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from environments.household.catalogue import (
-    LAMP,
-    MAX_PER_KIND,
-    OBJECTS,
-    RECEPTACLES,
-    GoalType,
-)
+from environments.household.catalogue import LAMP, MAX_PER_KIND, OBJECTS, RECEPTACLES, GoalType
 from environments.household.params import PlayOptions
 from environments.household.world import NOTHING, NOWHERE, Command, Goal, State, World
 from triforge.environments.kit import parse_model

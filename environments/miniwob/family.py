@@ -10,18 +10,17 @@ from typing import Final, Literal
 from pydantic import Field
 
 from environments.gui.actions import Action, Malformed, call, grid
-from environments.gui.episode import COMPUTER_USE_GUIDE, READERS, Screen, Turns
+from environments.gui.episode import COMPUTER_USE_GUIDE, READERS, Turns
 from environments.miniwob.browser import SHARED, Browsers, Seat
 from environments.miniwob.gold import SOLVED, solve
-from environments.miniwob.page import (
-    HEIGHT,
-    WIDTH,
-    Look,
-    Page,
-    listing,
-    pages,
+from environments.miniwob.page import HEIGHT, WIDTH, Look, Page, listing, pages
+from triforge.environments.kit import (
+    NeverRewritten,
+    OneEpisode,
+    Strict,
+    expect_announced,
+    parse_model,
 )
-from triforge.environments.kit import NeverRewritten, Strict, expect_announced, parse_model
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
 from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
@@ -250,11 +249,11 @@ class MiniWobFamily(NeverRewritten):
         """A fresh environment under `options` (see `PlayOptions`)."""
         play = parse_model(PlayOptions, options, "miniwob options")
 
-        def begin(task: Task) -> MiniWobEpisode:
+        def begin(task: Task, seed: int) -> MiniWobEpisode:  # noqa: ARG001  the problem has its own
             problem = parse_model(Problem, task.params, "miniwob params")
             return MiniWobEpisode(task, problem, play, self._browsers)
 
-        return Screen(self.name, begin)
+        return OneEpisode(self.name, begin, blocks=True)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
         """The responses that solve one of the tasks that `gold.SOLVERS` knows, None for the others."""

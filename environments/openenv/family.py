@@ -11,7 +11,7 @@ from typing import Any, Final
 import aiohttp
 from pydantic import Field, JsonValue
 
-from triforge.environments.egress import Reach, here, place_of
+from triforge.environments.egress import EgressPolicy, here, place_of
 from triforge.environments.kit import (
     Answer,
     NeverRewritten,
@@ -42,19 +42,19 @@ class SessionClient:
     Args:
         url: the server's http(s) address.
         timeout_s: seconds for one answer.
-        reach: what may be connected to.
+        egress: what may be connected to.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, reach: Reach) -> None:
+    def __init__(self, url: str, *, timeout_s: float, egress: EgressPolicy) -> None:
         self._url = url.rstrip("/")
-        self._reach = reach
+        self._egress = egress
         self._timeout_s = timeout_s
         self._http: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
     async def open(self) -> dict[str, Any]:
         """Connect; returns the schema of the server's actions."""
-        self._http = self._reach.session(*place_of(self._url), timeout_s=self._timeout_s)
+        self._http = self._egress.session(*place_of(self._url), timeout_s=self._timeout_s)
         try:
             async with self._http.get(f"{self._url}/schema") as reply:
                 reply.raise_for_status()
@@ -152,9 +152,9 @@ class PlayOptions(Strict):
 class RemoteEpisode:
     """An environment behind a WebSocket; `reach` says what may be connected to."""
 
-    def __init__(self, options: PlayOptions, reach: Reach) -> None:
+    def __init__(self, options: PlayOptions, egress: EgressPolicy) -> None:
         self._options = options
-        self._reach = reach
+        self._egress = egress
         self._client: SessionClient | None = None
         self._used = False
         self._done = False
@@ -171,7 +171,7 @@ class RemoteEpisode:
         self._given = parse_model(EpisodeParams, task.params, "openenv params")
         expect_announced("openenv", task, self._given.instruction)
         self._client = SessionClient(
-            self._given.url, timeout_s=self._options.timeout_s, reach=self._reach
+            self._given.url, timeout_s=self._options.timeout_s, egress=self._egress
         )
         self._schema = await self._client.open()
         data = {"seed": seed % 2**31, **self._given.reset}
@@ -288,13 +288,13 @@ class OpenEnvFamily(NeverRewritten):
     )
     never_blocks = True  # it only waits for the network
 
-    def __init__(self, reach: Callable[[], Reach] = here) -> None:
-        self._reach = reach
+    def __init__(self, egress: Callable[[], EgressPolicy] = here) -> None:
+        self._egress = egress
 
     def validate(self, params: Params) -> TaskDraft:
         """Check the form of an episode, and that its address may be named; the server is asked when it is played."""
         given = parse_model(EpisodeParams, params, "openenv params")
-        self._reach().demand(*place_of(given.url), "openenv params: field url")
+        self._egress().demand(*place_of(given.url), "openenv params: field url")
         return TaskDraft(
             params=given.model_dump(mode="json"), instruction=given.instruction, kind="openenv"
         )
@@ -310,7 +310,7 @@ class OpenEnvFamily(NeverRewritten):
 
     def make(self, options: Params) -> Environment:
         """A fresh environment (see `PlayOptions`)."""
-        return RemoteEpisode(parse_model(PlayOptions, options, "openenv options"), self._reach())
+        return RemoteEpisode(parse_model(PlayOptions, options, "openenv options"), self._egress())
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:  # noqa: ARG002
         """Nobody knows how to solve a task that lies elsewhere."""

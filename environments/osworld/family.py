@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from environments.gui.episode import ComputerEpisode, Screen
+from environments.gui.episode import ComputerEpisode
 from environments.osworld.machine import Lease, MachineComputer
 from environments.osworld.options import OsworldTask, PlayOptions
-from triforge.environments.egress import Reach, here, place_of
-from triforge.environments.kit import NeverRewritten, expect_announced, parse_model
+from triforge.environments.egress import EgressPolicy, here, place_of
+from triforge.environments.kit import Family, parse_model
 from triforge.environments.registry import About
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, TaskDraft
-from triforge.types import Params, Task
+from triforge.rollout.protocols import Environment
+from triforge.types import Params
 
 
-class OsworldFamily(NeverRewritten):
+class OsworldFamily(Family[OsworldTask, PlayOptions]):
     """The family `osworld`; see README.md beside this file for what of OSWorld is supported."""
 
     name = "osworld"
@@ -26,17 +26,23 @@ class OsworldFamily(NeverRewritten):
         licence="Apache-2.0 (own adapter; OSWorld's tasks are Apache-2.0)",
         papers="RLAnything",
     )
+    play_options = PlayOptions
+    blocks = True
 
-    def __init__(self, reach: Callable[[], Reach] = here) -> None:
-        self._reach = reach
+    def __init__(self, egress: Callable[[], EgressPolicy] = here) -> None:
+        self._egress = egress
 
-    def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a task file of OSWorld."""
-        task = parse_model(OsworldTask, params, "osworld params")
-        kind = task.related_apps[0] if len(task.related_apps) == 1 else "multi_apps"
-        return TaskDraft(
-            params=task.model_dump(mode="json"), instruction=task.instruction, kind=kind[:64]
-        )
+    def read(self, params: Params) -> OsworldTask:
+        """A task file of OSWorld."""
+        return parse_model(OsworldTask, params, "osworld params")
+
+    def instruction(self, given: OsworldTask) -> str:
+        """The file's own."""
+        return given.instruction
+
+    def kind(self, given: OsworldTask) -> str:
+        """The program that it is about."""
+        return given.related_apps[0] if len(given.related_apps) == 1 else "multi_apps"
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:  # noqa: ARG002
         """Refuse: the tasks are files."""
@@ -45,40 +51,27 @@ class OsworldFamily(NeverRewritten):
         )
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment under `options` (see `PlayOptions`)."""
+        """A fresh environment; its machines must be ones that may be named."""
         play = parse_model(PlayOptions, options, "osworld options")
-        reach = self._reach()
+        egress = self._egress()
         if play.docker is not None:
-            reach.demand_docker("osworld options: field docker")
-        for (
-            url
-        ) in play.machines:  # whoever looks after them names them: no name is looked up to judge it
-            reach.demand(*place_of(url), "osworld options: field machines", looked_up=False)
+            egress.demand_docker("osworld options: field docker")
+        for url in play.machines:  # who looks after them names them: no name is looked up
+            egress.demand(*place_of(url), "osworld options: field machines", looked_up=False)
+        return super().make(options)
 
-        def begin(task: Task) -> ComputerEpisode:
-            given = parse_model(OsworldTask, task.params, "osworld params")
-            expect_announced(self.name, task, given.instruction)
-            lease = Lease(play)
-            return ComputerEpisode(
-                self.name,
-                instruction=given.instruction,
-                evaluator=given.evaluator,
-                begin=lambda: MachineComputer(given, play, lease, reach),
-                horizon=given.horizon,
-                malformed_limit=play.malformed_limit,
-                actions=play.actions,
-                sees=True,
-                reads=False,
-                verify_s=play.verify_s,
-                guide=play.guide,
-                abandon=lease.end,
-            )
-
-        return Screen(self.name, begin)
-
-    def gold(self, task: Task, options: Params) -> None:  # noqa: ARG002
-        """OSWorld's files carry no solutions."""
-        return
+    def begin(self, given: OsworldTask, options: PlayOptions, seed: int) -> ComputerEpisode:  # noqa: ARG002
+        """A machine that is taken when the episode starts."""
+        lease, egress = Lease(options), self._egress()
+        return ComputerEpisode(
+            self.name,
+            given.instruction,
+            given.evaluator,
+            lambda: MachineComputer(given, options, lease, egress),
+            given.horizon,
+            options,
+            abandon=lease.end,
+        )
 
 
 FAMILY: Final = OsworldFamily()

@@ -28,7 +28,7 @@ from pydantic import JsonValue
 from environments.gui import png
 from environments.gui.actions import Action, pixels, pyautogui_key
 from environments.osworld.options import Docker, OsworldTask, PlayOptions, SetupStep
-from triforge.environments.egress import Reach
+from triforge.environments.egress import EgressPolicy
 from triforge.errors import ConfigError, EnvError, InputError
 
 _WAIT_S: Final = 3600.0
@@ -326,14 +326,16 @@ class MachineComputer:
         task: the task.
         options: where machines come from.
         lease: the episode's right to one; `stop` gives it back.
-        reach: which files of the web may be fetched.
+        egress: which files of the web may be fetched.
     """
 
-    def __init__(self, task: OsworldTask, options: PlayOptions, lease: Lease, reach: Reach) -> None:
+    def __init__(
+        self, task: OsworldTask, options: PlayOptions, lease: Lease, egress: EgressPolicy
+    ) -> None:
         self._task = task
         self._options = options
         self._lease = lease
-        self._reach = reach
+        self._egress = egress
         self._machine = Machine(lease.begin(), call_s=options.call_s)
         try:
             self._machine.wait(options.start_s)
@@ -400,7 +402,7 @@ class MachineComputer:
 
     def _download(self, url: str) -> bytes:
         """A file from the web, fetched by us: the machine may have no network."""
-        fetched = self._reach.fetch(url, timeout_s=_DOWNLOAD_S, largest=_MAX_DOWNLOAD)
+        fetched = self._egress.fetch(url, timeout_s=_DOWNLOAD_S, largest=_MAX_DOWNLOAD)
         return asyncio.run(fetched)  # we are in a thread of our own
 
 

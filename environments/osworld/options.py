@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, JsonValue, model_validator
 
+from environments.gui.episode import ScreenOptions
 from environments.gui.evaluators import Evaluator, Spec
 from triforge.environments.kit import Strict
 
@@ -92,30 +91,24 @@ class Docker(Strict):
     at_most: int = Field(default=1, ge=1, le=256)
 
 
-class PlayOptions(Strict):
+class PlayOptions(ScreenOptions):
     """Which machines there are, and how responses are read. Exactly one of `docker` and `machines` is given.
 
     Attributes:
         docker: containers on this host.
         machines: addresses of control servers that somebody else starts; they are used as they are, one episode at a time.
-        actions: calls in the computer-use format, or short commands.
-        malformed_limit: this many malformed actions end the episode as a failure; 0 never does.
         start_s: seconds until a machine must answer.
         call_s: seconds that one call to it may take.
         pause_s: seconds between an action and the next screenshot.
         verify_s: seconds in which the verifier may still come true after the agent's last word.
-        guide: whether the episode starts with a system message that explains the actions.
     """
 
     docker: Docker | None = None
     machines: list[str] = Field(default_factory=list)
-    actions: Literal["command", "computer_use"] = "computer_use"
-    malformed_limit: int = Field(default=3, ge=0, le=1000)
     start_s: float = Field(default=300.0, gt=0.0, le=3600.0)
     call_s: float = Field(default=120.0, gt=0.0, le=600.0)
     pause_s: float = Field(default=2.0, ge=0.0, le=60.0)
     verify_s: float = Field(default=0.0, ge=0.0, le=120.0)
-    guide: bool = True
 
     @model_validator(mode="after")
     def _one_provider(self) -> PlayOptions:
@@ -126,6 +119,3 @@ class PlayOptions(Strict):
         if bad := [u for u in self.machines if not u.startswith(("http://", "https://"))]:
             raise ValueError(f"machines: {bad[0]!r} is no address such as http://host:5000")
         return self
-
-
-__all__ = ["Docker", "MachineEvaluator", "OsworldTask", "PlayOptions", "SetupStep"]

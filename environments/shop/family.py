@@ -17,10 +17,8 @@ from environments.shop.product import Goal, Product, score
 from triforge.environments.kit import (
     HOW_TO_ANSWER,
     Answer,
-    NeverRewritten,
-    OneEpisode,
+    Family,
     Strict,
-    expect_announced,
     first_valid,
     parse_model,
     part_of,
@@ -28,8 +26,8 @@ from triforge.environments.kit import (
 )
 from triforge.environments.registry import About
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
-from triforge.types import Params, Task
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import Params
 
 PAGE: Final = 10  # products a page of results
 BUY, NEXT, PREVIOUS, BACK = "buy now", "next >", "< prev", "back to search"
@@ -188,7 +186,6 @@ class ShopEpisode:
 
 
 _DRAWS: Final = 50  # for one visit
-_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="shop")
 _NO_LIMIT: Final = 1_000_000.0  # WebShop's, for products dearer than it can name a price for
 
 
@@ -239,7 +236,7 @@ class PlayOptions(Strict):
     guide: bool = True
 
 
-class ShopFamily(NeverRewritten):
+class ShopFamily(Family[VisitParams, PlayOptions]):
     """The family `shop`; see README.md beside this file."""
 
     name = "shop"
@@ -250,13 +247,31 @@ class ShopFamily(NeverRewritten):
         papers="EnvRL (there: WebShop)",
         steps_per_s=3_100,
     )
-    never_blocks = (
-        True  # episodes are played in threads of ours: a user's catalogue takes seconds to load
-    )
+    never_blocks = True  # episodes are played in threads of ours: a user's catalogue takes seconds
+    blocks = ThreadPoolExecutor(2, thread_name_prefix="shop")
+    play_options = PlayOptions
 
-    def validate(self, params: Params) -> TaskDraft:
-        """Check what is to be bought and write the instruction."""
-        given = parse_model(VisitParams, params, "shop params")
+    def read(self, params: Params) -> VisitParams:
+        """What is to be bought."""
+        return parse_model(VisitParams, params, "shop params")
+
+    def instruction(self, given: VisitParams) -> str:
+        """The sentence that announces a visit."""
+        price = ""
+        if given.price_upper < _NO_LIMIT:
+            price = f", and price lower than {given.price_upper:.2f} dollars"
+        product = _product(given)
+        if given.text is not None:
+            return given.text.strip().rstrip(".") + price
+        options = "".join(f", with {name} {value}" for name, value in given.options.items())
+        return f"Find me {product.query} that are {', '.join(given.attributes)}{options}{price}."
+
+    def kind(self, given: VisitParams) -> str:
+        """What sort of product it is."""
+        return _product(given).query
+
+    def check(self, given: VisitParams) -> None:
+        """Refuse what cannot earn the full score."""
         product = _product(given)
         full = score(product, given.options, _goal(given), product)
         if full < 1.0:
@@ -264,11 +279,6 @@ class ShopFamily(NeverRewritten):
                 f"shop params: buying {given.asin} with these options scores {full:.3g}, expected 1; mend attributes, options "
                 "or price_upper"
             )
-        return TaskDraft(
-            params=given.model_dump(mode="json"),
-            instruction=instruction_of(given, product),
-            kind=product.query[:64],
-        )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Make `count` visits under `options` (see `GeneratorOptions`)."""
@@ -284,29 +294,14 @@ class ShopFamily(NeverRewritten):
             made.append(first_valid(visit, self.validate, _DRAWS))
         return made
 
-    def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`)."""
-        play = parse_model(PlayOptions, options, "shop options")
+    def begin(self, given: VisitParams, options: PlayOptions, seed: int) -> ShopEpisode:  # noqa: ARG002
+        """A visit; nothing of it is drawn."""
+        return ShopEpisode(
+            given.catalogue.load(), _goal(given), self.instruction(given), options.answer, given.horizon, guide=options.guide
+        )  # fmt: skip
 
-        def begin(task: Task, seed: int) -> ShopEpisode:  # noqa: ARG001  nothing is drawn
-            given = parse_model(VisitParams, task.params, "shop params")
-            expect_announced(self.name, task, instruction_of(given, _product(given)))
-            catalogue = given.catalogue.load()
-            return ShopEpisode(
-                catalogue,
-                _goal(given),
-                task.instruction,
-                play.answer,
-                given.horizon,
-                guide=play.guide,
-            )
-
-        return OneEpisode(self.name, begin, blocks=_THREADS)
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+    def solution(self, given: VisitParams, options: PlayOptions) -> Sequence[str] | None:
         """Search for the product's own title, open it, choose, buy; None when the search does not find it in time."""
-        play = parse_model(PlayOptions, options, "shop options")
-        given = parse_model(VisitParams, task.params, "shop params")
         product = _product(given)
         found = given.catalogue.load().index.find(product.title)
         if product not in found:
@@ -316,30 +311,13 @@ class ShopFamily(NeverRewritten):
         choices = [f"click[{label}]" for label, pair in labels(product).items() if pair in wanted]
         plan = [f"search[{product.title}]", *turns, f"click[{product.asin.lower()}]", *choices]
         plan.append(f"click[{BUY}]")
-        return (
-            [wrapped(action, play.answer) for action in plan]
-            if len(plan) <= given.horizon
-            else None
-        )
+        return [wrapped(a, options.answer) for a in plan] if len(plan) <= given.horizon else None
 
     def at_level(self, level: int, options: Params) -> Params:
         """More wishes and a larger shop: level d asks for up to d + 1 attributes and d options among 100 (d + 1) products."""
         size: Params = {"seed": 0, "size": min(5000, 100 * (level + 1))}
         wishes: Params = {"attributes": min(10, level + 1), "options": min(10, level)}
         return {"catalogue": size, **options, **wishes}
-
-
-def instruction_of(given: VisitParams, product: Product) -> str:
-    """The sentence that announces a visit."""
-    price = (
-        ""
-        if given.price_upper >= _NO_LIMIT
-        else f", and price lower than {given.price_upper:.2f} dollars"
-    )
-    if given.text is not None:
-        return given.text.strip().rstrip(".") + price
-    options = "".join(f", with {name} {value}" for name, value in given.options.items())
-    return f"Find me {product.query} that are {', '.join(given.attributes)}{options}{price}."
 
 
 def _product(given: VisitParams) -> Product:

@@ -13,18 +13,16 @@ from environments.sokoban.generator import GeneratorOptions, generate
 from triforge.environments.kit import (
     HOW_TO_ANSWER,
     Answer,
-    NeverRewritten,
-    OneEpisode,
+    Family,
     Strict,
-    expect_announced,
     parse_model,
     part_of,
     wrapped,
 )
 from triforge.environments.registry import About
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
-from triforge.types import Params, Task
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import Params
 
 _GUIDE: Final = (
     "You play Sokoban. The board is drawn with # wall, _ floor, . target, $ box, * box on a target, @ you, + you on a "
@@ -115,7 +113,7 @@ def instruction_of(board: Board, horizon: int) -> str:
     return f"Push {what} within {horizon} moves."
 
 
-class SokobanFamily(NeverRewritten):
+class SokobanFamily(Family[BoardParams, PlayOptions]):
     """The family `sokoban`; see README.md beside this file for the options."""
 
     name = "sokoban"
@@ -127,10 +125,23 @@ class SokobanFamily(NeverRewritten):
         steps_per_s=46_000,
     )
     never_blocks = True
+    play_options = PlayOptions
 
-    def validate(self, params: Params) -> TaskDraft:
-        """Check a board and write its instruction."""
-        given = parse_model(BoardParams, params, "sokoban params")
+    def read(self, params: Params) -> BoardParams:
+        """The form of a board; `read_board` reads its marks."""
+        return parse_model(BoardParams, params, "sokoban params")
+
+    def instruction(self, given: BoardParams) -> str:
+        """As in "Push the box onto the target within 12 moves."."""
+        return instruction_of(read_board(given.board), given.horizon)
+
+    def kind(self, given: BoardParams) -> str:
+        """How many boxes."""
+        boxes = len(read_board(given.board).start.boxes)
+        return f"{boxes} box{'es' if boxes > 1 else ''}"
+
+    def check(self, given: BoardParams) -> None:
+        """Refuse a board that is solved already or has no solution within its horizon."""
         board = read_board(given.board)
         if board.won(board.start):
             raise InputError("sokoban params: field board: every box is on a target already")
@@ -146,12 +157,6 @@ class SokobanFamily(NeverRewritten):
             raise InputError(
                 f"sokoban params: field horizon: given {given.horizon}, the shortest solution has {len(solution)} moves"
             )
-        boxes = len(board.start.boxes)
-        return TaskDraft(
-            params={"board": list(given.board), "horizon": given.horizon},
-            instruction=instruction_of(board, given.horizon),
-            kind=f"{boxes} box{'es' if boxes > 1 else ''}",
-        )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Make `count` boards under `options` (see `GeneratorOptions`)."""
@@ -161,25 +166,15 @@ class SokobanFamily(NeverRewritten):
             {"board": list(board.rows(board.start)), "horizon": horizon} for board, horizon in made
         ]
 
-    def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`)."""
-        play = parse_model(PlayOptions, options, "sokoban options")
+    def begin(self, given: BoardParams, options: PlayOptions, seed: int) -> SokobanEpisode:  # noqa: ARG002
+        """A board to be played."""
+        return SokobanEpisode(read_board(given.board), given.horizon, options)
 
-        def begin(task: Task, seed: int) -> SokobanEpisode:  # noqa: ARG001  nothing is drawn
-            given = parse_model(BoardParams, task.params, "sokoban params")
-            board = read_board(given.board)
-            expect_announced(self.name, task, instruction_of(board, given.horizon))
-            return SokobanEpisode(board, given.horizon, play)
-
-        return OneEpisode(self.name, begin)
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
-        """A shortest solution, as many moves a response as the options allow."""
-        play = parse_model(PlayOptions, options, "sokoban options")
-        given = parse_model(BoardParams, task.params, "sokoban params")
+    def solution(self, given: BoardParams, options: PlayOptions) -> Sequence[str] | None:
+        """A shortest one, as many moves a response as the options allow."""
         words = [DIRECTIONS[step] for step in solve(read_board(given.board)) or ()]
-        turns = [words[at : at + play.moves] for at in range(0, len(words), play.moves)]
-        return [wrapped(" ".join(turn), play.answer) for turn in turns] or None
+        turns = [words[at : at + options.moves] for at in range(0, len(words), options.moves)]
+        return [wrapped(" ".join(turn), options.answer) for turn in turns] or None
 
     def at_level(self, level: int, options: Params) -> Params:
         """Boards whose shortest solution has three moves more a level; a row more every third, a box every fifth."""

@@ -7,15 +7,10 @@ from dataclasses import replace
 from random import Random
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from environments.sokoban.board import (
-    LARGEST,
-    MAX_BOXES,
-    Board,
-    State,
-)
-from triforge.environments.kit import Strict
+from environments.sokoban.board import LARGEST, MAX_BOXES, Board, State
+from triforge.environments.kit import ORDERED, Strict
 from triforge.errors import InputError
 
 _TRIES: Final = 100  # rooms that are drawn for one game
@@ -23,16 +18,8 @@ _STATES: Final = 20_000  # that the backwards search looks at in one room
 _SMALLEST: Final = 5
 
 
-def _ordered(pair: list[int]) -> list[int]:
-    if pair[0] > pair[1]:
-        raise ValueError("the first number must not be above the second")
-    return pair
-
-
 Span = Annotated[
-    list[Annotated[int, Field(ge=1, le=500)]],
-    Field(min_length=2, max_length=2),
-    AfterValidator(_ordered),
+    list[Annotated[int, Field(ge=1, le=500)]], Field(min_length=2, max_length=2), ORDERED
 ]
 
 

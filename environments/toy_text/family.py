@@ -21,19 +21,18 @@ from environments.toy_text.games import (
 from triforge.environments.kit import (
     HOW_TO_ANSWER,
     Answer,
-    NeverRewritten,
-    OneEpisode,
+    Family,
     Strict,
-    expect_announced,
     parse_model,
     part_of,
     wrapped,
 )
 from triforge.environments.registry import About
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
-from triforge.types import Params, Task
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import Params
 
+Given = LakeParams | TaxiParams
 Name = Literal["frozen_lake", "taxi"]
 _NAMES: Final[tuple[Name, ...]] = ("frozen_lake", "taxi")
 _LADDER_SIZE: Final = 12  # rows of the largest lake
@@ -111,7 +110,7 @@ class ToyEpisode:
         )
 
 
-class ToyTextFamily(NeverRewritten):
+class ToyTextFamily(Family[Given, PlayOptions]):
     """The family `toy_text`; see README.md beside this file for the options."""
 
     name = "toy_text"
@@ -125,49 +124,54 @@ class ToyTextFamily(NeverRewritten):
         steps_per_s=40_000,
     )
     never_blocks = True
+    play_options = PlayOptions
 
-    def validate(self, params: Params) -> TaskDraft:
-        """Check a game and write its instruction."""
-        given = _read(params)
+    def read(self, params: Params) -> Given:
+        """One of the two games."""
+        game = params.get("game")
+        if game == "frozen_lake":
+            return parse_model(LakeParams, params, "toy_text params")
+        if game == "taxi":
+            return parse_model(TaxiParams, params, "toy_text params")
+        raise InputError(
+            f"toy_text params: field game: given {game!r}, known are {', '.join(_NAMES)}"
+        )
+
+    def instruction(self, given: Given) -> str:
+        """The game's own."""
+        return game_of(given).instruction
+
+    def kind(self, given: Given) -> str:
+        """Which game, and whether its ice is slippery."""
+        return game_of(given).kind
+
+    def check(self, given: Given) -> None:
+        """Refuse a map that is none, and a goal that cannot be reached within the horizon."""
         check(given)
-        game = game_of(given)
-        way = shortest(game)
+        way = shortest(game_of(given))
         if way is None:
             raise InputError("toy_text params: field map: no way over the ice leads to G")
         if len(way) > given.horizon:
             raise InputError(
                 f"toy_text params: field horizon: given {given.horizon}, the shortest way has {len(way)} moves"
             )
-        return TaskDraft(
-            params=given.model_dump(mode="json"), instruction=game.instruction, kind=game.kind
-        )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Make `count` games under `options` (see `GeneratorOptions`)."""
         wanted = parse_model(GeneratorOptions, options, "toy_text generate")
         return [_generate(wanted, seed, index) for index in range(count)]
 
-    def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`)."""
-        play = parse_model(PlayOptions, options, "toy_text options")
+    def begin(self, given: Given, options: PlayOptions, seed: int) -> ToyEpisode:
+        """A game whose chance is drawn from the seed."""
+        return ToyEpisode(game_of(given), given.horizon, options, seed)
 
-        def begin(task: Task, seed: int) -> ToyEpisode:
-            given = _read(task.params)
-            game = game_of(given)
-            expect_announced(self.name, task, game.instruction)
-            return ToyEpisode(game, given.horizon, play, seed)
-
-        return OneEpisode(self.name, begin)
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+    def solution(self, given: Given, options: PlayOptions) -> Sequence[str] | None:
         """A shortest way, or None on slippery ice, where no fixed sequence of moves wins."""
-        play = parse_model(PlayOptions, options, "toy_text options")
-        given = _read(task.params)
         if isinstance(given, LakeParams) and given.slippery:
             return None
         game = game_of(given)
         way = shortest(game)
-        return [wrapped(game.words[action], play.answer) for action in way or ()] or None
+        return [wrapped(game.words[action], options.answer) for action in way or ()] or None
 
     def at_level(self, level: int, options: Params) -> Params:
         """Lakes with a row and a column more a level, from four on; rides of a taxi are all of one level."""
@@ -177,15 +181,6 @@ class ToyTextFamily(NeverRewritten):
             **options,
             "size": min(_LADDER_SIZE, 4 + level),
         }
-
-
-def _read(params: Params) -> LakeParams | TaxiParams:
-    game = params.get("game")
-    if game == "frozen_lake":
-        return parse_model(LakeParams, params, "toy_text params")
-    if game == "taxi":
-        return parse_model(TaxiParams, params, "toy_text params")
-    raise InputError(f"toy_text params: field game: given {game!r}, known are {', '.join(_NAMES)}")
 
 
 def _generate(wanted: GeneratorOptions, seed: int, index: int) -> Params:

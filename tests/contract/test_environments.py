@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from environments.household.episode import Household
+from environments.household.episode import Episode
 from environments.household.family import HouseholdFamily
 from environments.household.params import PlayOptions
 from triforge.environments import registry
+from triforge.environments.kit import OneEpisode, expect_announced
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft
 from triforge.testing.check_environment import check_environment, require
@@ -92,7 +93,7 @@ def test_require_names_every_broken_promise() -> None:
 # ---- families that break one promise each -----------------------------------------------------------------------
 
 
-class _Rough(Household):
+class _Rough(OneEpisode):
     """An episode that may be used again and again."""
 
     async def reset(self, task: Task, *, seed: int) -> Reset:
@@ -100,50 +101,56 @@ class _Rough(Household):
         return await super().reset(task, seed=seed)
 
 
-class _Slow(Household):
+class _Slow(OneEpisode):
     async def step(self, response: str) -> StepResult:
         time.sleep(0.05)  # noqa: ASYNC251  the very fault to be found
         return await super().step(response)
 
 
-class _Clamping(Household):
+class _Clamping(OneEpisode):
     """Takes any response for the first admissible command, as the published code does."""
 
     async def step(self, response: str) -> StepResult:
-        assert self._episode is not None
+        assert isinstance(self._episode, Episode)
         commands = self._episode.commands()
         return await super().step(response if response in commands else commands[0])
 
 
-class _Endless(Household):
+class _Endless(OneEpisode):
     async def step(self, response: str) -> StepResult:
         return replace(await super().step(response), done=False)
 
 
-class _Generous(Household):
+class _Generous(OneEpisode):
     async def step(self, response: str) -> StepResult:
         result = await super().step(response)
         return replace(result, success=result.done)
 
 
-class _Silent(Household):
+class _Silent(OneEpisode):
     async def reset(self, task: Task, *, seed: int) -> Reset:
         reset = await super().reset(task, seed=seed)
         return replace(reset, observation=replace(reset.observation, text="a room"))
 
 
-class _Drifting(Household):
+class _Drifting(OneEpisode):
     async def step(self, response: str) -> StepResult:
         result = await super().step(response)
         text = f"{result.observation.text} {time.perf_counter_ns()}"
         return replace(result, observation=replace(result.observation, text=text))
 
 
-def _playing(environment: type[Household]) -> HouseholdFamily:
+def _playing(environment: type[OneEpisode]) -> HouseholdFamily:
     class Family(HouseholdFamily):
         def make(self, options: Params) -> Environment:
             super().make(options)
-            return environment(PlayOptions(wording="terse"))
+
+            def begin(task: Task, seed: int) -> Episode:
+                given = self.read(task.params)
+                expect_announced(self.name, task, self.instruction(given))
+                return Episode(given, PlayOptions(wording="terse"), task.instruction)
+
+            return environment(self.name, begin)
 
     return Family()
 

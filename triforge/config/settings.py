@@ -134,7 +134,7 @@ class Settings(Section):
         description="Comma-separated hosts whose policy services are this deployment's own, beside those that need not be "
         "named (docs/security.md): addresses without a path are sent the services' secret there and nowhere else.",
     )
-    env_reach: str = Field(
+    env_egress: str = Field(
         default="",
         description="What tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts, addresses "
         "and networks, separated by commas (docs/environments.md). Empty: `public` where keys are asked for, else `any`.",

@@ -1,7 +1,7 @@
 """What pools and runs may make the workers reach.
 
 Tasks of some families name addresses, and whoever may make a pool would reach through the workers what only those reach: the
-services, the database, the machines' own metadata. `TRIFORGE_ENV_REACH` says what may be named. A name is looked up once, when
+services, the database, the machines' own metadata. `TRIFORGE_ENV_EGRESS` says what may be named. A name is looked up once, when
 it is connected to, and the address that was found is the one that is judged, so no name server can change its mind between.
 """
 
@@ -21,7 +21,7 @@ from yarl import URL
 from triforge.config import Settings
 from triforge.errors import ConfigError, EnvError, InputError
 
-OPTION: Final = "TRIFORGE_ENV_REACH"
+OPTION: Final = "TRIFORGE_ENV_EGRESS"
 ANY, PUBLIC, DOCKER = "any", "public", "docker"
 _NAME: Final = re.compile(r"(\*\.)?\w([\w.-]*\w)?")
 _PORT: Final = re.compile(r"([^:]+|\[.*\]):([0-9]{1,5})")
@@ -49,7 +49,7 @@ class _Place:
         return self.network is not None and address in self.network
 
 
-class Reach:
+class EgressPolicy:
     """What may be reached.
 
     Args:
@@ -70,7 +70,7 @@ class Reach:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """The reach of a deployment: what is not said is everything where nobody is asked for a key, else what is public."""
-        return cls(settings.env_reach or (PUBLIC if settings.keyed else ANY))
+        return cls(settings.env_egress or (PUBLIC if settings.keyed else ANY))
 
     def demand_docker(self, what: str) -> None:
         """Pass where containers may be started.
@@ -182,13 +182,13 @@ def place_of(url: str) -> tuple[str, int]:
 
 
 @functools.cache
-def here() -> Reach:
+def here() -> EgressPolicy:
     """The reach of this process's deployment.
 
     Raises:
         ConfigError: the environment has an impossible value.
     """
-    return Reach.of(Settings.from_env())
+    return EgressPolicy.of(Settings.from_env())
 
 
 async def _refuse_redirect(*_: object) -> None:

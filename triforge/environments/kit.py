@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Reset, RewriteMenu, StepResult, TaskDraft
+from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft
 from triforge.types import CheckResult, Direction, Params, Task
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+GivenT = TypeVar("GivenT")
+PlayT = TypeVar("PlayT", bound=BaseModel)
 _SHOWN = 60  # characters of a bad value
 
 
@@ -27,6 +30,16 @@ class Strict(BaseModel):
     """Base of the models that describe tasks and options: frozen, nothing unknown, nothing coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _ordered(pair: list[int]) -> list[int]:
+    if pair[0] > pair[1]:
+        raise ValueError("the first number must not be above the second")
+    return pair
+
+
+ORDERED: Final = AfterValidator(_ordered)
+"""Of an option `[lowest, highest]`: `Annotated[list[int], Field(min_length=2, max_length=2), ORDERED]`."""
 
 
 def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
@@ -130,7 +143,11 @@ def first_valid(
 
 
 class Episode(Protocol):
-    """A game being played, as plain synchronous code."""
+    """A game being played, as plain synchronous code.
+
+    One that holds what must be freed also has `leave(*, sound: bool)`: called once the episode is closed, from any thread, also
+    while another call is under way; `sound` is False when a call raised or still runs.
+    """
 
     done: bool
 
@@ -161,7 +178,7 @@ class OneEpisode:
         self._begin = begin
         self._blocks = blocks
         self._episode: Episode | None = None
-        self._used = False
+        self._used = self._closed = self._busy = False
 
     async def reset(self, task: Task, *, seed: int) -> Reset:
         """Start the task.
@@ -176,8 +193,11 @@ class OneEpisode:
         self._used = True
 
         def start() -> Reset:
-            self._episode = self._begin(task, seed)
-            return self._episode.start()
+            episode = self._episode = self._begin(task, seed)
+            if self._closed:  # its caller has gone, and nobody else knows of it
+                _leave(episode, sound=False)
+                raise EnvError(f"{self._name}: the episode was closed while it started")
+            return episode.start()
 
         return await self._run(start)
 
@@ -195,15 +215,28 @@ class OneEpisode:
         return await self._run(lambda: episode.play(response))
 
     async def close(self) -> None:
-        """Forget the episode. Idempotent."""
-        self._used = True
-        self._episode = None
+        """Forget the episode and free what it holds, also under a call that was given up. Idempotent."""
+        self._used = self._closed = True
+        episode, self._episode = self._episode, None
+        if hasattr(episode, "leave"):
+            await asyncio.to_thread(_leave, episode, sound=not self._busy)
 
     async def _run(self, work: Callable[[], T]) -> T:
+        """Do the work; when it raises or is given up, the mark stays and the episode is not sound."""
+        self._busy = True
         if self._blocks is False:
-            return work()
-        threads = None if self._blocks is True else self._blocks
-        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
+            result = work()
+        else:
+            threads = None if self._blocks is True else self._blocks
+            loop = asyncio.get_running_loop()
+            result = await loop.run_in_executor(threads, copy_context().run, work)
+        self._busy = False
+        return result
+
+
+def _leave(episode: Episode | None, *, sound: bool) -> None:
+    if leave := getattr(episode, "leave", None):
+        leave(sound=sound)
 
 
 def expect_announced(name: str, task: Task, expected: str) -> None:
@@ -243,3 +276,75 @@ class NeverRewritten:
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:  # noqa: ARG002
         """Nothing is proved, so nothing passes."""
         return [CheckResult(name="rewritable", passed=False, detail=f"{self.name} is not")]
+
+
+class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
+    """A family whose tasks are plain parameters and whose episodes are plain code; what is left to write is what differs.
+
+    Attributes:
+        name: as in `Task.family`.
+        play_options: how a run says that episodes are played; `begin` and `solution` get one.
+        blocks: see `OneEpisode`. With False, also say `never_blocks = True`.
+    """
+
+    name: str
+    play_options: type[PlayT]
+    blocks: bool | Executor = False
+
+    @abstractmethod
+    def read(self, params: Params) -> GivenT:
+        """The parameters of a task, or an `InputError` that names each bad field (`parse_model`)."""
+
+    @abstractmethod
+    def instruction(self, given: GivenT) -> str:
+        """What is announced; it follows from the parameters alone, and quickly."""
+
+    @abstractmethod
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        """Solvable tasks; same seed and options, same tasks."""
+
+    @abstractmethod
+    def begin(self, given: GivenT, options: PlayT, seed: int) -> Episode:
+        """The episode of a task, which announces what `given` rewards."""
+
+    def check(self, given: GivenT) -> None:
+        """Refuse, with an `InputError`, what can be read and cannot be won; may take its time."""
+
+    def kind(self, given: GivenT) -> str:  # noqa: ARG002
+        """The family's word for tasks of this sort."""
+        return ""
+
+    def write(self, given: GivenT) -> Params:
+        """The parameters in full, as they are stored."""
+        assert isinstance(given, BaseModel), "a family of other parameters writes them itself"
+        return given.model_dump(mode="json")
+
+    def solution(self, given: GivenT, options: PlayT) -> Sequence[str] | None:  # noqa: ARG002
+        """Responses that win, if the family can find them."""
+        return None
+
+    def validate(self, params: Params) -> TaskDraft:
+        """Check and normalise a task and write its instruction."""
+        given = self.read(params)
+        self.check(given)
+        return TaskDraft(
+            params=self.write(given),
+            instruction=self.instruction(given),
+            kind=self.kind(given)[:64],
+        )
+
+    def make(self, options: Params) -> Environment:
+        """A fresh environment under the options of a run."""
+        play = parse_model(self.play_options, options, f"{self.name} options")
+
+        def begin(task: Task, seed: int) -> Episode:
+            given = self.read(task.params)
+            expect_announced(self.name, task, self.instruction(given))
+            return self.begin(given, play, seed)
+
+        return OneEpisode(self.name, begin, blocks=self.blocks)
+
+    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+        """The family's solution of a task under the options of a run."""
+        play = parse_model(self.play_options, options, f"{self.name} options")
+        return self.solution(self.read(task.params), play)

@@ -18,7 +18,6 @@ from environments.alfworld import __main__ as writer
 from environments.alfworld.engine import Engine
 from environments.alfworld.family import (
     FAMILY,
-    AlfworldEnvironment,
     AlfworldEpisode,
     GeneratorOptions,
     PlayOptions,
@@ -28,6 +27,7 @@ from environments.alfworld.games import problem
 from environments.household.generator import generate
 from environments.household.params import params_of
 from triforge.environments import registry
+from triforge.environments.kit import OneEpisode
 from triforge.errors import ConfigError, InputError
 from triforge.testing import check_environment, require
 from triforge.types import Task
@@ -256,7 +256,7 @@ async def test_a_game_that_starts_after_its_episode_was_closed_is_given_back() -
         def __init__(self) -> None:
             pass
 
-        def close(self) -> None:
+        def leave(self, *, sound: bool) -> None:
             ended.set()
 
     def begin(task: Task, seed: int) -> AlfworldEpisode:
@@ -264,7 +264,7 @@ async def test_a_game_that_starts_after_its_episode_was_closed_is_given_back() -
         assert go.wait(60)
         return Left()
 
-    environment = AlfworldEnvironment(begin)
+    environment = OneEpisode("alfworld", begin, blocks=True)
     resetting = asyncio.create_task(
         environment.reset(_task(FAMILY.validate({"game": GAME})), seed=0)
     )

@@ -15,14 +15,14 @@ from pydantic import SecretStr
 from environments.openenv.family import OpenEnvFamily
 from environments.osworld.family import OsworldFamily
 from triforge.config import Settings
-from triforge.environments.egress import Reach, place_of
+from triforge.environments.egress import EgressPolicy, place_of
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.types import Params, Task
 
 
-def passes(reach: Reach, url: str, *, looked_up: bool = True) -> bool:
+def passes(egress: EgressPolicy, url: str, *, looked_up: bool = True) -> bool:
     try:
-        reach.demand(*place_of(url), "field", looked_up=looked_up)
+        egress.demand(*place_of(url), "field", looked_up=looked_up)
     except InputError:
         return False
     return True
@@ -38,15 +38,15 @@ PRIVATE = (
 
 @pytest.mark.parametrize("url", PRIVATE)
 def test_what_is_public_leaves_out_every_way_to_write_what_is_not(url: str) -> None:
-    assert not passes(Reach("public"), url)
-    assert passes(Reach("any"), url)
+    assert not passes(EgressPolicy("public"), url)
+    assert passes(EgressPolicy("any"), url)
 
 
 def test_public_addresses_and_names_pass_until_a_name_is_looked_up() -> None:
     for url in ("https://8.8.8.8", "http://[2606:4700::1111]:8000", "https://envs.example.org/x"):
-        assert passes(Reach("public"), url)
-    assert passes(Reach("public"), "http://1.1.1.1:5000", looked_up=False)
-    assert not passes(Reach("public"), "http://machine:5000", looked_up=False)
+        assert passes(EgressPolicy("public"), url)
+    assert passes(EgressPolicy("public"), "http://1.1.1.1:5000", looked_up=False)
+    assert not passes(EgressPolicy("public"), "http://machine:5000", looked_up=False)
 
 
 @pytest.mark.parametrize(
@@ -63,48 +63,48 @@ def test_public_addresses_and_names_pass_until_a_name_is_looked_up() -> None:
     ],
 )  # fmt: skip
 def test_only_what_is_listed_passes(listed: str, good: list[str], bad: list[str]) -> None:
-    assert [passes(Reach(listed), url) for url in good] == [True] * len(good)
-    assert [passes(Reach(listed), url) for url in bad] == [False] * len(bad)
+    assert [passes(EgressPolicy(listed), url) for url in good] == [True] * len(good)
+    assert [passes(EgressPolicy(listed), url) for url in bad] == [False] * len(bad)
 
 
 def test_machines_are_named_or_stand_there_as_addresses() -> None:
-    assert passes(Reach("machine:5000"), "http://machine:5000", looked_up=False)
-    assert not passes(Reach("machine:5000"), "http://machine:5001", looked_up=False)
+    assert passes(EgressPolicy("machine:5000"), "http://machine:5000", looked_up=False)
+    assert not passes(EgressPolicy("machine:5000"), "http://machine:5001", looked_up=False)
 
 
 @pytest.mark.parametrize(
     "listed", ["http://envs", "a b", "envs:0", "envs:99999", "*", "10.0.0.0/99"]
 )
 def test_an_entry_that_is_none_is_refused_by_its_knob(listed: str) -> None:
-    with pytest.raises(ConfigError, match="TRIFORGE_ENV_REACH"):
-        Reach(listed)
+    with pytest.raises(ConfigError, match="TRIFORGE_ENV_EGRESS"):
+        EgressPolicy(listed)
 
 
 def test_where_keys_are_asked_for_only_what_is_public_is_reached_unless_more_is_named() -> None:
     keyed = Settings(auth="keys", service_secret=SecretStr("s" * 24))
     private = "http://10.0.0.1"
-    assert passes(Reach.of(Settings()), private)
-    assert not passes(Reach.of(keyed), private)
-    assert passes(Reach.of(keyed.model_copy(update={"env_reach": "10.0.0.1"})), private)
-    assert not passes(Reach.of(Settings(env_reach="public")), private)
+    assert passes(EgressPolicy.of(Settings()), private)
+    assert not passes(EgressPolicy.of(keyed), private)
+    assert passes(EgressPolicy.of(keyed.model_copy(update={"env_egress": "10.0.0.1"})), private)
+    assert not passes(EgressPolicy.of(Settings(env_egress="public")), private)
 
 
 def openenv(listed: str) -> OpenEnvFamily:
-    return OpenEnvFamily(lambda: Reach(listed))
+    return OpenEnvFamily(lambda: EgressPolicy(listed))
 
 
 def test_a_pool_is_refused_that_names_what_is_out_of_reach() -> None:
     params: Params = {"url": "http://127.0.0.1:8000"}
-    with pytest.raises(InputError, match=r"field url: given 127.0.0.1:8000.*TRIFORGE_ENV_REACH"):
+    with pytest.raises(InputError, match=r"field url: given 127.0.0.1:8000.*TRIFORGE_ENV_EGRESS"):
         openenv("public").validate(params)
     assert openenv("127.0.0.1").validate(params)
-    osworld = OsworldFamily(lambda: Reach("public"))
+    osworld = OsworldFamily(lambda: EgressPolicy("public"))
     named: list[Params] = [{"machines": ["http://vm:5000"]}, {"docker": {"image": "x"}}]
     for options in named:
-        with pytest.raises(InputError, match="TRIFORGE_ENV_REACH"):
+        with pytest.raises(InputError, match="TRIFORGE_ENV_EGRESS"):
             osworld.make(options)
-    assert OsworldFamily(lambda: Reach("vm")).make({"machines": ["http://vm:5000"]})
-    assert OsworldFamily(lambda: Reach("docker")).make({"docker": {"image": "x"}})
+    assert OsworldFamily(lambda: EgressPolicy("vm")).make({"machines": ["http://vm:5000"]})
+    assert OsworldFamily(lambda: EgressPolicy("docker")).make({"docker": {"image": "x"}})
 
 
 @asynccontextmanager
@@ -136,17 +136,17 @@ async def test_what_a_name_stands_for_is_judged_where_it_is_connected_to() -> No
     async with serving() as (port, asked):
         url = f"http://localhost:{port}/schema"
         for listed in ("public", "public,10.0.0.0/8"):
-            async with Reach(listed).session("8.8.8.8", port, timeout_s=20) as http:
-                with pytest.raises(aiohttp.ClientError, match="TRIFORGE_ENV_REACH"):
+            async with EgressPolicy(listed).session("8.8.8.8", port, timeout_s=20) as http:
+                with pytest.raises(aiohttp.ClientError, match="TRIFORGE_ENV_EGRESS"):
                     await http.get(url)
         assert asked == []
-        async with Reach("127.0.0.1").session("localhost", port, timeout_s=20) as http:
+        async with EgressPolicy("127.0.0.1").session("localhost", port, timeout_s=20) as http:
             assert (await http.get(url)).status == 200
 
 
 async def test_nobody_is_sent_on_to_what_is_out_of_reach() -> None:
     async with serving() as (port, asked):
-        named = Reach(f"localhost:{port}")
+        named = EgressPolicy(f"localhost:{port}")
         url = f"http://localhost:{port}"
         async with named.session("localhost", port, timeout_s=20) as http:
             with pytest.raises(OSError, match="redirects"):
@@ -156,7 +156,7 @@ async def test_nobody_is_sent_on_to_what_is_out_of_reach() -> None:
         with pytest.raises(InputError, match=f"127.0.0.1:{port}"):
             await named.fetch(f"{url}/on", timeout_s=20, largest=100)
         assert set(asked) == {"/on"}
-        both = Reach(f"localhost:{port}, 127.0.0.1")
+        both = EgressPolicy(f"localhost:{port}, 127.0.0.1")
         assert await both.fetch(f"{url}/on", timeout_s=20, largest=100) == b'{"action": {}}'
         with pytest.raises(EnvError, match="larger than 3 bytes"):
             await both.fetch(f"{url}/x", timeout_s=20, largest=3)
@@ -171,7 +171,7 @@ async def test_an_episode_does_not_connect_to_what_its_pool_may_no_longer_name()
             id="t", pool_id="p", slot="t", family="openenv", instruction=draft.instruction, params=draft.params
         )  # fmt: skip
         environment = openenv("public").make({})
-        with pytest.raises(InputError, match="TRIFORGE_ENV_REACH") as refused:
+        with pytest.raises(InputError, match="TRIFORGE_ENV_EGRESS") as refused:
             await environment.reset(task, seed=0)
         await environment.close()
         assert not refused.value.retryable
@@ -180,4 +180,4 @@ async def test_an_episode_does_not_connect_to_what_its_pool_may_no_longer_name()
 
 def test_the_reach_needs_no_loop() -> None:
     with pytest.raises(EnvError):
-        asyncio.run(Reach().fetch("http://127.0.0.1:1/x", timeout_s=20, largest=1))
+        asyncio.run(EgressPolicy().fetch("http://127.0.0.1:1/x", timeout_s=20, largest=1))
