@@ -86,7 +86,7 @@ class LocalModel:
             name: tensor.detach().clone() for name, tensor in module.state_dict().items()
         }
         checked = stage_tensors(tensors, self._engine.model, "the learner's weights")
-        await self._engine.swap(checked, str(version), abort=False, folder=None)
+        await self._engine.swap(checked, str(version))
 
     def stop(self) -> None:
         """End the engine's thread."""

@@ -46,22 +46,29 @@ class TextCodec:
         named = self.tokenizer.token_to_id(text) if isinstance(text, str) else None
         return frozenset(ids | _as_ids(named))
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Ids of a text; `special` lets the tokenizer add its own begin and end tokens."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, with what the tokenizer adds at its begin and end."""
+        ids: list[int] = self.tokenizer.encode(text).ids
         return ids
 
-    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of ids."""
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special)
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, without special tokens."""
+        text: str = self.tokenizer.decode(ids)
         return text
+
+    def final_text(self, ids: Sequence[int], matched: int | str | None) -> str:
+        """The text of an output; it ends before the stop token or stop string that was matched."""
+        if isinstance(matched, int) and ids and ids[-1] == matched:
+            ids = ids[:-1]
+        text = self.decode(ids)
+        return text.partition(matched)[0] if isinstance(matched, str) else text
 
 
 class StopStrings:
     """Finds stop strings in a growing output, also across the borders of tokens."""
 
-    def __init__(self, codec: TextCodec, stops: tuple[str, ...], *, skip_special: bool) -> None:
-        self._codec, self._stops, self._skip_special = codec, stops, skip_special
+    def __init__(self, codec: TextCodec, stops: tuple[str, ...]) -> None:
+        self._codec, self._stops = codec, stops
         # A token of plain text carries at least one byte, so this many tokens hold any new match; the four more keep a
         # character cut at the window's start, or a stripped leading space, away from it.
         self._window = max(len(s.encode()) for s in stops) + 4
@@ -69,25 +76,7 @@ class StopStrings:
     def find(self, ids: list[int]) -> str | None:
         """The stop string that the last token completed, or None."""
         tail = ids[-self._window :]
-        if self._skip_special and not self._codec.special_ids.isdisjoint(tail):
+        if not self._codec.special_ids.isdisjoint(tail):
             tail = ids  # special tokens carry no bytes
-        text = self._codec.decode(tail, skip_special=self._skip_special)
+        text = self._codec.decode(tail)
         return next((stop for stop in self._stops if stop in text), None)
-
-
-def final_text(
-    codec: TextCodec,
-    ids: Sequence[int],
-    matched: int | str | None,
-    *,
-    skip_special: bool,
-    keep_stop: bool,
-) -> str:
-    """The text of an output: it ends before the stop token or stop string, or with it if `keep_stop`."""
-    if isinstance(matched, int) and not keep_stop and ids and ids[-1] == matched:
-        ids = ids[:-1]
-    text = codec.decode(ids, skip_special=skip_special)
-    at = text.find(matched) if isinstance(matched, str) else -1
-    if isinstance(matched, str) and at >= 0:
-        text = text[: at + len(matched)] if keep_stop else text[:at]
-    return text

@@ -65,13 +65,13 @@ class _Request:
 
 
 class Engine:
-    """Serves one model.
+    """Serves one model, with its weights, `config.json` and tokenizer from `folder`.
 
     Args:
-        model: the model, weights loaded.
-        config: its `config.json`.
-        codec: its tokenizer.
-        folder: where it came from; reported, and replaced when weights are updated.
+        model: the model.
+        config: as above.
+        codec: as above.
+        folder: reported, and replaced when weights are updated.
         limits: how much runs at once.
         version: weight version of the loaded weights.
         seed: makes requests without a seed reproducible as long as their order is; None draws one.
@@ -211,6 +211,7 @@ class Engine:
         return self._builder.build(prompt)
 
     def _enter(self, sequences: list[Sequence]) -> _Request:
+        """Take a request on; UnavailableError if the queue is full, InputError if a rid is in use."""
         if self._draining:
             raise UnavailableError(
                 "the engine is shutting down and takes no new requests", retry_after_s=5.0
@@ -242,23 +243,13 @@ class Engine:
         self._post(lambda: self._scheduler.submit(request.sequences))
 
     async def generate(self, sequences: list[Sequence]) -> None:
-        """Wait until all sequences have ended. When the caller is cancelled they are aborted.
-
-        Raises:
-            UnavailableError: the queue is full.
-            InputError: a rid is in use.
-        """
+        """Wait until all sequences have ended. When the caller is cancelled they are aborted."""
         request = self._enter(sequences)
         self._submit(request)
         await request.done
 
     def stream(self, sequences: list[Sequence]) -> AsyncGenerator[None, None]:
-        """Start at once; the generator yields whenever there may be new tokens, and once more when all have ended.
-
-        Raises:
-            UnavailableError: the queue is full.
-            InputError: a rid is in use.
-        """
+        """Start at once; the generator yields whenever there may be new tokens, and once more when all have ended."""
         request = self._enter(sequences)
         for seq in sequences:
             seq.on_token = lambda: request.post(request.progress.set)
@@ -304,21 +295,15 @@ class Engine:
         await self.call(lambda: self._scheduler.rename(version))
 
     async def swap(
-        self, tensors: dict[str, Tensor], version: str | None, *, abort: bool, folder: Path | None
+        self, tensors: dict[str, Tensor], version: str | None, *, folder: Path | None = None
     ) -> Swapped:
-        """Serve verified weights, all or some, from the next token on.
+        """Serve verified weights, all (those of `folder`) or some, from the next token on.
 
-        Args:
-            tensors: the weights.
-            version: their version; None keeps the name of the present one.
-            abort: end all requests first.
-            folder: where all of them come from, if from a folder.
+        A `version` of None keeps the name of the present one.
         """
 
         def work() -> Swapped:
             scheduler = self._scheduler
-            if abort:
-                self._abort_where(lambda _: True)
             found = Swapped(len(scheduler.running), flushed=not scheduler.held)
             scheduler.swap(tensors, self.version if version is None else version)
             if folder is not None:

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from services.local_engine.detokenize import TextCodec, final_text
+from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine, new_rid
 from services.local_engine.http import engine_of, read_json, unless_gone
 from services.local_engine.images import decode_images, place_images
@@ -160,7 +160,7 @@ def result_of(
         first: whether nothing of it was sent before; only then it says when it was sent.
     """
     length, finish = seq.snapshot()
-    output, params = seq.output[:length], seq.prompt.params
+    output = seq.output[:length]
     meta: dict[str, Any] = {
         "id": seq.rid,
         "finish_reason": finish,
@@ -183,13 +183,7 @@ def result_of(
         meta["e2e_latency"] = time.perf_counter() - seq.arrived
     if first:
         meta["response_sent_to_client_ts"] = time.time()
-    text = final_text(
-        codec,
-        output,
-        finish.get("matched") if finish else None,
-        skip_special=params.skip_special_tokens,
-        keep_stop=params.no_stop_trim,
-    )
+    text = codec.final_text(output, finish.get("matched") if finish else None)
     return {"text": text, "output_ids": output, "meta_info": meta}
 
 

@@ -131,10 +131,6 @@ class TransformersModel:
             "Llama family only"
         )
 
-    def names(self) -> list[str]:
-        """Names of the weights."""
-        return list(self._tensors)
-
     def tensor(self, name: str) -> Tensor:
         """One weight that serves now."""
         found = self._tensors.get(self._twins.get(name, name))

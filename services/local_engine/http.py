@@ -137,7 +137,10 @@ async def on_error(request: Request, error: Exception) -> Response:
         return problem(error.detail, 500)
     if request.url.path not in _BARE:
         if isinstance(error, WeightsError):
-            return JSONResponse({"success": False, "message": error.detail}, 400)
+            refusal: dict[str, Any] = {"success": False, "message": error.detail}
+            if request.url.path == "/update_weights_from_disk":
+                refusal["num_paused_requests"] = 0
+            return JSONResponse(refusal, 400)
         return problem(error.detail, 400)
     unknown = isinstance(error, UnknownParameterError)
     return JSONResponse({"error": error.detail if unknown else {"message": error.detail}}, 400)

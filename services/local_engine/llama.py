@@ -198,10 +198,6 @@ class LlamaModel:
         """The rows of a weight of that name, or of a factor of it, in the order of the forward pass."""
         return self._places[name].lay(tensor)
 
-    def names(self) -> list[str]:
-        """Names of the weights, in the order of the layers."""
-        return list(self._places)
-
     @torch.inference_mode()
     def tensor(self, name: str) -> Tensor:
         """One weight that serves now, in the layout of a weight folder; may be a view."""

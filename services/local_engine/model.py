@@ -51,10 +51,6 @@ class Model(Protocol):
         """
         ...
 
-    def names(self) -> list[str]:
-        """Names of the weights."""
-        ...
-
     def tensor(self, name: str) -> Tensor:
         """One weight that serves now, in the layout of a weight folder; may be a view.
 

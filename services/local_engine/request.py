@@ -17,7 +17,7 @@ _MAX_STOPS = 32
 _LACKING: dict[str, Any] = {
     "ebnf": None, "structural_tag": None, "custom_params": None, "beam_width": None, "watermark": None,
     "spaces_between_special_tokens": True, "stream_interval": None, "stop_regex": None, "min_new_tokens": 0,
-    "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": None,
+    "min_p": 0.0, "skip_special_tokens": True, "no_stop_trim": False, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": None,
 }  # fmt: skip
 
 
@@ -56,13 +56,10 @@ class SamplingParams(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1, le=_MANY)] = -1
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     n: Annotated[int, Field(ge=1, le=4096)] = 1
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=_MAX_STOPS)
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    skip_special_tokens: bool = True
-    no_stop_trim: bool = False
     regex: str | None = None
     json_schema: str | None = None
     sampling_seed: Annotated[int, Field(ge=-(2**63), le=2**63)] | None = None

@@ -20,10 +20,10 @@ from services.local_engine.lora import read_adapter
 from services.local_engine.request import Body
 from services.local_engine.updates import (
     BroadcastUpdate,
-    SessionUpdate,
+    JoinGroup,
     TensorUpdate,
     Updates,
-    overall,
+    WeightUpdate,
 )
 from triforge.errors import InputError, WeightsError
 
@@ -31,22 +31,6 @@ _NOT_FLUSHED = (
     "The weights were replaced, but the cache was not flushed: requests are held in place. Send flush_cache false with "
     "a pause in_place, or pause with retract."
 )
-# What SGLang says of a model that generates.
-_NO_EMBEDDING: dict[str, Any] = {
-    "family": "none", "task": "none", "execution": "none", "attention": "none", "pooling": "model_defined",
-    "normalize": False, "postprocessor": "none", "tokenizer_special_tokens": "model_default",
-    "supports_dimensions": False, "supports_token_embeddings": False, "supports_multimodal": False,
-    "requires_embedding_flag": False, "auto_enable_embedding": False, "bcg_eligibility": "disabled",
-    "safe_disable_kv_cache": False, "safe_disable_radix_cache": False, "safe_disable_chunked_prefill": False,
-    "enabled": False, "matryoshka_dimensions": [],
-    "bcg": {
-        "prefill_backend": "disabled", "enabled": False, "capture_token_budget": 0, "capture_batch_sizes": [0],
-    },
-    "cache": {
-        "kv_cache_disabled": False, "radix_cache_disabled": False, "chunked_prefill_disabled": False,
-    },
-}  # fmt: skip
-
 
 # ---- holding, ending, clearing --------------------------------------------------------------------------------------
 
@@ -93,20 +77,8 @@ async def flush_cache(request: Request) -> Response:
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
-class _FromDisk(Body):
+class _FromDisk(WeightUpdate):
     model_path: str
-    weight_version: str | None = None
-    flush_cache: bool = True
-    abort_all_requests: bool = False
-
-
-class _Join(Body):
-    backend: str = "nccl"
-    world_size: int
-    rank_offset: int
-    master_address: str
-    master_port: int
-    group_name: str = "weight_update_group"
 
 
 class _Leave(Body):
@@ -123,10 +95,6 @@ class _ByName(Body):
     truncate_size: Annotated[int, Field(ge=0)] = 100
 
 
-class _Check(Body):
-    action: str = "checksum"
-
-
 def _updates(request: Request) -> Updates:
     updates: Updates = request.app.state.updates
     return updates
@@ -136,14 +104,10 @@ def _success(message: str, **more: Any) -> Response:
     return JSONResponse({"success": True, "message": message, **more})
 
 
-def _failure(message: str, **more: Any) -> Response:
-    return JSONResponse({"success": False, "message": message, **more}, 400)
-
-
-def _outcome(body: _FromDisk | SessionUpdate, swapped: Swapped | None, **more: Any) -> Response:
+def _outcome(body: WeightUpdate, swapped: Swapped | None, **more: Any) -> Response:
     """Answer an update. As in SGLang a cache that could not be flushed is a failure although the weights are new."""
     if swapped is not None and not swapped.flushed and body.flush_cache:
-        return _failure(_NOT_FLUSHED, **more)
+        return JSONResponse({"success": False, "message": _NOT_FLUSHED, **more}, 400)
     if body.weight_version is not None:
         return _success(f"The weights are those of version {body.weight_version}.", **more)
     return _success("The weights were taken.", **more)
@@ -152,18 +116,13 @@ def _outcome(body: _FromDisk | SessionUpdate, swapped: Swapped | None, **more: A
 async def update_weights_from_disk(request: Request) -> Response:
     """POST /update_weights_from_disk. Cached prefixes always go: their keys belong to the old weights."""
     body = await read(request, _FromDisk)
-    try:
-        swapped = await _updates(request).from_disk(
-            Path(body.model_path), body.weight_version, abort=body.abort_all_requests
-        )
-    except WeightsError as error:
-        return _failure(error.detail, num_paused_requests=0)
+    swapped = await _updates(request).from_disk(Path(body.model_path), body.weight_version)
     return _outcome(body, swapped, num_paused_requests=swapped.running)
 
 
 async def begin_weight_update(request: Request) -> Response:
     """POST /begin_weight_update."""
-    await read(request, SessionUpdate)
+    await read(request, WeightUpdate)
     await _updates(request).begin()
     return _success("The session is open.")
 
@@ -174,33 +133,18 @@ async def end_weight_update(request: Request) -> Response:
     return _success("The session is closed.")
 
 
-async def update_weights_from_tensor(request: Request) -> Response:
-    """POST /update_weights_from_tensor."""
-    return await _update_in_session(request, TensorUpdate)
-
-
-async def update_weights_from_distributed(request: Request) -> Response:
-    """POST /update_weights_from_distributed."""
-    return await _update_in_session(request, BroadcastUpdate)
-
-
-async def _update_in_session(request: Request, kind: type[SessionUpdate]) -> Response:
-    given, path = await read_json(request), request.url.path.removeprefix("/")
-    return _outcome(*await _updates(request).take(kind, given, path))
+async def update_in_session(request: Request) -> Response:
+    """POST /update_weights_from_tensor, /update_weights_from_distributed."""
+    name = request.url.path.removeprefix("/")
+    kind = TensorUpdate if name == "update_weights_from_tensor" else BroadcastUpdate
+    return _outcome(*await _updates(request).take(kind, await read_json(request), name))
 
 
 async def init_weights_update_group(request: Request) -> Response:
     """POST /init_weights_update_group: waits until all members have come."""
-    body = await read(request, _Join)
-    if body.backend != "gloo":
-        raise InputError(
-            f"backend is {body.backend!r}; the local engine runs on the CPU and takes gloo"
-        )
-    rank, size, name = body.rank_offset, body.world_size, body.group_name
-    if not 1 <= rank < size:
-        raise InputError(f"rank_offset is {rank}; expected 1 to {size - 1} in a group of {size}")
-    await _updates(request).join(body.master_address, body.master_port, rank, size, name)
-    return _success(f"Group {name} was joined.")
+    body = await read(request, JoinGroup)
+    await _updates(request).join(body)
+    return _success(f"Group {body.group_name} was joined.")
 
 
 async def destroy_weights_update_group(request: Request) -> Response:
@@ -226,21 +170,6 @@ async def get_weights_by_name(request: Request) -> Response:
     return JSONResponse(await _updates(request).tensor(body.name, body.truncate_size))
 
 
-async def weights_checker(request: Request) -> Response:
-    """GET or POST /weights_checker: checksums of what serves, one a tensor and one over all."""
-    action = (await read(request, _Check)).action
-    if action != "checksum":
-        return _failure(f"action is {action!r}; the local engine knows checksum")
-    found = await _updates(request).checksums()
-    alone = {"tp_rank": 0, "tp_size": 1, "dp_rank": 0, "dp_size": 1, "pp_rank": 0, "pp_size": 1}
-    rank = {
-        "checksums": found,
-        "per_gpu_checksum": overall(found),
-        "parallelism_info": [{"role": "target", **alone, "rank": 0, "size": 1}],
-    }
-    return _success("Success", ranks=[rank], per_engine_checksum=overall(found))
-
-
 # ---- adapters -------------------------------------------------------------------------------------------------------
 
 
@@ -261,16 +190,15 @@ def _loaded(request: Request, error: str | None) -> Response:
 
 async def load_lora_adapter(request: Request) -> Response:
     """POST /load_lora_adapter: requests may name it as their `lora_path` from then on."""
-    engine = engine_of(request)
+    engine, error = engine_of(request), None
     try:
         body = await read(request, _Load)
         adapter = await asyncio.to_thread(read_adapter, Path(body.lora_path), engine.model)
-    except (InputError, WeightsError) as error:
-        return _loaded(request, error.detail)
-    if body.lora_name in engine.adapters:
-        return _loaded(request, f"adapter {body.lora_name!r} is loaded already; unload it first")
-    engine.adapters[body.lora_name] = adapter
-    return _loaded(request, None)
+        if engine.adapters.setdefault(body.lora_name, adapter) is not adapter:
+            error = f"adapter {body.lora_name!r} is loaded already; unload it first"
+    except (InputError, WeightsError) as refusal:
+        error = refusal.detail
+    return _loaded(request, error)
 
 
 async def unload_lora_adapter(request: Request) -> Response:
@@ -306,7 +234,6 @@ async def model_info(request: Request) -> Response:
         "has_audio_understanding": False,
         "model_type": engine.config.get("model_type"),
         "architectures": engine.config.get("architectures"),
-        "embedding": _NO_EMBEDDING,
     }
     return JSONResponse(found)
 
@@ -362,13 +289,12 @@ _CONTROL = [
     Route("/update_weights_from_disk", update_weights_from_disk, methods=["POST"]),
     Route("/begin_weight_update", begin_weight_update, methods=["POST"]),
     Route("/end_weight_update", end_weight_update, methods=["POST"]),
-    Route("/update_weights_from_tensor", update_weights_from_tensor, methods=["POST"]),
-    Route("/update_weights_from_distributed", update_weights_from_distributed, methods=["POST"]),
+    Route("/update_weights_from_tensor", update_in_session, methods=["POST"]),
+    Route("/update_weights_from_distributed", update_in_session, methods=["POST"]),
     Route("/init_weights_update_group", init_weights_update_group, methods=["POST"]),
     Route("/destroy_weights_update_group", destroy_weights_update_group, methods=["POST"]),
     Route("/update_weight_version", update_weight_version, methods=["POST"]),
     Route("/get_weights_by_name", get_weights_by_name, methods=["GET", "POST"]),
-    Route("/weights_checker", weights_checker, methods=["GET", "POST"]),
     Route("/load_lora_adapter", load_lora_adapter, methods=["POST"]),
     Route("/unload_lora_adapter", unload_lora_adapter, methods=["POST"]),
 ]

@@ -1,7 +1,6 @@
 """Sampling for a whole batch at once.
 
-Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, before top-k, top-p, min-p and
-grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the
+Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, before top-k, top-p and grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the
 request, number of tokens it has sampled), so a request with a seed gives the same tokens whatever else is in the batch.
 """
 
@@ -56,23 +55,19 @@ class SamplingTable:
         self.temperature = np.ones(rows, dtype=np.float32)
         self.top_p = np.ones(rows, dtype=np.float32)
         self.top_k = np.zeros(rows, dtype=np.int64)
-        self.min_p = np.zeros(rows, dtype=np.float32)
         self.seed = np.zeros(rows, dtype=np.uint64)
         self.count = np.zeros(rows, dtype=np.uint64)
-        self._filtered = np.zeros(rows, dtype=bool)
 
     def put(self, row: int, params: SamplingParams, *, seed: int, count: int) -> None:
         """Set one row; `count` is the number of tokens sampled so far."""
         self.temperature[row], self.top_p[row] = params.temperature, params.top_p
-        self.min_p[row], self.top_k[row] = params.min_p, max(params.top_k, 0)
+        self.top_k[row] = max(params.top_k, 0)
         self.seed[row], self.count[row] = seed, count
-        self._filtered[row] = params.top_p < 1.0 or params.top_k > 0 or params.min_p > 0.0
 
     def move(self, source: int, target: int) -> None:
         """Copy row `source` over row `target`."""
-        for array in (self.temperature, self.top_p, self.top_k, self.min_p, self.seed, self.count):
+        for array in (self.temperature, self.top_p, self.top_k, self.seed, self.count):
             array[target] = array[source]
-        self._filtered[target] = self._filtered[source]
 
     def sample(self, logits: Tensor, first: int, bans: list[tuple[int, Tensor]]) -> Sampled:
         """Sample one token for each of the rows first..first+n-1 and count it.
@@ -107,7 +102,7 @@ class SamplingTable:
     def _draw(self, allowed: Tensor, rows: slice) -> Tensor:
         """Inverse-CDF sampling. The cumulative sum is scaled by its own total, so weights need not sum to one."""
         weights = allowed.exp()
-        filtered = np.nonzero(self._filtered[rows])[0]
+        filtered = np.nonzero((self.top_p[rows] < 1.0) | (self.top_k[rows] > 0))[0]
         if len(filtered):
             self._filter(weights, filtered, rows)
         cumulative = weights.cumsum(dim=-1)
@@ -117,10 +112,9 @@ class SamplingTable:
         return ids.clamp_(max=weights.shape[1] - 1)
 
     def _filter(self, weights: Tensor, which: NDArray[np.intp], rows: slice) -> None:
-        """Zero what top-k, top-p and min-p exclude in the rows `which`, in place; the likeliest token always stays.
+        """Zero what top-k and top-p exclude in the rows `which`, in place; the likeliest token always stays.
 
-        Top-p keeps the smallest set whose mass reaches p (Holtzman et al., 2020), min-p what has at least min_p times
-        the mass of the likeliest token (Nguyen et al., 2024).
+        Top-p keeps the smallest set whose mass reaches p (Holtzman et al., 2020).
         """
         index = torch.from_numpy(which)
         ordered, order = weights[index].sort(dim=-1, descending=True, stable=True)
@@ -129,7 +123,6 @@ class SamplingTable:
         # A sum of rounded masses can reach 1 early, so "all of it" must not be a comparison with 1.
         top_p = np.where(self.top_p[rows][which] >= 1.0, np.float32(2.0), self.top_p[rows][which])
         keep = before < torch.from_numpy(top_p)[:, None]
-        keep &= ordered >= ordered[:, :1] * torch.from_numpy(self.min_p[rows][which])[:, None]
         top_k = self.top_k[rows][which]
         limit = torch.from_numpy(np.where(top_k == 0, weights.shape[1], top_k))
         keep &= torch.arange(weights.shape[1])[None, :] < limit[:, None]

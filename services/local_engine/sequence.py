@@ -203,8 +203,7 @@ class SequenceBuilder:
             rid = prompt.rid if params.n == 1 else f"{prompt.rid}_{sample}"
             seq = Sequence(prompt, rid, stream_seed(seed, sample), max_new, end_ids)
             if params.stop:
-                skip = params.skip_special_tokens
-                seq.stops = StopStrings(self._codec, params.stop, skip_special=skip)
+                seq.stops = StopStrings(self._codec, params.stop)
             seq.adapter = self._adapter(prompt.adapter)
             seq.grammar = self._grammars.start(params)
             found.append(seq)

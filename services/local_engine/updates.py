@@ -10,7 +10,6 @@ import asyncio
 import base64
 import binascii
 import contextlib
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: i
 from services.local_engine.engine import Engine, Swapped
 from services.local_engine.model import stage_tensors, stage_weights
 from services.local_engine.request import Body, explain
-from services.local_engine.weights import checksum
 from triforge.errors import InputError, WeightsError
 
 _JOIN_TIMEOUT = timedelta(seconds=60)
@@ -39,20 +37,19 @@ _RECEIVE_TIMEOUT = timedelta(seconds=120)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-class SessionUpdate(Body):
-    """What the updates of a session have in common; alone, one without tensors."""
+class WeightUpdate(Body):
+    """What all updates have in common; alone, one without tensors."""
 
-    selector: Literal["all", "target"] = "all"
     weight_version: str | None = None
     flush_cache: bool = True
-    abort_all_requests: bool = False
+    abort_all_requests: Literal[False] = False
 
     def read(self, groups: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:  # noqa: ARG002
         """The tensors; blocking. InputError or WeightsError if they are not right, or did not come."""
         return {}
 
 
-class TensorUpdate(SessionUpdate):
+class TensorUpdate(WeightUpdate):
     """/update_weights_from_tensor: the base64 of a safetensors file, as the first entry of a list."""
 
     serialized_named_tensors: Annotated[list[str], Field(min_length=1)]
@@ -77,7 +74,7 @@ class TensorUpdate(SessionUpdate):
         return found
 
 
-class BroadcastUpdate(SessionUpdate):
+class BroadcastUpdate(WeightUpdate):
     """/update_weights_from_distributed: names, types and shapes of tensors that are about to be broadcast."""
 
     names: Annotated[list[str], Field(min_length=1)]
@@ -104,7 +101,7 @@ class BroadcastUpdate(SessionUpdate):
         """The tensors, received one by one or all in one piece of bytes."""
         group = groups.get(self.group_name)
         if group is None:
-            raise unknown_group(self.group_name, groups)
+            raise _unknown_group(self.group_name, groups)
         try:
             if self.load_format == "flattened_bucket":
                 return self._receive_bucket(group)
@@ -137,30 +134,38 @@ class BroadcastUpdate(SessionUpdate):
         return found
 
 
+class JoinGroup(Body):
+    """/init_weights_update_group: the address of rank 0 and its store, and this engine's rank, from 1."""
+
+    backend: Literal["gloo"]  # the only one on a CPU
+    world_size: int
+    rank_offset: Annotated[int, Field(ge=1)]
+    master_address: str
+    master_port: int
+    group_name: str = "weight_update_group"
+
+    @model_validator(mode="after")
+    def _inside(self) -> JoinGroup:
+        if self.rank_offset >= self.world_size:
+            raise ValueError(f"rank_offset is {self.rank_offset} in a group of {self.world_size}")
+        return self
+
+
 class UpdateGroup:
     """A group of processes (gloo) that was joined, over which rank 0 broadcasts weights.
 
     It is built from torch's parts and not through its global registry: an engine may join several, beside others in its
     process, and leave them in any order. The names under which the members find each other are those that torch's own
     helper for further groups uses, so that any trainer that makes its group with it can be rank 0.
-
-    Args:
-        address: host of rank 0.
-        port: port of its store.
-        rank: this engine's rank, from 1.
-        size: members, the sender included.
-        name: of the group; the members must agree on it.
-
-    Raises:
-        RuntimeError: the others did not come in time, or the address is wrong.
     """
 
-    def __init__(self, address: str, port: int, rank: int, size: int, name: str) -> None:
+    def __init__(self, join: JoinGroup) -> None:
+        name, size = join.group_name, join.world_size
         self._store = TCPStore(
-            address, port, size, is_master=False, timeout=_JOIN_TIMEOUT, multi_tenant=True
-        )
+            join.master_address, join.master_port, size, is_master=False, timeout=_JOIN_TIMEOUT, multi_tenant=True
+        )  # fmt: skip
         mine = PrefixStore("cpu/", PrefixStore(f"{name}/", PrefixStore(name, self._store)))
-        self._group: Any = ProcessGroupGloo(mine, rank, size, timeout=_JOIN_TIMEOUT)
+        self._group: Any = ProcessGroupGloo(mine, join.rank_offset, size, timeout=_JOIN_TIMEOUT)
 
     def receive(self, tensor: Tensor) -> None:
         """Fill `tensor` with what rank 0 broadcasts next."""
@@ -189,14 +194,14 @@ class Updates:
         self._session: _Session | None = None
         self._groups: dict[str, UpdateGroup] = {}
 
-    async def from_disk(self, folder: Path, version: str | None, *, abort: bool) -> Swapped:
+    async def from_disk(self, folder: Path, version: str | None) -> Swapped:
         """Serve the weights of `folder`. Tensors that an open session holds come before it, so they are dropped."""
         engine = self._engine
         async with self._turn:
             tensors = await asyncio.to_thread(stage_weights, folder, engine.model, engine.config)
             if self._session is not None:
                 self._session.staged.clear()
-            return await engine.swap(tensors, version, abort=abort, folder=folder)
+            return await engine.swap(tensors, version, folder=folder)
 
     # ---- in a session ---------------------------------------------------------------------------------------------
 
@@ -218,11 +223,11 @@ class Updates:
                     "no weight-update session is open; call begin_weight_update() first"
                 )
             if session.staged and not session.refused:
-                await self._engine.swap(session.staged, None, abort=False, folder=None)
+                await self._engine.swap(session.staged, None)
 
     async def take(
-        self, kind: type[SessionUpdate], given: Any, path: str
-    ) -> tuple[SessionUpdate, Swapped | None]:
+        self, kind: type[WeightUpdate], given: Any, path: str
+    ) -> tuple[WeightUpdate, Swapped | None]:
         """Take the tensors of a request body; swap in all that have come if it names a version."""
         async with self._turn:
             session = self._session
@@ -238,57 +243,40 @@ class Updates:
                         f"an earlier call of this session was refused ({session.refused}); end the session and "
                         "begin again"
                     )
-                model, abort = self._engine.model, body.abort_all_requests
                 session.staged |= await asyncio.to_thread(
-                    stage_tensors, tensors, model, "this update"
+                    stage_tensors, tensors, self._engine.model, "this update"
                 )
                 if body.weight_version is None:
                     return body, None
                 staged, session.staged = session.staged, {}
-                version = body.weight_version
-                return body, await self._engine.swap(staged, version, abort=abort, folder=None)
+                return body, await self._engine.swap(staged, body.weight_version)
 
     # ---- groups ---------------------------------------------------------------------------------------------------
 
-    async def join(self, address: str, port: int, rank: int, size: int, name: str) -> None:
-        """Join the group `name`; waits for the others."""
+    async def join(self, join: JoinGroup) -> None:
+        """Join a group; waits for the others."""
+        name = join.group_name
         async with self._turn:
             if name in self._groups:
                 raise WeightsError(f"group {name!r} was joined before; destroy it first")
             try:
-                group = await asyncio.to_thread(UpdateGroup, address, port, rank, size, name)
+                self._groups[name] = await asyncio.to_thread(UpdateGroup, join)
             except (RuntimeError, ValueError, OSError) as error:
-                raise WeightsError(
-                    f"could not join group {name!r} of {size} at {address}:{port} as rank {rank}: {error}"
-                ) from error
-            self._groups[name] = group
+                raise WeightsError(f"could not join {join!r}: {error}") from error
 
     async def leave(self, name: str) -> None:
         """Leave the group `name`."""
         async with self._turn:
             if self._groups.pop(name, None) is None:
-                raise unknown_group(name, self._groups)
-
-    # ---- what serves ----------------------------------------------------------------------------------------------
+                raise _unknown_group(name, self._groups)
 
     async def tensor(self, name: str, rows: int) -> Any:
         """The first `rows` rows of a weight that serves now, as numbers."""
         model = self._engine.model
         return await self._engine.call(lambda: model.tensor(name)[:rows].tolist())
 
-    async def checksums(self) -> dict[str, str]:
-        """SHA-256 of each weight that serves now. Decoding goes on between two of them; no update does."""
-        model = self._engine.model
 
-        async def of(name: str) -> str:
-            return await self._engine.call(lambda: checksum(model.tensor(name)))
-
-        async with self._turn:
-            return {name: await of(name) for name in model.names()}
-
-
-def unknown_group(name: str, groups: Mapping[str, UpdateGroup]) -> WeightsError:
-    """The error of a group that was not joined."""
+def _unknown_group(name: str, groups: Mapping[str, UpdateGroup]) -> WeightsError:
     return WeightsError(f"group {name!r} does not exist; joined are {sorted(groups) or 'none'}")
 
 
@@ -304,9 +292,3 @@ def _refusal(session: _Session) -> Iterator[None]:
         if isinstance(error, (ValidationError, InputError)):
             raise WeightsError(why) from error
         raise
-
-
-def overall(checksums: dict[str, str]) -> str:
-    """One checksum over all, independent of their order."""
-    text = "".join(name + checksums[name] for name in sorted(checksums))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -6,7 +6,6 @@ or the tensor, because it is read by whoever wrote the folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -145,8 +144,3 @@ def check_config(served: dict[str, Any], folder: Path) -> None:
 def unknown_tensor(name: str) -> WeightsError:
     """The error of a tensor that the model does not have."""
     return WeightsError(f"tensor {name!r} is unknown to the model that is served")
-
-
-def checksum(tensor: Tensor) -> str:
-    """SHA-256 over the float32 bytes of a tensor in row-major order."""
-    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()

@@ -300,7 +300,6 @@ async def _weights(talk: Conversation, folders: Folders) -> None:
     await talk.admin("weights_vector", name, norm)
     await talk.admin("weights_matrix", name, {**norm, "name": "model.layers.0.mlp.down_proj.weight", "truncate_size": 1})  # fmt: skip
     await talk.admin("weights_unknown", name, {**norm, "name": "model.nonsense"})
-    await talk.admin("weights_checksum", "/weights_checker", {"action": "checksum"})
     await talk.admin("update_back", path, {"model_path": start})
     await talk.admin("rename_version", "/update_weight_version", {"new_version": "3", "abort_all_requests": False})  # fmt: skip
 

@@ -221,7 +221,7 @@ async def test_groups_that_cannot_be_joined_are_refused(
     assert "was joined before" in (await ask(trainer.client, path, body, 400))["message"]
     for change, says in (
         ({"backend": "nccl"}, "backend is 'nccl'"),
-        ({"rank_offset": 2}, "rank_offset is 2; expected 1 to 1"),
+        ({"rank_offset": 2}, "rank_offset is 2 in a group of 2"),
         ({"rank_offset": 0}, "rank_offset is 0"),
         ({"master_port": "1"}, "master_port is '1'; Input should be a valid integer"),
     ):

@@ -205,7 +205,7 @@ async def test_the_step_that_an_update_stopped_is_repeated_with_the_new_weights(
         tensors = stage_weights(other_deep, engine.model, engine.config)
         if mode != "none":
             await met.meet(engine.pause(mode))
-        await met.meet(engine.swap(tensors, "1", abort=False, folder=other_deep))
+        await met.meet(engine.swap(tensors, "1", folder=other_deep))
         assert met.gate.passes[held] == HELD + 1
         if mode != "none":
             assert met.lengths == before

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local_engine.detokenize import StopStrings, TextCodec, final_text
+from services.local_engine.detokenize import StopStrings, TextCodec
 from services.local_engine.request import SamplingParams, parse_sampling
 from tests.unit.local_engine.models import END, VOCAB, build_folder
 from triforge.errors import InputError, WeightsError
@@ -22,7 +22,7 @@ def test_text_survives_encoding_and_decoding(codec: TextCodec) -> None:
 
 
 def test_a_stop_string_is_found_across_tokens_and_at_its_last_token_only(codec: TextCodec) -> None:
-    stops = StopStrings(codec, ("世界", "###"), skip_special=True)
+    stops = StopStrings(codec, ("世界", "###"))
     ids = codec.encode("say 世界 now")
     found = [stops.find(ids[: i + 1]) for i in range(len(ids))]
     assert found.index("世界") == len("say 世界".encode()) - 1
@@ -30,30 +30,22 @@ def test_a_stop_string_is_found_across_tokens_and_at_its_last_token_only(codec: 
 
 
 def test_a_stop_string_is_found_behind_special_tokens_that_are_skipped(codec: TextCodec) -> None:
-    stops = StopStrings(codec, ("ab",), skip_special=True)
+    stops = StopStrings(codec, ("ab",))
     a, b = codec.encode("a"), codec.encode("b")
     assert stops.find([*a, *[END] * 20, *b]) == "ab"
 
 
 def test_stop_strings_match_words_that_are_joined_with_spaces(folder: Path) -> None:
     words = TextCodec(folder)
-    stops = StopStrings(words, ("w3 w4",), skip_special=True)
+    stops = StopStrings(words, ("w3 w4",))
     assert stops.find(words.encode("w9 w3")) is None
     assert stops.find(words.encode("w9 w3 w4")) == "w3 w4"
 
 
-def test_the_text_is_cut_at_the_stop_unless_it_is_to_be_kept(codec: TextCodec) -> None:
-    ids = codec.encode("yes. no")
-    cut = final_text(codec, ids, ". ", skip_special=True, keep_stop=False)
-    kept = final_text(codec, ids, ". ", skip_special=True, keep_stop=True)
-    assert (cut, kept) == ("yes", "yes. ")
-    full_stop = codec.encode(".")
-    by_token = final_text(
-        codec, codec.encode("yes."), full_stop[0], skip_special=True, keep_stop=False
-    )
-    assert by_token == "yes"
-    shown = final_text(codec, [*ids, END], END, skip_special=False, keep_stop=True)
-    assert shown == "yes. no</s>"
+def test_the_text_is_cut_at_the_stop(codec: TextCodec) -> None:
+    assert codec.final_text(codec.encode("yes. no"), ". ") == "yes"
+    assert codec.final_text(codec.encode("yes."), codec.encode(".")[0]) == "yes"
+    assert codec.final_text([*codec.encode("yes"), END], None) == "yes"
 
 
 def test_end_tokens_come_from_all_files_of_the_folder(tmp_path: Path) -> None:
