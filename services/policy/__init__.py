@@ -2,12 +2,11 @@
 
 Enters: messages and prefix ids (`POST /v1/generate`, `/v1/chat/completions`), weight versions (`POST /v1/weights`).
 Leaves: token ids with log-probabilities and the weight version of every token.
-Never: imports torch or an engine, keeps state on disk, or lets an engine serve whose weight version is not proven.
+Never: imports torch or an engine, keeps state on disk, or lets an engine serve whose weight version is not verified.
 
-    app, routes, native_api   the APIs                 gateway     render, send, assemble
-    openai, chat_stream        the OpenAI dialect        pool        which engine gets a request
-    discovery, router          where engines are         member      one engine and what is known of it
-    sglang, wire               how one is spoken to      breaker     when one is left alone
-    fence, delivery, proof     which version is live     waiting     who waits for a place
-    server                     how a service ends           metrics     what can be seen of all this
+    app, routes       the APIs                        pool            which engine gets a request
+    openai, tools     the OpenAI dialect               discovery       where engines are
+    gateway           render, send, assemble           engine, sglang  what an engine is; SGLang as one
+    weight_sync       which version is active          weight_loader   loading and verifying it in one engine
+    weight_folder     what is checked of a folder      adapters        versions that are LoRA adapters
 """

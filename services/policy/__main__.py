@@ -13,17 +13,13 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from services.policy.app import create_app
-from services.policy.broadcast import Broadcasts
-from services.policy.delivery import Delivery
+from services.policy.app import DrainingServer, create_app
 from services.policy.discovery import Directory, parse_sources
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
-from services.policy.pictures import Album
 from services.policy.pool import Limits, Pool
-from services.policy.router import RouterApi
-from services.policy.server import DrainingServer
-from services.policy.sglang import SGLangEngine
+from services.policy.sglang import SGLangEngine, SGLangRouter
+from services.policy.weight_loader import Broadcasts, WeightLoader
+from services.policy.weight_sync import WeightSync
 from triforge.config import Settings
 from triforge.errors import TriforgeError
 from triforge.event_loop import collect_seldom
@@ -49,23 +45,23 @@ def build(settings: Settings) -> Gateway:
         WeightsError: TRIFORGE_MODEL is not a model folder.
     """
     pool = build_pool(settings)
-    delivery = Delivery(
+    loader = WeightLoader(
         way=settings.handover,
         pause_mode=settings.pause_mode,
         proof=settings.weights_proof,
         timeout_s=settings.handover_timeout_s,
     )
-    fence = Fence(
+    weights = WeightSync(
         pool,
         role=settings.role,
         model_path=settings.model,
-        delivery=delivery,
+        loader=loader,
         broadcasts=Broadcasts(
             admin_api_key=(settings.admin_api_key or settings.api_key).get_secret_value()
         ),
         depth=settings.weights_check,
     )
-    return Gateway(pool, fence, Album(ImageStore(ArtifactStore(settings.artifacts_url))))
+    return Gateway(pool, weights, ImageStore(ArtifactStore(settings.artifacts_url)))
 
 
 def build_pool(settings: Settings) -> Pool:
@@ -85,9 +81,9 @@ def build_pool(settings: Settings) -> Pool:
         )
 
     sources = parse_sources(settings.engines)
-    api = None
+    router = None
     if sources[0].kind == "router":
-        api = speak(RouterApi, sources[0].url)
+        router = speak(SGLangRouter, sources[0].url)
         named = settings.router_workers
         sources = parse_sources(named, "TRIFORGE_ROUTER_WORKERS") if named else []
     known = [source.url for source in sources if source.kind == "address"]
@@ -99,8 +95,8 @@ def build_pool(settings: Settings) -> Pool:
             queue_s=settings.queue_s,
             request_s=settings.request_s,
         ),
-        directory=Directory(sources, router=api),
-        api=api,
+        directory=Directory(sources, router=router),
+        router=router,
         make=lambda url: speak(SGLangEngine, url),
     )
 

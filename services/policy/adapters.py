@@ -1,17 +1,252 @@
-"""Which adapter requests are sent with, which adapters are still in use, and the versions of what comes back.
+"""Versions that are LoRA adapters over a base: their folders, which one requests are sent with, and what engines show.
 
-An engine with an adapter says the version of its base for every token. A request's tokens are of the version of the adapter
-that it was sent with, as long as the base below it stayed what it was.
+The folder is in PEFT's format, with a manifest that names the base and a probe: a prompt with its log-probabilities under
+the new weights. An engine with an adapter says the version of its base for every token; a request's tokens are of the
+version of the adapter that it was sent with, as long as the base below it stayed what it was.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from triforge.types import VersionSpan
+from services.policy.engine import Engine
+from services.policy.weight_folder import (
+    Depth,
+    Probe,
+    Version,
+    Weights,
+    announced,
+    check_contents,
+    check_folder,
+    choose_rows,
+    described,
+    read_object,
+)
+from triforge.errors import PolicyError, TriforgeError, WeightsError
+from triforge.store.manifests import MANIFEST
+from triforge.store.model_digest import model_digest
+from triforge.store.tensor_files import Entry, read_header
+from triforge.types import VersionSpan, WeightsUpdate
+
+_log = logging.getLogger(__name__)
+
+CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"
+_PREFIX = "base_model.model."
+# Largest mean difference of a log-probability, by the type that the engine computes in; "auto" may be any.
+_TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "half": 2e-2}
+_ROUGH = 1e-1
+_UNLOAD_S = 10.0
+
+
+# ---- folders ----
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFolder:
+    """A folder that was looked at.
+
+    Layers that are called like one of the `targets` are adapted, but for the `spared`: what a model sees with. `base_uri` and
+    `base_digest` are those of the model it was trained over.
+    """
+
+    folder: Path
+    rank: int
+    targets: frozenset[str]
+    spared: frozenset[str]
+    tensors: Mapping[str, Entry]
+    base_uri: str
+    base_digest: str
+    probe: Probe
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter and no whole model."""
+    return (folder / CONFIG).is_file()
+
+
+def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
+    """Pass if a folder is a whole adapter, as published. `contents` reads every byte.
+
+    Raises:
+        WeightsError: it is not; the sentence names the file, what was found and what was expected.
+    """
+    manifest = announced(folder, digest)
+    base = read_object(folder / MANIFEST).get("base")
+    if not isinstance(base, dict) or not all(
+        isinstance(base.get(k), str) for k in ("uri", "digest")
+    ):
+        raise WeightsError(f"{folder / MANIFEST}: names no base with uri and digest: {base!r:.80}")
+    settings = read_object(folder / CONFIG)
+    rank, targets = settings.get("r"), settings.get("target_modules")
+    if type(rank) is not int or rank < 1 or not isinstance(targets, list) or not targets:
+        raise WeightsError(
+            f"{folder / CONFIG}: r is {rank!r} and target_modules {targets!r:.80}; expected a number and names"
+        )
+    spared = settings.get("exclude_modules") or []
+    if not isinstance(spared, list):
+        raise WeightsError(
+            f"{folder / CONFIG}: exclude_modules is {spared!r:.80}; expected names of layers"
+        )
+    tensors = {entry.name: entry for entry in read_header(folder / TENSORS)}
+    if depth == "contents" and tensors:
+        check_contents(tensors, manifest)
+    return AdapterFolder(
+        folder, rank, frozenset(map(str, targets)), frozenset(map(str, spared)), tensors, base["uri"],
+        base["digest"], _probe(folder / PROBE),
+    )  # fmt: skip
+
+
+def _probe(path: Path) -> Probe:
+    found = read_object(path)
+    ids, logprobs = found.get("ids"), found.get("logprobs")
+    if not (
+        _all(ids, int) and _all(logprobs, float) and len(ids or ()) == len(logprobs or ()) + 1 > 1
+    ):
+        raise WeightsError(
+            f"{path}: expected ids and one log-probability for each but the first, found {ids!r:.40}, {logprobs!r:.40}"
+        )
+    return Probe(tuple(ids or ()), tuple(logprobs or ()))
+
+
+def _all(values: Any, kind: type[float]) -> bool:
+    if not isinstance(values, list):
+        return False
+    return all(isinstance(v, kind) and math.isfinite(v) for v in values)
+
+
+def check_fits(adapter: AdapterFolder, base: Weights) -> None:
+    """Pass if an adapter has its two matrices for every layer that it should adapt, in the right shapes, and no others.
+
+    Raises:
+        WeightsError: it has not; the sentence names the tensor.
+    """
+    path = adapter.folder / TENSORS
+    expected: dict[str, Sequence[int]] = {}
+    for name, entry in base.tensors.items():
+        layer = name.removesuffix(".weight")
+        adapted = layer.rpartition(".")[2] in adapter.targets and layer not in adapter.spared
+        if adapted and len(entry.shape) == 2:
+            wide, narrow = entry.shape
+            expected[f"{_PREFIX}{layer}.lora_A.weight"] = (adapter.rank, narrow)
+            expected[f"{_PREFIX}{layer}.lora_B.weight"] = (wide, adapter.rank)
+    for word, names in (
+        ("missing", expected.keys() - adapter.tensors.keys()),
+        (f"not of a layer of {base.folder}", adapter.tensors.keys() - expected.keys()),
+    ):
+        if names:
+            raise WeightsError(f"{path}: tensor {min(names)} is {word} ({len(names)} such in all)")
+    for name, shape in expected.items():
+        if tuple(adapter.tensors[name].shape) != tuple(shape):
+            raise WeightsError(
+                f"{path}: tensor {name} has shape {list(adapter.tensors[name].shape)}, expected {list(shape)}"
+            )
+
+
+def adapter_version(update: WeightsUpdate, before: Version | None, depth: Depth) -> Version:
+    """An update whose folder is an adapter, and the base that it needs: what serves now if it is that, else its folder.
+
+    Raises:
+        WeightsError: the folder, or its base, is damaged or missing, or they do not fit.
+    """
+    found = check_adapter(Path(update.uri), digest=update.digest, depth=depth)
+    base = _base_of(found, update, before and before.below, depth)
+    if base.weights is not None:
+        check_fits(found, base.weights)
+    return Version(
+        update.version, update.uri, update.digest, base.weights, base=base, probe=found.probe
+    )
+
+
+def _base_of(
+    found: AdapterFolder, update: WeightsUpdate, below: Version | None, depth: Depth
+) -> Version:
+    uri = Path(found.base_uri)
+    digest = model_digest(uri) if depth == "contents" else found.base_digest
+    if digest != found.base_digest:
+        raise WeightsError(
+            f"weights {found.folder}: its base {uri} has changed: its digest is {digest}, expected {found.base_digest}"
+        )
+    if below is not None and below.uri == found.base_uri:
+        return below if below.weights is not None else described(below)
+    serving = below.weights if below is not None else None
+    weights = check_folder(uri, digest="", depth=depth, serving=serving)
+    return Version(update.version, found.base_uri, "", weights, choose_rows(weights, serving))
+
+
+def newest_held(held: Mapping[str, str], below: Version, depth: Depth) -> Version | None:
+    """The newest of the adapters (names and folders) that an engine holds over `below`, if it is one of ours."""
+    ours = {int(name[1:]): uri for name, uri in held.items() if re.fullmatch(r"v\d{6,}", name)}
+    newest = max(ours, default=-1)
+    if newest <= below.number:
+        return None
+    try:
+        found = adapter_version(WeightsUpdate(version=newest, uri=ours[newest]), below, depth)
+    except WeightsError as error:
+        _log.warning("adapter v%06d that an engine holds is left: %s", newest, error.detail)
+        return None
+    return found if found.below.number == below.number else None
+
+
+# ---- engines ----
+
+
+def adapter_name(version: int) -> str:
+    """What engines call the adapter of a version."""
+    return f"v{version:06d}"
+
+
+async def unload(engine: Engine, name: str) -> None:
+    """Unload an adapter; an engine that has it no more is as good.
+
+    SGLang answers when the last request with it has ended, also of one whose caller has hung up; that is not waited for.
+    """
+    try:
+        async with asyncio.timeout(_UNLOAD_S):
+            await engine.unload_adapter(name)
+    except (TriforgeError, TimeoutError) as error:
+        _log.info("engine %s keeps adapter %s: %s", engine.url, name, error)
+
+
+async def verify_adapter(engine: Engine, version: Version, *, believed: bool = False) -> None:
+    """Pass if a request with an adapter gets the log-probabilities that the learner has computed.
+
+    Args:
+        engine: which; not paused.
+        version: the adapter.
+        believed: that it answers is enough.
+
+    Raises:
+        PolicyError: it gets others.
+        InputError: the engine has no such adapter.
+        UnavailableError: it is away.
+    """
+    name, probe = adapter_name(version.number), version.probe
+    if probe is None:
+        return
+    found = await engine.prompt_logprobs(probe.ids, name)
+    if believed:
+        return
+    kind = await engine.dtype()
+    allowed = _TOLERANCE.get(kind, _ROUGH)
+    away = math.fsum(abs(a - b) for a, b in zip(found, probe.logprobs, strict=True)) / len(found)
+    if not away <= allowed:
+        raise PolicyError(
+            f"engine {engine.url}: says that it has adapter {name}, but the log-probabilities that it gives with it are "
+            f"off by {away:.3g} in the mean, expected at most {allowed:g} (it computes in {kind}); it is not believed "
+            "(TRIFORGE_WEIGHTS_PROOF=info takes an engine's word, e.g. of one that quantises)"
+        )
+
+
+# ---- requests ----
 
 
 class MixedError(Exception):
@@ -27,37 +262,39 @@ class Adapted:
     base: int
 
 
-def adapter_name(version: int) -> str:
-    """What engines call the adapter of a version."""
-    return f"v{version:06d}"
+def adapted(version: Version) -> Adapted | None:
+    """How requests name a version; None for a whole model."""
+    if version.base is None:
+        return None
+    return Adapted(version.number, adapter_name(version.number), version.base.number)
 
 
 class Adapters:
     """The adapters of a service.
 
     Attributes:
-        live: what requests are sent with from now on; None for none.
+        active: what requests are sent with from now on; None for none.
     """
 
     def __init__(self) -> None:
-        self.live: Adapted | None = None
+        self.active: Adapted | None = None
         self._retired: set[str] = set()
         self._used: Counter[str] = Counter()
         self._bases: set[int] = set()
 
-    def below(self, version: int) -> None:
+    def hold_base(self, version: int) -> None:
         """The engines get the base of an adapter under this number, which never serves alone."""
         self._bases.add(version)
 
-    def move(self, live: Adapted | None) -> None:
-        """Another version is live. The adapter before is unloaded when nobody uses it any more."""
-        if self.live is not None and self.live != live:
-            self._retired.add(self.live.name)
-        if live is not None:
-            self._retired.discard(live.name)
-        self.live = live
+    def move(self, active: Adapted | None) -> None:
+        """Another version is active. The adapter before is unloaded when nobody uses it any more."""
+        if self.active is not None and self.active != active:
+            self._retired.add(self.active.name)
+        if active is not None:
+            self._retired.discard(active.name)
+        self.active = active
 
-    def retire(self, names: Iterable[str]) -> None:
+    def retire(self, names: Sequence[str]) -> None:
         """Adapters that engines hold from before are not needed."""
         self._retired.update(names)
 
@@ -71,16 +308,16 @@ class Adapters:
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Adapted | None]:
-        """Inside, the adapter that is live now stays loaded."""
-        live = self.live
-        if live is None:
+        """Inside, the adapter that is active now stays loaded."""
+        active = self.active
+        if active is None:
             yield None
             return
-        self._used[live.name] += 1
+        self._used[active.name] += 1
         try:
-            yield live
+            yield active
         finally:
-            self._used[live.name] -= 1
+            self._used[active.name] -= 1
 
     def label(
         self, versions: Sequence[VersionSpan], used: Adapted | None
@@ -95,7 +332,7 @@ class Adapters:
             MixedError: the base changed meanwhile.
         """
         if used is None:
-            if self._bases and any(span.version in self._bases for span in versions):
+            if any(span.version in self._bases for span in versions):
                 raise MixedError
             return tuple(versions)
         if any(span.version != used.base for span in versions):

@@ -1,4 +1,4 @@
-"""The policy service as a web application."""
+"""The policy service as a web application, and the web server that ends it in order."""
 
 from __future__ import annotations
 
@@ -6,36 +6,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from types import FrameType
 
+import uvicorn
 from fastapi import FastAPI
-from starlette.types import Receive, Scope, Send
 
-from services.policy.access import RULES
 from services.policy.gateway import Gateway
-from services.policy.native_api import NativeApi
-from services.policy.openai_errors import PATHS, Readable
-from services.policy.routes import routes
+from services.policy.openai import ReadableErrors
+from services.policy.routes import RULES, routes
 from triforge.web.furniture import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY
 
 _log = logging.getLogger(__name__)
-
-
-class PolicyApp(FastAPI):
-    """The framework's application behind the native API."""
-
-    api: NativeApi
-
-    async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Everything that is not the native api's."""
-        if scope["type"] == "http" and scope["path"] in PATHS:
-            send = Readable(send)
-        await super().__call__(scope, receive, send)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one event of ASGI."""
-        await self.api(scope, receive, send)
 
 
 def create_app(
@@ -46,7 +29,7 @@ def create_app(
     admin_api_key: str = "",
     max_body: int = MAX_BODY,
     entrance: Entrance | None = None,
-) -> PolicyApp:
+) -> FastAPI:
     """The app of one policy service. It starts at once; `/readyz` says when an engine serves.
 
     Args:
@@ -60,7 +43,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watch = asyncio.create_task(gateway.fence.watch())
+        watch = asyncio.create_task(gateway.weights.watch())
         try:
             yield
         finally:
@@ -72,11 +55,46 @@ def create_app(
     entrance = entrance or Entrance()
     if entrance.gate.asks:
         api_key = admin_api_key = ""
-    app = PolicyApp(title=f"triforge policy ({role})", lifespan=lifespan)
-    install(app, ready=gateway.ready, registry=gateway.registry, max_body=max_body)
+    app = FastAPI(title=f"triforge policy ({role})", lifespan=lifespan)
+    install(app, ready=gateway.ready, registry=gateway.metrics.registry, max_body=max_body)
     app.include_router(routes(gateway, role=role, api_key=api_key, admin_api_key=admin_api_key))
     guard(app, RULES, entrance)
-    app.api = NativeApi(
-        app.framework, gateway, gate=entrance.gate, api_key=api_key, max_body=max_body
-    )
+    app.add_middleware(ReadableErrors)
     return app
+
+
+class DrainingServer(uvicorn.Server):
+    """At the first signal the service takes nothing new and says so; it ends when what runs has ended, or its time is up.
+
+    Meanwhile the listener stays open: who asks is told 503 with Retry-After, and `/readyz` says 503, so that whoever
+    spreads requests over services looks elsewhere. A second signal ends it at once.
+
+    Args:
+        config: of the server.
+        gateway: what runs and drains.
+        drain_s: longest time for what runs.
+    """
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, *, drain_s: float) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._drain_s = drain_s
+        self._signalled = False
+        self._draining: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal has come."""
+        if self._signalled:
+            super().handle_exit(sig, frame)
+        self._signalled = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to end."""
+        if self._signalled and self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+        return await super().on_tick(counter)
+
+    async def _drain(self) -> None:
+        _log.info("told to end; waiting up to %g s for what runs", self._drain_s)
+        await self._gateway.drain(self._drain_s)
+        self.should_exit = True

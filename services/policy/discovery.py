@@ -14,24 +14,28 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
-from triforge.errors import ConfigError, PolicyError, TriforgeError
+from triforge.errors import ConfigError, TriforgeError
 
 _log = logging.getLogger(__name__)
 
 RESOLVE_S = 5.0  # seconds between two looks at who is there
 _ANSWER_S = 5.0  # a name server that takes longer has not answered
-
+Kind = Literal["address", "dns", "router"]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+_SCHEMES: dict[str, tuple[Kind, str]] = {
+    "http": ("address", "http"), "https": ("address", "https"), "dns": ("dns", "http"), "dns+http": ("dns", "http"),
+    "router+http": ("router", "http"), "router+https": ("router", "https"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """One entry of TRIFORGE_ENGINES."""
 
-    kind: Literal["address", "dns", "router"]
+    kind: Kind
     url: str
 
 
@@ -50,31 +54,23 @@ def parse_sources(text: str, option: str = "TRIFORGE_ENGINES") -> list[Source]:
 
 
 def _source(entry: str, option: str) -> Source:
-    expected = (
-        f"{option}: given {entry!r}, expected http://host:port, dns+http://name:port or "
-        "router+http://host:port"
-    )
-    kinds: dict[str, tuple[Literal["address", "dns", "router"], str]] = {
-        "http": ("address", "http"), "https": ("address", "https"), "dns": ("dns", "http"), "dns+http": ("dns", "http"),
-        "router+http": ("router", "http"), "router+https": ("router", "https"),
-    }  # fmt: skip
     scheme, found, rest = entry.partition("://")
     if scheme == "dns+https":
         raise ConfigError(
             f"{option}: {entry}: the addresses behind a name do not match its certificate; use dns+http or name each engine"
         )
-    if not found or scheme not in kinds:
-        raise ConfigError(expected)
-    kind, plain = kinds[scheme]
+    kind, plain = _SCHEMES.get(scheme, ("address", ""))
     url = f"{plain}://{rest}".rstrip("/")
     try:
         parts = urlsplit(url)
         port = parts.port  # read here, because a port that is no number shows only when it is
-        good = bool(parts.hostname) and (kind != "dns" or bool(port))
+        good = bool(found and plain and parts.hostname) and (kind != "dns" or bool(port))
     except ValueError:
         good = False
     if not good:
-        raise ConfigError(expected)
+        raise ConfigError(
+            f"{option}: given {entry!r}, expected http://host:port, dns+http://name:port or router+http://host:port"
+        )
     return Source(kind, url)
 
 
@@ -114,7 +110,7 @@ class Directory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = list(sources)
-        self.router = router
+        self._router = router
         self._resolve = resolve
         self._clock = clock
         self._again_at = 0.0
@@ -128,8 +124,8 @@ class Directory:
         found: list[str] = []
         for source in self._sources:
             found += [source.url] if source.kind == "address" else await self._addresses(source.url)
-        if self.router is not None and not self._sources:
-            found += await self._behind(self.router)
+        if self._router is not None and not self._sources:
+            found += await self._behind(self._router)
         return list(dict.fromkeys(found))
 
     async def _addresses(self, url: str) -> list[str]:
@@ -162,29 +158,3 @@ class Directory:
 
 def _host(host: str) -> str:
     return f"[{host}]" if ipaddress.ip_address(host.partition("%")[0]).version == 6 else host
-
-
-def worker_urls(found: Any, router: str) -> list[str]:
-    """Addresses in a router's answer: `/workers` of today, or `/list_workers` of older ones.
-
-    Workers that the router itself holds for dead are left out, as it sends them nothing.
-
-    Raises:
-        PolicyError: it is no such list, or a worker is of a kind whose weights cannot be replaced over HTTP.
-    """
-    if isinstance(found, dict) and isinstance(found.get("urls"), list):
-        return [str(url).rstrip("/") for url in found["urls"]]
-    rows = found.get("workers") if isinstance(found, dict) else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise PolicyError(f"router {router}: /workers answered {found!r:.120}")
-    urls = []
-    for row in rows:
-        url, kind = str(row.get("url", "")), row.get("worker_type", "regular")
-        if not url.startswith(("http://", "https://")) or kind != "regular":
-            raise PolicyError(
-                f"router {router}: worker {url} of type {kind}: expected regular workers that speak HTTP; weights of "
-                "others cannot be replaced from here"
-            )
-        if row.get("is_healthy", True):
-            urls.append(url.rstrip("/"))
-    return urls

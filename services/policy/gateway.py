@@ -5,30 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from typing import TypeVar
 
 from services.policy.adapters import Adapted, MixedError
-from services.policy.fence import Fence
-from services.policy.member import LostEngineError, Member
-from services.policy.merging import merged
-from services.policy.metrics import PoolMetrics
-from services.policy.pictures import Album, Held, sees
-from services.policy.pool import Pool
-from services.policy.sglang import SGLangEngine
-from services.policy.sglang_parsing import Partial, Pictures, Prompt, Sample
-from triforge.errors import InputError, PolicyError, UnavailableError
-from triforge.types import GenerateReply, GenerateRequest, PlacedImage, Sampling, VersionSpan
+from services.policy.engine import Images, LostEngineError, Partial, Prompt, Sample
+from services.policy.metrics import EngineMetrics
+from services.policy.pool import Member, Pool
+from services.policy.weight_sync import WeightSync
+from triforge.errors import ConfigError, InputError, PolicyError, UnavailableError
+from triforge.store.images import ImageStore
+from triforge.types import (
+    GenerateReply,
+    GenerateRequest,
+    ImageRef,
+    PlacedImage,
+    Sampling,
+    VersionSpan,
+)
+from triforge.vision.files import data_uri
+
+_T = TypeVar("_T")
+Held = Mapping[str, bytes]  # images that came with a request itself, by id
 
 _SEED_STEP = 0x9E3779B1  # odd, so that the seeds of up to 2^31 samples differ
 _SEED_MASK = 0x7FFFFFFF
 _NOTHING: Held = {}
 _TRIES = 5  # of a request under which the base of an adapter changes
-_DRAINING_S = (
-    5.0  # what callers are told to wait while the service ends; another one may have its place then
-)
+_DRAINING_S = 5.0  # what callers are told to wait while the service ends
 
 
 class Gateway:
@@ -36,33 +41,21 @@ class Gateway:
 
     Args:
         pool: the engines.
-        fence: the live version and its renderer.
-        album: finds the bytes of images; without it only images that come with their request can be seen.
+        weights: the active version and its renderer.
+        images: where the bytes of images lie; without it only images that come with their request can be seen.
     """
 
-    def __init__(self, pool: Pool, fence: Fence, album: Album | None = None) -> None:
+    def __init__(self, pool: Pool, weights: WeightSync, images: ImageStore | None = None) -> None:
         self.pool = pool
-        self._album = album or Album(None)
-        self.fence = fence
-        self.registry = CollectorRegistry()
-        self.registry.register(PoolMetrics(pool, fence))
-        self._requests = Counter(
-            "triforge_policy_requests", "Prompts answered.", registry=self.registry
-        )
-        self._tokens = Counter("triforge_policy_tokens", "Tokens sampled.", registry=self.registry)
-        self._cached = Counter(
-            "triforge_policy_cached_tokens",
-            "Prompt tokens that came from an engine's cache, once a prompt.",
-            registry=self.registry,
-        )
-        self._seconds = Histogram(
-            "triforge_policy_batch_seconds", "Seconds a batch took.", registry=self.registry
-        )
+        self.weights = weights
+        self.metrics = pool.metrics
+        self.metrics.registry.register(EngineMetrics(pool, weights))
+        self._images = images
         self._running = 0
         self._idle = asyncio.Event()
         self._draining = False
 
-    # ---- begin and end --------------------------------------------------------------------------------------------
+    # ---- begin and end ----
 
     async def ready(self) -> None:
         """Pass if requests can be served.
@@ -71,7 +64,7 @@ class Gateway:
             UnavailableError: no engine serves, there is no tokenizer yet, or the service is ending.
         """
         self._raise_if_draining()
-        await self.fence.ready()
+        await self.weights.ready()
 
     async def drain(self, longest_s: float) -> None:
         """Take nothing new, let what runs end, and after `longest_s` seconds give up what has not ended."""
@@ -100,7 +93,7 @@ class Gateway:
             if not self._running:
                 self._idle.set()
 
-    # ---- answers --------------------------------------------------------------------------------------------------
+    # ---- answers ----
 
     async def generate(
         self, requests: Sequence[GenerateRequest], held: Held = _NOTHING
@@ -120,28 +113,18 @@ class Gateway:
         """
         if not requests:
             return []
-        with self._counted(), self._seconds.time():
-            prompts, seen = self._render(requests)
-            pictures = await self._pictures(prompts, seen, held) if seen else {}
+        with self._counted(), self.metrics.batch_seconds.time():
+            prompts = [await self._render(n, asked, held) for n, asked in enumerate(requests)]
             shares = self.pool.split([request.affinity for request in requests])
-            if len(shares) == 1:
-                ((member, share),) = shares
-                parts = [await self._ask(member, share, requests, prompts, pictures)]
-            else:
-                parts = await asyncio.gather(
-                    *(
-                        self._ask(member, share, requests, prompts, pictures)
-                        for member, share in shares
-                    )
-                )
+            asked = [
+                self._ask(member, [prompts[i] for i in share], requests[share[0]].affinity)
+                for member, share in shares
+            ]
+            parts = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
         replies: dict[int, GenerateReply] = {}
-        for (_, share), samples in zip(shares, parts, strict=True):
-            start = 0
-            for position in share:
-                end = start + requests[position].n
-                images = seen.get(position, ())
-                replies[position] = _reply(prompts[position], images, samples[start:end])
-                start = end
+        for (_, share), answers in zip(shares, parts, strict=True):
+            for position, samples in zip(share, answers, strict=True):
+                replies[position] = _reply(prompts[position], samples)
         self._count(replies.values())
         return [replies[position] for position in range(len(requests))]
 
@@ -154,16 +137,11 @@ class Gateway:
             As `generate`, before the first piece or between two.
         """
         with self._counted():
-            prompts, seen = self._render([request])
-            pictures = await self._pictures(prompts, seen, held)
-            stop_ids = self._stop_ids(request)
+            rendered = await self._render(0, request, held)
             samples = [
-                self._stream(
-                    Prompt(prompts[0], sampling, stop_ids, pictures=pictures.get(0)),
-                    request.affinity,
-                )
+                self._stream(dataclasses.replace(rendered.prompts[0], sampling=sampling, n=1), request.affinity)
                 for sampling in _samplings(request)
-            ]
+            ]  # fmt: skip
             sampled = cached = 0
             async with aclosing(merged(samples)) as pieces:
                 async for number, piece in pieces:
@@ -171,30 +149,36 @@ class Gateway:
                         sampled += len(piece.ids)
                         cached = max(cached, piece.cached_tokens)
                     yield number, piece
-            self._requests.inc()
-            self._tokens.inc(sampled)
-            self._cached.inc(cached)
+            self.metrics.requests.inc()
+            self.metrics.tokens.inc(sampled)
+            self.metrics.cached_tokens.inc(cached)
 
     def _stream(self, prompt: Prompt, affinity: str) -> AsyncIterator[Partial]:
-        floor = self.fence.version
+        floor = self.weights.version
 
-        async def write(engine: SGLangEngine) -> AsyncGenerator[Partial, None]:
+        async def write(member: Member) -> AsyncGenerator[Partial, None]:
             with self._adapted() as adapter:
                 name = adapter.name if adapter else ""
-                async with aclosing(engine.stream(prompt, name)) as pieces:
+                async with aclosing(member.engine.stream(prompt, name)) as pieces:
                     async for piece in pieces:
-                        yield self._labelled(engine, piece, adapter, floor)
+                        try:
+                            spans = self._labelled(member, piece.versions, adapter, floor)
+                        except MixedError:
+                            raise PolicyError(
+                                f"engine {member.url}: the weights changed under a streamed answer; ask again"
+                            ) from None
+                        yield piece if adapter is None else dataclasses.replace(piece, versions=spans)  # fmt: skip
 
         return self.pool.stream(write, affinity=affinity)
 
     @contextlib.contextmanager
     def _adapted(self) -> Iterator[Adapted | None]:
-        """Inside, requests may be sent with the adapter that is live now.
+        """Inside, requests may be sent with the adapter that is active now.
 
         Raises:
             LostEngineError: the engine has no such adapter; it was started again.
         """
-        with self.fence.adapters.use() as adapter:
+        with self.weights.adapters.use() as adapter:
             try:
                 yield adapter
             except InputError as error:
@@ -203,127 +187,130 @@ class Gateway:
                 raise LostEngineError(error.detail) from error
 
     def _labelled(
-        self, engine: SGLangEngine, piece: Partial, adapter: Adapted | None, floor: int
-    ) -> Partial:
-        try:
-            versions = self.fence.adapters.label(piece.versions, adapter)
-        except MixedError:
-            raise PolicyError(
-                f"engine {engine.url}: the weights changed under a streamed answer; ask again"
-            ) from None
-        _prove(engine, versions, floor)
-        return piece if adapter is None else dataclasses.replace(piece, versions=versions)
-
-    def _render(
-        self, requests: Sequence[GenerateRequest]
-    ) -> tuple[list[list[int]], dict[int, tuple[PlacedImage, ...]]]:
-        """The prompts as ids, and the images of those that have any, by number."""
-        renderer = self.fence.renderer
-        prompts: list[list[int]] = []
-        seen: dict[int, tuple[PlacedImage, ...]] = {}
-        for number, request in enumerate(requests):
-            try:
-                known = renderer.vocab_size
-                _check_ids("prefix_ids", request.prefix_ids, known)
-                _check_ids("sampling.stop_token_ids", request.sampling.stop_token_ids, known)
-                if sees(request):
-                    ids, seen[number] = renderer.extend_seeing(
-                        request.prefix_ids, request.prefix_images, request.messages
-                    )
-                    prompts.append(ids)
-                else:
-                    prompts.append(renderer.extend(request.prefix_ids, request.messages))
-            except InputError as error:
-                raise InputError(f"requests.{number}: {error.detail}") from error
-        return prompts, seen
-
-    async def _pictures(
         self,
-        prompts: Sequence[list[int]],
-        seen: dict[int, tuple[PlacedImage, ...]],
-        held: Held,
-    ) -> dict[int, Pictures]:
-        sight = self.fence.renderer.sight
-        if sight is None:
-            return {}
-        return {
-            number: await self._album.pictures(sight, prompts[number], images, held)
-            for number, images in seen.items()
-        }
+        member: Member,
+        versions: Sequence[VersionSpan],
+        adapter: Adapted | None,
+        floor: int,
+    ) -> tuple[VersionSpan, ...]:
+        """The versions of an answer's tokens, none older than what was active when it was asked for.
 
-    def _stop_ids(self, request: GenerateRequest) -> Sequence[int]:
-        ends = self.fence.renderer.eos_ids
-        own = request.sampling.stop_token_ids
-        return tuple(dict.fromkeys((*ends, *own))) if own else ends
+        An engine that was started again at its old address has its old weights, and may answer before the weight sync has
+        seen it; so may an engine that a router has found again.
+
+        Raises:
+            LostEngineError: one is older.
+            MixedError: the base of an adapter changed meanwhile.
+        """
+        spans = self.weights.adapters.label(versions, adapter)
+        for span in spans:
+            if span.version < floor:
+                raise LostEngineError(
+                    f"engine {member.url}: answered with weight version {span.version}, but version {floor} is active"
+                )
+            member.version = span.version
+        return spans
 
     async def _ask(
-        self,
-        member: Member | None,
-        share: Sequence[int],
-        requests: Sequence[GenerateRequest],
-        prompts: Sequence[list[int]],
-        pictures: dict[int, Pictures],
-    ) -> list[Sample]:
-        wanted = [
-            prompt
-            for position in share
-            for prompt in _prompts(
-                requests[position],
-                prompts[position],
-                self._stop_ids(requests[position]),
-                pictures.get(position),
-            )
-        ]
+        self, member: Member | None, share: Sequence[_Rendered], affinity: str
+    ) -> list[list[Sample]]:
+        wanted = [prompt for rendered in share for prompt in rendered.prompts]
         for _ in range(_TRIES):
             try:
-                return await self._try(member, wanted, requests[share[0]].affinity)
+                samples = await self._try(member, wanted, affinity)
+                break
             except MixedError:
-                await self.fence.settled()
+                await self.weights.settled()
                 member = None
-        raise UnavailableError(
-            f"the weights changed under {_TRIES} tries of this request in a row; ask again"
-        )
+        else:
+            raise UnavailableError(
+                f"the weights changed under {_TRIES} tries of this request in a row; ask again"
+            )
+        answers = []
+        for rendered in share:
+            size = sum(prompt.n for prompt in rendered.prompts)
+            answers.append(samples[:size])
+            samples = samples[size:]
+        return answers
 
     async def _try(
         self, member: Member | None, wanted: Sequence[Prompt], affinity: str
     ) -> list[Sample]:
-        floor = self.fence.version
+        floor = self.weights.version
 
-        async def work(engine: SGLangEngine) -> list[Sample]:
+        async def work(member: Member) -> list[Sample]:
             with self._adapted() as adapter:
-                samples = await engine.generate(wanted, adapter.name if adapter else "")
+                samples = await member.engine.generate(wanted, adapter.name if adapter else "")
             found = []
             for sample in samples:
-                versions = self.fence.adapters.label(sample.output.versions, adapter)
-                _prove(engine, versions, floor)
-                found.append(sample if adapter is None else _with(sample, versions))
+                spans = self._labelled(member, sample.output.versions, adapter, floor)
+                output = sample.output.model_copy(update={"versions": spans})
+                found.append(dataclasses.replace(sample, output=output))
             return found
 
-        return await self.pool.call(
-            work, affinity=affinity, first=member, weight=sum(prompt.n for prompt in wanted)
-        )
+        weight = sum(prompt.n for prompt in wanted)
+        return await self.pool.call(work, affinity=affinity, first=member, weight=weight)
 
     def _count(self, replies: Iterable[GenerateReply]) -> None:
-        prompts = tokens = cached = 0
         for reply in replies:
-            prompts += 1
-            cached += reply.cached_tokens
-            tokens += sum(len(output.ids) for output in reply.outputs)
-        self._requests.inc(prompts)
-        self._tokens.inc(tokens)
-        self._cached.inc(cached)
+            self.metrics.requests.inc()
+            self.metrics.cached_tokens.inc(reply.cached_tokens)
+            self.metrics.tokens.inc(sum(len(output.ids) for output in reply.outputs))
+
+    # ---- prompts ----
+
+    async def _render(self, number: int, request: GenerateRequest, held: Held) -> _Rendered:
+        renderer = self.weights.renderer
+        placed: tuple[PlacedImage, ...] = ()
+        try:
+            _check_ids("prefix_ids", request.prefix_ids, renderer.vocab_size)
+            own = request.sampling.stop_token_ids
+            _check_ids("sampling.stop_token_ids", own, renderer.vocab_size)
+            if _has_images(request):
+                ids, placed = renderer.extend_seeing(
+                    request.prefix_ids, request.prefix_images, request.messages
+                )
+            else:
+                ids = renderer.extend(request.prefix_ids, request.messages)
+        except InputError as error:
+            raise InputError(f"requests.{number}: {error.detail}") from error
+        images = None
+        if _has_images(request) and renderer.sight is not None:
+            data = [data_uri(p.image, await self._bytes_of(p.image, held)) for p in placed]
+            images = Images(renderer.sight.collapsed(ids, placed), data)
+        stop_ids = tuple(dict.fromkeys((*renderer.eos_ids, *own)))
+        prompt = Prompt(ids, request.sampling, stop_ids, request.n, images)
+        if request.sampling.seed is None:  # one prompt with n samples
+            return _Rendered(prompt.ids, placed, (prompt,))
+        seeded = (dataclasses.replace(prompt, sampling=s, n=1) for s in _samplings(request))
+        return _Rendered(prompt.ids, placed, tuple(seeded))
+
+    async def _bytes_of(self, image: ImageRef, held: Held) -> bytes:
+        found = held.get(image.id)
+        if found is not None:
+            return found
+        if self._images is None:
+            raise ConfigError(f"image {image.id}: this policy service has no artifact store")
+        return await self._images.get(image)
 
 
-def _prompts(
-    request: GenerateRequest,
-    ids: Sequence[int],
-    stop_ids: Sequence[int],
-    pictures: Pictures | None,
-) -> list[Prompt]:
-    """What is asked of the engine: one prompt with n samples, or n prompts where each sample has a seed."""
-    if request.sampling.seed is None:
-        return [Prompt(ids, request.sampling, stop_ids, request.n, pictures)]
-    return [Prompt(ids, sampling, stop_ids, pictures=pictures) for sampling in _samplings(request)]
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rendered:
+    """A request as ids, where which image stands in them, and what is asked of the engine for it.
+
+    SGLang wants one image token an image, expands it itself and keeps all other ids as they are. How many tokens it made of
+    the prompt is in its answer, and is compared with ours.
+    """
+
+    ids: Sequence[int]
+    placed: tuple[PlacedImage, ...]
+    prompts: tuple[Prompt, ...]
+
+
+def _has_images(request: GenerateRequest) -> bool:
+    return bool(request.prefix_images) or any(
+        not isinstance(message.content, str) and message.images for message in request.messages
+    )
 
 
 def _check_ids(name: str, ids: Sequence[int], known: int) -> None:
@@ -344,34 +331,39 @@ def _samplings(request: GenerateRequest) -> list[Sampling]:
     ]
 
 
-def _prove(engine: SGLangEngine, versions: Sequence[VersionSpan], floor: int) -> None:
-    """No token of an answer may be of weights older than those that were live when it was asked for.
-
-    An engine that was started again at its old address has its old weights, and may answer before the fence has seen it;
-    so may an engine that a router has found again.
-
-    Raises:
-        LostEngineError: one is.
-    """
-    for span in versions:
-        if span.version < floor:
-            raise LostEngineError(
-                f"engine {engine.url}: answered with weight version {span.version}, but version {floor} is live"
-            )
-        engine.answered = span.version
-
-
-def _with(sample: Sample, versions: tuple[VersionSpan, ...]) -> Sample:
-    output = sample.output.model_copy(update={"versions": versions})
-    return dataclasses.replace(sample, output=output)
-
-
-def _reply(
-    prompt_ids: Sequence[int], images: tuple[PlacedImage, ...], samples: Sequence[Sample]
-) -> GenerateReply:
+def _reply(rendered: _Rendered, samples: Sequence[Sample]) -> GenerateReply:
     return GenerateReply(
-        prompt_ids=tuple(prompt_ids),
-        images=images,
+        prompt_ids=tuple(rendered.ids),
+        images=rendered.placed,
         outputs=tuple(sample.output for sample in samples),
         cached_tokens=max((sample.cached_tokens for sample in samples), default=0),
     )
+
+
+async def merged(streams: Sequence[AsyncIterator[_T]]) -> AsyncGenerator[tuple[int, _T], None]:
+    """Pieces of all streams as they come, with the number of the stream. The first failure ends all."""
+    queue: asyncio.Queue[tuple[int, _T] | Exception | None] = asyncio.Queue()
+
+    async def pump(number: int, stream: AsyncIterator[_T]) -> None:
+        try:
+            async for piece in stream:
+                queue.put_nowait((number, piece))
+            queue.put_nowait(None)
+        except Exception as error:  # noqa: BLE001 - raised by whoever reads
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(pump(*numbered)) for numbered in enumerate(streams)]
+    left = len(tasks)
+    try:
+        while left:
+            found = await queue.get()
+            if found is None:
+                left -= 1
+            elif isinstance(found, Exception):
+                raise found
+            else:
+                yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,103 +1,101 @@
-"""What a pool knows about its engines, as Prometheus metrics; read when somebody asks, kept nowhere twice."""
+"""What can be seen of a policy service: counters of requests, and gauges of its engines read when somebody asks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.policy.fence import Fence
-from services.policy.member import Member
-from services.policy.pool import Pool
+if TYPE_CHECKING:
+    from services.policy.pool import Pool
+    from services.policy.weight_sync import WeightSync
 
-_PREFIX = "triforge_policy_engine"
-_STATES = ("closed", "half_open", "open", "fenced_off")
+_PREFIX = "triforge_policy"
+_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
-class PoolMetrics(Collector):
-    """Collects from a pool; register it."""
+class Metrics:
+    """Counters of one service, in a registry of their own."""
 
-    def __init__(self, pool: Pool, fence: Fence) -> None:
-        self._pool, self._fence = pool, fence
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+
+        self.requests = counter("requests", "Prompts answered.")
+        self.tokens = counter("tokens", "Tokens sampled.")
+        self.cached_tokens = counter(
+            "cached_tokens", "Prompt tokens that came from an engine's cache, once a prompt."
+        )
+        self.turned_away = counter("turned_away", "Requests that were told to come back later.")
+        self.weights_refused = counter(
+            "weights_refused", "Times that an engine did not take weights, or did not show them."
+        )
+        self.broadcasts_missed = counter(
+            "broadcasts_missed",
+            "Times that an engine read a folder because a broadcast had failed.",
+        )
+        self.engine_failures = counter("engine_failures", "Failed requests.", "engine", "kind")
+        self.batch_seconds = Histogram(
+            f"{_PREFIX}_batch_seconds", "Seconds a batch took.", registry=self.registry
+        )
+        self.engine_seconds = Histogram(
+            f"{_PREFIX}_engine_request_seconds",
+            "Seconds of a request.",
+            ["engine"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+
+
+class EngineMetrics(Collector):
+    """The state of a pool's engines; register it."""
+
+    def __init__(self, pool: Pool, weights: WeightSync) -> None:
+        self._pool, self._weights = pool, weights
 
     def collect(self) -> Iterable[Metric]:
         """Everything as it is now."""
         pool = self._pool
-        yield GaugeMetricFamily(
-            "triforge_policy_engines_serving",
-            "Engines that hold the live weight version.",
-            value=len(pool.serving()),
+        for name, text, value in (
+            (
+                "engines_serving",
+                "Engines that hold the active weight version.",
+                len(pool.serving()),
+            ),
+            ("in_flight", "Samples being drawn.", pool.in_flight()),
+            ("waiting", "Samples that wait for a place at an engine.", pool.waiting),
+        ):
+            yield GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)
+        active = GaugeMetricFamily(
+            f"{_PREFIX}_weight_version", "Active weight version, by role.", labels=["role"]
+        )
+        if self._weights.version >= 0:  # an engine has answered
+            active.add_metric([self._weights.role], self._weights.version)
+        yield active
+        engine = ["engine"]
+        serving = GaugeMetricFamily(
+            f"{_PREFIX}_engine_serving", "1 while the engine gets requests.", labels=engine
+        )
+        flying = GaugeMetricFamily(
+            f"{_PREFIX}_engine_in_flight", "Samples in flight.", labels=engine
         )
         version = GaugeMetricFamily(
-            "triforge_policy_weight_version", "Live weight version, by role.", labels=["role"]
-        )
-        if self._fence.version >= 0:  # an engine has answered
-            version.add_metric([self._fence.state().role], self._fence.version)
-        yield version
-        yield GaugeMetricFamily(
-            "triforge_policy_in_flight", "Samples being drawn.", value=pool.in_flight()
-        )
-        yield GaugeMetricFamily(
-            "triforge_policy_waiting",
-            "Samples that wait for a place at an engine.",
-            value=pool.line.waiting,
-        )
-        yield CounterMetricFamily(
-            "triforge_policy_turned_away",
-            "Requests that were told to come back later.",
-            value=pool.line.turned_away,
-        )
-        yield CounterMetricFamily(
-            "triforge_policy_weights_refused",
-            "Times that an engine did not take weights, or did not prove them.",
-            value=self._fence.failures,
-        )
-        yield CounterMetricFamily(
-            "triforge_policy_broadcasts_missed",
-            "Times that an engine read a folder because a broadcast had failed.",
-            value=self._fence.fallbacks,
-        )
-        yield from self._engines([*pool.members, *pool.left, *([pool.api] if pool.api else [])])
-
-    def _engines(self, members: list[Member]) -> Iterator[Metric]:
-        state = GaugeMetricFamily(
-            f"{_PREFIX}_state",
-            "1 for the state that the engine is in: closed is well.",
-            labels=["engine", "state"],
-        )
-        flying = GaugeMetricFamily(f"{_PREFIX}_in_flight", "Samples in flight.", labels=["engine"])
-        version = GaugeMetricFamily(
-            f"{_PREFIX}_weight_version", "Weight version of the last answer.", labels=["engine"]
-        )
-        failures = CounterMetricFamily(
-            f"{_PREFIX}_failures", "Failed requests.", labels=["engine", "kind"]
+            f"{_PREFIX}_engine_weight_version", "Weight version of the last answer.", labels=engine
         )
         paused = CounterMetricFamily(
-            f"{_PREFIX}_paused_seconds",
+            f"{_PREFIX}_engine_paused_seconds",
             "Seconds for which requests were held while weights changed.",
-            labels=["engine"],
+            labels=engine,
         )
-        seconds = HistogramMetricFamily(
-            f"{_PREFIX}_request_seconds", "Seconds of a request.", labels=["engine"]
-        )
-        for member in members:
-            url = member.engine.url
-            for name in _STATES:
-                state.add_metric([url, name], float(member.state == name))
-            flying.add_metric([url], member.in_flight)
-            paused.add_metric([url], member.engine.paused_s)
-            if member.engine.answered is not None:
-                version.add_metric([url], member.engine.answered)
-            for kind, count in member.failures.items():
-                failures.add_metric([url, kind], count)
-            bounds = [*map(str, member.seconds.BOUNDS), "+Inf"]
-            counts = accumulate(member.seconds.counts)
-            seconds.add_metric([url], list(zip(bounds, counts, strict=True)), member.seconds.total)
-        yield from (state, flying, version, failures, paused, seconds)
+        for member in pool.everyone():
+            serving.add_metric([member.url], float(member.serving))
+            flying.add_metric([member.url], member.in_flight)
+            paused.add_metric([member.url], member.paused_s)
+            if member.version is not None:
+                version.add_metric([member.url], member.version)
+        yield from (serving, flying, version, paused)

@@ -1,4 +1,4 @@
-"""The OpenAI dialect of chat: its requests into ours, our replies into its. Knows neither the web nor the engines.
+"""The OpenAI dialect of chat: its requests into ours, our replies, streams and errors into its. Knows no engine.
 
 Images are taken as `image_url` parts with a `data:` URI, and go no further than the engine; tools are those of
 `services.policy.tools`. Beside the standard fields a request may carry `regex`, `top_k`, `stop_token_ids` and `affinity`, and a
@@ -8,15 +8,19 @@ reply carries `metadata.weight_version`. Fields that would change the answer and
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.policy.tools import PastCall, Said, Tool, said
-from triforge.errors import InputError
+from services.policy.engine import Partial
+from services.policy.tools import PastCall, Said, Tool, begun, said
+from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.types import (
     ChatMessage,
@@ -27,7 +31,10 @@ from triforge.types import (
     TextPart,
 )
 from triforge.vision.files import describe, from_data_uri
+from triforge.web.problems import PROBLEM_TYPE
 
+_log = logging.getLogger(__name__)
+_PATHS: Final = ("/v1/chat/completions", "/v1/models")
 _UNSUPPORTED = (
     "functions", "logit_bias", "presence_penalty", "frequency_penalty", "audio", "top_logprobs", "min_p",
     "repetition_penalty",
@@ -158,16 +165,6 @@ class ChatRequest(BaseModel):
     affinity: str = ""
 
     @property
-    def shows(self) -> bool:
-        """Whether there are images, which take a while to look at."""
-        return any(
-            isinstance(part, _Image)
-            for message in self.messages
-            if isinstance(message.content, list)
-            for part in message.content
-        )
-
-    @property
     def tool_names(self) -> list[str]:
         """Names of the tools that the model may call."""
         return [tool.function.name for tool in self._offered()]
@@ -236,19 +233,19 @@ def completion(
     sampled = sum(len(output.ids) for output in reply.outputs)
     answers = [said(output.text, request.tool_names) for output in reply.outputs]
     return {
-        **head("chat.completion", model, max((span.version for span in spans), default=None)),
+        **_head("chat.completion", model, max((span.version for span in spans), default=None)),
         "choices": [
             {
                 "index": index,
                 "message": _message(answer),
                 "finish_reason": answer.finish(output.finish),
-                "logprobs": logprobs_of(output.ids, output.logprobs, renderer)
+                "logprobs": _logprobs(output.ids, output.logprobs, renderer)
                 if request.logprobs
                 else None,
             }
             for index, (output, answer) in enumerate(zip(reply.outputs, answers, strict=True))
         ],
-        "usage": usage_of(len(reply.prompt_ids), sampled, reply.cached_tokens),
+        "usage": _usage(len(reply.prompt_ids), sampled, reply.cached_tokens),
     }
 
 
@@ -277,7 +274,7 @@ def model_list(*, role: str, version: int, uri: str) -> dict[str, Any]:
     }
 
 
-def head(kind: str, model: str, version: int | None) -> dict[str, Any]:
+def _head(kind: str, model: str, version: int | None) -> dict[str, Any]:
     """What every object and chunk begins with; `version` is the newest weight version in it."""
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -288,7 +285,7 @@ def head(kind: str, model: str, version: int | None) -> dict[str, Any]:
     }
 
 
-def usage_of(prompt: int, sampled: int, cached: int) -> dict[str, Any]:
+def _usage(prompt: int, sampled: int, cached: int) -> dict[str, Any]:
     """Token counts; those of the prompt once, however many samples it had."""
     return {
         "prompt_tokens": prompt,
@@ -298,9 +295,7 @@ def usage_of(prompt: int, sampled: int, cached: int) -> dict[str, Any]:
     }
 
 
-def logprobs_of(
-    ids: Sequence[int], logprobs: Sequence[float], renderer: Renderer
-) -> dict[str, Any]:
+def _logprobs(ids: Sequence[int], logprobs: Sequence[float], renderer: Renderer) -> dict[str, Any]:
     """Log-probabilities in OpenAI's form."""
     content = []
     for token, logprob in zip(ids, logprobs, strict=True):
@@ -309,3 +304,164 @@ def logprobs_of(
             {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
         )
     return {"content": content}
+
+
+# ---- streams ----
+
+
+class Deltas:
+    """What is new in each piece of a streamed answer, as `chat.completion.chunk` events.
+
+    Args:
+        request: what was asked.
+        model: name in the events.
+        renderer: decodes single tokens for `logprobs`.
+        version: active weight version when it began.
+    """
+
+    def __init__(
+        self, request: ChatRequest, *, model: str, renderer: Renderer, version: int
+    ) -> None:
+        self._request = request
+        self._renderer = renderer
+        self._head = _head("chat.completion.chunk", model, version)
+        self._sent: dict[int, tuple[str, int]] = {}  # text and number of tokens, by sample
+        self._ended: list[Partial] = []
+
+    def take(self, number: int, piece: Partial) -> list[str]:
+        """The events that tell of a piece."""
+        found = []
+        if number not in self._sent:
+            self._sent[number] = ("", 0)
+            found.append(self._choice(number, {"role": "assistant", "content": ""}))
+        text, done = self._sent[number]
+        answer = self._said(piece)
+        # A stop string that was sent in part is cut off at the end; what was sent cannot be taken back.
+        new = answer.text.removeprefix(text) if answer.text.startswith(text) else ""
+        if new or (self._request.logprobs and len(piece.ids) > done):
+            shown = None
+            if self._request.logprobs:
+                shown = _logprobs(piece.ids[done:], piece.logprobs[done:], self._renderer)
+            found.append(self._choice(number, {"content": new}, shown=shown))
+            self._sent[number] = (text + new, len(piece.ids))
+        if piece.finish is not None:
+            self._ended.append(piece)
+            if answer.calls:
+                calls = [{"index": i, **call.shown()} for i, call in enumerate(answer.calls)]
+                found.append(self._choice(number, {"tool_calls": calls}))
+            newest = max((span.version for span in piece.versions), default=None)
+            if newest is not None:
+                self._head["metadata"] = {"weight_version": str(newest)}
+            found.append(self._choice(number, {}, finish=answer.finish(piece.finish)))
+        return found
+
+    def end(self) -> list[str]:
+        """The events after the last piece."""
+        found = []
+        options = self._request.stream_options
+        if options is not None and options.include_usage:
+            usage = _usage(
+                max((piece.prompt_tokens for piece in self._ended), default=0),
+                sum(len(piece.ids) for piece in self._ended),
+                max((piece.cached_tokens for piece in self._ended), default=0),
+            )
+            found.append(_event({**self._head, "choices": [], "usage": usage}))
+        return [*found, "data: [DONE]\n\n"]
+
+    def _said(self, piece: Partial) -> Said:
+        """What may be told of a piece; a call of a tool is told when it is whole."""
+        names = self._request.tool_names
+        return Said(begun(piece.text, names)) if piece.finish is None else said(piece.text, names)
+
+    def _choice(
+        self,
+        number: int,
+        delta: dict[str, Any],
+        *,
+        finish: str | None = None,
+        shown: dict[str, Any] | None = None,
+    ) -> str:
+        choice = {"index": number, "delta": delta, "finish_reason": finish, "logprobs": shown}
+        return _event({**self._head, "choices": [choice]})
+
+
+async def events(
+    pieces: AsyncGenerator[tuple[int, Partial], None], deltas: Deltas
+) -> AsyncIterator[str]:
+    """Wait for the first piece, so that what fails before it still has a status of its own; then all events.
+
+    Raises:
+        TriforgeError: nothing could be sampled. A later failure is an event with `error`, and the stream ends without
+            `[DONE]`.
+    """
+    try:
+        first = await anext(pieces)
+    except BaseException:
+        await pieces.aclose()
+        raise
+    return _events(first, pieces, deltas)
+
+
+async def _events(
+    first: tuple[int, Partial], pieces: AsyncGenerator[tuple[int, Partial], None], deltas: Deltas
+) -> AsyncGenerator[str, None]:
+    async with aclosing(pieces):
+        for event in deltas.take(*first):
+            yield event
+        try:
+            async for piece in pieces:
+                for event in deltas.take(*piece):
+                    yield event
+        except TriforgeError as error:
+            _log.warning("a streamed answer broke off: %s", error.detail)
+            yield _event({"error": _error(error.detail, error.kind, error.status)})
+            return
+        for event in deltas.end():
+            yield event
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body)}\n\n"
+
+
+# ---- errors ----
+
+
+def _error(message: str, kind: str, status: int) -> dict[str, Any]:
+    return {"message": message, "type": kind, "code": status}
+
+
+class ReadableErrors:
+    """ASGI middleware: problem documents of these routes hold their sentence once more as `error.message`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["path"] not in _PATHS:
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None  # of a problem document, until its body is there
+
+        async def readable(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and _is_problem(message):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                found = json.loads(message["body"])
+                kind = str(found["type"]).rpartition(":")[2]
+                found["error"] = _error(found["detail"], kind, found["status"])
+                body = json.dumps(found).encode()
+                kept = [pair for pair in start["headers"] if pair[0] != b"content-length"]
+                size = (b"content-length", str(len(body)).encode())
+                await send({**start, "headers": [*kept, size]})
+                await send({"type": "http.response.body", "body": body})
+
+        await self._app(scope, receive, readable)
+
+
+def _is_problem(start: Message) -> bool:
+    return (b"content-type", PROBLEM_TYPE.encode()) in start["headers"]

@@ -1,27 +1,27 @@
-"""Which engine gets a request: prefix affinity, bounded numbers in flight, and another try on another engine."""
+"""Which engine gets a request: the least loaded that holds the active weights, one more if it fails, and who waits."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from services.policy.discovery import Directory
-from services.policy.member import LostEngineError, Member
-from services.policy.sglang import SGLangEngine
-from services.policy.waiting import WaitingService
+from services.policy.engine import Engine, LostEngineError
+from services.policy.metrics import Metrics
 from triforge.clients.transport import UnreachableError
 from triforge.errors import BusyError, PolicyError, TriforgeError, UnavailableError
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
-# An engine with this many requests more than the idlest is passed over, prefix or not.
+# An engine with this many requests more than the least loaded is passed over, cached prefix or not.
 SPILL_OVER = 64
 # So many looks in a row at which an engine did not answer, and whoever waits for it is sent elsewhere.
 STRIKES = 3
@@ -47,6 +47,66 @@ class Limits:
     drain_s: float = 60.0
 
 
+@dataclass(eq=False)
+class Member:
+    """One engine and what is known about it.
+
+    Attributes:
+        engine: how it is spoken to.
+        limit: most samples in flight.
+        serving: set by the weight sync once the engine has shown the active version, cleared when it is lost.
+        reason: why it does not serve.
+        in_flight: samples that it draws for this service.
+        strikes: looks in a row at which it was not serving.
+        version: weight version of its last answer.
+        paused_s: how long its requests were held for updates, all in all.
+    """
+
+    engine: Engine
+    limit: int = 512
+    serving: bool = False
+    reason: str = "has not answered yet"
+    in_flight: int = 0
+    strikes: int = 0
+    version: int | None = None
+    paused_s: float = 0.0
+    _calls: set[asyncio.Timeout] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        """Address of the engine."""
+        return self.engine.url
+
+    def takes(self, weight: int) -> bool:
+        """Whether there is room for so many samples now. A request larger than all the room goes alone."""
+        return self.in_flight == 0 or self.in_flight + weight <= self.limit
+
+    def abandon(self) -> None:
+        """Whoever waits for an answer of this engine stops waiting."""
+        for scope in list(self._calls):
+            scope.reschedule(asyncio.get_running_loop().time())
+
+    async def within(self, longest_s: float, work: Awaitable[_T]) -> _T:
+        """Await an answer of the engine.
+
+        Raises:
+            UnreachableError: it took too long, or the engine was given up meanwhile.
+        """
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(longest_s) as scope:
+                self._calls.add(scope)
+                try:
+                    return await work
+                finally:
+                    self._calls.discard(scope)
+        except TimeoutError:
+            raise UnreachableError(
+                f"engine {self.url}: gave no answer for {time.monotonic() - started:.0f} s; a request may take "
+                f"{longest_s:g} s (TRIFORGE_REQUEST_S), and fewer if the engine answers no probe either"
+            ) from None
+
+
 class Pool:
     """The engines of one role.
 
@@ -55,76 +115,64 @@ class Pool:
         wait_s: how long a request waits for an engine to serve before it fails.
         limits: how much is taken on.
         directory: where engines come from; None keeps those of the start.
-        API: a router that spreads requests over the engines itself.
+        router: spreads requests over the engines itself; used while all of them serve.
         make: an engine for an address that the directory has found.
-        clock: seconds that only grow.
+        metrics: what is counted.
     """
 
     def __init__(
         self,
-        engines: Sequence[SGLangEngine] = (),
+        engines: Sequence[Engine] = (),
         *,
         wait_s: float = 5.0,
         limits: Limits | None = None,
         directory: Directory | None = None,
-        api: SGLangEngine | None = None,
-        make: Callable[[str], SGLangEngine] = SGLangEngine,
-        clock: Callable[[], float] = time.monotonic,
+        router: Engine | None = None,
+        make: Callable[[str], Engine] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._limits = limits or Limits()
-        self._clock = clock
         self._wait_s = wait_s
         self._directory = directory
         self._make = make
-        self._changed = asyncio.Event()
-        self._leaving: set[asyncio.Task[None]] = set()
-        self._mean_s = 1.0  # of one request, for the sentence to who is turned away
-        self.line = WaitingService(limit=self._limits.waiting, longest_s=self._limits.queue_s)
+        self.metrics = metrics or Metrics()
         self.members = [self._member(engine) for engine in engines]
         self.left: list[Member] = []  # gone from the directory, still answering
-        self.api = None if api is None else self._member(api)
-        if self.api is not None:
-            self.api.serving = True  # what counts is whether those behind it serve
+        self.router = None if router is None else self._member(router)
+        self.waiting = 0  # samples
+        self.lost = asyncio.Event()  # a request lost its engine; the weight sync looks at once
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._line = asyncio.Lock()  # first come, first served; whoever holds it is first
+        self._changed = asyncio.Event()  # a place or an engine may be free
         self._shut = False
-        self.lost = asyncio.Event()  # a request lost its engine; the fence looks at once
 
-    def _member(self, engine: SGLangEngine) -> Member:
-        return Member(
-            engine,
-            limit=self._limits.in_flight,
-            request_s=self._limits.request_s,
-            clock=self._clock,
-        )
+    def _member(self, engine: Engine) -> Member:
+        return Member(engine, limit=self._limits.in_flight)
+
+    def everyone(self) -> list[Member]:
+        """All that have something in flight."""
+        return [*self.members, *self.left, *([self.router] if self.router else [])]
 
     async def close(self) -> None:
         """Close all connections."""
         for task in self._leaving:
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        apis = [] if self.api is None else [self.api]
-        everyone = [*self.members, *self.left, *apis]
-        await asyncio.gather(*(member.engine.close() for member in everyone))
+        await asyncio.gather(*(member.engine.close() for member in self.everyone()))
 
     def shut(self) -> None:
         """Give up what runs and what waits; every request from now on fails."""
         self._shut = True
-        apis = [] if self.api is None else [self.api]
-        for member in [*self.members, *self.left, *apis]:
+        for member in self.everyone():
             member.abandon()
-        self.line.wake()
+        self._changed.set()
 
-    def _raise_if_shut(self) -> None:
-        if self._shut:
-            raise UnavailableError(
-                "the service is shutting down; ask another one or come back later"
-            )
-
-    # ---- who is there ---------------------------------------------------------------------------------------------
+    # ---- members ----
 
     async def refresh(self) -> None:
-        """Before each look of the fence: who is there, and who has been silent for too long.
+        """Before each look of the weight sync: who is there, and who has been silent for too long.
 
-        Newcomers join, unproven. Who has gone gets no more requests. An engine that was found wanting several times in a
+        Newcomers join, unverified. Who has gone gets no more requests. An engine that was found wanting several times in a
         row loses what it was asked, too, if there is another one to ask.
         """
         for member in self.members:
@@ -134,92 +182,95 @@ class Pool:
         found = None if self._directory is None else await self._directory.find()
         if found is not None:
             self._follow(found)
+        if self.router is not None:
+            self.router.serving = True  # what counts is whether those behind it serve
+            self.router.limit = self._limits.in_flight * max(1, len(self.members))
 
     def _follow(self, found: Sequence[str]) -> None:
-        known = {member.engine.url for member in self.members}
-        for member in [m for m in self.members if m.engine.url not in found]:
-            _log.info("engine %s has left", member.engine.url)
+        known = {member.url for member in self.members}
+        for member in [m for m in self.members if m.url not in found]:
+            _log.info("engine %s has left", member.url)
             self.members.remove(member)
             self.left.append(member)
             task = asyncio.create_task(self._see_off(member))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
         for url in found:
-            if url not in known:
+            if url not in known and self._make is not None:
                 _log.info("engine %s has joined", url)
                 self.members.append(self._member(self._make(url)))
-        if self.api is not None:
-            self.api.limit = self._limits.in_flight * max(1, len(self.members))
 
     async def _see_off(self, member: Member) -> None:
         """Let what runs on it end; what has not ended then is tried elsewhere."""
         member.serving, member.reason = False, "has left"
-        await member.drained(self._limits.drain_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.drain_s):
+                while member.in_flight:
+                    await self._change()
+        member.abandon()
         self.left.remove(member)
+        for series in (self.metrics.engine_seconds, self.metrics.engine_failures):
+            series.remove_by_labels({"engine": member.url})
         await member.engine.close()
 
     def serving(self) -> list[Member]:
-        """Engines that hold the live weight version."""
+        """Engines that hold the active weight version."""
         return [member for member in self.members if member.serving]
 
     def in_flight(self) -> int:
         """Samples that engines are drawing for this service."""
-        apis = [] if self.api is None else [self.api]
-        return sum(member.in_flight for member in [*self.members, *self.left, *apis])
+        return sum(member.in_flight for member in self.everyone())
 
     def admit(self, member: Member) -> None:
-        """The engine has proven the live version."""
+        """The engine has shown the active version."""
         if not member.serving:
-            _log.info("engine %s serves", member.engine.url)
+            _log.info("engine %s serves", member.url)
             member.serving, member.reason = True, ""
             self._changed.set()
-            self.line.wake()
 
-    def fence_off(self, member: Member, reason: str) -> None:
+    def exclude(self, member: Member, reason: str) -> None:
         """The engine gets no requests until it is admitted again."""
         if member.serving or member.reason != reason:
-            _log.warning("engine %s is fenced off: %s", member.engine.url, reason)
+            _log.warning("engine %s is excluded: %s", member.url, reason)
         member.serving, member.reason = False, reason
 
-    # ---- who gets a request ---------------------------------------------------------------------------------------
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
-    def _targets(self) -> list[Member]:
-        """Whom requests may be sent to. A router only while all behind it have proven themselves."""
-        api = self.api
-        proven = bool(self.members) and all(member.serving for member in self.members)
-        if api is not None and proven and api.breaker.allows:
-            return [api]
-        return [member for member in self.members if member.ready]
+    # ---- choice ----
+
+    def _targets(self, tried: Sequence[Member] = ()) -> list[Member]:
+        """Whom requests may be sent to. A router only while all behind it hold the active version."""
+        serving = [member for member in self.serving() if member not in tried]
+        whole = bool(self.members) and all(member.serving for member in self.members)
+        if self.router is not None and whole and self.router.serving and self.router not in tried:
+            return [self.router]
+        return serving
 
     def choose(
         self, affinity: str, tried: Sequence[Member] = (), *, weight: int = 0
     ) -> Member | None:
-        """The engine for a request, or None if none is left.
+        """The engine for a request: the least loaded, or None if none is left.
 
         Requests of one affinity go to one engine, whose cache then knows their prefix (rendezvous hashing: when an
-        engine comes or goes only its own requests move). Without affinity, or where the queue is long, the idlest.
+        engine comes or goes only its own requests move), unless its queue is long.
 
         Args:
             affinity: what the requests with the same prefix have in common.
             tried: engines not to choose.
             weight: only engines that have room for so many samples now; 0 asks for no room.
         """
-        free = [member for member in self._targets() if member not in tried]
-        if not free and tried and self.api in tried:
-            free = [member for member in self.members if member.ready and member not in tried]
-        if weight:
-            free = [member for member in free if member.takes(weight)]
-        if len(free) <= 1 or not affinity:
-            return min(free, key=lambda member: member.in_flight, default=None)
+        free = [m for m in self._targets(tried) if not weight or m.takes(weight)]
+        least = min(free, key=lambda member: member.in_flight, default=None)
+        if least is None or not affinity:
+            return least
         wanted = affinity.encode()
-        best = max(free, key=lambda m: hashlib.blake2b(wanted, key=m.key[:64]).digest())
-        idlest = min(free, key=lambda member: member.in_flight)
-        return idlest if best.in_flight > idlest.in_flight + SPILL_OVER else best
+        best = max(free, key=lambda m: hashlib.blake2b(wanted, key=m.url.encode()[:64]).digest())
+        return least if best.in_flight > least.in_flight + SPILL_OVER else best
 
     def split(self, affinities: Sequence[str]) -> list[tuple[Member | None, list[int]]]:
         """Spread a batch: engines and the positions each of them gets."""
-        if len(affinities) == 1:
-            return [(self.choose(affinities[0]), [0])]
         shares: dict[Member | None, list[int]] = {}
         for position, affinity in enumerate(affinities):
             member = self.choose(affinity)
@@ -233,86 +284,91 @@ class Pool:
 
     async def call(
         self,
-        work: Callable[[SGLangEngine], Awaitable[_T]],
+        work: Callable[[Member], Awaitable[_T]],
         *,
         affinity: str = "",
         first: Member | None = None,
         weight: int = 1,
     ) -> _T:
-        """Do `work` on the right engine; on another one if that fails for the engine's own reasons.
+        """Do `work` on the right engine; once more on another one if that fails for the engine's own reasons.
 
         Args:
             work: what to do; safe to repeat.
             affinity: requests that share it share an engine.
             first: the engine to try first, from `split`.
-            weight: how many requests it stands for.
+            weight: how many samples it stands for.
 
         Raises:
-            BusyError: all that serve are busy, or too many wait for them.
+            BusyError: the engines are busy, or too many wait for them.
             UnavailableError: no engine serves.
-            PolicyError: every engine failed at it.
+            PolicyError: the engines failed at it.
         """
         tried: list[Member] = []
         failure: TriforgeError | None = None
         while True:
-            member = await self._next(affinity, tried, weight, first, failure)
-            started = self._clock()
+            member = await self._place(affinity, tried, weight, first, failure)
+            started = time.monotonic()
             try:
-                found = await member.ask(work, weight=weight)
+                with self._counted(member, weight):
+                    found = await member.within(self._limits.request_s, work(member))
             except _RETRIED as error:
-                failure = self._classify(member, error)
-                if member is self.api and isinstance(failure, BusyError):
-                    raise failure from error  # those behind it have said so
+                failure = self._failed(member, error)
+                speaks_for_all = member is self.router and isinstance(failure, BusyError)
+                if tried or speaks_for_all:
+                    raise failure from error
             else:
-                self._mean_s += 0.05 * (self._clock() - started - self._mean_s)
+                self.metrics.engine_seconds.labels(member.url).observe(time.monotonic() - started)
                 return found
-            finally:
-                self.line.wake()
             tried.append(member)
 
     async def stream(
-        self, work: Callable[[SGLangEngine], AsyncIterator[_T]], *, affinity: str = ""
+        self, work: Callable[[Member], AsyncIterator[_T]], *, affinity: str = ""
     ) -> AsyncIterator[_T]:
-        """As `call`, for answers that come piece by piece. After the first piece nothing is tried again.
-
-        Raises:
-            As `call`; also after pieces have come.
-        """
+        """As `call`, for answers that come piece by piece. After the first piece nothing is tried again."""
         tried: list[Member] = []
         failure: TriforgeError | None = None
         while True:
-            member = await self._next(affinity, tried, 1, None, failure)
+            member = await self._place(affinity, tried, 1, None, failure)
             begun = False
-            member.take(1)
             try:
-                async with aclosing(work(member.engine)) as pieces:  # type: ignore[type-var]
-                    while True:
-                        piece = await member.ask(lambda _: anext(pieces), weight=0, timed=False)
-                        begun = True
-                        yield piece
+                async with aclosing(work(member)) as pieces:  # type: ignore[type-var]
+                    with self._counted(member, 1):
+                        while True:
+                            piece = await member.within(self._limits.request_s, anext(pieces))
+                            begun = True
+                            yield piece
             except StopAsyncIteration:
                 return
             except _RETRIED as error:
-                failure = self._classify(member, error)
-                if begun:
+                failure = self._failed(member, error)
+                if begun or tried:
                     raise failure from error
-            finally:
-                member.leave(1)
-                self.line.wake()
             tried.append(member)
 
-    def _classify(self, member: Member, error: TriforgeError) -> TriforgeError:
-        """What the caller is told if no other engine can help; and whether the fence must look."""
+    @contextlib.contextmanager
+    def _counted(self, member: Member, weight: int) -> Iterator[None]:
+        member.in_flight += weight
+        try:
+            yield
+        finally:
+            member.in_flight -= weight
+            self._changed.set()
+
+    def _failed(self, member: Member, error: TriforgeError) -> TriforgeError:
+        """What the caller is told if no other engine can help; and whether the weight sync must look."""
+        self.metrics.engine_failures.labels(member.url, error.kind).inc()
         if isinstance(error, UnreachableError | LostEngineError):
-            if member is not self.api:
-                self.fence_off(member, error.detail)
+            if member is self.router:
+                member.serving = False  # until the next look
+            else:
+                self.exclude(member, error.detail)
             self.lost.set()
             return error
         if isinstance(error, UnavailableError):
             return BusyError(error.detail, retry_after_s=error.retry_after_s)
         return error
 
-    async def _next(
+    async def _place(
         self,
         affinity: str,
         tried: Sequence[Member],
@@ -322,32 +378,42 @@ class Pool:
     ) -> Member:
         """An engine with room, now or after a wait."""
         self._raise_if_shut()
-        if not self.line or tried:
-            if first is not None and not tried and first.ready and first.takes(weight):
+        if not self._targets(tried):
+            if failure is not None:
+                raise failure
+            await self._someone()
+        if not self._line.locked():
+            if first is not None and not tried and first.serving and first.takes(weight):
                 return first
             member = self.choose(affinity, tried, weight=weight)
             if member is not None:
                 return member
-        if self.choose(affinity, tried) is None:
-            if failure is not None:
-                raise failure
-            await self._someone()
-        self._raise_if_busy(tried, failure)
-        busy_s = self._mean_s * (1 + self.line.waiting / max(1, self.in_flight()))
+        limit = self._limits.waiting
+        if self.waiting and self.waiting + weight > limit:
+            self.metrics.turned_away.inc()
+            raise BusyError(
+                f"{self.waiting} samples wait for an engine, which is as many as may (TRIFORGE_MAX_WAITING={limit}); "
+                "come back later, or add engines"
+            )
+        self.waiting += weight
+        try:
+            async with asyncio.timeout(self._limits.queue_s), self._line:
+                while (member := self.choose(affinity, tried, weight=weight)) is None:
+                    await self._change()
+                    self._raise_if_shut()
+                return member
+        except TimeoutError:
+            self.metrics.turned_away.inc()
+            raise BusyError(
+                f"no engine had a free place within {self._limits.queue_s:g} s (TRIFORGE_QUEUE_S)"
+            ) from None
+        finally:
+            self.waiting -= weight
 
-        def take() -> Member | None:
-            self._raise_if_shut()
-            return self.choose(affinity, tried, weight=weight)
-
-        return await self.line.wait(take, weight, busy_s)
-
-    def _raise_if_busy(self, tried: Sequence[Member], failure: TriforgeError | None) -> None:
-        """Engines that have all said they are busy are not queued for: the caller slows down."""
-        left = [member for member in self._targets() if member not in tried]
-        if left and all(member.busy_s > 0 for member in left):
-            raise failure or BusyError(
-                f"all of {len(left)} engines say that they are busy",
-                retry_after_s=min(member.busy_s for member in left),
+    def _raise_if_shut(self) -> None:
+        if self._shut:
+            raise UnavailableError(
+                "the service is shutting down; ask another one or come back later"
             )
 
     async def _someone(self) -> None:
@@ -356,31 +422,19 @@ class Pool:
         Raises:
             UnavailableError: none came.
         """
-        deadline = self._clock() + self._wait_s
-        while not self._targets():
-            left = deadline - self._clock()
-            if left <= 0:
-                raise self.nobody()
-            self._changed.clear()
-            pauses = [m.breaker.wait_s for m in self.members if m.serving]
-            try:
-                async with asyncio.timeout(min([left, *(p + 0.01 for p in pauses)])):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+        try:
+            async with asyncio.timeout(self._wait_s):
+                while not self._targets():
+                    await self._change()
+        except TimeoutError:
+            raise self.nobody() from None
 
     def nobody(self) -> UnavailableError:
         """The error that says why no engine serves."""
         if not self.members:
             return UnavailableError("no engine is known yet: TRIFORGE_ENGINES has given no address")
-        reasons = tuple(f"engine {m.engine.url}: {_reason(m)}" for m in self.members)
+        reasons = tuple(f"engine {m.url}: {m.reason}" for m in self.members)
         return UnavailableError(
             f"none of {len(self.members)} engines serves now: {'; '.join(reasons)}",
             problems=reasons,
         )
-
-
-def _reason(member: Member) -> str:
-    if member.serving and not member.breaker.allows:
-        return f"failed again and again, tried again in {member.breaker.wait_s:.0f} s"
-    return member.reason

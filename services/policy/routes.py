@@ -3,46 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import hmac
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.exceptions import HTTPException
 
-from services.policy.chat_stream import Deltas, begin
 from services.policy.gateway import Gateway
-from services.policy.native_api import (
-    PATH,
-    GenerateBatch,
-    GoneError,
-    answer,
-    authorise,
-    unless_gone,
+from services.policy.openai import ChatRequest, Deltas, completion, events, model_list
+from triforge.access.callers import Rule, caller
+from triforge.types import (
+    GenerateReply,
+    GenerateRequest,
+    WeightsRollback,
+    WeightsState,
+    WeightsUpdate,
 )
-from services.policy.openai import ChatRequest, completion, model_list
-from triforge.access.callers import caller
-from triforge.types import WeightsRollback, WeightsState, WeightsUpdate
+from triforge.web.problems import input_error
 
-_JSON = "application/json"
-_CLIENT_GONE = 499  # nobody reads it
+_T = TypeVar("_T")
+_JSON: Final = "application/json"
+_CLIENT_GONE: Final = 499  # nobody reads it
+_SAMPLING: Final = Rule(wants="submit")  # changes nothing that lasts, but occupies a model
+_WEIGHTS: Final = Rule(wants="operator", changes=True)
+
+# What each route asks for. The weights are all tenants': only services and operators change them.
+RULES: Final[Mapping[str, Rule]] = {
+    "POST /v1/generate": _SAMPLING,
+    "POST /v1/chat/completions": _SAMPLING,
+    "GET /v1/models": Rule(wants="read"),
+    "GET /v1/weights": Rule(wants="read"),
+    "POST /v1/weights": _WEIGHTS,
+    "POST /v1/weights/rollback": _WEIGHTS,
+}
 
 
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The body of a route that reads it raw, for the API's description."""
-    schema = model.model_json_schema()
-    content = {_JSON: {"schema": _inline(schema, schema.pop("$defs", {}))}}
+class GenerateBatch(BaseModel):
+    """Body of `POST /v1/generate`."""
+
+    model_config = ConfigDict(extra="forbid")
+    requests: tuple[GenerateRequest, ...]
+
+
+class ReplyBatch(BaseModel):
+    """Answer of `POST /v1/generate`, in the order of the requests."""
+
+    replies: list[GenerateReply]
+
+
+class _GoneError(Exception):
+    """The client has hung up."""
+
+
+async def _unless_gone(request: Request, work: Awaitable[_T]) -> _T:
+    """Finish `work`, or give it up when the client, whose body has been read, hangs up."""
+    try:
+        async with asyncio.timeout(None) as scope:
+
+            async def watch() -> None:
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+                scope.reschedule(asyncio.get_running_loop().time())
+
+            watcher = asyncio.create_task(watch())
+            try:
+                return await work
+            finally:
+                watcher.cancel()
+    except TimeoutError:
+        raise _GoneError from None
+
+
+def _schema() -> dict[str, Any]:
+    """The body of `POST /v1/generate`, which is read as it comes, for the API's description."""
+    content = {_JSON: {"schema": GenerateBatch.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
-
-
-def _inline(schema: Any, known: dict[str, Any]) -> Any:
-    """A schema with its references replaced by what they name; `$defs` have no place inside an API description."""
-    if isinstance(schema, list):
-        return [_inline(item, known) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inline(known[schema["$ref"].rpartition("/")[2]], known)
-    return {key: _inline(value, known) for key, value in schema.items()}
 
 
 def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str = "") -> APIRouter:
@@ -56,68 +94,83 @@ def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str
     """
     router = APIRouter()
 
-    @router.post(PATH, openapi_extra=_schema(GenerateBatch))
+    @router.post("/v1/generate", openapi_extra=_schema())
     async def generate(request: Request) -> Response:
         """Sample from prompts given as messages, prefix ids or both; one reply a request, in order."""
         _authorise(request, api_key)
-        return Response(await answer(gateway, await request.body()), media_type=_JSON)
+        try:
+            batch = GenerateBatch.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise input_error(error) from None
+        try:
+            replies = await _unless_gone(request, gateway.generate(batch.requests))
+        except _GoneError:
+            return Response(status_code=_CLIENT_GONE)
+        answer = ReplyBatch.model_construct(replies=replies)
+        return Response(answer.model_dump_json(), media_type=_JSON)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Chat in OpenAI's dialect."""
         _authorise(request, api_key)
-        held: dict[str, bytes] = {}
-        renderer = gateway.fence.renderer
-        if body.shows:
-            wanted = await asyncio.to_thread(body.request, held, renderer)
-        else:
-            wanted = body.request(held, renderer)
-        try:
-            if body.stream:
-                version = gateway.fence.version
-                deltas = Deltas(body, model=role, renderer=renderer, version=version)
-                events = await unless_gone(
-                    request.receive, begin(gateway.stream(wanted, held), deltas)
-                )
-                return StreamingResponse(events, media_type="text/event-stream")
-            (reply,) = await unless_gone(request.receive, gateway.generate([wanted], held))
-        except GoneError:
-            return Response(status_code=_CLIENT_GONE)
-        return JSONResponse(completion(body, reply, model=role, renderer=renderer))
+        return await _chat(gateway, role, request, body)
 
     @router.get("/v1/models")
     async def models(request: Request) -> Response:
         """The one model of this service."""
         _authorise(request, api_key)
-        state = gateway.fence.state()
-        return JSONResponse(model_list(role=role, version=state.version, uri=_shown(state.uri)))
+        state = _shown(gateway.weights.state())
+        return JSONResponse(model_list(role=role, version=state.version, uri=state.uri))
 
     @router.get("/v1/weights")
-    async def weights(request: Request) -> WeightsState:
+    async def weights_state(request: Request) -> WeightsState:
         """The weight version that serves."""
         _authorise(request, api_key)
-        state = gateway.fence.state()
-        return state.model_copy(update={"uri": _shown(state.uri)})
+        return _shown(gateway.weights.state())
 
     @router.post("/v1/weights")
     async def update_weights(request: Request, body: WeightsUpdate) -> WeightsState:
-        """Serve another weight version; returns once it is proven to serve."""
+        """Serve another weight version; returns once it is verified to serve."""
         _authorise(request, admin_api_key or api_key)
-        return await gateway.fence.update(body)
+        return await gateway.weights.update(body)
 
     @router.post("/v1/weights/rollback")
     async def roll_back(request: Request, body: WeightsRollback) -> WeightsState:
-        """Serve an older version's folder again, under the next number; returns once it is proven to serve."""
+        """Serve an older version's folder again, under the next number; returns once it is verified to serve."""
         _authorise(request, admin_api_key or api_key)
-        return await gateway.fence.rollback(body.version)
+        return await gateway.weights.rollback(body.version)
 
     return router
 
 
-def _shown(uri: str) -> str:
-    """Where the weights lie, for who sees all tenants: the path names the run that trained them, which may be another's."""
-    return uri if caller().everything else ""
+async def _chat(gateway: Gateway, role: str, request: Request, body: ChatRequest) -> Response:
+    held: dict[str, bytes] = {}
+    renderer = gateway.weights.renderer
+    wanted = await asyncio.to_thread(body.request, held, renderer)  # images take a while
+    try:
+        if body.stream:
+            version = gateway.weights.version
+            deltas = Deltas(body, model=role, renderer=renderer, version=version)
+            pieces = events(gateway.stream(wanted, held), deltas)
+            found = await _unless_gone(request, pieces)
+            return StreamingResponse(found, media_type="text/event-stream")
+        (reply,) = await _unless_gone(request, gateway.generate([wanted], held))
+    except _GoneError:
+        return Response(status_code=_CLIENT_GONE)
+    return JSONResponse(completion(body, reply, model=role, renderer=renderer))
+
+
+def _shown(state: WeightsState) -> WeightsState:
+    """Without where the weights lie, for who sees one tenant only: the path names the run that trained them."""
+    return state if caller().everything else state.model_copy(update={"uri": ""})
 
 
 def _authorise(request: Request, key: str) -> None:
-    authorise(request.headers.get("authorization", "").encode(), key)
+    """Check the Authorization header; an empty key opens to all."""
+    given = request.headers.get("authorization", "").encode()
+    if key and not hmac.compare_digest(given, b"Bearer " + key.encode()):
+        raise HTTPException(
+            401,
+            "a bearer token is needed: send the service's TRIFORGE_API_KEY as `Authorization: Bearer ...`",
+            {"WWW-Authenticate": "Bearer"},
+        )

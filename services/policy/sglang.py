@@ -1,39 +1,36 @@
-"""One engine, spoken to over SGLang's HTTP API. The engine itself is never imported."""
+"""SGLang over its HTTP API: an engine, and its router. Nothing else names its routes; the engine is never imported."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
+from services.policy.engine import EngineInfo, Partial, PauseMode, Prompt, Sample
 from services.policy.sglang_parsing import (
     NEVER_UPDATED,
-    Partial,
-    Prompt,
-    Sample,
-    check_seen,
+    check_image_tokens,
     generate_body,
     partial_of,
-    probe_body,
     prompt_logprobs_of,
     samples_of,
+    sampling_params,
     says_too_long,
-    stream_body,
     version_of,
+    worker_urls,
 )
-from triforge.clients.hot_path import JsonPost, stream_lines
 from triforge.clients.transport import (
     UnreachableError,
     get_json,
     http_client,
     post_json,
     request,
+    streamed,
 )
 from triforge.errors import (
     ConfigError,
@@ -45,25 +42,20 @@ from triforge.errors import (
     UnavailableError,
     WeightsError,
 )
+from triforge.store.tensor_files import Entry, buckets, pack
 from triforge.telemetry import tracing
+from triforge.types import BroadcastOffer
 
 TIMEOUT_S = 600.0  # a long answer on a busy CPU engine, or reading a large weight folder
-PAUSE_TIMEOUT_S = (
-    60.0  # the end of a decoding step; an engine that takes longer hangs, and others wait for it
-)
+PAUSE_TIMEOUT_S = 60.0  # the end of a decoding step; an engine that takes longer hangs
 PROBE_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class EngineInfo:
-    """What an engine says it serves."""
-
-    version: int
-    model_path: str
+BUCKET_BYTES = 64 << 20
+_CONNECT_S = 5.0
+_LOCAL_ENGINE = "triforge-local-engine"
 
 
 class SGLangEngine:
-    """Client of one engine.
+    """Client of one engine; an `Engine`.
 
     Args:
         url: address of the engine.
@@ -85,124 +77,82 @@ class SGLangEngine:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.url = url.rstrip("/")
-        self.answered: int | None = None  # weight version of the last answer
-        self.paused_s = 0.0  # how long requests were held for updates, all in all
-        self._post = JsonPost(
-            self.url,
-            "/generate",
-            timeout_s=timeout_s,
-            transport=transport,
-            max_connections=max_connections,
-            api_key=api_key,
-        )
+
+        def client(timeout: float, connections: int, key: str) -> httpx.AsyncClient:
+            return http_client(
+                self.url,
+                timeout_s=timeout,
+                transport=transport,
+                max_connections=connections,
+                api_key=key,
+            )
+
+        self._data = client(timeout_s, max_connections, api_key)
         # Apart from the data connections, so that a pause is never queued behind the requests it should hold.
-        self._control = http_client(
-            self.url,
-            timeout_s=max(timeout_s, TIMEOUT_S),
-            transport=transport,
-            max_connections=8,
-            api_key=admin_api_key or api_key,
-        )
+        self._control = client(max(timeout_s, TIMEOUT_S), 8, admin_api_key or api_key)
         # SGLang tells who it is to the key of the generate routes only.
-        self._inform = http_client(
-            self.url,
-            timeout_s=PROBE_TIMEOUT_S,
-            transport=transport,
-            max_connections=4,
-            api_key=api_key,
-        )
+        self._inform = client(PROBE_TIMEOUT_S, 4, api_key)
         self._aborting: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Close all connections."""
         await asyncio.gather(*self._aborting, return_exceptions=True)
-        await self._post.close()
-        await self._control.aclose()
-        await self._inform.aclose()
+        for client in (self._data, self._control, self._inform):
+            await client.aclose()
+
+    # ---- requests ----
 
     async def generate(self, prompts: Sequence[Prompt], adapter: str = "") -> list[Sample]:
-        """Answer a batch, in order.
-
-        Args:
-            prompts: at least one.
-            adapter: name of the adapter to answer with; empty for none.
-
-        Raises:
-            InputError: the engine refuses a prompt (too long, impossible constraint).
-            UnavailableError: the engine is gone, starting or overloaded.
-            PolicyError: the engine failed or answered nonsense.
-        """
+        """See `Engine`."""
         shares: dict[Hashable, list[int]] = {}
         for position, prompt in enumerate(prompts):
             shares.setdefault(self._together(prompt), []).append(position)
-        if len(shares) == 1:
-            return await self._ask(prompts, adapter)
         parts = await asyncio.gather(
             *(self._ask([prompts[i] for i in share], adapter) for share in shares.values())
         )
-        found: dict[int, list[Sample]] = {}
+        found: list[list[Sample]] = [[] for _ in prompts]
         for share, samples in zip(shares.values(), parts, strict=True):
-            size = prompts[share[0]].n
-            for number, position in enumerate(share):
-                found[position] = samples[number * size : (number + 1) * size]
-        return [sample for position in sorted(found) for sample in found[position]]
-
-    async def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
-        """Answer one prompt with one sample, as it is written. Errors: see `generate`, before or between pieces."""
-        rid = uuid.uuid4().hex
-        ended = False
-        try:
-            with self._named():
-                async for line in stream_lines(
-                    self._post.client, "/generate", stream_body(prompt, rid, adapter)
-                ):
-                    if line.startswith("data: {"):
-                        piece = partial_of(line[6:], self.url)
-                        check_seen(prompt, piece.prompt_tokens, self.url)
-                        yield piece
-            ended = True
-        finally:
-            if not ended:
-                self._give_up([rid])
+            for position in share:
+                size = prompts[position].n
+                found[position], samples = samples[:size], samples[size:]
+        return [sample for samples in found for sample in samples]
 
     def _together(self, prompt: Prompt) -> Hashable:
         """Prompts for which this is equal may travel in one request: SGLang wants one n a request, and images or none."""
-        return prompt.n, prompt.pictures is None
-
-    def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
-        return generate_body(prompts, rids, adapter=adapter)
-
-    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> list[float]:
-        """Log-probability of each id but the first, given those before it, with an adapter. Errors: see `generate`."""
-        with self._named():
-            return prompt_logprobs_of(await self._post(probe_body(ids, adapter)), ids, self.url)
-
-    async def adapters(self) -> dict[str, str]:
-        """The adapters that the engine holds, and their folders. Errors: see `control`."""
-        with self._named():
-            found = await get_json(self._inform, "/v1/models")
-        cards = found.get("data") if isinstance(found, dict) else None
-        return {
-            str(card.get("id")): str(card.get("root"))
-            for card in cards or ()
-            if isinstance(card, dict) and card.get("parent")
-        }
+        return prompt.n, prompt.images is None
 
     async def _ask(self, prompts: Sequence[Prompt], adapter: str) -> list[Sample]:
         # The copies that an engine makes of a prompt for its n samples have names of its own choice.
         rids = [uuid.uuid4().hex for _ in prompts] if prompts[0].n == 1 else []
+        body = self._body(prompts, rids, adapter)
         try:
-            body = self._body(prompts, rids, adapter)
-            with self._named():
-                found = await (self._traced(body) if tracing.is_on() else self._post(body))
+            with self._named(), tracing.span("engine /generate", "client", engine=self.url):
+                found = await post_json(self._data, "/generate", body)
         except asyncio.CancelledError:
             self._give_up(rids)
             raise
         return samples_of(found, prompts, self.url)
 
-    async def _traced(self, body: bytes) -> Any:
-        with tracing.span("engine /generate", "client", engine=self.url):
-            return await self._post(body)
+    def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
+        return generate_body(prompts, rids=rids, adapter=adapter)
+
+    async def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
+        """See `Engine`."""
+        rid = uuid.uuid4().hex
+        body = generate_body([prompt], rids=[rid], adapter=adapter, stream=True)
+        ended = False
+        try:
+            with self._named():
+                async with streamed(self._data, "POST", "/generate", body=body) as response:
+                    async for line in response.aiter_lines():
+                        if line.startswith("data: {"):
+                            piece = partial_of(line[6:], self.url)
+                            check_image_tokens(prompt, piece.prompt_tokens, self.url)
+                            yield piece
+            ended = True
+        finally:
+            if not ended:
+                self._give_up([rid])
 
     def _give_up(self, rids: Sequence[str]) -> None:
         """Tell the engine, in the background, that nobody waits for these answers any more.
@@ -215,67 +165,189 @@ class SGLangEngine:
             task.add_done_callback(self._aborting.discard)
 
     async def _abort(self, rids: Sequence[str]) -> None:
-        # It may be gone, or the answer may have ended meanwhile: then nothing is left to abort.
-        with contextlib.suppress(TriforgeError):
+        with contextlib.suppress(TriforgeError):  # gone, or ended meanwhile: nothing left to abort
             for rid in rids:
-                await post_json(
-                    self._control, "/abort_request", {"rid": rid}, timeout_s=PROBE_TIMEOUT_S
-                )
+                await self._post("/abort_request", {"rid": rid}, PROBE_TIMEOUT_S)
 
-    async def info(self, *, paused: bool = False) -> EngineInfo:
-        """The weight version that serves, as the engine itself says.
-
-        Args:
-            paused: it is paused by us; SGLang calls itself not ready then.
-
-        Raises:
-            UnavailableError: the engine is gone or still starting.
-            PolicyError: the answer is nonsense, or the version is not a number.
-        """
+    async def prompt_logprobs(self, ids: Sequence[int], adapter: str) -> list[float]:
+        """See `Engine`."""
+        body = {
+            "input_ids": list(ids),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+            "lora_path": adapter,
+        }
         with self._named():
-            if not paused:
-                await request(self._inform, "GET", "/ready")
-            found = await get_json(self._inform, "/model_info")
+            return prompt_logprobs_of(await post_json(self._data, "/generate", body), ids, self.url)
+
+    # ---- state ----
+
+    async def health(self) -> None:
+        """See `Engine`."""
+        with self._named():
+            await request(self._inform, "GET", "/ready")
+
+    async def info(self) -> EngineInfo:
+        """See `Engine`."""
+        found = await self._get("/model_info")
         if not isinstance(found, dict):
             raise PolicyError(f"engine {self.url}: /model_info answered {found!r:.120}")
         version = version_of(found.get("weight_version", NEVER_UPDATED), self.url)
         return EngineInfo(version=version, model_path=str(found.get("model_path", "")))
 
+    async def pause(self, mode: PauseMode) -> None:
+        """See `Engine`."""
+        await self._post("/pause_generation", {"mode": mode}, PAUSE_TIMEOUT_S)
+
     async def resume(self) -> None:
-        """Let held requests go on. Harmless for an engine that holds none.
+        """See `Engine`."""
+        await self._post("/continue_generation", {}, PAUSE_TIMEOUT_S)
 
-        Raises:
-            UnavailableError: the engine is gone.
-        """
+    async def abort_all(self) -> None:
+        """See `Engine`."""
+        await self._post("/abort_request", {"abort_all": True})
+
+    async def _server_info(self) -> dict[str, Any]:
+        found = await self._get("/server_info")
+        return found if isinstance(found, dict) else {}
+
+    async def receivers(self) -> int:
+        """See `Engine`."""
+        info = await self._server_info()
+        if int(info.get("dp_size") or 1) > 1:
+            raise PolicyError(
+                f"engine {self.url}: --dp-size is {info['dp_size']}; SGLang receives broadcasts with 1 only"
+            )
+        return int(info.get("tp_size") or 1)
+
+    async def dtype(self) -> str:
+        """See `Engine`."""
+        info: dict[str, Any] = {}
+        with contextlib.suppress(PolicyError, InputError):
+            info = await self._server_info()
+        return "float32" if info.get("engine") == _LOCAL_ENGINE else str(info.get("dtype", ""))
+
+    async def rows(self, tensor: str, count: int) -> Any | None:
+        """See `Engine`."""
+        try:
+            return await self._post(
+                "/get_weights_by_name", {"name": tensor, "truncate_size": count}
+            )
+        except InputError:
+            return None
+
+    # ---- weights ----
+
+    async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
+        """See `Engine`."""
+        body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}
+        await self._command("/update_weights_from_disk", body, f"the folder {folder}")
+
+    async def load_tensors(self, entries: Sequence[Entry], version: int, *, flush: bool) -> None:
+        """See `Engine`. Safetensors bytes, which the local engine takes; SGLang takes nothing but a pickle."""
+        if (await self._server_info()).get("engine") != _LOCAL_ENGINE:
+            raise WeightsError(
+                f"engine {self.url} takes tensors as a Python pickle only, which nothing here writes; set "
+                "TRIFORGE_HANDOVER=disk or distributed"
+            )
+        parts = list(buckets(entries, BUCKET_BYTES))
+        last = {"weight_version": str(version), "flush_cache": flush}
+        async with self._session():
+            for number, part in enumerate(parts, start=1):
+                data = await asyncio.to_thread(pack, part)
+                body = {
+                    "serialized_named_tensors": [base64.b64encode(data).decode("ascii")],
+                    "load_format": "safetensors",
+                    "flush_cache": False,
+                } | (last if number == len(parts) else {})
+                what = f"tensors {part[0].name} to {part[-1].name} of version {version}"
+                await self._command("/update_weights_from_tensor", body, what)
+
+    async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
+        """See `Engine`."""
+        group = {"group_name": offer.group}
+        where = {
+            "master_address": offer.address, "master_port": offer.port, "rank_offset": 1,
+            "world_size": offer.world_size, "backend": offer.backend,
+        }  # fmt: skip
+        what = f"the broadcast of version {version}"
+        last = {"weight_version": str(version), "flush_cache": flush}
+        await _somebody_listens(offer)
+        await self._command("/init_weights_update_group", group | where, what)
+        try:
+            async with self._session():
+                for number, part in enumerate(offer.buckets, start=1):
+                    body = {
+                        **group, **part.model_dump(mode="json"),
+                        "load_format": "flattened_bucket", "flush_cache": False,
+                    } | (last if number == len(offer.buckets) else {})  # fmt: skip
+                    await self._command("/update_weights_from_distributed", body, what)
+        finally:
+            with contextlib.suppress(TriforgeError):
+                await self._post("/destroy_weights_update_group", group)
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[None]:
+        """SGLang's session around an update by parts; one that somebody left open is closed first."""
+        try:
+            await self._command("/begin_weight_update", {}, "a weight update")
+        except WeightsError:
+            await self._command("/end_weight_update", {}, "the end of an older update")
+            await self._command("/begin_weight_update", {}, "a weight update")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(TriforgeError):
+                await self._post("/end_weight_update", {})
+            raise
+        await self._command("/end_weight_update", {}, "the end of the update")
+
+    async def adapters(self) -> dict[str, str]:
+        """See `Engine`."""
+        found = await self._get("/v1/models")
+        cards = found.get("data") if isinstance(found, dict) else None
+        return {
+            str(card.get("id")): str(card.get("root"))
+            for card in cards or ()
+            if isinstance(card, dict) and card.get("parent")
+        }
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """See `Engine`."""
+        body, what = {"lora_name": name, "lora_path": folder}, f"adapter {name}"
+        try:
+            await self._command("/load_lora_adapter", body, what)
+        except WeightsError as refused:
+            try:
+                await self.unload_adapter(name)
+            except WeightsError:
+                raise refused from None
+            await self._command("/load_lora_adapter", body, what)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `Engine`."""
+        await self._command("/unload_lora_adapter", {"lora_name": name}, f"to unload {name}")
+
+    # ---- the way there ----
+
+    async def _get(self, path: str) -> Any:
         with self._named():
-            await post_json(self._control, "/continue_generation", {}, timeout_s=PAUSE_TIMEOUT_S)
+            return await get_json(self._inform, path)
 
-    async def control(self, path: str, body: dict[str, Any]) -> Any:
-        """POST to one of the routes that pause, load and inform; returns the parsed answer.
-
-        Raises:
-            InputError: the engine refuses; its own sentence says why.
-            UnavailableError: the engine is gone.
-            PolicyError: the engine failed, or does not know the route or the key.
-        """
+    async def _post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
+        """One of the routes that pause, load and inform. Raises InputError if the engine refuses."""
         with self._named():
-            return await post_json(self._control, path, body)
+            return await post_json(self._control, path, body, timeout_s=timeout_s)
 
-    async def command(self, path: str, body: dict[str, Any], what: str) -> None:
-        """`control` with an answer that says whether it was done.
-
-        Args:
-            path: the route.
-            body: of the request.
-            what: what the engine was asked to take, for the error.
+    async def _command(self, path: str, body: dict[str, Any], what: str) -> None:
+        """`_post` with an answer that says whether it was done; `what` the engine was asked to take.
 
         Raises:
             WeightsError: the engine refuses.
-            UnavailableError: the engine is gone.
-            PolicyError: the engine failed, or does not know the route or the key.
         """
         try:
-            found = await self.control(path, body)
+            found = await self._post(path, body)
         except InputError as error:
             raise WeightsError(f"engine {self.url} refuses {what}: {error.detail}") from error
         if not isinstance(found, dict) or found.get("success") is not True:
@@ -284,50 +356,78 @@ class SGLangEngine:
                 reason = found.get("message") or found.get("error_message")
             raise WeightsError(f"engine {self.url} refuses {what}: {reason}")
 
-    async def server_info(self) -> dict[str, Any]:
-        """What the engine says of itself. Errors: see `control`."""
-        with self._named():
-            found = await get_json(self._inform, "/server_info")
-        return found if isinstance(found, dict) else {}
-
-    async def abort_all(self) -> None:
-        """End every request of the engine, whoever made it. Errors: see `control`."""
-        with self._named():
-            await request(self._control, "POST", "/abort_request", body={"abort_all": True})
-
-    @contextlib.asynccontextmanager
-    async def paused(self, mode: str) -> AsyncIterator[None]:
-        """Hold (`retract`, `in_place`) or end (`abort`) the running requests; they go on at the end."""
-        begun = time.monotonic()
-        with self._named():
-            body = {"mode": mode}
-            await post_json(self._control, "/pause_generation", body, timeout_s=PAUSE_TIMEOUT_S)
-        try:
-            yield
-        finally:
-            await self.resume()
-            self.paused_s += time.monotonic() - begun
-
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
         """Every failure names the engine; what is no refusal and no absence is the engine's fault."""
+        where = f"engine {self.url}"
         try:
             yield
         except (UnreachableError, WeightsError, PolicyError):
             raise
         except (InputError, UnavailableError) as error:
             kind = ContextFullError if says_too_long(error.detail) else type(error)
-            raise kind(
-                f"engine {self.url}: {error.detail}", retry_after_s=error.retry_after_s
-            ) from error
+            raise kind(f"{where}: {error.detail}", retry_after_s=error.retry_after_s) from error
         except NotFoundError as error:
-            raise PolicyError(
-                f"engine {self.url}: {error.detail}; does it speak SGLang's API?"
-            ) from error
+            raise PolicyError(f"{where}: {error.detail}; does it speak SGLang's API?") from error
         except ConfigError as error:
             raise PolicyError(
-                f"engine {self.url} refuses the key ({error.detail}): TRIFORGE_API_KEY and TRIFORGE_ADMIN_API_KEY must be "
-                "the engine's --api-key and --admin-api-key"
+                f"{where} refuses the key ({error.detail}): TRIFORGE_API_KEY and TRIFORGE_ADMIN_API_KEY must be the "
+                "engine's --api-key and --admin-api-key"
             ) from error
         except TriforgeError as error:
-            raise PolicyError(f"engine {self.url}: {error.detail}") from error
+            raise PolicyError(f"{where}: {error.detail}") from error
+
+
+class SGLangRouter(SGLangEngine):
+    """SGLang's router: spreads `/generate` over its workers, with health checks and retries of its own.
+
+    It knows no weights: `/update_weights_from_disk`, `/pause_generation`, `/model_info` and `/abort_request` are not among its
+    routes (seen with sglang-router 0.3.2). So its workers are the members of the pool, and requests go through it while all of
+    them hold the active version.
+    """
+
+    def _together(self, prompt: Prompt) -> Hashable:
+        """The router refuses lists of sampling parameters, so only prompts that share theirs travel together."""
+        params = repr(sampling_params(prompt.sampling, prompt.stop_ids))
+        return prompt.n, prompt.images is None, params
+
+    def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
+        """Nor does it take lists of names."""
+        del rids
+        return generate_body(prompts, adapter=adapter, shared=True)
+
+    def _give_up(self, rids: Sequence[str]) -> None:
+        """It has no route for it; when the connection closes it closes its own to the engine."""
+
+    async def workers(self) -> list[str]:
+        """Addresses of the workers that the router holds for healthy.
+
+        Raises:
+            UnavailableError: the router is away.
+            PolicyError: it answers something else, or has workers that do not speak HTTP.
+        """
+        with self._named():
+            try:
+                found = await get_json(self._inform, "/workers")
+            except NotFoundError:  # before sglang-router 0.2
+                found = await get_json(self._inform, "/list_workers")
+        return worker_urls(found, self.url)
+
+
+async def _somebody_listens(offer: BroadcastOffer) -> None:
+    """Look before the engine does: one that finds nobody goes on trying for half an hour, and serves nothing meanwhile.
+
+    Raises:
+        PolicyError: nobody does.
+    """
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(offer.address, offer.port)
+    except (OSError, TimeoutError) as error:
+        raise PolicyError(
+            f"nobody listens at {offer.address}:{offer.port}, where the learner should ({error}); "
+            "TRIFORGE_HANDOVER_HOST must be a name under which others reach it"
+        ) from error
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

@@ -1,14 +1,14 @@
-"""What goes to an engine's `/generate` and what comes back, between our types and SGLang's JSON. Knows no connection."""
+"""Between our types and SGLang's JSON. Knows no connection."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from services.policy.engine import Partial, Prompt, Sample
 from triforge.errors import InputError, PolicyError, TriforgeError
 from triforge.types import GenerateOutput, Sampling, VersionSpan
 
@@ -16,47 +16,7 @@ from triforge.types import GenerateOutput, Sampling, VersionSpan
 NEVER_UPDATED = "default"
 # How engines say that a prompt and its answer do not fit: SGLang with its two sentences, with `--max-total-tokens`, ours.
 _TOO_LONG = re.compile(r"context length|maximum allowed length|max-total-tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class Pictures:
-    """The images of a prompt as `data:` URIs, and its ids with one token for each of them."""
-
-    ids: Sequence[int]
-    data: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One prompt for `n` samples. `stop_ids` end an answer and stay in it."""
-
-    ids: Sequence[int]
-    sampling: Sampling
-    stop_ids: Sequence[int] = ()
-    n: int = 1
-    pictures: Pictures | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One answer, how many prompt tokens came from the engine's cache, and how many it counts in all (0: not said)."""
-
-    output: GenerateOutput
-    cached_tokens: int
-    prompt_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """An answer as far as it is written. `finish` is None while it goes on."""
-
-    text: str
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[VersionSpan, ...]
-    prompt_tokens: int
-    cached_tokens: int
-    finish: Literal["stop", "length", "abort"] | None
+_UNEXPECTED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 def says_too_long(detail: str) -> bool:
@@ -66,81 +26,36 @@ def says_too_long(detail: str) -> bool:
 
 def generate_body(
     prompts: Sequence[Prompt],
-    rids: Sequence[str] = (),
     *,
-    shared: bool = False,
+    rids: Sequence[str] = (),
     adapter: str = "",
+    shared: bool = False,
+    stream: bool = False,
 ) -> bytes:
     """The body of `/generate` for prompts that want the same number of samples each, all with images or none.
 
     Args:
         prompts: at least one.
         rids: names under which the prompts can be aborted.
-        shared: all prompts have the same sampling parameters, which are written once.
         adapter: name of the adapter to answer with; empty for none.
+        shared: all prompts have the same sampling parameters, which are written once.
+        stream: the answer to the one prompt is sent as it is written.
     """
     body: dict[str, Any] = {
-        "input_ids": [_ids(prompt) for prompt in prompts],
-        "sampling_params": _params(prompts[0]) if shared else [_params(p) for p in prompts],
-        "return_logprob": True,
+        "input_ids": [list(p.ids if p.images is None else p.images.ids) for p in prompts],
+        "sampling_params": [_params(p) for p in prompts],
     }
-    if prompts[0].pictures is not None:
-        body["image_data"] = [list(p.pictures.data) for p in prompts if p.pictures is not None]
+    if prompts[0].images is not None:
+        body["image_data"] = [list(p.images.data) for p in prompts if p.images is not None]
     if rids:
         body["rid"] = list(rids)
+    if shared:
+        body["sampling_params"] = body["sampling_params"][0]
+    if stream:
+        body = {name: values[0] for name, values in body.items()} | {"stream": True}
     if adapter:
         body["lora_path"] = adapter
-    return to_json(body)
-
-
-def stream_body(prompt: Prompt, rid: str, adapter: str = "") -> bytes:
-    """The body of `/generate` for one sample that is sent as it is written."""
-    body = {
-        "input_ids": _ids(prompt),
-        "sampling_params": sampling_params(prompt.sampling, prompt.stop_ids),
-        "return_logprob": True,
-        "stream": True,
-        "rid": rid,
-    }
-    if prompt.pictures is not None:
-        body["image_data"] = list(prompt.pictures.data)
-    return to_json(body | ({"lora_path": adapter} if adapter else {}))
-
-
-def probe_body(ids: Sequence[int], adapter: str) -> bytes:
-    """The body of `/generate` that asks for the log-probabilities of a prompt."""
-    return to_json(
-        {
-            "input_ids": list(ids),
-            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
-            "return_logprob": True,
-            "logprob_start_len": 0,
-            "lora_path": adapter,
-        }
-    )
-
-
-def prompt_logprobs_of(found: Any, ids: Sequence[int], engine: str) -> list[float]:
-    """The log-probabilities of all ids of a prompt but the first.
-
-    Raises:
-        PolicyError: the answer holds something else.
-    """
-    try:
-        pairs = found["meta_info"]["input_token_logprobs"][1:]
-        # SGLang writes 0 for the last id of a vocabulary, so the ids beside them cannot be compared.
-        if len(pairs) != len(ids) - 1:
-            raise ValueError(f"{len(pairs)} of them for a prompt of {len(ids)} ids")
-        return [float(pair[0]) for pair in pairs]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise PolicyError(
-            f"engine {engine}: /generate gave no log-probabilities of its prompt "
-            f"({type(error).__name__}: {error}): {found!r:.200}"
-        ) from error
-
-
-def _ids(prompt: Prompt) -> list[int]:
-    return list(prompt.ids if prompt.pictures is None else prompt.pictures.ids)
+    return to_json(body | {"return_logprob": True})
 
 
 def _params(prompt: Prompt) -> dict[str, Any]:
@@ -150,10 +65,6 @@ def _params(prompt: Prompt) -> dict[str, Any]:
 
 def sampling_params(sampling: Sampling, stop_ids: Sequence[int]) -> dict[str, Any]:
     """`Sampling` under SGLang's names; what is at its default is left out."""
-    params: dict[str, Any] = {
-        "max_new_tokens": sampling.max_new_tokens,
-        "temperature": sampling.temperature,
-    }
     optional = {
         "top_p": (sampling.top_p, 1.0),
         "top_k": (sampling.top_k, -1),
@@ -163,8 +74,11 @@ def sampling_params(sampling: Sampling, stop_ids: Sequence[int]) -> dict[str, An
         "regex": (sampling.regex, None),
         "json_schema": (sampling.json_schema, None),
     }
-    params |= {name: value for name, (value, unset) in optional.items() if value != unset}
-    return params
+    return {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        **{name: value for name, (value, unset) in optional.items() if value != unset},
+    }
 
 
 def samples_of(found: Any, prompts: Sequence[Prompt], engine: str) -> list[Sample]:
@@ -173,44 +87,20 @@ def samples_of(found: Any, prompts: Sequence[Prompt], engine: str) -> list[Sampl
     Raises:
         PolicyError: the answer is not one; `engine` names who gave it.
     """
-    expected = sum(prompt.n for prompt in prompts)
-    if not isinstance(found, list) or len(found) != expected:
+    asked = [prompt for prompt in prompts for _ in range(prompt.n)]
+    if not isinstance(found, list) or len(found) != len(asked):
         shape = f"{len(found)} answers" if isinstance(found, list) else type(found).__name__
-        raise PolicyError(f"engine {engine}: expected {expected} answers to /generate, got {shape}")
+        raise PolicyError(
+            f"engine {engine}: expected {len(asked)} answers to /generate, got {shape}"
+        )
     samples = [sample_of(item, engine) for item in found]
-    if prompts[0].pictures is not None:
-        _raise_if_seen_otherwise(samples, prompts, engine)
+    for prompt, sample in zip(asked, samples, strict=True):
+        check_image_tokens(prompt, sample.prompt_tokens, engine)
     return samples
 
 
-def _raise_if_seen_otherwise(
-    samples: Sequence[Sample], prompts: Sequence[Prompt], engine: str
-) -> None:
-    """Raises PolicyError where an engine made more or fewer tokens of a prompt's images than we did."""
-    asked = [prompt for prompt in prompts for _ in range(prompt.n)]
-    for prompt, sample in zip(asked, samples, strict=True):
-        check_seen(prompt, sample.prompt_tokens, engine)
-
-
-def check_seen(prompt: Prompt, counted: int, engine: str) -> None:
-    """Compare what an engine made of a prompt with images with what we made of it.
-
-    Raises:
-        PolicyError: it counts more or fewer tokens.
-    """
-    if prompt.pictures is not None and counted != len(prompt.ids):
-        raise PolicyError(
-            f"engine {engine}: counts {counted} prompt tokens where we count {len(prompt.ids)}; does it scale images as "
-            "the model folder's preprocessor_config.json says?"
-        )
-
-
 def sample_of(item: Any, engine: str) -> Sample:
-    """One answer of `/generate`.
-
-    Raises:
-        PolicyError: it is not one, or its numbers contradict each other.
-    """
+    """One answer of `/generate`. Errors: see `samples_of`."""
     try:
         meta = item["meta_info"]
         pairs = meta["output_token_logprobs"] or ()
@@ -226,11 +116,8 @@ def sample_of(item: Any, engine: str) -> Sample:
         )
         cached, counted = (int(meta.get(n) or 0) for n in ("cached_tokens", "prompt_tokens"))
         return Sample(output, cached, counted)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise PolicyError(
-            f"engine {engine}: /generate answered something unexpected "
-            f"({type(error).__name__}: {error}): {item!r:.200}"
-        ) from error
+    except _UNEXPECTED as error:
+        raise _nonsense(engine, "/generate answered something unexpected", error, item) from error
 
 
 def partial_of(line: str, engine: str) -> Partial:
@@ -243,37 +130,67 @@ def partial_of(line: str, engine: str) -> Partial:
     try:
         item = from_json(line)
         if "error" in item:
-            raise _said(item["error"], engine)
+            raise _broken_off(item["error"], engine)
         meta = item["meta_info"]
         finish = meta["finish_reason"]
         if finish is not None and (finish.get("status_code") or 0) >= 400:
-            raise _said({"message": finish.get("message"), "code": finish["status_code"]}, engine)
+            raise _broken_off({"message": finish.get("message"), "code": finish["status_code"]}, engine)  # fmt: skip
         pairs = meta.get("output_token_logprobs") or ()
-        ids = tuple(pair[1] for pair in pairs)
-        spans = _spans(meta, len(ids), engine) if finish is not None and ids else ()
         return Partial(
             text=item["text"],
-            ids=ids,
+            ids=tuple(pair[1] for pair in pairs),
             logprobs=tuple(pair[0] for pair in pairs),
-            versions=spans,
+            versions=_spans(meta, len(pairs), engine) if finish is not None and pairs else (),
             prompt_tokens=int(meta["prompt_tokens"]),
             cached_tokens=int(meta.get("cached_tokens") or 0),
             finish=None if finish is None else finish["type"],
         )
     except TriforgeError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise PolicyError(
-            f"engine {engine}: a streamed answer holds something unexpected "
-            f"({type(error).__name__}: {error}): {line:.200}"
-        ) from error
+    except _UNEXPECTED as error:
+        what = "a streamed answer holds something unexpected"
+        raise _nonsense(engine, what, error, line) from error
 
 
-def _said(error: Any, engine: str) -> InputError | PolicyError:
+def _broken_off(error: Any, engine: str) -> InputError | PolicyError:
     """What an engine said in the middle of a stream."""
     found = error if isinstance(error, dict) else {"message": error}
     refused = str(found.get("code")) == "400"
     return (InputError if refused else PolicyError)(f"engine {engine}: {found.get('message')}")
+
+
+def prompt_logprobs_of(found: Any, ids: Sequence[int], engine: str) -> list[float]:
+    """The log-probabilities of all ids of a prompt but the first.
+
+    Raises:
+        PolicyError: the answer holds something else.
+    """
+    try:
+        pairs = found["meta_info"]["input_token_logprobs"][1:]
+        # SGLang writes 0 for the last id of a vocabulary, so the ids beside them cannot be compared.
+        if len(pairs) != len(ids) - 1:
+            raise ValueError(f"{len(pairs)} of them for a prompt of {len(ids)} ids")
+        return [float(pair[0]) for pair in pairs]
+    except _UNEXPECTED as error:
+        what = "/generate gave no log-probabilities of its prompt"
+        raise _nonsense(engine, what, error, found) from error
+
+
+def _nonsense(engine: str, what: str, error: Exception, found: Any) -> PolicyError:
+    return PolicyError(f"engine {engine}: {what} ({type(error).__name__}: {error}): {found!r:.200}")
+
+
+def check_image_tokens(prompt: Prompt, counted: int, engine: str) -> None:
+    """Compare the tokens that an engine made of a prompt with images with those that we made of it.
+
+    Raises:
+        PolicyError: it counts more or fewer.
+    """
+    if prompt.images is not None and counted != len(prompt.ids):
+        raise PolicyError(
+            f"engine {engine}: counts {counted} prompt tokens where we count {len(prompt.ids)}; does it scale images as "
+            "the model folder's preprocessor_config.json says?"
+        )
 
 
 def version_of(text: object, engine: str) -> int:
@@ -306,3 +223,27 @@ def _spans(meta: dict[str, Any], size: int, engine: str) -> tuple[VersionSpan, .
     if [s.start for s in spans] != borders[:-1] or borders[-1] != size:
         raise ValueError(f"weight_versions {raw} do not cover the {size} tokens")
     return spans
+
+
+def worker_urls(found: Any, router: str) -> list[str]:
+    """Addresses in a router's answer: `/workers` of today, or `/list_workers` of older ones; without the dead.
+
+    Raises:
+        PolicyError: it is no such list, or a worker is of a kind whose weights cannot be replaced over HTTP.
+    """
+    if isinstance(found, dict) and isinstance(found.get("urls"), list):
+        return [str(url).rstrip("/") for url in found["urls"]]
+    rows = found.get("workers") if isinstance(found, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise PolicyError(f"router {router}: /workers answered {found!r:.120}")
+    urls = []
+    for row in rows:
+        url, kind = str(row.get("url", "")), row.get("worker_type", "regular")
+        if not url.startswith(("http://", "https://")) or kind != "regular":
+            raise PolicyError(
+                f"router {router}: worker {url} of type {kind}: expected regular workers that speak HTTP; weights of "
+                "others cannot be replaced from here"
+            )
+        if row.get("is_healthy", True):
+            urls.append(url.rstrip("/"))
+    return urls

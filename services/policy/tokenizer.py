@@ -1,4 +1,4 @@
-"""The renderer of the live weights; a new one only where a folder's tokenizer differs."""
+"""The renderer of the active weights; a new one only where a folder's tokenizer differs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,13 @@ class Tokenizer:
 
 
 class Tokenizers:
-    """Keeps the renderer in use.
-
-    Args:
-        model_path: folder whose tokenizer is used at first; empty for none yet.
-    """
+    """Keeps the tokenizer in use: at first that of `model_path`, or none yet if that is empty."""
 
     def __init__(self, model_path: str) -> None:
-        self._used = Tokenizer(None, "")
+        self.used = Tokenizer(None, "")
         if model_path:
             folder = Path(model_path)
-            self._used = Tokenizer(Renderer.from_folder(folder), _digest(folder))
+            self.used = Tokenizer(Renderer.from_folder(folder), _digest(folder))
 
     @property
     def renderer(self) -> Renderer:
@@ -42,11 +38,11 @@ class Tokenizers:
         Raises:
             UnavailableError: there is none yet.
         """
-        if self._used.renderer is None:
+        if self.used.renderer is None:
             raise UnavailableError(
                 "no tokenizer yet: no engine has answered; set TRIFORGE_MODEL to the model folder"
             )
-        return self._used.renderer
+        return self.used.renderer
 
     def of(self, folder: Path) -> Tokenizer:
         """The tokenizer of a folder; the one in use where the folder has the same or none. Blocking.
@@ -55,18 +51,14 @@ class Tokenizers:
             WeightsError: its files cannot be read as a tokenizer.
         """
         digest = _digest(folder)
-        if digest in ("", self._used.digest):
-            return self._used
+        if digest in ("", self.used.digest):
+            return self.used
         return Tokenizer(Renderer.from_folder(folder), digest)
-
-    def use(self, tokenizer: Tokenizer) -> None:
-        """Take it into use."""
-        self._used = tokenizer
 
     def adopt(self, folder: str) -> None:
         """Take over the tokenizer of what the engines hold, if it can be read. Blocking."""
         try:
-            self.use(self.of(Path(folder)))
+            self.used = self.of(Path(folder))
         except WeightsError as error:
             _log.warning("the tokenizer of %s cannot be read: %s", folder, error.detail)
 

@@ -1,6 +1,6 @@
-"""Looking at a weight folder before any engine is disturbed: is it whole, what was published, and does it fit.
+"""Looking at a weight folder: whether it is whole, what was published, fits the engines, and what they have to show of it.
 
-What is checked, in this order; every error names the file or the tensor:
+What is checked before any engine is disturbed, in this order; every error names the file or the tensor:
 
     config.json is there; the manifest has the digest that was announced
     every file that the manifest names is there, with its size and (`contents`) its checksum
@@ -14,21 +14,34 @@ What is checked, in this order; every error names the file or the tensor:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triforge.errors import TriforgeError, WeightsError
 from triforge.store.manifests import BLOCK, Manifest, Reading, blocks, load_manifest
-from triforge.store.tensor_files import Entry, all_finite, read_folder
+from triforge.store.tensor_files import Entry, all_finite, first_rows, read_folder
+
+_log = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 # What says which forward pass it is, beside the shapes.
 _ARCHITECTURE = ("model_type", "architectures", "num_attention_heads", "num_key_value_heads",
                  "head_dim", "tie_word_embeddings")  # fmt: skip
+_SHOWN = 4  # tensors that an engine is asked for
+_COMPARED = 48  # tensors of a folder that are compared with the folder before
+_ROWS = 4
+_NUMBERS = 512  # of a tensor with one axis
+# SGLang keeps these inside larger matrices, and where it looks for them holds for some models only.
+_FUSED = (".k_proj.", ".v_proj.", ".gate_proj.", ".up_proj.", "inv_freq")
 
 Depth = Literal["contents", "sizes"]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,74 @@ class Weights:
     folder: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The first `count` rows of a tensor, for an engine to show."""
+
+    name: str
+    count: int
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What shows that an adapter is applied: a prompt, and the log-probability of each of its ids but the first."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A weight version and the folder it comes from.
+
+    Attributes:
+        number: of the version.
+        uri: the folder; empty if nobody knows it.
+        digest: of its manifest.
+        weights: the headers of the folder, None if this machine cannot read it.
+        rows: what engines have to show of it.
+        base: of an adapter, the version below it, whose `weights` it has.
+        probe: of an adapter, what engines have to show.
+    """
+
+    number: int
+    uri: str
+    digest: str = ""
+    weights: Weights | None = None
+    rows: tuple[Rows, ...] = ()
+    base: Version | None = None
+    probe: Probe | None = None
+
+    @property
+    def below(self) -> Version:
+        """What the engine itself has to hold."""
+        return self.base or self
+
+
+def described(version: Version) -> Version:
+    """A version with what its folder says; as it is if this machine cannot read the folder."""
+    try:
+        weights = read_weights(Path(version.uri))
+        return replace(version, weights=weights, rows=choose_rows(weights, None))
+    except WeightsError as error:
+        _log.warning("the weights that serve cannot be compared: %s", error.detail)
+        return version
+
+
+def version_beside(version: Version, number: int) -> Version | None:
+    """The version of that number whose folder lies beside another one's, by its manifest."""
+    parent = Path(version.uri).parent
+    for folder in sorted(parent.iterdir()) if version.uri and parent.is_dir() else ():
+        try:
+            manifest = load_manifest(folder)
+            if int(manifest.about["version"]) == number:
+                return Version(number, str(folder), manifest.digest)
+        except (TriforgeError, ValueError, TypeError, KeyError):
+            continue  # not a folder that was published
+    return None
 
 
 def read_weights(folder: Path) -> Weights:
@@ -68,11 +149,7 @@ def check_folder(
     Raises:
         WeightsError: it cannot; the sentence names the file or the tensor, what was found and what was expected.
     """
-    if not (folder / CONFIG).is_file():
-        raise WeightsError(
-            f"weights {folder}: expected a model folder with {CONFIG} on this machine"
-        )
-    manifest = announced(folder, digest)
+    manifest = announced(folder, digest) if (folder / CONFIG).is_file() else None
     found = read_weights(folder)
     if serving is not None:
         _check_architecture(found, serving)
@@ -140,11 +217,7 @@ def _named(weights: Weights) -> set[str]:
 
 
 def check_contents(tensors: Mapping[str, Entry], manifest: Manifest | None) -> None:
-    """Read every file: that it is what the manifest lists, and that every value is finite.
-
-    Args:
-        tensors: of the folder; their files are read in any case.
-        manifest: of the folder; None compares no checksum.
+    """Read every file: that it is what the manifest lists, if there is one, and that every value is finite.
 
     Raises:
         WeightsError: one is not.
@@ -183,10 +256,81 @@ def _read_through(path: Path, entries: list[Entry], reading: Reading | None) -> 
     return (reading.problem() if reading is not None else "") or odd
 
 
-def manifest_version(folder: Path) -> tuple[int, str] | None:
-    """(version, digest) of a folder that was published; None for any other."""
+# ---- what engines have to show ----
+
+
+def choose_rows(new: Weights, old: Weights | None) -> tuple[Rows, ...]:
+    """What an engine is asked for after an update: rows in which the new weights differ from those before.
+
+    If possible they differ by more than bfloat16 rounds away, so that an engine that says the new number and holds the old
+    weights is found out.
+
+    Raises:
+        WeightsError: a file is gone or damaged.
+    """
+    names = [n for n in new.tensors if not any(part in n for part in _FUSED)]
+    step = max(1, len(names) // _COMPARED)
+    ranked: list[tuple[int, Rows]] = []
+    for name in names[::step]:
+        rows = _rows_of(new.tensors[name])
+        if rows is not None:
+            before = _rows_of(old.tensors[name]) if old and name in old.tensors else None
+            ranked.append((_alike(rows, before), rows))
+    ranked.sort(key=lambda pair: pair[0])
+    return tuple(rows for _, rows in ranked[:_SHOWN])
+
+
+def _rows_of(entry: Entry) -> Rows | None:
+    count = _ROWS if len(entry.shape) > 1 else _NUMBERS
+    values = first_rows(entry, count)
+    return None if values is None or values.size == 0 else Rows(entry.name, count, values)
+
+
+def _alike(new: Rows, old: Rows | None) -> int:
+    """0: differ even in bfloat16; 1: differ; 2: the same, or nothing to compare with."""
+    if old is None or old.values.shape != new.values.shape:
+        return 2
+    if not np.array_equal(as_bfloat16(new.values), as_bfloat16(old.values)):
+        return 0
+    return 2 if np.array_equal(new.values, old.values) else 1
+
+
+def as_bfloat16(values: Floats) -> Floats:
+    """Round to the nearest bfloat16, ties to even, as torch does."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return (rounded & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+
+
+def compare_rows(expected: Rows, given: Any) -> None:
+    """Pass if an engine's answer is the expected rows in float32, bfloat16 or float16, bit for bit.
+
+    An engine that splits a tensor over several devices shows the beginning of each row; then that is compared.
+
+    Raises:
+        WeightsError: it is something else.
+    """
     try:
-        manifest = load_manifest(folder)
-        return int(manifest.about["version"]), manifest.digest
-    except (TriforgeError, ValueError, TypeError, KeyError):
-        return None
+        found = np.asarray(given, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise WeightsError(f"tensor {expected.name}: answered {given!r:.80}") from None
+    wanted = expected.values
+    if found.ndim != wanted.ndim or found.size == 0 or len(found) != len(wanted):
+        raise WeightsError(
+            f"tensor {expected.name}: shows rows of shape {list(found.shape)}, expected {list(wanted.shape)}"
+        )
+    wanted = wanted[tuple(slice(size) for size in found.shape)]
+    if found.shape != wanted.shape or not any(np.array_equal(found, f) for f in _forms(wanted)):
+        raise WeightsError(
+            f"tensor {expected.name}: holds {_short(found)}, expected {_short(wanted)} as published"
+        )
+
+
+def _forms(values: Floats) -> Sequence[Floats]:
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16).astype(np.float64)
+    return (values.astype(np.float32).astype(np.float64), as_bfloat16(values), half)
+
+
+def _short(values: Floats) -> str:
+    return "[" + ", ".join(f"{v:.6g}" for v in values.ravel()[:3]) + ", ...]"

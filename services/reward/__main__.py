@@ -86,7 +86,7 @@ def judge_worker(concurrency: int) -> int:
     worker = Worker(settings.redis_url, JUDGE_QUEUE)
 
     async def build() -> JudgeWorker:
-        policy = PolicyClient.from_settings(settings, "reward", linger_s=_LINGER_S, always=True)
+        policy = PolicyClient.from_settings(settings, "reward", linger_s=_LINGER_S)
         broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
         return JudgeWorker(broker=broker, generate_many=policy.generate_many, sandbox=shared())
 

@@ -11,20 +11,19 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 import services.env_adapter.access
-import services.policy.access
+import services.policy.routes
 import services.reward.app
 import services.trainer.access
-from services.policy.native_api import PATH
 from services.policy.routes import routes as policy_routes
 from services.reward.app import add_routes as add_reward_routes
 from services.trainer.routes import router as trainer_router
 from tests.service.env_service import api
 from tests.service.keyed import fresh
-from triforge.web.guard import _OPEN, Rules
+from triforge.web.guard import _OPEN
 
 RULES = {
     "env_adapter": services.env_adapter.access.RULES,
-    "policy": services.policy.access.RULES,
+    "policy": services.policy.routes.RULES,
     "reward": services.reward.app.RULES,
     "trainer": services.trainer.access.RULES,
 }
@@ -95,8 +94,3 @@ def test_every_request_but_those_that_ask_a_model_is_put_on_record() -> None:
         if not route.startswith("GET ") and not rule.changes
     }
     assert unnoted == {"POST /v1/generate", "POST /v1/chat/completions", "POST /v1/judge"}
-
-
-def test_the_native_api_asks_for_what_the_table_says() -> None:
-    route, rule = Rules(RULES["policy"]).of("POST", PATH)
-    assert (route, rule) == (f"POST {PATH}", services.policy.access.SAMPLING)

@@ -10,8 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from services.policy.delivery import Delivery, Live
-from services.policy.sglang import EngineInfo, Prompt, SGLangEngine
+from services.policy.engine import EngineInfo, Prompt
+from services.policy.pool import Member
+from services.policy.sglang import SGLangEngine
+from services.policy.weight_folder import Version
+from services.policy.weight_loader import WeightLoader
 from triforge.errors import InputError, PolicyError, WeightsError
 from triforge.testing import FakeEngine
 from triforge.testing.engine_exchanges import Exchange
@@ -83,13 +86,14 @@ async def test_an_aborted_answer_keeps_its_tokens() -> None:
 
 async def test_the_engine_says_what_it_serves() -> None:
     engine, _ = replay("ready", "model_info")
+    await engine.health()
     assert await engine.info() == EngineInfo(version=0, model_path="/models/policy/v000000")
 
 
 async def test_weights_are_replaced_under_a_pause_and_proven() -> None:
     names = ("pause_retract", "update_from_disk", "model_info_updated", "continue")
     engine, asked = replay(*names)
-    result = await Delivery().bring(engine, Live(3, "/models/policy/v000001"), None)
+    result = await WeightLoader().load(Member(engine), Version(3, "/models/policy/v000001"), None)
     assert (result.failure, result.clean) == (None, True)
     wanted = [(TOLD[n].path, TOLD[n].request) for n in names]
     assert asked == wanted
@@ -100,7 +104,7 @@ async def test_an_engine_that_stays_at_its_version_is_not_believed_and_its_reque
 ):
     names = ("pause_retract", "update_from_disk", "model_info", "abort_all", "continue")
     engine, asked = replay(*names)
-    result = await Delivery().bring(engine, Live(3, "/models/policy/v000001"), None)
+    result = await WeightLoader().load(Member(engine), Version(3, "/models/policy/v000001"), None)
     assert "serve weight version 3, serves 0" in getattr(result.failure, "detail", "")
     assert not result.clean
     assert [path for path, _ in asked] == [TOLD[n].path for n in names]
@@ -108,7 +112,7 @@ async def test_an_engine_that_stays_at_its_version_is_not_believed_and_its_reque
 
 async def test_a_refused_folder_is_a_weights_error_and_the_pause_ends() -> None:
     engine, asked = replay("pause_retract", "update_missing_folder", "abort_all", "continue")
-    result = await Delivery().bring(engine, Live(9, "/models/missing"), None)
+    result = await WeightLoader().load(Member(engine), Version(9, "/models/missing"), None)
     assert isinstance(result.failure, WeightsError)
     assert "/models/missing" in result.failure.detail
     assert asked[-1][0] == "/continue_generation"
@@ -188,5 +192,5 @@ async def test_each_route_gets_the_key_that_sglang_asks_for() -> None:
     assert (await engine.info()).version == 0
     assert len(await engine.generate([Prompt([5], Sampling(max_new_tokens=1))])) == 1
     await engine.resume()
-    await engine.server_info()
+    await engine.receivers()
     await engine.close()

@@ -17,11 +17,10 @@ from services.local_engine.app import create_app
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
 from services.local_engine.model import load_model
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
-from services.policy.pictures import Album
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
+from services.policy.weight_sync import WeightSync
 from services.reward.judge import StepJudge
 from services.trainer.learner import Learner
 from services.trainer.rows import Limits
@@ -99,8 +98,8 @@ class Role:
         app = create_app(engine=self.engine, served_name=role)
         url = f"http://{role}"
         pool = Pool([SGLangEngine(url, transport=httpx.ASGITransport(app))], wait_s=0.0)
-        self.fence = Fence(pool, role=role, model_path=str(model))
-        self.gateway = Gateway(pool, self.fence, Album(ImageStore(store)))
+        self.weights = WeightSync(pool, role=role, model_path=str(model))
+        self.gateway = Gateway(pool, self.weights, ImageStore(store))
         self.learner = Learner.fresh(model, images=ImageStore(store))
 
     async def generate(self, request: GenerateRequest) -> GenerateReply:
@@ -132,7 +131,7 @@ class Role:
         save_tensors(tensors, folder / TENSORS)
         digest = write_manifest(folder, {"version": self.version})
         update = WeightsUpdate(version=self.version, uri=str(folder), digest=digest)
-        assert (await self.fence.update(update)).version == self.version
+        assert (await self.weights.update(update)).version == self.version
 
     def weights(self) -> dict[str, torch.nn.Parameter]:
         return self.learner.model.parameters()
@@ -149,7 +148,7 @@ async def roles(tmp_path: Path, store: ArtifactStore) -> AsyncIterator[tuple[Rol
     policy, reward = Role("policy", model, store), Role("reward", model, store)
     for role in (policy, reward):
         role.engine.start()
-        await role.fence.look()
+        await role.weights.look()
     yield policy, reward
     for role in (policy, reward):
         role.engine.stop()

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
 
 from services.env_adapter.store import PoolStore
-from services.policy import access as policy_access
 from services.policy.app import create_app as policy_app
+from services.policy.metrics import Metrics
+from services.policy.routes import RULES as POLICY_RULES
 from services.reward.app import create_app as reward_app
 from services.trainer import access as trainer_access
 from services.trainer.app import create_app as trainer_app
@@ -146,7 +146,7 @@ async def test_a_tenant_with_enough_runs_waits_and_a_repeated_request_does_not(
 # ---- the policy and reward services ----
 
 
-class Fence:
+class ActiveVersion:
     """Weights that are always the same."""
 
     version = 3
@@ -160,8 +160,8 @@ class Gateway:
     """Answers nothing, and notes that it was asked."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.fence = Fence()
+        self.metrics = Metrics()
+        self.weights = ActiveVersion()
         self.asked = 0
 
     async def ready(self) -> None:
@@ -183,11 +183,11 @@ async def policy(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
     await entrance.gate.settle()
 
 
-@pytest.mark.parametrize("route", policy_access.RULES)
+@pytest.mark.parametrize("route", POLICY_RULES)
 async def test_every_route_of_a_policy_service_asks_for_its_scope_and_weights_for_an_operator(
     policy: httpx.AsyncClient, locks: Locks, route: str
 ) -> None:
-    wants = policy_access.RULES[route].wants
+    wants = POLICY_RULES[route].wants
     method, path = route.split(" ", 1)
     for tenant, scope in [*(("default", scope) for scope in ORDER), ("operator", "admin"), ("", "service")]:  # fmt: skip
         reply = await policy.request(method, path, headers=locks.headers(scope, tenant), json={"requests": []})  # fmt: skip
@@ -237,7 +237,7 @@ async def test_only_services_say_whom_a_request_is_about(
     policy: httpx.AsyncClient, locks: Locks
 ) -> None:
     for scope, about in (("submit", "nobody"), ("service", "r1")):
-        for way in ({}, {"Origin": "https://a.example"}):  # past the framework, and through it
+        for way in ({}, {"Origin": "https://a.example"}):
             headers = {**locks.headers(scope), "baggage": "triforge.run=r1", **way}
             reply = await policy.post("/v1/generate", headers=headers, json={"requests": []})
             assert reply.json()["detail"] == f"no engine for {about}", (scope, way)

@@ -12,10 +12,10 @@ import torch
 
 from services.local_engine.app import create_app as create_engine_app
 from services.local_engine.engine import Engine
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
+from services.policy.weight_sync import WeightSync
 from services.trainer.checkpoint import Shelf
 from services.trainer.learner import Learner
 from services.trainer.lora import AdaptedModel, LoraShape
@@ -78,10 +78,10 @@ async def service(base: Path) -> AsyncIterator[tuple[Gateway, Engine]]:
         "http://engine", admin_api_key="admin", transport=httpx.ASGITransport(app)
     )
     pool = Pool([client])
-    fence = Fence(pool, role="policy", model_path=str(base))
+    weights = WeightSync(pool, role="policy", model_path=str(base))
     try:
-        await fence.look()
-        yield Gateway(pool, fence), engine
+        await weights.look()
+        yield Gateway(pool, weights), engine
     finally:
         await pool.close()
         engine.stop()
@@ -113,7 +113,7 @@ async def test_steps_of_a_learner_go_live_under_requests_and_every_token_is_of_i
     asking = [asyncio.create_task(ask()) for _ in range(2)]
     for number in (1, 2):
         ready = await asyncio.to_thread(step, shelf, learner, base, number)
-        assert (await gateway.fence.update(update_of(ready))).ready == 1
+        assert (await gateway.weights.update(update_of(ready))).ready == 1
         models[number] = await asyncio.to_thread(_model, shelf, base, number)
         (reply,) = await gateway.generate([GO])
         assert check(reply, models) == number
@@ -121,13 +121,13 @@ async def test_steps_of_a_learner_go_live_under_requests_and_every_token_is_of_i
     await asyncio.gather(*asking)
     seen = [check(reply, models) for reply in replies]
     assert {0, 2} <= set(seen)
-    await gateway.fence.look()
+    await gateway.weights.look()
     assert set(engine.adapters) == {"v000002"}
-    assert gateway.pool.members[0].engine.paused_s == 0.0
+    assert gateway.pool.members[0].paused_s == 0.0
     # The steps did something, so that an engine without the adapter would have been found out.
     first, last = [m.logprobs(range(6, 14)) for m in (models[0], models[2])]
     assert float((torch.tensor(first) - torch.tensor(last)).abs().mean()) > 0.01
-    assert (await gateway.fence.rollback(1)).version == 3
+    assert (await gateway.weights.rollback(1)).version == 3
     (reply,) = await gateway.generate([GO])
     assert check(reply, {3: models[1]}) == 3
 
@@ -144,18 +144,20 @@ async def test_an_engine_whose_adapter_is_another_one_than_published_is_found_ou
     gateway, _ = service
     learner = Learner.fresh(base, shape=SHAPE)
     ready = await asyncio.to_thread(step, shelf, learner, base, 1)
-    await gateway.fence.update(update_of(ready))
+    await gateway.weights.update(update_of(ready))
     other = await asyncio.to_thread(step, shelf, learner, base, 2)
-    told = gateway.pool.members[0].engine.control
+    honest = gateway.pool.members[0].engine
 
-    async def misled(path: str, body: dict[str, str]) -> object:
-        wrong = {"lora_path": ready.uri} if path == "/load_lora_adapter" else {}
-        return await told(path, body | wrong)
+    class Misled(SGLangEngine):
+        async def load_adapter(self, name: str, folder: str) -> None:
+            await honest.load_adapter(name, ready.uri)
 
-    gateway.pool.members[0].engine.control = misled  # type: ignore[method-assign,assignment]
+    misled = Misled(honest.url)
+    misled._data, misled._control, misled._inform = honest._data, honest._control, honest._inform  # type: ignore[attr-defined]
+    gateway.pool.members[0].engine = misled
     with pytest.raises(Exception, match=r"log-probabilities that it gives with it are off by 0\."):
-        await gateway.fence.update(update_of(other))
-    assert gateway.fence.version == 1
+        await gateway.weights.update(update_of(other))
+    assert gateway.weights.version == 1
     (reply,) = await gateway.generate([GO])
     assert check(reply, {1: await asyncio.to_thread(_model, shelf, base, 1)}) == 1
 
@@ -168,5 +170,5 @@ async def test_what_the_engine_refuses_leaves_the_old_version_serving(
     settings = Path(ready.uri) / "adapter_config.json"
     settings.write_text(settings.read_text().replace('"use_dora": false', '"use_dora": true'))
     with pytest.raises(WeightsError, match="use_dora is True, which is not supported"):
-        await gateway.fence.update(WeightsUpdate(version=1, uri=ready.uri))
-    assert (gateway.fence.version, gateway.fence.state().ready) == (0, 1)
+        await gateway.weights.update(WeightsUpdate(version=1, uri=ready.uri))
+    assert (gateway.weights.version, gateway.weights.state().ready) == (0, 1)

@@ -12,10 +12,10 @@ import openai
 import pytest
 
 from services.policy.app import create_app
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
+from services.policy.weight_sync import WeightSync
 from tests.service.test_policy_http import serving
 from triforge.rendering import Renderer
 from triforge.testing import FakeEngine
@@ -54,11 +54,11 @@ async def service(tmp_path: Path) -> AsyncIterator[Deployment]:
     async with contextlib.AsyncExitStack() as stack:
         deep, _ = await stack.enter_async_context(serving(engine))
         pool = Pool([SGLangEngine(deep)], wait_s=0.2)
-        fence = Fence(pool, role="policy", model_path=str(model), probe_s=0.05)
-        await fence.look()
-        app = create_app(gateway=Gateway(pool, fence), role="policy", api_key="user")
+        weights = WeightSync(pool, role="policy", model_path=str(model), probe_s=0.05)
+        await weights.look()
+        app = create_app(gateway=Gateway(pool, weights), role="policy", api_key="user")
         url, _ = await stack.enter_async_context(serving(app))
-        yield Deployment(engine, fence.renderer, url)
+        yield Deployment(engine, weights.renderer, url)
 
 
 async def test_models_and_answers_name_role_and_version(service: Deployment) -> None:

@@ -16,10 +16,10 @@ import pytest
 import uvicorn
 
 from services.policy.app import create_app
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import Limits, Pool
 from services.policy.sglang import SGLangEngine
+from services.policy.weight_sync import WeightSync
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client
 from triforge.errors import UnavailableError, WeightsError
@@ -54,8 +54,8 @@ async def serving(app: Any, port: int = 0) -> AsyncIterator[tuple[str, int]]:
 async def service(model: Path, *urls: str, api_key: str = "") -> AsyncIterator[str]:
     """A policy service before the given engines."""
     pool = Pool([SGLangEngine(url) for url in urls])
-    fence = Fence(pool, role="policy", model_path=str(model), probe_s=0.05)
-    app = create_app(gateway=Gateway(pool, fence), role="policy", api_key=api_key)
+    weights = WeightSync(pool, role="policy", model_path=str(model), probe_s=0.05)
+    app = create_app(gateway=Gateway(pool, weights), role="policy", api_key=api_key)
     async with serving(app) as (url, _):
         yield url
 
@@ -127,7 +127,9 @@ async def test_an_engine_that_starts_late_dies_and_returns_only_makes_callers_wa
 async def test_keys_travel_from_client_to_service_to_engine(model: Path) -> None:
     async with serving(engine(model, api_key="deep", admin_api_key="deeper")) as (deep, _):
         pool = Pool([SGLangEngine(deep, api_key="deep", admin_api_key="deeper")])
-        gateway = Gateway(pool, Fence(pool, role="policy", model_path=str(model), probe_s=0.05))
+        gateway = Gateway(
+            pool, WeightSync(pool, role="policy", model_path=str(model), probe_s=0.05)
+        )
         app = create_app(gateway=gateway, role="policy", api_key="user")
         async with serving(app) as (url, _), PolicyClient(url, api_key="user") as client:
             assert (await client(GO)).outputs[0].ids == (3, 1)
@@ -186,9 +188,11 @@ async def test_64_callers_of_a_service_that_takes_16_slow_down_and_none_fails(mo
     async with serving(fake) as (deep, _):
         limits = Limits(in_flight=8, waiting=8)
         pool = Pool([SGLangEngine(deep)], limits=limits)
-        gateway = Gateway(pool, Fence(pool, role="policy", model_path=str(model), probe_s=0.05))
+        gateway = Gateway(
+            pool, WeightSync(pool, role="policy", model_path=str(model), probe_s=0.05)
+        )
         app = create_app(gateway=gateway, role="policy")
         async with serving(app) as (url, _), PolicyClient(url, batch=1) as client:
             replies = await asyncio.gather(*(client(GO) for _ in range(64)))
     assert len(replies) == 64
-    assert pool.line.turned_away > 0
+    assert pool.metrics.turned_away._value.get() > 0

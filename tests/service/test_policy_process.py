@@ -92,7 +92,7 @@ async def test_a_service_that_is_told_to_end_answers_what_runs_and_refuses_what_
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     async with serving(fake) as (deep, _), http_client(url) as client:
-        settings = {"POLICY_URL": url, "ENGINES": deep, "MODEL": str(model), "DRAIN_S": "60"}
+        settings = {"POLICY_MODEL_URL": url, "ENGINES": deep, "MODEL": str(model), "DRAIN_S": "60"}
         with process(**settings) as started:
             await get_json(client, "/readyz", deadline_s=60)
             body = {"requests": [{"messages": [{"role": "user", "content": "go"}]}]}

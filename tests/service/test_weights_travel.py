@@ -18,12 +18,12 @@ import torch
 
 from services.local_engine.app import create_app as create_engine_app
 from services.policy.app import create_app
-from services.policy.broadcast import Broadcasts
-from services.policy.delivery import Delivery, Live, Seat, Way
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
-from services.policy.pool import Pool
+from services.policy.pool import Member, Pool
 from services.policy.sglang import SGLangEngine
+from services.policy.weight_folder import Version
+from services.policy.weight_loader import Broadcasts, Seat, Way, WeightLoader
+from services.policy.weight_sync import WeightSync
 from services.trainer.broadcast import Broadcaster
 from services.trainer.broadcast_api import create_api
 from services.trainer.broadcast_serving import open_api
@@ -102,12 +102,12 @@ class Service:
 
     def __init__(self, engines: list[SGLangEngine], model: Path, way: Way) -> None:
         self.pool = Pool(engines)
-        delivery = Delivery(way=way, timeout_s=20.0)
-        self.fence = Fence(
-            self.pool, role="policy", model_path=str(model), delivery=delivery,
+        loader = WeightLoader(way=way, timeout_s=20.0)
+        self.weights = WeightSync(
+            self.pool, role="policy", model_path=str(model), loader=loader,
             broadcasts=Broadcasts(admin_api_key=ADMIN),
         )  # fmt: skip
-        self.gateway = Gateway(self.pool, self.fence)
+        self.gateway = Gateway(self.pool, self.weights)
 
     async def answer(self) -> GenerateReply:
         return (await self.gateway.generate([GO]))[0]
@@ -117,7 +117,7 @@ class Service:
 async def service_at(url: str, model: Path, way: Way) -> AsyncIterator[Service]:
     service = Service([SGLangEngine(url, admin_api_key=ADMIN)], model, way)
     try:
-        await service.fence.look()
+        await service.weights.look()
         yield service
     finally:
         await service.pool.close()
@@ -153,8 +153,12 @@ async def test_by_every_way_the_published_weights_are_those_that_serve(
         for number, way in enumerate(ways, start=1):
             async with service_at(engine_url, folders / "v000000", way) as service:
                 folder = folders / f"v{number:06d}"
-                state = await service.fence.update(update_of(folder, number, handover))
-                assert (state.version, state.ready, service.fence.fallbacks) == (number, 1, 0)
+                state = await service.weights.update(update_of(folder, number, handover))
+                assert (
+                    state.version,
+                    state.ready,
+                    int(service.pool.metrics.broadcasts_missed._value.get()),
+                ) == (number, 1, 0)
                 await holds(service, folder, number)
                 named = (await service.pool.members[0].engine.info()).model_path
                 assert (named == str(folder)) == (way == "disk"), "no other way goes by the disk"
@@ -165,8 +169,8 @@ async def test_without_a_learner_to_receive_from_the_folder_is_read(
 ) -> None:
     gone = Handover(url=f"http://127.0.0.1:{free_port()}")
     async with service_at(engine_url, folders / "v000000", "distributed") as service:
-        live = service.fence.state().version
-        await service.fence.update(update_of(folders / "v000001", live + 1, gone))
+        live = service.weights.state().version
+        await service.weights.update(update_of(folders / "v000001", live + 1, gone))
         await holds(service, folders / "v000001", live + 1)
 
 
@@ -181,19 +185,19 @@ async def test_an_engine_that_cannot_join_keeps_nobody_waiting(
             SGLangEngine("http://fake", transport=httpx.ASGITransport(stranger)),
         ]
         service = Service(engines, folders / "v000000", "distributed")
-        await service.fence.look()
-        live = service.fence.state().version
-        await service.fence.update(update_of(folders / "v000003", live + 1))
-        assert service.fence.state().ready == 2
-        state = await service.fence.update(update_of(folders / "v000002", live + 2, handover))
-        assert (state.ready, service.fence.fallbacks) == (2, 1)
+        await service.weights.look()
+        live = service.weights.state().version
+        await service.weights.update(update_of(folders / "v000003", live + 1))
+        assert service.weights.state().ready == 2
+        state = await service.weights.update(update_of(folders / "v000002", live + 2, handover))
+        assert (state.ready, int(service.pool.metrics.broadcasts_missed._value.get())) == (2, 1)
         named = (await service.pool.members[0].engine.info()).model_path
         assert named == str(folders / "v000003"), (
             "the other one took its weights from the broadcast"
         )
         assert stranger.model_path == str(folders / "v000002")
         await service.pool.members[1].engine.close()
-        service.pool.fence_off(service.pool.members[1], "the test looks at the other one")
+        service.pool.exclude(service.pool.members[1], "the test looks at the other one")
         await holds(service, folders / "v000002", live + 2)
         await service.pool.close()
 
@@ -209,9 +213,11 @@ async def test_no_engine_is_sent_to_a_place_where_nobody_listens(folders: Path) 
 
     fake = FakeEngine(model_path=str(folders / "v000000"))
     engine = SGLangEngine("http://fake", transport=httpx.ASGITransport(fake))
-    wanted = Live(1, str(folders / "v000001"))
-    result = await Delivery(way="distributed").bring(engine, wanted, None, Seat(offer, 1, leave))
-    assert (result.failure, result.fell_back, left) == (None, True, [1])
+    wanted = Version(1, str(folders / "v000001"))
+    result = await WeightLoader(way="distributed").load(
+        Member(engine), wanted, None, Seat(offer, leave)
+    )
+    assert (result.failure, result.missed_broadcast, left) == (None, True, [1])
     assert "/init_weights_update_group" not in fake.paths()
 
 
@@ -225,7 +231,7 @@ async def apis(folders: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Service]
     app = create_engine_app(engine=engine, served_name="tiny", admin_api_key=ADMIN)
     client = SGLangEngine("http://engine", admin_api_key=ADMIN, transport=httpx.ASGITransport(app))
     service = Service([client], folders / "v000000", "disk")
-    await service.fence.look()
+    await service.weights.look()
     own = create_app(gateway=service.gateway, role="policy", admin_api_key=ADMIN)
     key = {"authorization": f"Bearer {ADMIN}"}
     transport = httpx.ASGITransport(own, raise_app_exceptions=False)
@@ -308,11 +314,11 @@ async def test_an_engine_that_refuses_the_services_key_is_named_with_the_setting
     service = Service(
         [SGLangEngine(engine_url, admin_api_key="wrong")], folders / "v000000", "disk"
     )
-    await service.fence.look()
+    await service.weights.look()
     with pytest.raises(
         Exception, match=r"refuses the key \(Unauthorized\).*TRIFORGE_ADMIN_API_KEY"
     ):
-        await service.fence.update(update_of(folders / "v000003", 999))
+        await service.weights.update(update_of(folders / "v000003", 999))
     await service.pool.close()
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from triforge.clients.hot_path import JsonPost
-from triforge.clients.transport import get_json, persist, request
+from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
 from triforge.errors import InputError, PolicyError, TooLargeError, UnavailableError
 from triforge.telemetry import known, tracing
 from triforge.telemetry.ids import Ids, common, only
 from triforge.types import GenerateReply, GenerateRequest, Role, WeightsState, WeightsUpdate
 
-# Sampling again is harmless, so a lost or refused request is simply sent again for this long.
+# Sampling again is harmless, so a lost or refused request is sent again for this long.
 PATIENCE_S = 60.0
 # A service that says 429 lives and will come to it: callers slow down and do not fail. Their own deadlines end the wait.
 BUSY_S = 3600.0
@@ -27,8 +27,14 @@ TIMEOUT_S = 600.0
 _SPARE_S = 30.0  # for a service to say that an engine was too slow
 
 
-# A request, its answer, and for whom it is asked: ids, and a span while traces are on.
-_Waiting = tuple[GenerateRequest, asyncio.Future[GenerateReply], Ids, Any]
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that waits to be sent, and for whom it is asked: ids, and a span while traces are on."""
+
+    request: GenerateRequest
+    future: asyncio.Future[GenerateReply]
+    ids: Ids
+    span: Any
 
 
 class _Batch(BaseModel):
@@ -47,13 +53,11 @@ class PolicyClient:
         api_key: the service's key; empty if it asks for none.
         admin_api_key: key for `update_weights`; empty takes `api_key`.
         batch: short requests made in the same turn of the event loop travel together, up to this many; 1 sends each
-            by itself. Those that are made while others are being answered wait for `linger_s` for more. Episodes that
-            are answered together go on together, so this keeps itself going: a tiny model behind one service answers
-            three to five times as many requests a second.
+            by itself. Those made while others are being answered wait up to `linger_s` for more. A tiny model behind
+            one service answers three to five times as many requests a second that way.
         batch_tokens: what is short: at most so many new tokens. A batch is answered as a whole, so a long answer
             would hold up the others.
         linger_s: see `batch`; far below what a model takes to answer.
-        always: they wait for so long even when no others are being answered: for work that nobody waits for at once.
         timeout_s: longest silence while an answer is awaited.
         patience_s: how long to go on trying while the service is away.
         busy_s: how long to go on trying while the service has too much to do.
@@ -69,37 +73,28 @@ class PolicyClient:
         batch: int = 16,
         batch_tokens: int = 32,
         linger_s: float = 0.005,
-        always: bool = False,
         timeout_s: float = TIMEOUT_S,
         patience_s: float = PATIENCE_S,
         busy_s: float = BUSY_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._generate = JsonPost(
-            base_url, "/v1/generate", timeout_s=timeout_s, transport=transport, api_key=api_key
+        self._http = http_client(
+            base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
         )
-        self._http = self._generate.client
         key = admin_api_key or api_key
         self._admin = {"authorization": f"Bearer {key}"} if key else {}
         self._batch = batch
         self._batch_tokens = batch_tokens
         self._linger_s = linger_s
-        self._alone_s = linger_s if always else 0.0
         self._departure: asyncio.TimerHandle | None = None
         self._patience_s = patience_s
         self._busy_s = busy_s
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Asked] = []
         self._sending: set[asyncio.Task[list[GenerateReply]]] = set()
 
     @classmethod
     def from_settings(
-        cls,
-        settings: Settings,
-        role: Role,
-        *,
-        batch: int = 16,
-        linger_s: float = 0.005,
-        always: bool = False,
+        cls, settings: Settings, role: Role, *, batch: int = 16, linger_s: float = 0.005
     ) -> PolicyClient:
         """The client of a role's service, with the deployment's address and keys."""
         urls: dict[Role, str] = {
@@ -113,7 +108,6 @@ class PolicyClient:
             admin_api_key=settings.own_key or settings.admin_api_key.get_secret_value(),
             batch=batch,
             linger_s=linger_s,
-            always=always,
             timeout_s=settings.queue_s + settings.request_s + _SPARE_S,
         )
 
@@ -136,14 +130,16 @@ class PolicyClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; who still waits for a request to be sent is told so."""
+        """Close all connections; requests that wait to be sent fail."""
         if self._departure is not None:
             self._departure.cancel()
         waiting, self._waiting = self._waiting, []
-        for _, future, *_ in waiting:
-            if not future.done():
-                future.set_exception(UnavailableError(f"{self.base_url}: the client was closed"))
-        await self._generate.close()
+        for asked in waiting:
+            if not asked.future.done():
+                asked.future.set_exception(
+                    UnavailableError(f"{self.base_url}: the client was closed")
+                )
+        await self._http.aclose()
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
         """Sample. See `generate_many`."""
@@ -161,24 +157,21 @@ class PolicyClient:
         """
         if not tracing.is_on():
             return await self._answer(requests, None)
-        with tracing.span("generate", "client", prompts=len(requests)) as opened:
-            return await self._answer(requests, opened)
+        with tracing.span("generate", "client", prompts=len(requests)) as span:
+            return await self._answer(requests, span)
 
-    async def _answer(
-        self, requests: Sequence[GenerateRequest], opened: Any
-    ) -> list[GenerateReply]:
+    async def _answer(self, requests: Sequence[GenerateRequest], span: Any) -> list[GenerateReply]:
         few = len(requests) < self._batch
         if few and all(r.sampling.max_new_tokens <= self._batch_tokens for r in requests):
-            return await asyncio.gather(*(self._join(request, opened) for request in requests))
+            return await asyncio.gather(*(self._join(request, span) for request in requests))
         return await self._ask(requests)
 
-    def _join(self, request: GenerateRequest, opened: Any) -> asyncio.Future[GenerateReply]:
+    def _join(self, request: GenerateRequest, span: Any) -> asyncio.Future[GenerateReply]:
         """Have a request answered together with what others ask in this turn of the loop, or a moment later."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[GenerateReply] = loop.create_future()
+        future: asyncio.Future[GenerateReply] = asyncio.get_running_loop().create_future()
         if not self._waiting:
-            self._depart(self._linger_s if self._sending else self._alone_s)
-        self._waiting.append((request, future, known(), opened))
+            self._depart(self._linger_s if self._sending else 0.0)
+        self._waiting.append(_Asked(request, future, known(), span))
         if len(self._waiting) == self._batch:
             self._depart(0.0)
         return future
@@ -190,15 +183,17 @@ class PolicyClient:
         self._departure = asyncio.get_running_loop().call_later(wait_s, self._flush)
 
     async def _ask(self, requests: Sequence[GenerateRequest]) -> list[GenerateReply]:
-        body = _Batch.model_construct(requests=requests).model_dump_json().encode()
-        content = await persist(
-            lambda: self._generate.raw(body),
+        response = await request(
+            self._http,
+            "POST",
+            "/v1/generate",
+            body=_Batch.model_construct(requests=requests),
             deadline_s=self._patience_s,
             busy_s=self._busy_s,
             repeatable=True,
         )
         try:
-            replies = _Replies.model_validate_json(content).replies
+            replies = _Replies.model_validate_json(response.content).replies
         except ValidationError as error:
             raise PolicyError(
                 f"{self.base_url}: not an answer of a policy service: {error}"
@@ -214,7 +209,7 @@ class PolicyClient:
         return WeightsState.model_validate(await get_json(self._http, "/v1/weights"))
 
     async def update_weights(self, update: WeightsUpdate) -> WeightsState:
-        """Serve another version; returns once it is proven to serve.
+        """Serve another version; returns once it is verified to serve.
 
         Raises:
             ConflictError: a newer version serves, or this version came from another folder.
@@ -238,49 +233,47 @@ class PolicyClient:
         for start in range(0, len(waiting), self._batch):
             self._send(waiting[start : start + self._batch])
 
-    def _send(self, share: Sequence[_Waiting]) -> None:
-        wanted = [item for item in share if not item[1].done()]  # not those that were given up
+    def _send(self, share: Sequence[_Asked]) -> None:
+        wanted = [asked for asked in share if not asked.future.done()]  # not those given up
         if not wanted:
             return
         task = asyncio.create_task(self._ask_together(wanted))
         self._sending.add(task)
-        task.add_done_callback(functools.partial(self._deliver, wanted))
+        task.add_done_callback(functools.partial(self._hand_out, wanted))
 
         def given_up(_: asyncio.Future[GenerateReply]) -> None:
-            if all(future.done() for _, future, *_ in wanted):
+            if all(asked.future.done() for asked in wanted):
                 task.cancel()  # closes the connection, and the service stops sampling
 
-        for _, future, *_ in wanted:
-            future.add_done_callback(given_up)
+        for asked in wanted:
+            asked.future.add_done_callback(given_up)
 
-    async def _ask_together(self, share: Sequence[_Waiting]) -> list[GenerateReply]:
+    async def _ask_together(self, share: Sequence[_Asked]) -> list[GenerateReply]:
         """The task began inside of one of them; it is about what they have in common."""
-        requests = [request for request, *_ in share]
-        with only(common([ids for *_, ids, _ in share])):
+        requests = [asked.request for asked in share]
+        with only(common([asked.ids for asked in share])):
             if not tracing.is_on():
                 return await self._ask(requests)
-            with tracing.batch("generate batch", [opened for *_, opened in share]):
+            with tracing.batch("generate batch", [asked.span for asked in share]):
                 return await self._ask(requests)
 
-    def _deliver(self, share: Sequence[_Waiting], task: asyncio.Task[list[GenerateReply]]) -> None:
+    def _hand_out(self, share: Sequence[_Asked], task: asyncio.Task[list[GenerateReply]]) -> None:
         self._sending.discard(task)
-        if self._waiting and not self._sending and not self._alone_s:
+        if self._waiting and not self._sending:
             self._depart(0.0)
         if task.cancelled():
-            for _, future, *_ in share:
-                future.cancel()
+            for asked in share:
+                asked.future.cancel()
             return
         error = task.exception()
         if isinstance(error, (InputError, TooLargeError)) and len(share) > 1:
-            for item in (
-                share
-            ):  # one caller's bad request, or all of them together, is not the others' failure
-                self._send([item])
+            for asked in share:  # one caller's bad request is not the others' failure
+                self._send([asked])
             return
-        for position, (_, future, *_) in enumerate(share):
-            if future.done():
+        for position, asked in enumerate(share):
+            if asked.future.done():
                 continue
             if error is None:
-                future.set_result(task.result()[position])
+                asked.future.set_result(task.result()[position])
             else:
-                future.set_exception(error)
+                asked.future.set_exception(error)

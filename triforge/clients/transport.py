@@ -1,20 +1,17 @@
-"""The seam between clients and the network, and the way back from a problem document to an error.
+"""What all clients share: connections, requests that are tried again, and errors out of problem documents.
 
-Clients are written against httpx's interface. Real traffic runs over aiohttp, whose pool stays fast at hundreds of
-concurrent requests where httpx's own does not; tests pass an in-process `httpx.ASGITransport` instead.
+Clients are written against httpx. Its transport over aiohttp stays fast at hundreds of concurrent requests, where httpx's own
+does not; tests pass an in-process `httpx.ASGITransport` instead.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import json
 import logging
 import math
-import random
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -33,27 +30,29 @@ from triforge.errors import (
     TriforgeError,
     UnavailableError,
 )
+from triforge.retry import RetryPolicy, retry
 from triforge.telemetry import tracing
 
 CONNECT_TIMEOUT_S = 5.0
 # Shorter than the keep-alive of any server we talk to (uvicorn closes after 5 s): a connection that the server closes
-# just as we use it looks like a crash.
+# just as it is used looks like a crash.
 KEEPALIVE_S = 4.0
-
-_T = TypeVar("_T")
-
 _BUSY = (429, 503)
 _SAFE_METHODS = ("GET", "HEAD", "PUT", "DELETE")
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_JITTER = 0.5  # who was turned away together comes back spread over this share of the wait
-JSON_HEADERS = {"content-type": "application/json"}
+_JITTER = 0.5  # clients that were turned away together come back spread over this share of the wait
+_JSON_HEADERS = {"content-type": "application/json"}
 
-# httpx logs a line a request at INFO: thousands a minute, and a good part of their time.
+# httpx logs a line a request at INFO: thousands a minute.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class UnreachableError(UnavailableError):
     """Nothing answered: connection refused, lost or silent. The request may or may not have arrived."""
+
+    def __init__(
+        self, detail: str, *, retry_after_s: float | None = 0.1, problems: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(detail, retry_after_s=retry_after_s, problems=problems)
 
 
 # What a transport raises when there is no answer, or when it breaks off.
@@ -92,12 +91,12 @@ def http_client(
     sent = {"triforge-version": __version__, **(headers or {})}
     if api_key:
         sent["authorization"] = f"Bearer {api_key}"
-    if transport is None:
-        transport = _network(base_url, max_connections)
+    secure = base_url.startswith("https://")  # the certificate store is slow to read
+    limits = httpx.Limits(max_connections=max_connections, keepalive_expiry=KEEPALIVE_S)
     return httpx.AsyncClient(
         base_url=base_url.rstrip("/"),
         timeout=_timeout(timeout_s),
-        transport=transport,
+        transport=transport or AiohttpTransport(verify=secure, trust_env=False, limits=limits),
         headers=sent,
         trust_env=False,
     )
@@ -105,29 +104,6 @@ def http_client(
 
 def _timeout(timeout_s: float) -> httpx.Timeout:
     return httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-
-
-def _network(base_url: str, max_connections: int) -> AiohttpTransport:
-    limits = httpx.Limits(max_connections=max_connections, keepalive_expiry=KEEPALIVE_S)
-    secure = base_url.startswith(
-        "https://"
-    )  # the certificate store is slow to read; http needs none
-
-    session = functools.partial(session_of, secure, max_connections)
-    return AiohttpTransport(verify=secure, limits=limits, client=session)
-
-
-def session_of(secure: bool, max_connections: int) -> aiohttp.ClientSession:
-    """Connections to one server; made inside the event loop that uses them."""
-    connector = aiohttp.TCPConnector(
-        limit=max_connections, keepalive_timeout=KEEPALIVE_S, ssl=secure
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        skip_auto_headers=("user-agent", "accept", "accept-encoding"),
-    )
 
 
 async def request(
@@ -145,9 +121,6 @@ async def request(
 ) -> httpx.Response:
     """Send one request and return its successful answer.
 
-    While `deadline_s` lasts, a server that says 429 or 503 is asked again after its Retry-After and a little, drawn at
-    random, and so is one that cannot be reached if the request may be repeated.
-
     Args:
         client: from `http_client`.
         method: HTTP method.
@@ -156,8 +129,8 @@ async def request(
         params: query parameters; None values are left out.
         headers: sent with this request beside the client's own.
         timeout_s: longest silence while this answer is awaited; None takes the client's.
-        deadline_s: seconds to go on trying; 0 tries once.
-        busy_s: seconds to go on while the server says 429: it lives and will come to it; at least `deadline_s`.
+        deadline_s: seconds to go on trying while the server says 429 or 503, or cannot be reached; 0 tries once.
+        busy_s: seconds to go on while it says 429: it lives and will come to it; at least `deadline_s`.
         repeatable: whether a request that may have arrived can be sent again; None asks the method.
 
     Raises:
@@ -166,71 +139,73 @@ async def request(
         UnavailableError: the server is not ready until the deadline.
         TriforgeError: the class that the server's problem document names.
     """
-    timeout = client.timeout if timeout_s is None else _timeout(timeout_s)
-    return await persist(
-        lambda: _once(
-            client, method, path, body=body, params=params, headers=headers, timeout=timeout
-        ),
-        deadline_s=deadline_s,
-        busy_s=busy_s,
-        repeatable=method in _SAFE_METHODS if repeatable is None else repeatable,
+    again = method in _SAFE_METHODS if repeatable is None else repeatable
+    content: bytes | str | None = None
+    if body is not None:
+        content = _encoded(body)
+
+    async def once() -> httpx.Response:
+        try:
+            response = await client.request(
+                method,
+                path,
+                content=content,
+                params={k: v for k, v in (params or {}).items() if v is not None} or None,
+                timeout=client.timeout if timeout_s is None else _timeout(timeout_s),
+                headers=({} if content is None else _JSON_HEADERS)
+                | tracing.headers()
+                | dict(headers or {}),
+            )
+        except LOST as error:
+            raise unreachable(client, method, path, error) from error
+        if response.is_success:
+            return response
+        raise error_of(response)
+
+    def retried(error: Exception) -> bool:
+        return isinstance(error, UnavailableError) and (
+            again or not isinstance(error, UnreachableError)
+        )
+
+    return await retry(
+        once,
+        RetryPolicy(deadline_s=deadline_s, busy_s=busy_s, jitter=_JITTER, retry_on=retried),
     )
 
 
-async def persist(
-    call: Callable[[], Awaitable[_T]], *, deadline_s: float, busy_s: float, repeatable: bool
-) -> _T:
-    """Make a call again while the server is away or has too much to do. Arguments and errors: see `request`."""
-    start = time.monotonic()
-    pause = _FIRST_PAUSE_S
-    while True:
-        try:
-            return await call()
-        except UnavailableError as error:
-            lost = isinstance(error, UnreachableError)
-            wait = pause if lost else max(pause, error.retry_after_s or 0.0)
-            wait *= 1.0 + _JITTER * random.random()  # noqa: S311 - no secret
-            patience = max(deadline_s, busy_s) if isinstance(error, BusyError) else deadline_s
-            if (lost and not repeatable) or time.monotonic() + wait > start + patience:
-                raise
-        await asyncio.sleep(wait)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+def _encoded(body: BaseModel | bytes | Any) -> bytes | str:
+    if isinstance(body, bytes):
+        return body
+    return body.model_dump_json() if isinstance(body, BaseModel) else json.dumps(body)
 
 
-async def _once(
+@asynccontextmanager
+async def streamed(
     client: httpx.AsyncClient,
     method: str,
     path: str,
     *,
-    body: BaseModel | bytes | Any,
-    params: Mapping[str, Any] | None,
-    headers: Mapping[str, str] | None,
-    timeout: httpx.Timeout,
-) -> httpx.Response:
-    content: bytes | str | None
-    if body is None or isinstance(body, bytes):
-        content = body
-    elif isinstance(body, BaseModel):
-        content = body.model_dump_json()
-    else:
-        content = json.dumps(body)
-    query = {key: value for key, value in (params or {}).items() if value is not None}
+    body: bytes | None = None,
+    params: Mapping[str, Any] | None = None,
+    timeout: httpx.Timeout | float | None = None,
+) -> AsyncIterator[httpx.Response]:
+    """A successful answer whose body is read as it comes. Tried once. Errors: see `request`."""
+    headers = ({} if body is None else _JSON_HEADERS) | tracing.headers()
     try:
-        response = await client.request(
+        async with client.stream(
             method,
             path,
-            content=content,
-            params=query or None,
-            timeout=timeout,
-            headers=(JSON_HEADERS if content is not None else {})
-            | tracing.headers()
-            | dict(headers or {}),
-        )
+            content=body,
+            params=params,
+            headers=headers,
+            timeout=client.timeout if timeout is None else timeout,
+        ) as response:
+            if not response.is_success:
+                await response.aread()
+                raise error_of(response)
+            yield response
     except LOST as error:
         raise unreachable(client, method, path, error) from error
-    if response.is_success:
-        return response
-    raise error_of(response)
 
 
 def segment(name: str) -> str:
@@ -238,41 +213,14 @@ def segment(name: str) -> str:
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
-async def get_json(
-    client: httpx.AsyncClient,
-    path: str,
-    *,
-    params: Mapping[str, Any] | None = None,
-    timeout_s: float | None = None,
-    deadline_s: float = 0.0,
-) -> Any:
-    """GET and parse the answer. Errors: see `request`."""
-    response = await request(
-        client, "GET", path, params=params, timeout_s=timeout_s, deadline_s=deadline_s
-    )
-    return parse_json(response)
+async def get_json(client: httpx.AsyncClient, path: str, **options: Any) -> Any:
+    """GET and parse the answer. Options and errors: see `request`."""
+    return parse_json(await request(client, "GET", path, **options))
 
 
-async def post_json(
-    client: httpx.AsyncClient,
-    path: str,
-    body: BaseModel | bytes | Any = None,
-    *,
-    timeout_s: float | None = None,
-    deadline_s: float = 0.0,
-    repeatable: bool = False,
-) -> Any:
-    """POST and parse the answer. Errors: see `request`."""
-    response = await request(
-        client,
-        "POST",
-        path,
-        body=body,
-        timeout_s=timeout_s,
-        deadline_s=deadline_s,
-        repeatable=repeatable,
-    )
-    return parse_json(response)
+async def post_json(client: httpx.AsyncClient, path: str, body: Any = None, **options: Any) -> Any:
+    """POST and parse the answer. Options and errors: see `request`."""
+    return parse_json(await request(client, "POST", path, body=body, **options))
 
 
 def parse_json(response: httpx.Response) -> Any:
@@ -284,13 +232,10 @@ def parse_json(response: httpx.Response) -> Any:
     try:
         return json.loads(response.content)
     except ValueError:
-        raise no_json(str(response.url), response.content) from None
-
-
-def no_json(url: str, content: bytes) -> PolicyError:
-    """The error for an answer that is not JSON."""
-    text = content[:120].decode(errors="replace")
-    return PolicyError(f"{url}: expected JSON, got {text!r}; is the address right?")
+        text = response.content[:120].decode(errors="replace")
+        raise PolicyError(
+            f"{response.url}: expected JSON, got {text!r}; is the address right?"
+        ) from None
 
 
 def error_of(response: httpx.Response) -> TriforgeError:
@@ -302,11 +247,10 @@ def error_of(response: httpx.Response) -> TriforgeError:
     if not isinstance(document, dict):
         document = {}
     kind = str(document.get("type", "")).removeprefix("urn:triforge:")
-    detail = _detail(response, document)
     cls = _kinds().get(kind) or _class_of(response.status_code)
     problems = document.get("problems")
     return cls(
-        detail,
+        _detail(response, document),
         retry_after_s=_retry_after(response),
         problems=tuple(map(str, problems)) if isinstance(problems, list) else (),
     )
@@ -343,9 +287,8 @@ def _kinds(base: type[TriforgeError] = TriforgeError) -> dict[str, type[Triforge
 
 def _retry_after(response: httpx.Response) -> float | None:
     """Seconds of the Retry-After header; a busy server without one gets a second; None for all others."""
-    text = response.headers.get("retry-after", "")
     try:
-        seconds = float(text)
+        seconds = float(response.headers.get("retry-after", ""))
     except ValueError:
         seconds = math.nan
     if math.isfinite(seconds) and seconds >= 0:

@@ -97,23 +97,6 @@ async def test_what_is_asked_while_others_are_answered_waits_for_more() -> None:
     assert server.batches[2:4] == [["d"], ["e", "f", "g"]], "and so does a full batch"
 
 
-async def test_who_always_waits_for_company_does_so_when_nothing_is_being_answered() -> None:
-    server = Server()
-    async with server.client(batch=2, linger_s=60.0, always=True) as client:
-        first = asyncio.create_task(say(client, "a"))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not client._sending
-        second = asyncio.create_task(say(client, "b"))
-        while not client._sending:  # noqa: ASYNC110 (a turn or two of the loop)
-            await asyncio.sleep(0)
-        third = asyncio.create_task(say(client, "c"))
-        assert [await first, await second] == ["a", "b"]
-        assert not third.done(), "nor does the end of others send it off"
-        assert [await say(client, "d"), await third] == ["d", "c"]
-    assert server.batches == [["a", "b"], ["c", "d"]]
-
-
 async def test_a_bad_request_fails_alone() -> None:
     server = Server()
     async with server.client(batch=8) as client:

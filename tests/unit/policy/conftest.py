@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from services.policy.app import create_app
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
+from services.policy.weight_sync import WeightSync
 from triforge.testing import FakeEngine
 from triforge.testing.model_folders import words_folder
 
@@ -24,20 +24,20 @@ class Service:
     """The parts of a service, within a test's reach."""
 
     def __init__(
-        self, fakes: dict[str, FakeEngine], model_path: Path, wait_s: float, **fence: Any
+        self, fakes: dict[str, FakeEngine], model_path: Path, wait_s: float, **options: Any
     ) -> None:
         self.fakes = list(fakes.values())
         engines = [
             SGLangEngine(url, transport=httpx.ASGITransport(fake)) for url, fake in fakes.items()
         ]
         self.pool = Pool(engines, wait_s=wait_s)
-        parts = {"role": "policy", "model_path": str(model_path), "probe_s": 0.01} | fence
-        self.fence = Fence(self.pool, **parts)
-        self.gateway = Gateway(self.pool, self.fence)
+        parts = {"role": "policy", "model_path": str(model_path), "probe_s": 0.01} | options
+        self.weights = WeightSync(self.pool, **parts)
+        self.gateway = Gateway(self.pool, self.weights)
 
     async def start(self) -> None:
         """Look at the engines once, as the watch does."""
-        await self.fence.look()
+        await self.weights.look()
 
     def client(self, **keys: str) -> httpx.AsyncClient:
         """A client of the service's APIs."""
@@ -58,11 +58,11 @@ def model(tmp_path: Path) -> Path:
 def make_service(model: Path) -> MakeService:
     """Makes a service with the given fake engines, named http://a, http://b, ..."""
 
-    def make(*fakes: FakeEngine, wait_s: float = 0.0, **fence: Any) -> Service:
+    def make(*fakes: FakeEngine, wait_s: float = 0.0, **options: Any) -> Service:
         for fake in fakes:
             fake.model_path = str(model)
             fake.weights.load(fake.model_path)
         urls = (f"http://{name}" for name in "abcdef")
-        return Service(dict(zip(urls, fakes, strict=False)), model, wait_s, **fence)
+        return Service(dict(zip(urls, fakes, strict=False)), model, wait_s, **options)
 
     return make

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from services.policy.adapters import Adapted, Adapters, MixedError
-from services.policy.delivery import Delivery
+from services.policy.weight_loader import WeightLoader
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import PolicyError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
@@ -91,7 +91,7 @@ async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_ca
     service = make_service(FakeEngine(version="4"), FakeEngine(version="4"))
     await service.start()
     assert await versions(service) == {4}
-    state = await service.fence.update(publish(7))
+    state = await service.weights.update(publish(7))
     assert (state.version, state.ready) == (7, 2)
     assert await versions(service) == {7}
     for fake in service.fakes:
@@ -101,7 +101,7 @@ async def test_an_adapter_goes_live_without_a_pause_and_the_requests_after_it_ca
     streamed = [piece async for _, piece in service.gateway.stream(GO)]
     assert {span.version for span in streamed[-1].versions} == {7}
     await service.start()
-    assert service.fence.state().ready == 2
+    assert service.weights.state().ready == 2
 
 
 async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_until_it_ends(
@@ -110,12 +110,12 @@ async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_unti
     service = make_service(FakeEngine())
     (fake,) = service.fakes
     await service.start()
-    await service.fence.update(publish(1))
+    await service.weights.update(publish(1))
     fake.wait_at = 1
     running = asyncio.create_task(versions(service, 1))
     await fake.reached.wait()
     fake.wait_at = -1
-    await service.fence.update(publish(2))
+    await service.weights.update(publish(2))
     assert (await versions(service), set(fake.adapters.held)) == ({2}, {"v000001", "v000002"})
     fake._changed.set()
     assert await running == {1}
@@ -130,7 +130,7 @@ async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_fenced_o
     liar, honest = service.fakes
     await service.start()
     liar.adapters.stale = True
-    state = await service.fence.update(publish(1))
+    state = await service.weights.update(publish(1))
     assert (state.version, state.ready) == (1, 1)
     assert "is not believed" in service.pool.members[0].reason
     assert await versions(service, 6) == {1}
@@ -138,7 +138,7 @@ async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_fenced_o
     assert liar.adapters.held == {}
     liar.adapters.stale = False
     await service.start()
-    assert service.fence.state().ready == 2
+    assert service.weights.state().ready == 2
     assert set(honest.adapters.held) == set(liar.adapters.held) == {"v000001"}
 
 
@@ -148,34 +148,34 @@ async def test_if_no_engine_applies_it_the_old_version_serves_on(
     service = make_service(FakeEngine())
     (fake,) = service.fakes
     await service.start()
-    await service.fence.update(publish(1))
+    await service.weights.update(publish(1))
     bad = publish(2)
     fake.adapters.refuse.add(bad.uri)
-    with pytest.raises(WeightsError, match="refuses load_lora_adapter v000002"):
-        await service.fence.update(bad)
-    assert (service.fence.version, service.fence.state().ready) == (1, 1)
+    with pytest.raises(WeightsError, match="refuses adapter v000002"):
+        await service.weights.update(bad)
+    assert (service.weights.version, service.weights.state().ready) == (1, 1)
     assert await versions(service) == {1}
 
 
 async def test_by_configuration_an_engines_word_is_enough(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), delivery=Delivery(proof="info"))
+    service = make_service(FakeEngine(), loader=WeightLoader(proof="info"))
     await service.start()
     service.fakes[0].adapters.stale = True
-    assert (await service.fence.update(publish(1))).ready == 1
+    assert (await service.weights.update(publish(1))).ready == 1
 
 
 async def test_an_engine_that_never_shows_its_adapter_is_not_waited_for_for_ever(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), delivery=Delivery(timeout_s=0.05))
+    service = make_service(FakeEngine(), loader=WeightLoader(timeout_s=0.05))
     (fake,) = service.fakes
     await service.start()
     fake._go.clear()  # somebody has paused it
     with pytest.raises(UnavailableError, match=r"did not load and show .*HANDOVER_TIMEOUT_S"):
-        await service.fence.update(publish(1))
-    assert (service.fence.version, fake.adapters.held) == (0, {})
+        await service.weights.update(publish(1))
+    assert (service.weights.version, fake.adapters.held) == (0, {})
 
 
 async def test_a_base_that_does_not_serve_is_loaded_first_and_no_token_is_of_neither(
@@ -184,18 +184,18 @@ async def test_a_base_that_does_not_serve_is_loaded_first_and_no_token_is_of_nei
     service = make_service(FakeEngine(), wait_s=1.0)
     (fake,) = service.fakes
     await service.start()
-    await service.fence.update(publish(1))
+    await service.weights.update(publish(1))
     fake.wait_at = 1
     running = asyncio.create_task(versions(service, 1))
     await fake.reached.wait()
     fake.wait_at = -1
     other = fill(shutil.copytree(model, tmp_path / "other"), 5.0)
-    state = await service.fence.update(publish(2, other))
+    state = await service.weights.update(publish(2, other))
     assert (state.version, fake.model_path, fake.version) == (2, str(other), "2")
     assert float(fake.weights.held[f"{LAYER}.weight"][0, 0]) == 5.0
     # What ran meanwhile had tokens of the old adapter over the new base, and was asked for again.
     assert await running == {2}
-    await service.fence.update(publish(3, other))
+    await service.weights.update(publish(3, other))
     assert (await versions(service), fake.version) == ({3}, "2")
     assert fake.paths().count("/update_weights_from_disk") == 1
 
@@ -206,12 +206,12 @@ async def test_an_engine_that_was_started_again_gets_base_and_adapter_before_it_
     service = make_service(FakeEngine(version="3"), FakeEngine(version="3"))
     again, other = service.fakes
     await service.start()
-    await service.fence.update(publish(4))
+    await service.weights.update(publish(4))
     again.version, again.model_path = "0", "/models/fake"
     again.adapters.held.clear()
     assert await versions(service, 8) == {4}  # whoever asks it is sent elsewhere
     await service.start()
-    assert service.fence.state().ready == 2
+    assert service.weights.state().ready == 2
     assert (again.version, again.model_path) == ("3", str(model))
     assert set(again.adapters.held) == {"v000004"}
     other.gone = True
@@ -224,7 +224,7 @@ async def test_an_adapter_that_an_engine_has_lost_is_loaded_again_without_its_ba
     service = make_service(FakeEngine())
     (fake,) = service.fakes
     await service.start()
-    await service.fence.update(publish(1))
+    await service.weights.update(publish(1))
     fake.adapters.held.clear()
     with pytest.raises(PolicyError, match="never been loaded"):
         await versions(service)
@@ -240,13 +240,13 @@ async def test_going_back_repeats_an_adapter_under_the_next_number(
     (fake,) = service.fakes
     await service.start()
     first = publish(1)
-    await service.fence.update(first)
-    await service.fence.update(publish(2))
-    state = await service.fence.rollback(1)
+    await service.weights.update(first)
+    await service.weights.update(publish(2))
+    state = await service.weights.rollback(1)
     assert (state.version, state.uri) == (3, first.uri)
     assert await versions(service) == {3}
     assert fake.adapters.held == {"v000003": first.uri}
-    assert (await service.fence.rollback(0)).uri == str(model)  # and the base alone
+    assert (await service.weights.rollback(0)).uri == str(model)  # and the base alone
     assert (await versions(service), fake.version) == ({4}, "4")
     assert sent_with(fake)[-1] is None
 
@@ -260,7 +260,7 @@ async def test_a_service_that_was_started_again_takes_the_newest_adapter_that_an
     engines[0].adapters.held["v000006"] = publish(6).uri
     service = make_service(*engines)
     await service.start()
-    assert (service.fence.version, service.fence.state().ready) == (6, 2)
+    assert (service.weights.version, service.weights.state().ready) == (6, 2)
     assert await versions(service) == {6}
 
 
@@ -287,7 +287,7 @@ async def test_a_folder_that_is_no_good_disturbs_no_engine_and_says_why(
     await service.start()
     calls = len(service.fakes[0].calls)
     with pytest.raises(WeightsError, match=says):
-        await service.fence.update(publish(1, held=held, **more))
+        await service.weights.update(publish(1, held=held, **more))
     assert len(service.fakes[0].calls) == calls
     assert await versions(service) == {0}
 
@@ -302,18 +302,18 @@ async def test_damage_after_publishing_and_a_changed_base_are_found(
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     with pytest.raises(WeightsError, match=r"adapter_model\.safetensors has \d+ bytes, expected"):
-        await service.fence.update(update)
+        await service.weights.update(update)
     with pytest.raises(WeightsError, match=r"adapter_model\.safetensors: is truncated"):
-        await service.fence.update(update.model_copy(update={"digest": ""}))
+        await service.weights.update(update.model_copy(update={"digest": ""}))
     file.write_bytes(whole)
     (Path(update.uri) / "probe.json").write_text('{"ids": [1], "logprobs": []}')
     with pytest.raises(WeightsError, match=r"probe\.json: expected ids and one"):
-        await service.fence.update(update.model_copy(update={"digest": ""}))
+        await service.weights.update(update.model_copy(update={"digest": ""}))
     update = publish(2)
     fill(model, 3.0)
     with pytest.raises(WeightsError, match=r"its base .* has changed"):
-        await service.fence.update(update)
-    assert service.fence.version == 0
+        await service.weights.update(update)
+    assert service.weights.version == 0
 
 
 def span(version: int, start: int = 0, end: int = 2) -> VersionSpan:
@@ -328,7 +328,7 @@ def test_tokens_have_the_version_of_their_adapter_or_the_answer_is_mixed() -> No
     assert adapters.label([span(3)], None) == (span(3),)
     with pytest.raises(MixedError):
         adapters.label([span(4), span(5, 2, 3)], used)
-    adapters.below(10)
+    adapters.hold_base(10)
     with pytest.raises(MixedError):
         adapters.label([span(3), span(10, 2, 3)], None)
 

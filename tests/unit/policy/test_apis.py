@@ -37,7 +37,7 @@ def problem(response: httpx.Response, status: int, kind: str) -> dict[str, Any]:
 async def service(make_service: MakeService) -> Service:
     service = make_service(FakeEngine(answer=say_cup, version="3"))
     await service.start()
-    service.fakes[0].decode = service.fence.renderer.decode
+    service.fakes[0].decode = service.weights.renderer.decode
     return service
 
 
@@ -319,7 +319,7 @@ async def test_what_cannot_be_answered_says_what_was_given_and_what_was_expected
         for path, body in (("/v1/generate", native), ("/v1/chat/completions", {**CHAT, **extra})):
             service.fakes[0].fail_next = options.get("fail_next", 0)
             for member in service.pool.members:
-                member._busy_until, member.serving = 0.0, True
+                member.serving = True
             found = problem(await client.post(path, json=body), status, kind)
             assert sentence in found["detail"]
         assert (await client.get("/healthz")).status_code == 200
@@ -333,7 +333,7 @@ async def test_the_metrics_tell_of_each_engine(service: Service) -> None:
         text = (await client.get("/metrics")).text
     at = 'engine="http://a"'
     for line in (
-        f'triforge_policy_engine_state{{{at},state="closed"}} 1.0',
+        f"triforge_policy_engine_serving{{{at}}} 1.0",
         f"triforge_policy_engine_in_flight{{{at}}} 0.0",
         f"triforge_policy_engine_weight_version{{{at}}} 3.0",
         f'triforge_policy_engine_failures_total{{{at},kind="policy"}} 1.0',
@@ -358,8 +358,11 @@ async def test_the_api_s_description_is_whole(service: Service) -> None:
     async with service.client() as client:
         found = (await client.get("/openapi.json")).json()
     body = found["paths"]["/v1/generate"]["post"]["requestBody"]["content"]["application/json"]
-    request = body["schema"]["properties"]["requests"]["items"]["properties"]
-    assert request["messages"]["items"]["properties"]["role"]["enum"] == [
+    assert body["schema"]["properties"]["requests"]["items"] == {
+        "$ref": "#/components/schemas/GenerateRequest"
+    }
+    message = found["components"]["schemas"]["ChatMessage"]["properties"]
+    assert message["role"]["enum"] == [
         "system", "user", "assistant",
     ]  # fmt: skip
     assert "/readyz" not in found["paths"]

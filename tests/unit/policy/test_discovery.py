@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.policy.discovery import RESOLVE_S, Directory, Source, parse_sources, worker_urls
+from services.policy.discovery import RESOLVE_S, Directory, Source, parse_sources
+from services.policy.sglang_parsing import worker_urls
 from triforge.errors import ConfigError, PolicyError, UnavailableError
 
 

@@ -11,11 +11,10 @@ import httpx
 import pytest
 
 from services.policy.discovery import RESOLVE_S, Directory, parse_sources
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
 from services.policy.pool import STRIKES, Limits, Pool
-from services.policy.router import RouterApi
-from services.policy.sglang import SGLangEngine
+from services.policy.sglang import SGLangEngine, SGLangRouter
+from services.policy.weight_sync import WeightSync
 from triforge.errors import BusyError, PolicyError, UnavailableError
 from triforge.testing import FakeEngine, FakeRouter
 from triforge.types import ChatMessage, GenerateRequest, Sampling, WeightsUpdate
@@ -40,10 +39,9 @@ class World:
             make=self.make,
             limits=Limits(**limits),  # type: ignore[arg-type]
             wait_s=0.0,
-            clock=lambda: self.now,
         )
-        self.fence = Fence(self.pool, role="policy", model_path=self.model)
-        self.gateway = Gateway(self.pool, self.fence)
+        self.weights = WeightSync(self.pool, role="policy", model_path=self.model)
+        self.gateway = Gateway(self.pool, self.weights)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         return self.hosts
@@ -57,7 +55,7 @@ class World:
         """The name has these addresses now, and the fence looks."""
         self.hosts = hosts or self.hosts
         self.now += RESOLVE_S
-        await self.fence.look()
+        await self.weights.look()
 
     def fake(self, host: str) -> FakeEngine:
         return self.fakes[f"http://{host}:1"]
@@ -104,8 +102,8 @@ async def test_a_look_that_fails_for_no_foreseen_reason_is_not_the_last_one(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.hosts = ("no address",)  # a name server answers nonsense
-    fence = Fence(world.pool, role="policy", model_path=world.model, probe_s=0.001)
-    watch = asyncio.create_task(fence.watch())
+    weights = WeightSync(world.pool, role="policy", model_path=world.model, probe_s=0.001)
+    watch = asyncio.create_task(weights.watch())
     await until(lambda: "a look at the engines failed" in caplog.text)
     world.hosts, world.now = FIVE[:1], RESOLVE_S
     await until(world.pool.serving)
@@ -152,11 +150,12 @@ async def test_an_engine_that_falls_silent_loses_its_requests_to_the_others(worl
     assert (await world.gateway.generate([GO]))[0].outputs  # the other one serves meanwhile
     (member, _) = world.pool.members
     for _ in range(STRIKES):
-        world.pool.fence_off(member, "does not answer a probe")
+        world.pool.exclude(member, "does not answer a probe")
         await world.pool.refresh()
     assert (await asked)[0].outputs
     assert member.in_flight == 0
-    assert member.failures["unavailable"] == 1
+    failures = world.pool.metrics.engine_failures.labels(member.url, "unavailable")
+    assert failures._value.get() == 1
 
 
 async def test_an_update_waits_for_no_engine_that_was_found_silent(
@@ -165,14 +164,14 @@ async def test_an_update_waits_for_no_engine_that_was_found_silent(
     await world.look(*FIVE[:3])
     silent, asked = world.pool.members[0], world.fake(FIVE[0])
     asked.silent = True
-    world.pool.fence_off(silent, "answers no probe")
+    world.pool.exclude(silent, "answers no probe")
     newer = shutil.copytree(model, tmp_path / "newer")
     async with asyncio.timeout(30.0):
-        state = await world.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+        state = await world.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert (state.version, state.ready) == (5, 2)
     asked.silent = False
     await world.look()
-    assert world.fence.state().ready == 3, "it was brought there as soon as it answered again"
+    assert world.weights.state().ready == 3, "it was brought there as soon as it answered again"
     assert asked.version == "5"
 
 
@@ -181,7 +180,7 @@ async def test_the_only_engine_keeps_its_requests_however_long_it_is_silent(worl
     (task,) = await held(world, 1)
     (member,) = world.pool.members
     for _ in range(2 * STRIKES):
-        world.pool.fence_off(member, "does not answer a probe")
+        world.pool.exclude(member, "does not answer a probe")
         await world.pool.refresh()
     world.fake(FIVE[0])._go.set()
     assert await task
@@ -197,55 +196,37 @@ async def test_an_engine_that_takes_too_long_has_failed_and_another_one_answers(
     assert world.fake(FIVE[1]).paths().count("/generate") == 1
 
 
-async def test_an_engine_that_fails_again_and_again_is_left_alone_and_then_tried_with_one(
-    world: World,
-) -> None:
-    await world.look(*FIVE[:2])
-    broken = world.fake(FIVE[0])
-    broken.fail_next = 10**9
-    for _ in range(12):
-        assert (await world.gateway.generate([GO]))[0].outputs
-    member = world.pool.members[0]
-    assert member.state == "open"
-    tried = broken.paths().count("/generate")
-    assert tried == 5
-    await world.gateway.generate([GO])
-    assert broken.paths().count("/generate") == tried
-    world.now += 1.0
-    broken.fail_next = 0
-    await world.gateway.generate([GO.model_copy(update={"affinity": _loved(world, member)})])
-    assert (member.state, broken.paths().count("/generate")) == ("closed", tried + 1)
-
-
-def _loved(world: World, member: object) -> str:
-    return next(a for a in map(str, range(100)) if world.pool.choose(a) is member)
-
-
-async def test_when_every_breaker_is_open_the_error_says_when_the_engines_are_tried_again(
-    world: World,
-) -> None:
-    await world.look(FIVE[0])
-    world.fake(FIVE[0]).fail_next = 10**9
-    for _ in range(5):
-        with pytest.raises(PolicyError, match="told to fail"):
-            await world.gateway.generate([GO])
-    with pytest.raises(UnavailableError, match="failed again and again, tried again in 1 s"):
+async def test_a_request_is_tried_once_more_on_another_engine_and_then_fails(world: World) -> None:
+    await world.look(*FIVE[:3])
+    for host in FIVE[:3]:
+        world.fake(host).fail_next = 1
+    with pytest.raises(PolicyError, match="told to fail"):
         await world.gateway.generate([GO])
+    assert sorted(f.paths().count("/generate") for f in world.fakes.values()) == [0, 1, 1]
+    assert len(world.pool.serving()) == 3
+    assert (await world.gateway.generate([GO]))[0].outputs
 
 
-async def test_a_busy_engine_is_passed_over_and_has_not_failed(world: World) -> None:
+async def test_busy_engines_say_when_to_come_back_and_have_not_failed(world: World) -> None:
     await world.look(*FIVE[:2])
     for host in FIVE[:2]:
         world.fake(host).fail_next, world.fake(host).fail_status = 1, 429
     with pytest.raises(BusyError) as caught:
         await world.gateway.generate([GO])
     assert (caught.value.status, caught.value.retry_after_s) == (429, 1.0)
-    with pytest.raises(BusyError):  # nobody is asked again before the time is up
-        await world.gateway.generate([GO])
-    assert [f.paths().count("/generate") for f in world.fakes.values()] == [1, 1]
-    world.now += 1.0
+    assert len(world.pool.serving()) == 2
     assert (await world.gateway.generate([GO]))[0].outputs
-    assert {m.state for m in world.pool.members} == {"closed"}
+
+
+async def test_a_wait_that_is_too_long_ends_as_busy(model: Path) -> None:
+    world = World(model, in_flight=1, queue_s=0.01)
+    await world.look(FIVE[0])
+    (task,) = await held(world, 1)
+    with pytest.raises(BusyError, match="TRIFORGE_QUEUE_S"):
+        await world.gateway.generate([GO])
+    world.fake(FIVE[0])._go.set()
+    assert await task
+    assert (world.pool.in_flight(), world.pool.waiting) == (0, 0)
 
 
 async def test_more_than_an_engine_takes_waits_and_more_than_may_wait_is_turned_away(
@@ -254,13 +235,13 @@ async def test_more_than_an_engine_takes_waits_and_more_than_may_wait_is_turned_
     world = World(model, in_flight=4, waiting=3)
     await world.look(FIVE[0])
     tasks = await held(world, 7)
-    await until(lambda: world.pool.line.waiting == 3)
+    await until(lambda: world.pool.waiting == 3)
     assert world.fake(FIVE[0]).running == 4
     with pytest.raises(BusyError, match="TRIFORGE_MAX_WAITING=3"):
         await world.gateway.generate([GO])
     world.fake(FIVE[0])._go.set()
     assert len(await asyncio.gather(*tasks)) == 7
-    assert (world.pool.in_flight(), world.pool.line.waiting) == (0, 0)
+    assert (world.pool.in_flight(), world.pool.waiting) == (0, 0)
 
 
 async def test_who_hangs_up_ends_the_work_at_the_engine(world: World) -> None:
@@ -280,7 +261,7 @@ async def test_an_answer_of_older_weights_than_the_live_ones_never_leaves_the_se
 ) -> None:
     await world.look(*FIVE[:2])
     stale = world.fake(FIVE[0])
-    world.fence._live = world.fence._live.__class__(5, world.model)  # type: ignore[union-attr]
+    world.weights._active = world.weights._active.__class__(5, world.model)  # type: ignore[union-attr]
     world.fake(FIVE[1]).version = "5"
     assert stale.version == "0"  # started again at its old address, and not looked at yet
     (reply,) = await world.gateway.generate([GO])
@@ -309,16 +290,15 @@ class Routed(World):
         for name in "ab":
             self.make(f"http://{name}:1")
         self.router = FakeRouter(self.fakes)
-        api = RouterApi("http://router:1", transport=httpx.ASGITransport(self.router))
+        api = SGLangRouter("http://router:1", transport=httpx.ASGITransport(self.router))
         self.pool = Pool(
             directory=Directory([], router=api, clock=lambda: self.now),
             make=self.make,
-            api=api,
+            router=api,
             wait_s=0.0,
-            clock=lambda: self.now,
         )
-        self.fence = Fence(self.pool, role="policy", model_path=self.model)
-        self.gateway = Gateway(self.pool, self.fence)
+        self.weights = WeightSync(self.pool, role="policy", model_path=self.model)
+        self.gateway = Gateway(self.pool, self.weights)
 
 
 @pytest.fixture
@@ -334,7 +314,7 @@ async def test_requests_go_through_a_router_and_weights_to_the_engines_behind_it
     replies = await routed.gateway.generate(mixed)
     assert [len(reply.outputs) for reply in replies] == [1, 2, 1]
     assert sorted(routed.router.sent) == ["http://a:1", "http://b:1"]  # prompts alike go together
-    state = await routed.fence.update(WeightsUpdate(version=1, uri=_copy(model, tmp_path)))
+    state = await routed.weights.update(WeightsUpdate(version=1, uri=_copy(model, tmp_path)))
     assert (state.version, state.engines, state.ready) == (1, 2, 2)
     assert {fake.version for fake in routed.fakes.values()} == {"1"}
 
@@ -345,7 +325,7 @@ async def test_while_one_behind_the_router_is_unproven_the_proven_are_asked_them
     await routed.look()
     folder = _copy(model, tmp_path)
     routed.fakes["http://b:1"].refuse = {folder}
-    await routed.fence.update(WeightsUpdate(version=1, uri=folder))
+    await routed.weights.update(WeightsUpdate(version=1, uri=folder))
     routed.router.sent.clear()
     for _ in range(4):
         (reply,) = await routed.gateway.generate([GO])
@@ -364,8 +344,12 @@ async def test_without_its_router_the_engines_are_asked_themselves(routed: Route
     for _ in range(8):
         assert (await routed.gateway.generate([GO]))[0].outputs
     assert len(routed.pool.serving()) == 2
-    assert routed.pool.api is not None
-    assert routed.pool.api.state == "open"
+    assert routed.pool.router is not None
+    assert not routed.pool.router.serving
+    routed.router.gone = False
+    await routed.look()
+    await routed.gateway.generate([GO])
+    assert len(routed.router.sent) == 1
 
 
 async def test_a_router_that_is_busy_speaks_for_those_behind_it(routed: Routed) -> None:

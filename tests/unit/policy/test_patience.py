@@ -9,7 +9,9 @@ import pytest
 
 from services.env_adapter.adaptation.endpoints import endpoint
 from services.policy.__main__ import build_pool
+from services.policy.pool import Member
 from services.policy.sglang import PAUSE_TIMEOUT_S, SGLangEngine
+from services.policy.weight_loader import WeightLoader
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 
@@ -19,9 +21,9 @@ async def test_an_engine_may_take_as_long_as_the_option_says(option: float) -> N
     pool = build_pool(Settings(request_s=option))
     (member,) = pool.members
     engine: Any = member.engine
-    assert member.request_s == option
+    assert pool._limits.request_s == option
     # the pool's own limit ends a request first: it says which option it is
-    assert option < engine._post.client.timeout.read < option + 60.0
+    assert option < engine._data.timeout.read < option + 60.0
     assert engine._control.timeout.read >= max(option, 600.0), "a large folder is read for long"
     await pool.close()
 
@@ -45,8 +47,8 @@ async def test_an_engine_that_hangs_is_not_waited_for_as_long_as_for_a_folder() 
         return httpx.Response(200, json={"success": True})
 
     engine = SGLangEngine("http://e", transport=httpx.MockTransport(answer), timeout_s=1800.0)
-    async with engine.paused("retract"):
-        await engine.command("/update_weights_from_disk", {}, "a folder")
+    async with WeightLoader()._paused(Member(engine)):
+        await engine.load_folder("/v1", 1, flush=True)
     assert waits == {
         "/pause_generation": PAUSE_TIMEOUT_S,
         "/update_weights_from_disk": 1800.0,

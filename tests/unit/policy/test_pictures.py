@@ -10,11 +10,10 @@ import httpx
 import pytest
 
 from services.policy.app import create_app
-from services.policy.fence import Fence
 from services.policy.gateway import Gateway
-from services.policy.pictures import Album
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
+from services.policy.weight_sync import WeightSync
 from services.trainer.tiny_vision import build_tiny_vision_model
 from triforge.errors import InputError, NotFoundError, PolicyError
 from triforge.store.artifacts import ArtifactStore
@@ -48,8 +47,8 @@ class Service:
         self.images = ImageStore(ArtifactStore(str(artifacts)))
         engine = SGLangEngine("http://a", transport=httpx.ASGITransport(self.fake))
         pool = Pool([engine], wait_s=0.0)
-        self.fence = Fence(pool, role="policy", model_path=str(model))
-        self.gateway = Gateway(pool, self.fence, Album(self.images))
+        self.weights = WeightSync(pool, role="policy", model_path=str(model))
+        self.gateway = Gateway(pool, self.weights, self.images)
 
     def asked(self) -> list[dict[str, Any]]:
         return [body for path, body in self.fake.calls if path == "/generate"]
@@ -68,7 +67,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def service(model: Path, tmp_path: Path) -> Service:
     service = Service(model, tmp_path)
-    await service.fence.look()
+    await service.weights.look()
     return service
 
 
@@ -134,12 +133,12 @@ async def test_an_image_that_nobody_has_kept_is_said_by_name(service: Service) -
 async def test_images_in_a_request_to_a_model_of_words_are_refused(
     service: Service, tmp_path: Path
 ) -> None:
-    service.fence.renderer.sight = None  # as of a model of words
+    service.weights.renderer.sight = None  # as of a model of words
     try:
         with pytest.raises(InputError, match=r"requests\.0: .*sees none"):
             await service.gateway.generate([GenerateRequest(messages=(message(describe(SHOT)),))])
     finally:
-        service.fence._tokenizers.adopt(service.fake.model_path)
+        service.weights._tokenizers.adopt(service.fake.model_path)
 
 
 def chat(url: str, **more: object) -> dict[str, object]:

@@ -33,7 +33,7 @@ def test_when_an_engine_goes_only_its_own_affinities_move() -> None:
     pool = pool_of("http://a", "http://b", "http://c")
     before = {f"task-{n}": pool.choose(f"task-{n}") for n in range(60)}
     gone = pool.members[0]
-    pool.fence_off(gone, "gone")
+    pool.exclude(gone, "gone")
     for affinity, member in before.items():
         if member is not gone:
             assert pool.choose(affinity) is member

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.policy.merging import merged
+from services.policy.gateway import merged
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.testing import FakeEngine
 
@@ -21,7 +21,7 @@ CHAT = {"model": "policy", "messages": [{"role": "user", "content": "go fridge"}
 async def service(make_service: MakeService) -> Service:
     service = make_service(FakeEngine(answer=lambda *_: [7, 8, 7, 1], version="3"))
     await service.start()
-    service.fakes[0].decode = service.fence.renderer.decode
+    service.fakes[0].decode = service.weights.renderer.decode
     return service
 
 
@@ -125,12 +125,11 @@ async def test_merged_streams_keep_their_own_order_and_the_first_failure_ends_al
 
 
 async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(service: Service) -> None:
-    from services.policy.chat_stream import Deltas
-    from services.policy.openai import ChatRequest
-    from services.policy.sglang_parsing import Partial
+    from services.policy.engine import Partial
+    from services.policy.openai import ChatRequest, Deltas
 
     body = ChatRequest.model_validate({**CHAT, "stop": "END"})
-    deltas = Deltas(body, model="policy", renderer=service.fence.renderer, version=0)
+    deltas = Deltas(body, model="policy", renderer=service.weights.renderer, version=0)
 
     def piece(text: str, finish: Any = None) -> Partial:
         return Partial(text, (5,), (-0.5,), (), 3, 0, finish)
@@ -142,8 +141,8 @@ async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(service:
 
 
 async def test_an_error_inside_an_engine_s_stream_is_understood(service: Service) -> None:
+    from services.policy.engine import Prompt
     from services.policy.sglang import SGLangEngine
-    from services.policy.sglang_parsing import Prompt
     from triforge.errors import InputError, PolicyError, TriforgeError
     from triforge.types import Sampling
 

@@ -40,7 +40,7 @@ async def service_that_says(text: str, folder: Path) -> Service:
     service = Service({"http://a": FakeEngine(model_path=str(folder), version="3")}, folder, 0.0)
     service.fakes[0].weights.load(str(folder))
     await service.start()
-    renderer = service.fence.renderer
+    renderer = service.weights.renderer
     service.fakes[0].answer = lambda *_: [*renderer.encode_text(text), END]
     service.fakes[0].decode = renderer.decode
     return service
@@ -57,7 +57,7 @@ def shown(service: Service) -> tuple[str, int]:
     """The prompt that the engine got, and how many turns end in it."""
     (body,) = [body for path, body in service.fakes[0].calls if path == "/generate"]
     (ids,) = body["input_ids"]
-    return service.fence.renderer.decode(ids, skip_special_tokens=False), ids.count(END)
+    return service.weights.renderer.decode(ids, skip_special_tokens=False), ids.count(END)
 
 
 async def test_tools_calls_and_results_reach_the_model_through_its_own_template(
@@ -108,7 +108,7 @@ async def test_a_call_that_fills_the_answer_leaves_no_text(folder: Path) -> None
 
 async def test_an_answer_that_was_cut_off_says_so_and_not_that_it_calls(folder: Path) -> None:
     service = await service_that_says(f"{CALL} and then more", folder)
-    length = len(service.fence.renderer.encode_text(f"{CALL} and"))
+    length = len(service.weights.renderer.encode_text(f"{CALL} and"))
     choice = (await ask(service, max_tokens=length))["choices"][0]
     assert (choice["finish_reason"], len(choice["message"]["tool_calls"])) == ("length", 1)
 

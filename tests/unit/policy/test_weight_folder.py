@@ -10,9 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.policy.proof import as_bfloat16, choose, compare
-from services.policy.sglang_payload import payload
-from services.policy.weight_folder import check_contents, check_folder, read_weights
+from services.policy.weight_folder import (
+    as_bfloat16,
+    check_contents,
+    check_folder,
+    choose_rows,
+    compare_rows,
+    read_weights,
+)
 from triforge.errors import WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.store.tensor_files import all_finite, buckets, pack, read_folder, read_header
@@ -250,23 +255,23 @@ def test_a_proof_asks_for_what_has_changed(tmp_path: Path, serving: Path) -> Non
     held = tensors()
     held["model.norm.weight"] = held["model.norm.weight"] + np.float32(0.5)
     publish(tmp_path / "new", held)
-    first, *_ = choose(read_weights(tmp_path / "new"), read_weights(serving))
+    first, *_ = choose_rows(read_weights(tmp_path / "new"), read_weights(serving))
     assert (first.name, first.count) == ("model.norm.weight", 512)
-    compare(first, [1.5] * 4)
+    compare_rows(first, [1.5] * 4)
     with pytest.raises(WeightsError, match=r"holds \[1, 1, 1, ...\], expected \[1.5, 1.5, 1.5"):
-        compare(first, [1.0] * 4)
+        compare_rows(first, [1.0] * 4)
 
 
 def test_a_proof_takes_the_rounding_of_the_engines_own_type_and_no_other(tmp_path: Path) -> None:
     publish(tmp_path / "new", {"m.weight": np.array([[0.1, 0.2], [0.3, 1.7]], np.float32)})
-    (shown,) = choose(read_weights(tmp_path / "new"), None)
-    compare(shown, shown.rows.tolist())
-    compare(shown, as_bfloat16(shown.rows).tolist())
-    compare(shown, shown.rows.astype(np.float16).tolist())
-    compare(shown, shown.rows[:, :1].tolist())  # the engine splits the rows over two devices
+    (shown,) = choose_rows(read_weights(tmp_path / "new"), None)
+    compare_rows(shown, shown.values.tolist())
+    compare_rows(shown, as_bfloat16(shown.values).tolist())
+    compare_rows(shown, shown.values.astype(np.float16).tolist())
+    compare_rows(shown, shown.values[:, :1].tolist())  # the engine splits the rows over two devices
     for wrong in (
-        (shown.rows + 1e-7).tolist(),
-        shown.rows[:1].tolist(),
+        (shown.values + 1e-7).tolist(),
+        shown.values[:1].tolist(),
         [],
         None,
         "no",
@@ -274,7 +279,7 @@ def test_a_proof_takes_the_rounding_of_the_engines_own_type_and_no_other(tmp_pat
         [[], []],
     ):
         with pytest.raises(WeightsError, match=r"tensor m.weight"):
-            compare(shown, wrong)
+            compare_rows(shown, wrong)
 
 
 def test_bfloat16_rounds_to_the_nearest_and_ties_to_even() -> None:
@@ -283,10 +288,3 @@ def test_bfloat16_rounds_to_the_nearest_and_ties_to_even() -> None:
     np.testing.assert_array_equal(
         as_bfloat16(bits.view(np.float32).astype(np.float64)), wanted.view(np.float32)
     )
-
-
-def test_tensors_of_a_type_without_a_storage_are_refused_for_sglang(tmp_path: Path) -> None:
-    header = json.dumps({"q": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
-    (tmp_path / FILE).write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
-    with pytest.raises(WeightsError, match=r"tensor q is F8_E4M3.*TRIFORGE_HANDOVER=disk"):
-        payload(read_folder(tmp_path).values())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.policy.adapter_folder import check_adapter, check_fits
+from services.policy.adapters import check_adapter, check_fits
 from services.policy.weight_folder import read_weights
 from services.trainer.checkpoint import Shelf
 from services.trainer.learner import Learner

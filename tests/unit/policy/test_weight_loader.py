@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.policy.delivery import Delivery
+from services.policy.weight_loader import WeightLoader
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import NotFoundError, WeightsError
 from triforge.store.manifests import write_manifest
@@ -68,23 +68,23 @@ async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_f
     liar, honest = service.fakes
     await service.start()
     liar.weights.stale = True
-    state = await service.fence.update(update(publish(1), 1))
+    state = await service.weights.update(update(publish(1), 1))
     assert (state.version, state.ready) == (1, 1)
     assert "is not believed" in service.pool.members[0].reason
     assert await versions(service) == {1}
     assert "/generate" not in liar.paths()
     liar.weights.stale = False
     await service.start()
-    assert (service.fence.state().ready, held(liar), held(honest)) == (2, 1.0, 1.0)
+    assert (service.weights.state().ready, held(liar), held(honest)) == (2, 1.0, 1.0)
 
 
 async def test_by_configuration_an_engines_word_is_enough(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), delivery=Delivery(proof="info"))
+    service = make_service(FakeEngine(), loader=WeightLoader(proof="info"))
     await service.start()
     service.fakes[0].weights.stale = True
-    assert (await service.fence.update(update(publish(1), 1))).ready == 1
+    assert (await service.weights.update(update(publish(1), 1))).ready == 1
     assert "/get_weights_by_name" not in service.fakes[0].paths()
 
 
@@ -95,7 +95,7 @@ async def test_of_three_engines_one_fails_and_the_others_go_on(
     await service.start()
     folder = publish(1)
     service.fakes[1].refuse.add(str(folder))
-    assert (await service.fence.update(update(folder, 1))).ready == 2
+    assert (await service.weights.update(update(folder, 1))).ready == 2
     affine = [GO.model_copy(update={"affinity": f"group {n}"}) for n in range(20)]
     replies = await service.gateway.generate(affine)
     assert {s.version for r in replies for o in r.outputs for s in o.versions} == {1}
@@ -110,7 +110,7 @@ async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
     await service.start()
     folder = publish(1)
     service.fakes[0].refuse.add(str(folder))
-    await service.fence.update(update(folder, 1))
+    await service.weights.update(update(folder, 1))
 
     def loads() -> int:
         return sum(body.get("model_path") == str(folder) for _, body in service.fakes[0].calls)
@@ -121,7 +121,7 @@ async def test_an_engine_that_keeps_failing_is_asked_ever_more_rarely(
     for _ in range(3):
         await service.start()
     assert loads() == 2
-    assert service.fence.failures == 2
+    assert service.pool.metrics.weights_refused._value.get() == 2
 
 
 async def test_weights_that_nobody_takes_are_taken_back_by_all(
@@ -132,8 +132,8 @@ async def test_weights_that_nobody_takes_are_taken_back_by_all(
     for fake in service.fakes:
         fake.weights.stale = True
     with pytest.raises(Exception, match="is not believed"):
-        await service.fence.update(update(publish(1), 1))
-    state = service.fence.state()
+        await service.weights.update(update(publish(1), 1))
+    state = service.weights.state()
     assert (state.version, state.ready) == (0, 2)
     assert [fake.version for fake in service.fakes] == ["0", "0"]
     assert await versions(service) == {0}
@@ -147,25 +147,25 @@ async def test_an_engine_that_cannot_go_back_answers_nobody_until_it_is_whole(
     broken = service.fakes[0]
     broken.weights.stale = True
     broken.refuse.add(str(model))
-    assert (await service.fence.update(update(publish(1), 1))).ready == 1
+    assert (await service.weights.update(update(publish(1), 1))).ready == 1
     assert broken.aborted == 1
     assert broken.version == "1", "it says the live version"
     await service.start()
-    assert service.fence.state().ready == 1, "its word is not enough"
+    assert service.weights.state().ready == 1, "its word is not enough"
     broken.weights.stale = False
     for _ in range(3):
         await asyncio.sleep(0.05)
         await service.start()
-    assert service.fence.state().ready == 2
+    assert service.weights.state().ready == 2
     assert held(broken) == 1.0
 
 
 async def test_tensors_are_sent_where_engines_share_no_disk(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), delivery=Delivery(way="tensor"))
+    service = make_service(FakeEngine(), loader=WeightLoader(way="tensor"))
     await service.start()
-    state = await service.fence.update(update(publish(1), 1))
+    state = await service.weights.update(update(publish(1), 1))
     fake = service.fakes[0]
     assert (state.version, fake.version, held(fake)) == (1, "1", 1.0)
     assert "/update_weights_from_disk" not in fake.paths()
@@ -173,7 +173,7 @@ async def test_tensors_are_sent_where_engines_share_no_disk(
     assert order == ["/begin_weight_update", "/update_weights_from_tensor", "/end_weight_update"]
     fake.version, fake.weights.held = "0", {}
     await service.start()
-    assert (held(fake), service.fence.state().ready) == (1.0, 1), (
+    assert (held(fake), service.weights.state().ready) == (1.0, 1), (
         "a restarted engine gets them, too"
     )
 
@@ -181,13 +181,13 @@ async def test_tensors_are_sent_where_engines_share_no_disk(
 async def test_a_session_that_somebody_left_open_is_closed(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), delivery=Delivery(way="tensor"))
+    service = make_service(FakeEngine(), loader=WeightLoader(way="tensor"))
     await service.start()
     service.fakes[0].weights.open = True
-    assert (await service.fence.update(update(publish(1), 1))).ready == 1
+    assert (await service.weights.update(update(publish(1), 1))).ready == 1
     service.fakes[0].refuse_tensors = True
     with pytest.raises(WeightsError, match="takes no tensors now"):
-        await service.fence.update(update(publish(2), 2))
+        await service.weights.update(update(publish(2), 2))
     assert not service.fakes[0].weights.open
 
 
@@ -199,14 +199,14 @@ async def test_running_requests_live_through_an_update_as_the_mode_says(
     make_service: MakeService, publish: Publish, mode: str, flushed: bool, finish: str
 ) -> None:
     fake = FakeEngine(answer=lambda *_: [5] * 40, wait_at=3)
-    service = make_service(fake, delivery=Delivery(pause_mode=mode))  # type: ignore[arg-type]
+    service = make_service(fake, loader=WeightLoader(pause_mode=mode))  # type: ignore[arg-type]
     await service.start()
     request = GO.model_copy(
         update={"sampling": GO.sampling.model_copy(update={"max_new_tokens": 40})}
     )
     answering = asyncio.create_task(service.gateway.generate([request]))
     await fake.reached.wait()
-    await service.fence.update(update(publish(1), 1))
+    await service.weights.update(update(publish(1), 1))
     bodies = [body for path, body in fake.calls if path == "/update_weights_from_disk"]
     assert [body["flush_cache"] for body in bodies] == [flushed]
     ((output,),) = [reply.outputs for reply in await answering]
@@ -221,12 +221,12 @@ async def test_a_rollback_serves_the_older_folder_under_the_next_number(
     service = make_service(FakeEngine(), FakeEngine())
     await service.start()
     for version in (1, 2):
-        await service.fence.update(update(publish(version), version))
-    state = await service.fence.rollback(1)
+        await service.weights.update(update(publish(version), version))
+    state = await service.weights.rollback(1)
     assert (state.version, state.uri, state.ready) == (3, str(publish(1)), 2)
     assert [held(fake) for fake in service.fakes] == [1.0, 1.0]
     assert await versions(service) == {3}
-    assert await service.fence.rollback(3) == state, "the live version is there already"
+    assert await service.weights.rollback(3) == state, "the live version is there already"
 
 
 async def test_a_service_that_restarted_finds_older_versions_beside_the_live_one(
@@ -237,9 +237,9 @@ async def test_a_service_that_restarted_finds_older_versions_beside_the_live_one
     service.fakes[0].model_path = str(publish(2))
     service.fakes[0].weights.load(service.fakes[0].model_path)
     await service.start()
-    assert (await service.fence.rollback(1)).uri == str(publish(1))
+    assert (await service.weights.rollback(1)).uri == str(publish(1))
     with pytest.raises(NotFoundError, match="given version 9, expected one that this service"):
-        await service.fence.rollback(9)
+        await service.weights.rollback(9)
 
 
 async def test_a_rollback_to_a_damaged_folder_leaves_the_present_weights(
@@ -248,11 +248,11 @@ async def test_a_rollback_to_a_damaged_folder_leaves_the_present_weights(
     service = make_service(FakeEngine())
     await service.start()
     for version in (1, 2):
-        await service.fence.update(update(publish(version), version))
+        await service.weights.update(update(publish(version), version))
     (publish(1) / "model.safetensors").write_bytes(b"")
     with pytest.raises(WeightsError, match=r"model.safetensors has 0 bytes"):
-        await service.fence.rollback(1)
-    assert (service.fence.state().version, held(service.fakes[0])) == (2, 2.0)
+        await service.weights.rollback(1)
+    assert (service.weights.state().version, held(service.fakes[0])) == (2, 2.0)
 
 
 async def test_a_folder_that_an_engine_names_without_holding_it_is_not_taken_for_the_record(
@@ -264,10 +264,10 @@ async def test_a_folder_that_an_engine_names_without_holding_it_is_not_taken_for
         str(publish(1))
     )  # by a broadcast: its path is still that of its start
     await service.start()
-    state = service.fence.state()
+    state = service.weights.state()
     assert (state.version, state.uri, state.ready) == (7, "", 1)
     assert "publish it again" in service.pool.members[1].reason
-    assert (await service.fence.update(update(publish(1), 8))).ready == 2
+    assert (await service.weights.update(update(publish(1), 8))).ready == 2
 
 
 async def test_weights_are_held_against_the_services_own_model_where_the_live_ones_cannot_be_read(
@@ -280,7 +280,7 @@ async def test_weights_are_held_against_the_services_own_model_where_the_live_on
     folder = publish(1)
     write_tensors(folder, {"model.norm.weight": np.ones(4, np.float32)})
     with pytest.raises(WeightsError, match=r"tensor model\.embed_tokens\.weight is missing"):
-        await service.fence.update(WeightsUpdate(version=1, uri=str(folder)))
+        await service.weights.update(WeightsUpdate(version=1, uri=str(folder)))
     assert "/pause_generation" not in service.fakes[0].paths()
 
 
@@ -290,7 +290,7 @@ async def test_refusals_are_counted_where_people_look(
     service = make_service(FakeEngine(), FakeEngine())
     await service.start()
     service.fakes[0].weights.stale = True
-    await service.fence.update(update(publish(1), 1))
+    await service.weights.update(update(publish(1), 1))
     async with service.client() as http:
         text = (await http.get("/metrics")).text
     assert "triforge_policy_weights_refused_total 1.0" in text
@@ -307,5 +307,5 @@ async def test_an_engine_that_a_service_left_paused_is_let_go_by_the_next_one(
     fake.paused = "retract"
     fake._go.clear()
     await service.start()
-    assert service.fence.state().ready == 1
+    assert service.weights.state().ready == 1
     assert await versions(service) == {0}

@@ -36,7 +36,7 @@ async def test_the_service_starts_with_what_the_engines_hold(
 ) -> None:
     service = make_service(FakeEngine(version="default"), FakeEngine())
     await service.start()
-    assert service.fence.state() == WeightsState(
+    assert service.weights.state() == WeightsState(
         role="policy", version=0, uri=str(model), engines=2, ready=2
     )
 
@@ -45,9 +45,9 @@ async def test_before_an_engine_answers_nothing_is_known(make_service: MakeServi
     service = make_service(FakeEngine(gone=True))
     await service.start()
     with pytest.raises(UnavailableError, match="no engine has answered"):
-        service.fence.state()
+        service.weights.state()
     with pytest.raises(UnavailableError, match="none of 1 engines"):
-        await service.fence.ready()
+        await service.weights.ready()
 
 
 async def test_an_update_reaches_every_engine_and_every_token(
@@ -55,7 +55,7 @@ async def test_an_update_reaches_every_engine_and_every_token(
 ) -> None:
     service = make_service(FakeEngine(), FakeEngine())
     await service.start()
-    state = await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    state = await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert (state.version, state.uri, state.ready) == (5, str(newer), 2)
     assert await versions(service) == {5}
 
@@ -66,9 +66,9 @@ async def test_the_same_version_again_changes_nothing(
     service = make_service(FakeEngine())
     await service.start()
     update = WeightsUpdate(version=5, uri=str(newer))
-    first = await service.fence.update(update)
+    first = await service.weights.update(update)
     calls = len(service.fakes[0].calls)
-    assert await service.fence.update(update) == first
+    assert await service.weights.update(update) == first
     assert len(service.fakes[0].calls) == calls
 
 
@@ -78,11 +78,11 @@ async def test_versions_only_go_up(
 ) -> None:
     service = make_service(FakeEngine())
     await service.start()
-    await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     uri = str(model if other else newer)
     with pytest.raises(ConflictError, match="version 5"):
-        await service.fence.update(WeightsUpdate(version=version, uri=uri))
-    assert service.fence.state().version == 5
+        await service.weights.update(WeightsUpdate(version=version, uri=uri))
+    assert service.weights.state().version == 5
 
 
 async def test_a_folder_that_the_engines_refuse_leaves_the_old_weights_serving(
@@ -91,9 +91,9 @@ async def test_a_folder_that_the_engines_refuse_leaves_the_old_weights_serving(
     service = make_service(FakeEngine(refuse={str(newer)}), FakeEngine(refuse={str(newer)}))
     await service.start()
     with pytest.raises(WeightsError, match="http://a refuses") as caught:
-        await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+        await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert len(caught.value.problems) == 2
-    assert (service.fence.state().version, service.fence.state().ready) == (0, 2)
+    assert (service.weights.state().version, service.weights.state().ready) == (0, 2)
     assert await versions(service) == {0}
     assert [fake.paused for fake in service.fakes] == ["", ""]
 
@@ -106,7 +106,7 @@ async def test_a_folder_that_is_no_model_disturbs_no_engine(
     await service.start()
     shutil.rmtree(newer) if missing == "folder" else (newer / "config.json").unlink()
     with pytest.raises(WeightsError, match="expected a model folder"):
-        await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+        await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert "/pause_generation" not in service.fakes[0].paths()
 
 
@@ -118,12 +118,12 @@ async def test_the_manifest_must_be_the_one_that_was_published(
     digest = hashlib.sha256(b"{}").hexdigest()
     update = WeightsUpdate(version=5, uri=str(newer), digest=digest)
     with pytest.raises(WeightsError, match="json is none"):
-        await service.fence.update(update)
+        await service.weights.update(update)
     (newer / "manifest.json").write_bytes(b"{} ")
     with pytest.raises(WeightsError, match="was changed after"):
-        await service.fence.update(update)
+        await service.weights.update(update)
     (newer / "manifest.json").write_bytes(b"{}")
-    assert (await service.fence.update(update)).version == 5
+    assert (await service.weights.update(update)).version == 5
 
 
 async def test_an_engine_that_fails_to_load_is_fenced_off_and_brought_up_later(
@@ -132,13 +132,13 @@ async def test_an_engine_that_fails_to_load_is_fenced_off_and_brought_up_later(
     broken, healthy = FakeEngine(refuse={str(newer)}), FakeEngine()
     service = make_service(broken, healthy)
     await service.start()
-    state = await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    state = await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert (state.version, state.ready) == (5, 1)
     assert await versions(service, 6) == {5}
     assert "/generate" not in broken.paths()
     broken.refuse.clear()
     await service.start()
-    assert service.fence.state().ready == 2
+    assert service.weights.state().ready == 2
     assert broken.version == "5"
     assert await versions(service, 6) == {5}
     assert "/generate" in broken.paths()
@@ -150,7 +150,7 @@ async def test_an_engine_that_claims_another_version_is_not_believed(
     service = make_service(FakeEngine(), FakeEngine())
     await service.start()
     service.fakes[0].lie = "4"
-    assert (await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))).ready == 1
+    assert (await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))).ready == 1
     assert [member.serving for member in service.pool.members] == [False, True]
 
 
@@ -159,7 +159,7 @@ async def test_an_engine_that_restarted_gets_the_live_weights_before_any_request
 ) -> None:
     service = make_service(FakeEngine())
     await service.start()
-    await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+    await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     service.fakes[0].version = "0"
     await service.start()
     assert service.fakes[0].version == "5"
@@ -172,7 +172,7 @@ async def test_a_service_that_restarted_takes_the_newest_version_that_any_engine
     service = make_service(FakeEngine(), FakeEngine(version="7"))
     service.fakes[1].model_path = str(newer)
     await service.start()
-    assert (service.fence.state().version, service.fence.state().uri) == (7, str(newer))
+    assert (service.weights.state().version, service.weights.state().uri) == (7, str(newer))
     assert service.fakes[0].version == "7"
 
 
@@ -195,13 +195,13 @@ async def test_another_tokenizer_comes_with_its_weights(
 ) -> None:
     service = make_service(FakeEngine())
     await service.start()
-    before = service.fence.renderer
+    before = service.weights.renderer
     same = shutil.copytree(tmp_path / "model", tmp_path / "same")
-    await service.fence.update(WeightsUpdate(version=1, uri=str(same)))
-    assert service.fence.renderer is before
+    await service.weights.update(WeightsUpdate(version=1, uri=str(same)))
+    assert service.weights.renderer is before
     other = words_folder(tmp_path / "other", ["new", "words"])
-    await service.fence.update(WeightsUpdate(version=2, uri=str(other)))
-    assert service.fence.renderer.decode([5, 6]) == "new words"
+    await service.weights.update(WeightsUpdate(version=2, uri=str(other)))
+    assert service.weights.renderer.decode([5, 6]) == "new words"
 
 
 async def test_a_folder_with_a_broken_tokenizer_is_refused_before_any_engine_loads(
@@ -211,7 +211,7 @@ async def test_a_folder_with_a_broken_tokenizer_is_refused_before_any_engine_loa
     await service.start()
     (newer / "tokenizer.json").write_text("{}")
     with pytest.raises(WeightsError, match="not a tokenizer"):
-        await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+        await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert service.fakes[0].version == "0"
 
 
@@ -223,13 +223,13 @@ async def test_a_tokenizer_that_cannot_be_read_leaves_the_old_weights_serving(
     (newer / "tokenizer_config.json").unlink(missing_ok=True)
     (newer / "tokenizer_config.json").symlink_to("/proc/self/mem")  # a file that nobody can read
     with pytest.raises(WeightsError, match="the tokenizer cannot be read"):
-        await service.fence.update(WeightsUpdate(version=5, uri=str(newer)))
+        await service.weights.update(WeightsUpdate(version=5, uri=str(newer)))
     assert await versions(service) == {0}
 
 
 async def test_the_watch_finds_a_lost_engine_and_takes_it_back(make_service: MakeService) -> None:
     service = make_service(FakeEngine(), wait_s=30.0)
-    watch = asyncio.create_task(service.fence.watch())
+    watch = asyncio.create_task(service.weights.watch())
     try:
         assert await versions(service) == {0}
         service.fakes[0].gone = True
@@ -266,7 +266,7 @@ async def test_under_load_an_update_fails_no_request_and_every_token_has_its_ver
     workers = [asyncio.create_task(load()) for _ in range(8)]
     seen = [await finished.get() for _ in range(20)]
     for version, folder in enumerate(folders, start=1):
-        await service.fence.update(WeightsUpdate(version=version, uri=str(folder)))
+        await service.weights.update(WeightsUpdate(version=version, uri=str(folder)))
         seen += [await finished.get() for _ in range(20 + finished.qsize())]
     done.set()
     await asyncio.gather(*workers)

@@ -1,0 +1,294 @@
+"""Getting the weights of a folder into one engine, and verifying that it holds them.
+
+    pause ──► load ──► verify ──► continue
+               │         │
+               └─────────┴── failed: the weights before are put back, from their folder, before any request goes on
+
+Ways to load: `disk`, the engine reads the folder; `tensor`, the service sends the folder's bytes, so that the engine needs no
+common disk; a seat in a broadcast of the learner. An engine that cannot take part in a broadcast reads the folder. Whatever the
+way, the folder is the record, and what the engine shows is compared with the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+from pydantic import ValidationError
+
+from services.policy.adapters import adapter_name, unload, verify_adapter
+from services.policy.engine import Engine, PauseMode
+from services.policy.pool import Member
+from services.policy.weight_folder import Version, compare_rows
+from triforge.clients.transport import UnreachableError, http_client, parse_json, post_json, request
+from triforge.errors import PolicyError, TriforgeError, WeightsError
+from triforge.types import BroadcastOffer, BroadcastRequest, Handover
+
+_log = logging.getLogger(__name__)
+_API = "/v1/broadcasts"
+_API_TIMEOUT_S = 30.0
+
+Proof = Literal["tensors", "info"]
+Way = Literal["disk", "distributed", "tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """An engine's place in a broadcast; `leave` tells the learner that it will not come."""
+
+    offer: BroadcastOffer
+    leave: Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How it went. `clean` says that the engine holds whole weights, new or old."""
+
+    failure: TriforgeError | None = None
+    clean: bool = True
+    missed_broadcast: bool = False
+
+
+class WeightLoader:
+    """Loads weights into engines, one at a time.
+
+    Args:
+        way: how; `distributed` without a seat reads the folder.
+        pause_mode: what becomes of running requests. Under `in_place` they keep the keys of the old weights, and the
+            engine's cache is not flushed: SGLang refuses that while requests hold it.
+        proof: what an engine has to show.
+        timeout_s: longest time that a broadcast or an adapter may take.
+    """
+
+    def __init__(
+        self,
+        *,
+        way: Way = "disk",
+        pause_mode: PauseMode = "retract",
+        proof: Proof = "tensors",
+        timeout_s: float = 120.0,
+    ) -> None:
+        self.way = way
+        self._proof = proof
+        self._timeout_s = timeout_s
+        self._pause_mode: PauseMode = pause_mode
+        self._flush = pause_mode != "in_place"
+        self._silent: set[str] = set()  # engines that cannot show tensors, logged once
+
+    async def load(
+        self, member: Member, wanted: Version, before: Version | None, seat: Seat | None = None
+    ) -> Loaded:
+        """Make an engine serve `wanted`. Its requests are held meanwhile, but not for an adapter over a base that it holds.
+
+        Never raises.
+
+        Args:
+            member: which.
+            wanted: what it should hold.
+            before: what is put back if that fails; None leaves the engine as it is then.
+            seat: its place in a broadcast that the learner has begun.
+        """
+        under = before and before.below
+        if wanted.base is None:
+            return await self._load_model(member, wanted, under, seat)
+        engine = member.engine
+        try:
+            moved = under is None or (await engine.info()).version != wanted.base.number
+        except TriforgeError as error:
+            return Loaded(error, clean=False)
+        if moved:
+            result = await self._load_model(member, wanted.base, under, None)
+            if result.failure is not None:
+                return result
+        try:
+            await self._load_adapter(engine, wanted)
+        except UnreachableError as error:
+            return Loaded(error, clean=False)
+        except TriforgeError as error:
+            await unload(engine, adapter_name(wanted.number))
+            return Loaded(error, clean=not moved or await self._go_back(member, under))
+        return Loaded()
+
+    async def _load_adapter(self, engine: Engine, wanted: Version) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await engine.load_adapter(adapter_name(wanted.number), wanted.uri)
+                await verify_adapter(engine, wanted, believed=self._proof == "info")
+        except TimeoutError:
+            raise PolicyError(
+                f"engine {engine.url}: did not load and show adapter {wanted.uri} within {self._timeout_s:g} s "
+                "(TRIFORGE_HANDOVER_TIMEOUT_S)"
+            ) from None
+
+    @contextlib.asynccontextmanager
+    async def _paused(self, member: Member) -> AsyncIterator[None]:
+        begun = time.monotonic()
+        await member.engine.pause(self._pause_mode)
+        try:
+            yield
+        finally:
+            await member.engine.resume()
+            member.paused_s += time.monotonic() - begun
+
+    async def _load_model(
+        self, member: Member, wanted: Version, before: Version | None, seat: Seat | None
+    ) -> Loaded:
+        missed = False
+        try:
+            async with self._paused(member):
+                try:
+                    missed = await self._put(member.engine, wanted, seat)
+                    await self.verify(member.engine, wanted)
+                except UnreachableError:
+                    raise
+                except TriforgeError as error:
+                    return Loaded(error, await self._put_back(member.engine, before), missed)
+        except TriforgeError as error:
+            return Loaded(error, clean=False, missed_broadcast=missed)
+        return Loaded(missed_broadcast=missed)
+
+    async def _go_back(self, member: Member, before: Version | None) -> bool:
+        try:
+            async with self._paused(member):
+                return await self._put_back(member.engine, before)
+        except TriforgeError:
+            return False
+
+    async def _put_back(self, engine: Engine, before: Version | None) -> bool:
+        """Whether the engine holds the weights from before again; if not, nobody gets an answer from what it holds."""
+        try:
+            if before is not None and before.uri:
+                await self._put(engine, before, None)
+                await self.verify(engine, before)
+                return True
+        except TriforgeError as error:
+            _log.warning(
+                "engine %s: the weights before cannot be put back: %s", engine.url, error.detail
+            )
+        with contextlib.suppress(TriforgeError):
+            await engine.abort_all()
+        return False
+
+    async def _put(self, engine: Engine, wanted: Version, seat: Seat | None) -> bool:
+        """Put the weights in; True if a broadcast failed and the folder was read instead."""
+        if seat is not None:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await engine.load_broadcast(seat.offer, wanted.number, flush=self._flush)
+                return False
+            except UnreachableError:
+                await seat.leave()
+                raise
+            except (TriforgeError, TimeoutError) as error:
+                reason = error.detail if isinstance(error, TriforgeError) else "it took too long"
+                _log.warning("engine %s leaves the broadcast: %s", engine.url, reason)
+                await seat.leave()
+        if self.way == "tensor" and wanted.weights is not None and wanted.weights.tensors:
+            entries = list(wanted.weights.tensors.values())
+            await engine.load_tensors(entries, wanted.number, flush=self._flush)
+        else:
+            await engine.load_folder(wanted.uri, wanted.number, flush=self._flush)
+        return seat is not None
+
+    async def ensure_adapter(self, engine: Engine, wanted: Version) -> None:
+        """Pass if an engine that holds the base of `wanted`, and is not paused, has its adapter, now or already.
+
+        Raises:
+            TriforgeError: it has not.
+        """
+        if wanted.base is None:
+            return
+        try:
+            await verify_adapter(engine, wanted, believed=self._proof == "info")
+        except UnreachableError:
+            raise
+        except TriforgeError:
+            await self._load_adapter(engine, wanted)
+
+    async def verify(self, engine: Engine, wanted: Version) -> None:
+        """Pass if the engine says the version and shows the values of `wanted`.
+
+        Raises:
+            PolicyError: it says another version, or shows other values.
+            UnavailableError: it is away.
+        """
+        found = await engine.info()
+        if found.version != wanted.number:
+            raise PolicyError(
+                f"engine {engine.url}: was told to serve weight version {wanted.number}, serves {found.version}"
+            )
+        if self._proof == "info":
+            return
+        shown = 0
+        for rows in wanted.rows:
+            given = await engine.rows(rows.name, rows.count)
+            if given is None:
+                continue
+            shown += 1
+            try:
+                compare_rows(rows, given)
+            except WeightsError as error:
+                raise PolicyError(
+                    f"engine {engine.url}: says that it serves weight version {wanted.number}, but {error.detail}; "
+                    "it is not believed (TRIFORGE_WEIGHTS_PROOF=info takes an engine's word, e.g. of one that quantises)"
+                ) from error
+        if wanted.rows and not shown and engine.url not in self._silent:
+            self._silent.add(engine.url)
+            _log.warning("engine %s cannot show its tensors; its word is taken", engine.url)
+
+
+class Broadcasts:
+    """Client of the learners' APIs, where broadcasts to engines are arranged.
+
+    Args:
+        admin_api_key: key that a learner's API asks for; empty if it asks for none.
+        transport: replaces the network in tests.
+    """
+
+    def __init__(
+        self, *, admin_api_key: str = "", transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._key, self._transport = admin_api_key, transport
+
+    def _api(self, handover: Handover) -> httpx.AsyncClient:
+        return http_client(
+            handover.url, timeout_s=_API_TIMEOUT_S, transport=self._transport, api_key=self._key
+        )
+
+    async def seats(
+        self, engines: Sequence[Engine], wanted: Version, handover: Handover
+    ) -> dict[str, Seat]:
+        """Ask the learner for a broadcast to each of these engines; their seats by address.
+
+        An engine for which that cannot be arranged has none; the reason is logged, and it reads the folder.
+        """
+        seats = await asyncio.gather(*(self._seat(e, wanted, handover) for e in engines))
+        return {e.url: seat for e, seat in zip(engines, seats, strict=True) if seat is not None}
+
+    async def _seat(self, engine: Engine, wanted: Version, handover: Handover) -> Seat | None:
+        try:
+            body = BroadcastRequest(
+                uri=wanted.uri, digest=wanted.digest, receivers=await engine.receivers()
+            )
+            async with self._api(handover) as api:
+                offer = BroadcastOffer.model_validate(await post_json(api, _API, body))
+        except (TriforgeError, ValidationError) as error:
+            _log.warning("engine %s takes no part in the broadcast: %s", engine.url, error)
+            return None
+        return Seat(offer, functools.partial(self.end, handover, offer))
+
+    async def end(self, handover: Handover, offer: BroadcastOffer) -> str:
+        """Tell the learner that nobody listens any more; returns what became of the broadcast."""
+        try:
+            async with self._api(handover) as api:
+                found: Any = parse_json(await request(api, "DELETE", f"{_API}/{offer.group}"))
+                return str(found.get("state", "")) if isinstance(found, dict) else ""
+        except TriforgeError as error:
+            return error.detail

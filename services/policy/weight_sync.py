@@ -1,0 +1,434 @@
+"""Which weight version is active, and which engines may serve it.
+
+An engine serves only while it has shown that it holds the active version. An update asks every engine; the active version
+moves when all that accepted it have been verified, and an engine that failed is excluded and brought up to date in the
+background, at growing intervals. Requests run on all the while: an engine that loads holds them and goes on.
+
+    start       the newest version that any engine holds, and shows, is active
+    update      version up: check folder -> load everywhere -> verify -> active version moves -> exclude who failed
+    rollback    an older version's folder is served under the next number
+    watch       every probe_s: an engine is away -> exclude; holds another version -> load the active one; verified -> admit
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.policy.adapters import (
+    Adapters,
+    adapted,
+    adapter_name,
+    adapter_version,
+    is_adapter,
+    newest_held,
+    unload,
+)
+from services.policy.pool import Member, Pool
+from services.policy.tokenizer import Tokenizers
+from services.policy.weight_folder import (
+    Depth,
+    Version,
+    check_folder,
+    choose_rows,
+    described,
+    version_beside,
+)
+from services.policy.weight_loader import Broadcasts, Loaded, Seat, WeightLoader
+from triforge.clients.transport import UnreachableError
+from triforge.errors import (
+    ConflictError,
+    NotFoundError,
+    TriforgeError,
+    UnavailableError,
+    WeightsError,
+)
+from triforge.rendering import Renderer
+from triforge.retry import RetryPolicy
+from triforge.types import Handover, Role, WeightsState, WeightsUpdate
+
+_log = logging.getLogger(__name__)
+_AT_ONCE_S = 2.0  # for an engine that does not serve to say what it holds
+_LONGEST_PAUSE_S = 60.0
+_KEPT = 256  # versions whose folders are remembered
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """An engine that did not take the active version: how often, and when it is asked again."""
+
+    count: int
+    again_at: float
+
+
+class WeightSync:
+    """Keeps the active version and the renderer that belongs to it.
+
+    Args:
+        pool: the engines.
+        role: the model role, for `WeightsState`.
+        model_path: folder whose tokenizer is used at first; empty asks the first engine for its folder.
+        probe_s: seconds between two looks at the engines; a lost engine is looked at sooner.
+        loader: how weights get into engines and are verified.
+        broadcasts: the learners' APIs.
+        depth: how much of a new folder is read before engines are disturbed.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        role: Role,
+        model_path: str = "",
+        probe_s: float = 2.0,
+        loader: WeightLoader | None = None,
+        broadcasts: Broadcasts | None = None,
+        depth: Depth = "contents",
+    ) -> None:
+        self._pool = pool
+        self.role = role
+        self._probe_s = probe_s
+        # The first time an engine that failed is asked again at the next look.
+        self._retry = RetryPolicy(first_s=2 * probe_s, longest_s=_LONGEST_PAUSE_S, jitter=0.0)
+        self._loader = loader or WeightLoader()
+        self._broadcasts = broadcasts or Broadcasts()
+        self._depth: Depth = depth
+        self._model_path = model_path
+        self._tokenizers = Tokenizers(model_path)
+        self.adapters = Adapters()  # what requests are sent with
+        self._lock = asyncio.Lock()
+        self._active: Version | None = None
+        self._served: dict[int, Version] = {}
+        self._broken: set[Member] = set()  # their weights are not whole
+        self._trouble: dict[Member, _Trouble] = {}
+
+    @property
+    def renderer(self) -> Renderer:
+        """The renderer of the active model.
+
+        Raises:
+            UnavailableError: no model folder was given and no engine has answered yet.
+        """
+        return self._tokenizers.renderer
+
+    @property
+    def version(self) -> int:
+        """The active version; -1 before any engine has answered."""
+        return -1 if self._active is None else self._active.number
+
+    def state(self) -> WeightsState:
+        """What serves.
+
+        Raises:
+            UnavailableError: no engine has answered yet.
+        """
+        active = self._known()
+        return WeightsState(
+            role=self.role,
+            version=active.number,
+            uri=active.uri,
+            engines=len(self._pool.members),
+            ready=len(self._pool.serving()),
+        )
+
+    def _known(self) -> Version:
+        if self._active is None:
+            raise UnavailableError("no engine has answered yet, so no weight version is known")
+        return self._active
+
+    async def ready(self) -> None:
+        """Pass if requests can be served.
+
+        Raises:
+            UnavailableError: no engine serves, or there is no tokenizer yet.
+        """
+        _ = self.renderer
+        if not self._pool.serving():
+            raise self._pool.nobody()
+
+    # ---- updates ----
+
+    async def update(self, update: WeightsUpdate) -> WeightsState:
+        """Serve another version. The same version and folder again changes nothing.
+
+        Raises:
+            ConflictError: the version is older than the active one, or the active one came from elsewhere.
+            WeightsError: the folder is missing, damaged, of another model, or refused by the engines. The old weights
+                serve on.
+            UnavailableError: no engine could be asked, or none could show the new weights. The old ones serve on.
+        """
+        async with self._lock:
+            active = self._active
+            if active is not None and update.version <= active.number:
+                if update.version == active.number and update.uri == active.uri:
+                    return self.state()
+                raise ConflictError(
+                    f"weights: given version {update.version} of {update.uri}, but version {active.number} of "
+                    f"{active.uri} serves; versions only go up"
+                )
+            return await self._move(update)
+
+    async def rollback(self, version: int) -> WeightsState:
+        """Serve the folder of an older version again, under the next number.
+
+        Raises:
+            NotFoundError: this service never served that version, and its folder does not lie beside the active one's.
+            WeightsError: the folder is damaged or gone. The present weights serve on.
+        """
+        async with self._lock:
+            active = self._known()
+            if version == active.number:
+                return self.state()
+            old = self._served.get(version) or await asyncio.to_thread(
+                version_beside, active, version
+            )
+            if old is None or not old.uri:
+                known = ", ".join(map(str, sorted(self._served)))
+                raise NotFoundError(
+                    f"weights: given version {version}, expected one that this service has served ({known}) or whose folder "
+                    f"lies beside {active.uri}"
+                )
+            _log.warning("rolling back: version %d of %s", version, old.uri)
+            return await self._move(
+                WeightsUpdate(version=active.number + 1, uri=old.uri, digest=old.digest)
+            )
+
+    async def _move(self, update: WeightsUpdate) -> WeightsState:
+        before = self._active
+        wanted = await asyncio.to_thread(self._check, update, before)
+        tokenizer = await asyncio.to_thread(self._tokenizers.of, Path(update.uri))
+        members = list(self._pool.members)
+        answers = await asyncio.gather(*(_answers(member) for member in members))
+        # Nobody is to wait for an engine that is excluded and silent: the watch brings it there.
+        members = [m for m, answer in zip(members, answers, strict=True) if answer] or members
+        results = await self._load_all(members, wanted, before, update.handover)
+        failures = [result.failure for result in results if result.failure is not None]
+        if members and len(failures) == len(members):
+            raise await self._refused(failures)
+        self._activate(wanted)
+        self._tokenizers.used = tokenizer
+        for member, result in zip(members, results, strict=True):
+            self._judge(member, result)
+        _log.info("weight version %d of %s is active", wanted.number, wanted.uri)
+        await self._unload_unused()
+        return self.state()
+
+    async def settled(self) -> None:
+        """Wait for the end of an update that is under way."""
+        async with self._lock:
+            return
+
+    def _check(self, update: WeightsUpdate, before: Version | None) -> Version:
+        """Look at the folder before any engine is disturbed; blocking."""
+        serving = before.weights if before else None
+        if serving is None and self._model_path:  # the active folder cannot be read here
+            serving = described(Version(0, self._model_path)).weights
+        if is_adapter(Path(update.uri)):
+            found = adapter_version(update, before or Version(-1, "", weights=serving), self._depth)
+            if found.below.number == found.number:
+                self.adapters.hold_base(found.number)
+            return found
+        weights = check_folder(
+            Path(update.uri), digest=update.digest, depth=self._depth, serving=serving
+        )
+        rows = choose_rows(weights, serving)
+        return Version(update.version, update.uri, update.digest, weights, rows)
+
+    async def _load_all(
+        self,
+        members: Sequence[Member],
+        wanted: Version,
+        before: Version | None,
+        handover: Handover | None,
+    ) -> list[Loaded]:
+        seats: dict[str, Seat] = {}
+        if handover is not None and wanted.base is None and self._loader.way == "distributed":
+            reachable = [member.engine for member in members if member.serving]
+            seats = await self._broadcasts.seats(reachable, wanted, handover)
+
+        async def load(member: Member) -> Loaded:
+            # An adapter over weights that are not whole cannot be relied on.
+            whole = wanted.base is None or member not in self._broken
+            result = await self._loader.load(
+                member, wanted, before if whole else None, seats.get(member.url)
+            )
+            return self._noted(member, result)
+
+        try:
+            return list(await asyncio.gather(*(load(member) for member in members)))
+        finally:
+            await asyncio.gather(*(seat.leave() for seat in seats.values()))
+
+    def _activate(self, version: Version) -> None:
+        """A version is active. Where it lies is remembered for a rollback; the oldest are forgotten."""
+        self._active = version
+        self._served[version.number] = Version(version.number, version.uri, version.digest)
+        self.adapters.move(adapted(version))
+        for number in sorted(self._served)[:-_KEPT]:
+            del self._served[number]
+
+    async def _unload_unused(self) -> None:
+        """Have engines forget the adapters that no request uses any more."""
+        for name in self.adapters.unused():
+            await asyncio.gather(*(unload(m.engine, name) for m in self._pool.serving()))
+
+    def _noted(self, member: Member, result: Loaded) -> Loaded:
+        if result.clean:
+            self._broken.discard(member)
+        else:
+            self._broken.add(member)
+            self._pool.exclude(member, result.failure.detail if result.failure else "")
+        self._pool.metrics.broadcasts_missed.inc(result.missed_broadcast)
+        self._pool.metrics.weights_refused.inc(result.failure is not None)
+        return result
+
+    def _judge(self, member: Member, result: Loaded) -> None:
+        """Admit an engine that has shown the active version, or exclude it and note when it is asked again."""
+        if result.failure is None:
+            self._trouble.pop(member, None)
+            self._pool.admit(member)
+            return
+        count = self._trouble[member].count + 1 if member in self._trouble else 0
+        pause = self._retry.pause_s(count) if count else 0.0
+        self._trouble[member] = _Trouble(count, time.monotonic() + pause)
+        self._pool.exclude(member, result.failure.detail)
+
+    async def _refused(self, failures: Sequence[TriforgeError]) -> TriforgeError:
+        """No engine took the update: which error leaves. The old weights are verified before they serve on."""
+        await self._look()
+        details = tuple(failure.detail for failure in failures)
+        for failure in failures:
+            if isinstance(failure, WeightsError):
+                return WeightsError(failure.detail, problems=details)
+        return UnavailableError(
+            f"no engine could load the weights: {'; '.join(details)}", problems=details
+        )
+
+    # ---- watch ----
+
+    async def watch(self) -> None:
+        """Look at the engines again and again; never returns. A fault that nobody foresaw costs one look."""
+        while True:
+            self._pool.lost.clear()
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - the border: without looks no engine would ever serve again
+                _log.exception("a look at the engines failed; the next one follows")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._probe_s):
+                    await self._pool.lost.wait()
+            # A dying engine may be lost many times in a moment.
+            await asyncio.sleep(min(0.1, self._probe_s))
+
+    async def look(self) -> None:
+        """Ask every engine what it holds, and admit, exclude or bring it up to date."""
+        async with self._lock:
+            await self._pool.refresh()
+            await self._look()
+            await self._unload_unused()
+
+    async def _look(self) -> None:
+        members = list(self._pool.members)
+        found = await asyncio.gather(*(self._probe(member) for member in members))
+        holds = [(m, info) for m, info in zip(members, found, strict=True) if info is not None]
+        if self._active is None and holds:
+            await self._adopt(*max(holds, key=lambda pair: pair[1].number))
+        active = self._active
+        if active is not None:
+            await asyncio.gather(*(self._heal(m, info, active) for m, info in holds))
+
+    async def _heal(self, member: Member, info: Version, active: Version) -> None:
+        if info.number == active.below.number and member not in self._broken:
+            if not member.serving:
+                self._judge(member, self._noted(member, await self._readmit(member, active)))
+            return
+        broken = member in self._broken
+        reason = "its weights are not whole" if broken else f"holds weight version {info.number}"
+        self._pool.exclude(member, reason)
+        trouble = self._trouble.get(member)
+        if trouble is not None and time.monotonic() < trouble.again_at:
+            return
+        if not active.uri:
+            self._pool.exclude(
+                member, f"the folder of version {active.number} is not known; publish it again"
+            )
+            return
+        result = await self._loader.load(member, active, None)
+        self._judge(member, self._noted(member, result))
+
+    async def _probe(self, member: Member) -> Version | None:
+        """What an engine says that it holds; None if it does not answer."""
+        engine = member.engine
+        try:
+            try:
+                await engine.health()
+            except UnreachableError:
+                raise
+            except UnavailableError:  # not ready: it starts, or whoever paused it is gone
+                await engine.resume()
+                await engine.health()
+            info = await engine.info()
+        except TriforgeError as error:
+            self._pool.exclude(member, error.detail)
+            return None
+        return Version(info.version, info.model_path)
+
+    async def _readmit(self, member: Member, active: Version) -> Loaded:
+        """Before an engine is admitted: whoever lost it may have lost it in the middle of a pause, or of an update."""
+        try:
+            await self._loader.verify(member.engine, active.below)
+            await member.engine.resume()
+            await self._loader.ensure_adapter(member.engine, active)
+        except UnreachableError as error:
+            return Loaded(error)
+        except TriforgeError as error:
+            return Loaded(error, clean=False)
+        return Loaded()
+
+    async def _adopt(self, member: Member, newest: Version) -> None:
+        """At the start: the newest version that an engine holds is active, and its folder if the engine shows its values.
+
+        An engine that took its weights from elsewhere than a folder still names the folder of its start.
+        """
+        version = await asyncio.to_thread(described, newest)
+        try:
+            await self._loader.verify(member.engine, version)
+        except UnavailableError:
+            return  # it has gone meanwhile; the next look begins anew
+        except TriforgeError as error:
+            _log.warning("%s; the folder of version %d is not known", error.detail, version.number)
+            version = Version(version.number, "")
+        self._activate(await self._with_adapter(member, version))
+        await asyncio.to_thread(self._tokenizers.adopt, newest.uri)
+
+    async def _with_adapter(self, member: Member, version: Version) -> Version:
+        """What serves when a service starts and an engine holds `version`: that, or the newest adapter shown over it."""
+        try:  # few engines have any, or a list of them
+            held = await member.engine.adapters() if version.uri else {}
+            found = await asyncio.to_thread(newest_held, held, version, self._depth)
+            if found is None:
+                return version
+            await member.engine.resume()
+            await self._loader.ensure_adapter(member.engine, found)
+        except TriforgeError as error:
+            _log.warning("adapters of engine %s are left: %s", member.url, error.detail)
+            return version
+        self.adapters.retire([name for name in held if name != adapter_name(found.number)])
+        return found
+
+
+async def _answers(member: Member) -> bool:
+    """Whether an engine serves, or says at once what it holds."""
+    if member.serving:
+        return True
+    try:
+        async with asyncio.timeout(_AT_ONCE_S):
+            await member.engine.info()
+    except (TriforgeError, TimeoutError):
+        return False
+    return True
