@@ -46,7 +46,7 @@ def _families() -> Iterator[Metric]:
     _import_all()
     yield from REGISTRY.collect()
     gateway = build(Settings(engines="http://127.0.0.1:1"))
-    yield from gateway.registry.collect()
+    yield from gateway.metrics.registry.collect()
     own = CollectorRegistry()
     nobody: Any = _Store()
     own.register(ProposalGauge(nobody))

@@ -50,7 +50,7 @@ async def test_the_service_comes_up_before_its_engines_and_stops_when_told(tmp_p
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     settings = {
         "ROLE": "reward",
-        "REWARD_URL": url,
+        "REWARD_MODEL_URL": url,
         "ENGINES": "http://127.0.0.1:1",
         "MODEL": str(words_folder(tmp_path, ["go"])),
     }
