@@ -17,9 +17,8 @@ from prometheus_client import Counter, Histogram
 from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError
 from triforge.retry import retry, waiting
-from triforge.rollout.episode import run_group, trajectory_id
+from triforge.rollout.episode import judge_task, run_group, trajectory_id, unit_test_task
 from triforge.rollout.isolation import IsolatedEnvironment
-from triforge.rollout.judging import judge_task, unit_test_task
 from triforge.rollout.protocols import (
     Environment,
     EnvironmentFamily,

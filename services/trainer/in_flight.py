@@ -20,8 +20,7 @@ from services.trainer.together import together
 from triforge.broker import JUDGE_QUEUE, JUDGED_STREAM, ROLLOUT_QUEUE, Broker, unit_tests_id
 from triforge.errors import StorageError, TrainerError, UnavailableError
 from triforge.event_loop import end_task
-from triforge.rollout.episode import trajectory_id
-from triforge.rollout.judging import judge_task
+from triforge.rollout.episode import judge_task, trajectory_id
 from triforge.types import GroupTask, JudgedGroup, TrainedRole
 
 log = logging.getLogger(__name__)

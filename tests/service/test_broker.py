@@ -27,7 +27,7 @@ from triforge.broker import (
     unjudged,
 )
 from triforge.errors import UnavailableError
-from triforge.rollout.judging import judge_task, unit_test_task
+from triforge.rollout.episode import judge_task, unit_test_task
 from triforge.types import (
     ErrorInfo,
     GroupTask,

@@ -1,5 +1,6 @@
 """The broker in one process: for unit tests, and for programs that run the whole loop in one event loop."""
 
+# ruff: noqa: D102 - documented in Broker
 from __future__ import annotations
 
 import asyncio
@@ -15,8 +16,7 @@ from triforge.broker.protocol import (
     PAYLOAD_TTL_S,
     QUEUE_OF,
     Broker,
-    lease_key,
-    started_key,
+    key,
 )
 from triforge.errors import StorageError, UnavailableError
 from triforge.telemetry import tracing
@@ -59,7 +59,6 @@ class MemoryBroker(Broker):
     # ---- jobs ----
 
     async def submit(self, task: str, payload: str) -> None:
-        """At the end of its queue."""
         self._enqueue(Submitted(task, payload, tracing.headers(), time.time()))
 
     def _enqueue(self, job: Submitted) -> None:
@@ -67,16 +66,13 @@ class MemoryBroker(Broker):
         self._wake()
 
     async def depth(self, queue: str) -> int:
-        """Its length."""
         return len(self.queues[queue])
 
     async def oldest_s(self, queue: str) -> float:
-        """Of the first."""
         waiting = self.queues[queue]
         return max(0.0, time.time() - waiting[0].at) if waiting else 0.0
 
     def serve(self, queue: str, *jobs: Job[Any], concurrency: int = 64) -> None:
-        """Do the jobs of a queue in this event loop until `close`, so many at a time."""
         by_name = {job.name: job for job in jobs}
         for _ in range(concurrency):
             self._start(self._work(queue, by_name))
@@ -115,67 +111,56 @@ class MemoryBroker(Broker):
         return None
 
     async def put(self, key: str, text: str, ttl_s: float = PAYLOAD_TTL_S) -> bool:
-        """Unless it is there."""
         if self._text(key) is not None:
             return False
         self._texts[key] = (text, time.monotonic() + ttl_s)
         return True
 
     async def get(self, *keys: str) -> list[str | None]:
-        """Those that have not gone away."""
         return [self._text(key) for key in keys]
 
     async def exists(self, *keys: str) -> set[str]:
-        """Likewise."""
         return {key for key in keys if self._text(key) is not None}
 
     async def delete(self, *keys: str) -> None:
-        """Texts and counts."""
-        for key in keys:
-            self._texts.pop(key, None)
-            self._counts.pop(key, None)
+        for name in keys:
+            self._texts.pop(name, None)
+            self._counts.pop(name, None)
 
     async def increment(self, key: str) -> int:
-        """Kept until it is deleted."""
         self._counts[key] += 1
         return self._counts[key]
 
     async def add(self, table: str, name: str) -> None:
-        """A name."""
         self._tables[table].add(name)
 
     async def discard(self, table: str, name: str) -> None:
-        """A name."""
         self._tables[table].discard(name)
 
     async def members(self, table: str) -> set[str]:
-        """A copy."""
         return set(self._tables[table])
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str) -> AsyncIterator[bool]:
-        """Needs no renewal: its holder lives as long as the broker."""
-        key = lease_key(name)
-        if not await self.put(key, "1", _FOREVER_S):
+        lease = key("lease", name)
+        if not await self.put(lease, "1", _FOREVER_S):
             yield False
             return
-        await self.put(started_key(name), "1")
+        await self.put(key("started", name), "1")
         try:
             yield True
         finally:
-            await self.delete(key)
+            await self.delete(lease)
 
     # ---- streams ----
 
     async def append(self, stream: str, fields: dict[str, str]) -> None:
-        """Ids count from 1."""
         self._streams[stream].append(dict(fields))
         self._wake()
 
     async def read(
         self, stream: str, after: str, *, block_s: float, count: int = 1000
     ) -> list[tuple[str, dict[str, str]]]:
-        """Waits for the next change of anything."""
         first = int(after)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(block_s):
@@ -185,18 +170,15 @@ class MemoryBroker(Broker):
         return [(str(number), entry) for number, entry in enumerate(entries, start=first + 1)]
 
     async def last_id(self, stream: str) -> str:
-        """How many there are."""
         return str(len(self._streams[stream]))
 
     async def clock(self) -> float:
-        """Our own."""
         return time.time()
 
     async def ping(self) -> None:
-        """It is always there."""
+        return
 
     async def close(self) -> None:
-        """End what runs."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -20,7 +20,7 @@ import json
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
@@ -166,8 +166,8 @@ class Broker(Protocol):
     def lease(self, name: str) -> AbstractAsyncContextManager[bool]:
         """Hold a job while working on it; yields False when another worker holds it.
 
-        The lease (key `lease_key`) is short and renewed by a background task, so a killed worker frees its job within seconds
-        while an hour-long job stays held. That it was ever held stays under `started_key`.
+        The lease (key `key("lease", ...)`) is short and renewed by a background task, so a killed worker frees its job within seconds
+        while an hour-long job stays held. That it was ever held stays under `key("started", ...)`.
         """
 
     @abstractmethod
@@ -213,8 +213,8 @@ class Broker(Protocol):
     async def send_adapt(self, outcome: TaskOutcome) -> None:
         """Send how a group went to the adapt workers; it is pending until `finish_outcome`."""
         name, text = outcome.group_id, outcome.model_dump_json()
-        await self.put(_outcome_key(name), text)
-        await self.put(_pause_key(name), "1", self.resend_s)
+        await self.put(key("outcome", name), text)
+        await self.put(key("outcome-pause", name), "1", self.resend_s)
         await self.add(_OUTCOMES, name)
         await self.submit(ADAPT_TASK, text)
 
@@ -223,30 +223,37 @@ class Broker(Protocol):
     def take_group(self, task: GroupTask) -> AbstractAsyncContextManager[Taken[TrajectoryGroup]]:
         """Take up the job of a group: its lease, unless nobody waits for it; and what is stored of it."""
         name = task.group_id
-        return self._take(name, task.run_id, name, _group_key(name), TrajectoryGroup)
+        return self._take(name, task.run_id, name, key("group", name), TrajectoryGroup)
 
     def take_trajectory(self, task: JudgeTask) -> AbstractAsyncContextManager[Taken[Trajectory]]:
         """Take up the job of a trajectory, likewise."""
         name = task.trajectory_id
-        return self._take(name, task.run_id, task.group_id, _trajectory_key(name), Trajectory)
+        return self._take(name, task.run_id, task.group_id, key("trajectory", name), Trajectory)
 
     def take_tests(self, task: UnitTestTask) -> AbstractAsyncContextManager[Taken[TrajectoryGroup]]:
         """Take up the job of a group's tests, likewise."""
         name = task.group_id
-        return self._take(unit_tests_id(name), task.run_id, name, _group_key(name), TrajectoryGroup)
+        return self._take(
+            unit_tests_id(name), task.run_id, name, key("group", name), TrajectoryGroup
+        )
 
     @contextlib.asynccontextmanager
     async def _take(
         self, job_id: str, run_id: str, group_id: str, payload: str, kind: type[_M]
     ) -> AsyncIterator[Taken[_M]]:
-        over = await self.exists(_ended_key(run_id), _committed_key(group_id))
-        if over:
-            yield Taken("ended" if _ended_key(run_id) in over else "committed")
+        ended, committed, votes = (
+            key("ended", run_id),
+            key("committed", group_id),
+            key("votes", job_id),
+        )
+        found = await self.exists(ended, committed, votes)
+        if found - {votes}:
+            yield Taken("ended" if ended in found else "committed")
             return
         async with self.lease(job_id) as held:
             if not held:
                 yield Taken("held")
-            elif await self.exists(_votes_key(job_id)):
+            elif found:
                 yield Taken("judged")
             else:
                 (text,) = await self.get(payload)
@@ -254,13 +261,13 @@ class Broker(Protocol):
 
     async def is_held(self, *job_ids: str) -> bool:
         """Whether some worker holds any of the jobs now."""
-        return bool(await self.exists(*map(lease_key, job_ids)))
+        return bool(await self.exists(*keys("lease", job_ids)))
 
     # ---- payloads ----
 
     async def put_trajectory(self, trajectory: Trajectory) -> bool:
         """Store a finished trajectory for the judge; False when it was there already."""
-        return await self.put(_trajectory_key(trajectory.id), trajectory.model_dump_json())
+        return await self.put(key("trajectory", trajectory.id), trajectory.model_dump_json())
 
     async def trajectory(self, trajectory_id: str) -> Trajectory | None:
         """A finished trajectory, or None."""
@@ -268,41 +275,41 @@ class Broker(Protocol):
 
     async def trajectories(self, trajectory_ids: Sequence[str]) -> list[Trajectory | None]:
         """Finished trajectories, None for those that are not there."""
-        texts = await self.get(*map(_trajectory_key, trajectory_ids))
+        texts = await self.get(*keys("trajectory", trajectory_ids))
         return [None if text is None else Trajectory.model_validate_json(text) for text in texts]
 
     async def put_group(self, group: TrajectoryGroup) -> bool:
         """Store a played group; False when it was there already."""
         name = group.group.group_id
         wanted = {"run_id": group.group.run_id, "names": unjudged(group, set())}
-        await self.put(_wanted_key(name), json.dumps(wanted))
-        return await self.put(_group_key(name), group.model_dump_json())
+        await self.put(key("wanted", name), json.dumps(wanted))
+        return await self.put(key("group", name), group.model_dump_json())
 
     async def group(self, group_id: str) -> TrajectoryGroup | None:
         """A played group, or None."""
-        (text,) = await self.get(_group_key(group_id))
+        (text,) = await self.get(key("group", group_id))
         return None if text is None else TrajectoryGroup.model_validate_json(text)
 
     async def is_played(self, group_id: str) -> bool:
         """Whether the group's trajectories are all there (votes may be missing)."""
-        return bool(await self.exists(_group_key(group_id)))
+        return bool(await self.exists(key("group", group_id)))
 
     async def put_votes(self, votes: TrajectoryVotes) -> bool:
         """Store a trajectory's votes; False when it had some already."""
-        return await self.put(_votes_key(votes.trajectory_id), votes.model_dump_json())
+        return await self.put(key("votes", votes.trajectory_id), votes.model_dump_json())
 
     async def put_tests(self, tests: GroupTests) -> bool:
         """Store the tests of a group; False when it had some already."""
-        return await self.put(_votes_key(unit_tests_id(tests.group_id)), tests.model_dump_json())
+        return await self.put(key("votes", unit_tests_id(tests.group_id)), tests.model_dump_json())
 
     async def voted(self, names: Sequence[str]) -> set[str]:
         """Those trajectories that have votes; by `unit_tests_id`, those groups that have tests."""
-        found = await self.exists(*map(_votes_key, names))
-        return {name for name in names if _votes_key(name) in found}
+        found = await self.exists(*keys("votes", names))
+        return {name for name in names if key("votes", name) in found}
 
     async def forget_votes(self, group_id: str, judged_ids: Sequence[str]) -> None:
         """Delete the votes on some of a group's trajectories, or its tests: they are to be judged again."""
-        await self.delete(*map(_votes_key, judged_ids), _announced_key(group_id))
+        await self.delete(*keys("votes", judged_ids), key("announced", group_id))
 
     async def judged_group(self, group_id: str) -> JudgedGroup | None:
         """The group with its votes or tests if all that were asked for are there, else None."""
@@ -310,7 +317,7 @@ class Broker(Protocol):
         if played is None:
             return None
         names = [trajectory.id for trajectory in played.trajectories]
-        *texts, tests = await self.get(*map(_votes_key, (*names, unit_tests_id(group_id))))
+        *texts, tests = await self.get(*keys("votes", (*names, unit_tests_id(group_id))))
         there = {name for name, text in zip(names, texts, strict=True) if text is not None}
         if unjudged(played, there | ({unit_tests_id(group_id)} if tests is not None else set())):
             return None
@@ -329,13 +336,14 @@ class Broker(Protocol):
         Called by whoever wrote last: two may think they were, and one of them may have died in between, so the check repeats
         on every delivery and the marker makes the announcement single.
         """
-        if not await self.is_played(group_id):
+        (text,) = await self.get(key("wanted", group_id))
+        if text is None:
             return False
-        (text,) = await self.get(_wanted_key(group_id))
-        wanted = json.loads(text or "{}")
-        if not wanted or len(await self.voted(wanted["names"])) < len(wanted["names"]):
+        wanted = json.loads(text)
+        needed = {key("group", group_id), *keys("votes", wanted["names"])}
+        if await self.exists(*needed) != needed:
             return False
-        if await self.put(_announced_key(group_id), "1"):
+        if await self.put(key("announced", group_id), "1"):
             await self.append(JUDGED_STREAM, {"group_id": group_id, "run_id": wanted["run_id"]})
         return True
 
@@ -343,21 +351,21 @@ class Broker(Protocol):
         """Delete a group's payloads; it may be played again."""
         jobs = (group_id, unit_tests_id(group_id), *trajectory_ids)
         await self.delete(
-            _group_key(group_id), _wanted_key(group_id), _announced_key(group_id),
-            *map(_trajectory_key, trajectory_ids), *map(_votes_key, jobs), *map(started_key, jobs),
+            key("group", group_id), key("wanted", group_id), key("announced", group_id),
+            *keys("trajectory", trajectory_ids), *keys("votes", jobs), *keys("started", jobs),
         )  # fmt: skip
 
     async def retire_group(self, group_id: str, trajectory_ids: Sequence[str]) -> None:
         """Forget a group whose step is committed, for good: a job that is delivered late is dropped."""
-        await self.put(_committed_key(group_id), "1")
+        await self.put(key("committed", group_id), "1")
         await self.forget_group(group_id, trajectory_ids)
 
     # ---- in-flight status ----
 
     async def announced(self, group_ids: Sequence[str]) -> set[str]:
         """Those groups of which nothing is missing."""
-        found = await self.exists(*map(_announced_key, group_ids))
-        return {name for name in group_ids if _announced_key(name) in found}
+        found = await self.exists(*keys("announced", group_ids))
+        return {name for name in group_ids if key("announced", name) in found}
 
     async def status(self, groups: Sequence[tuple[str, Sequence[str]]]) -> list[GroupStatus]:
         """Where groups stand, without touching them.
@@ -369,14 +377,14 @@ class Broker(Protocol):
         """
         names = [name for group_id, parts in groups for name in (group_id, *parts)]
         marks = await self.exists(
-            *map(started_key, names), *map(lease_key, names), *(_group_key(g) for g, _ in groups)
+            *keys("started", names), *keys("lease", names), *keys("group", (g for g, _ in groups))
         )
-        begun = {name for name in names if started_key(name) in marks}
-        held = {name for name in names if lease_key(name) in marks}
+        begun = {name for name in names if key("started", name) in marks}
+        held = {name for name in names if key("lease", name) in marks}
         judged = await self.voted(sorted(begun - held))
         return [
             GroupStatus(
-                played=_group_key(group_id) in marks,
+                played=key("group", group_id) in marks,
                 begun=frozenset(begun.intersection((group_id, *parts))),
                 held=frozenset(held.intersection((group_id, *parts))),
                 judged=frozenset(judged.intersection(parts)),
@@ -388,27 +396,29 @@ class Broker(Protocol):
 
     async def end_run(self, run_id: str) -> None:
         """Mark a run as ended: workers drop what is left of its jobs."""
-        await self.put(_ended_key(run_id), "1")
+        await self.put(key("ended", run_id), "1")
 
     async def begin_run(self, run_id: str) -> None:
         """Take the mark of `end_run` back."""
-        await self.delete(_ended_key(run_id))
+        await self.delete(key("ended", run_id))
 
     async def is_ended(self, run_id: str) -> bool:
         """Whether nobody waits for this run's jobs any more."""
-        return bool(await self.exists(_ended_key(run_id)))
+        return bool(await self.exists(key("ended", run_id)))
 
     # ---- outcomes: the orchestrator does not wait for adaptation, so the adapt workers look for what was lost ----
 
     async def finish_outcome(self, group_id: str) -> None:
         """Nothing is left to do about an outcome, or nothing can be done."""
         await self.discard(_OUTCOMES, group_id)
-        await self.delete(_outcome_key(group_id), _count_key(group_id), _pause_key(group_id))
+        await self.delete(
+            key("outcome", group_id), key("outcome-sent", group_id), key("outcome-pause", group_id)
+        )
 
     async def postpone_outcome(self, group_id: str, seconds: float) -> None:
         """Somebody has it, although no lease says so: it comes back by itself within that time."""
-        await self.delete(_pause_key(group_id))
-        await self.put(_pause_key(group_id), "1", seconds)
+        await self.delete(key("outcome-pause", group_id))
+        await self.put(key("outcome-pause", group_id), "1", seconds)
 
     async def pending_outcomes(self) -> set[str]:
         """Groups whose outcome was sent and is not finished."""
@@ -425,22 +435,24 @@ class Broker(Protocol):
             return 0
         jobs = {name: outcome_job(name) for name in pending}
         marks = await self.exists(
-            *map(started_key, jobs.values()), *map(lease_key, jobs.values()), *map(_pause_key, jobs)
+            *keys("started", jobs.values()),
+            *keys("lease", jobs.values()),
+            *keys("outcome-pause", jobs),
         )
         empty = await self.depth(ADAPT_QUEUE) == 0
         lost = [
             name
             for name, job in jobs.items()
-            if not marks & {lease_key(job), _pause_key(name)}
-            and (empty or started_key(job) in marks)
+            if not marks & {key("lease", job), key("outcome-pause", name)}
+            and (empty or key("started", job) in marks)
         ]
         return sum([await self._resend_outcome(name) for name in lost])
 
     async def _resend_outcome(self, name: str) -> bool:
-        if not await self.put(_pause_key(name), "1", self.resend_s):
+        if not await self.put(key("outcome-pause", name), "1", self.resend_s):
             return False
-        count = await self.increment(_count_key(name))
-        (text,) = await self.get(_outcome_key(name))
+        count = await self.increment(key("outcome-sent", name))
+        (text,) = await self.get(key("outcome", name))
         if text is None or count > _OUTCOME_RESENDS:
             if text is not None:
                 _log.error("gave up the outcome of %s: sent %d times", name, count)
@@ -549,54 +561,11 @@ def batches_stream(role: TrainedRole) -> str:
     return f"tf:batches:{role}"
 
 
-# ---- keys ----
+def key(kind: str, name: str) -> str:
+    """Where something is; kind `lease` is a job's lease, `started` that it was ever held."""
+    return f"tf:{kind}:{name}"
 
 
-def lease_key(job_id: str) -> str:
-    """Where the lease of a job is."""
-    return f"tf:lease:{job_id}"
-
-
-def started_key(job_id: str) -> str:
-    """Where it says that a job was ever held."""
-    return f"tf:started:{job_id}"
-
-
-def _group_key(group_id: str) -> str:
-    return f"tf:group:{group_id}"
-
-
-def _wanted_key(group_id: str) -> str:
-    return f"tf:wanted:{group_id}"
-
-
-def _announced_key(group_id: str) -> str:
-    return f"tf:announced:{group_id}"
-
-
-def _committed_key(group_id: str) -> str:
-    return f"tf:committed:{group_id}"
-
-
-def _ended_key(run_id: str) -> str:
-    return f"tf:ended:{run_id}"
-
-
-def _trajectory_key(trajectory_id: str) -> str:
-    return f"tf:trajectory:{trajectory_id}"
-
-
-def _votes_key(name: str) -> str:
-    return f"tf:votes:{name}"
-
-
-def _outcome_key(group_id: str) -> str:
-    return f"tf:outcome:{group_id}"
-
-
-def _count_key(group_id: str) -> str:
-    return f"tf:outcome-sent:{group_id}"
-
-
-def _pause_key(group_id: str) -> str:
-    return f"tf:outcome-pause:{group_id}"
+def keys(kind: str, names: Iterable[str]) -> list[str]:
+    """Where each of several is."""
+    return [key(kind, name) for name in names]

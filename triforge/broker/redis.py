@@ -1,5 +1,6 @@
 """The broker on Redis: jobs through Celery's client, everything else through redis-py, both as they come."""
 
+# ruff: noqa: D102 - documented in Broker
 from __future__ import annotations
 
 import asyncio
@@ -18,8 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from triforge.broker.protocol import (
     PAYLOAD_TTL_S,
     Broker,
-    lease_key,
-    started_key,
+    key,
 )
 from triforge.broker.workers import celery_app
 from triforge.errors import StorageError, UnavailableError
@@ -62,7 +62,6 @@ class RedisBroker(Broker):
     # ---- jobs ----
 
     async def submit(self, task: str, payload: str) -> None:
-        """Send with Celery's client, which blocks, in a thread."""
         headers = {_SENT_AT: time.time(), **tracing.headers()}
         try:
             await asyncio.to_thread(
@@ -73,11 +72,9 @@ class RedisBroker(Broker):
             raise UnavailableError(f"Redis does not take jobs ({error}); is it running?") from error
 
     async def depth(self, queue: str) -> int:
-        """Length of the queue's list."""
         return int(await self._call(self._redis.llen(queue)))
 
     async def oldest_s(self, queue: str) -> float:
-        """By our clock."""
         text = await self._call(self._redis.lindex(queue, -1))
         try:
             sent = float(json.loads(text or "{}")["headers"][_SENT_AT])
@@ -88,57 +85,48 @@ class RedisBroker(Broker):
     # ---- payloads ----
 
     async def put(self, key: str, text: str, ttl_s: float = PAYLOAD_TTL_S) -> bool:
-        """SET NX."""
         ttl = max(1, int(ttl_s * 1000))
         return bool(await self._call(self._redis.set(key, text, nx=True, px=ttl)))
 
     async def get(self, *keys: str) -> list[str | None]:
-        """MGET."""
         found: list[str | None] = await self._call(self._redis.mget(keys)) if keys else []
         return found
 
     async def exists(self, *keys: str) -> set[str]:
-        """EXISTS a key, in pipelines."""
         found: set[str] = set()
         for first in range(0, len(keys), _AT_ONCE):
             some = keys[first : first + _AT_ONCE]
             pipe = self._redis.pipeline(transaction=False)
-            for key in some:
-                pipe.exists(key)
+            for name in some:
+                pipe.exists(name)
             marks = await self._call(pipe.execute())
-            found |= {key for key, mark in zip(some, marks, strict=True) if mark}
+            found |= {name for name, mark in zip(some, marks, strict=True) if mark}
         return found
 
     async def delete(self, *keys: str) -> None:
-        """DEL."""
         await self._call(self._redis.delete(*keys))
 
     async def increment(self, key: str) -> int:
-        """INCR; the count goes away with the payloads."""
         pipe = self._redis.pipeline()
         pipe.incr(key)
         pipe.expire(key, int(PAYLOAD_TTL_S))
         return int((await self._call(pipe.execute()))[0])
 
     async def add(self, table: str, name: str) -> None:
-        """SADD."""
         await self._call(self._redis.sadd(table, name))
 
     async def discard(self, table: str, name: str) -> None:
-        """SREM."""
         await self._call(self._redis.srem(table, name))
 
     async def members(self, table: str) -> set[str]:
-        """SMEMBERS."""
         return set(await self._call(self._redis.smembers(table)))
 
     # ---- leases ----
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str) -> AsyncIterator[bool]:
-        """redis-py's lock, renewed."""
         lock = self._redis.lock(
-            lease_key(name), timeout=self.lease_s, blocking=False, thread_local=False
+            key("lease", name), timeout=self.lease_s, blocking=False, thread_local=False
         )
         if not await self._call(lock.acquire()):
             yield False
@@ -147,7 +135,7 @@ class RedisBroker(Broker):
         renewing = asyncio.create_task(self._renew(lock, over))
         try:
             ttl = int(PAYLOAD_TTL_S)
-            await self._call(self._redis.set(started_key(name), "1", ex=ttl))
+            await self._call(self._redis.set(key("started", name), "1", ex=ttl))
             yield True
         finally:
             over.set()
@@ -156,7 +144,6 @@ class RedisBroker(Broker):
                 await lock.release()
 
     async def _renew(self, lock: Any, over: asyncio.Event) -> None:
-        """Until `over`. A renewal that Redis refuses is tried again the next time; the work goes on meanwhile."""
         token = lock.local.token
         while True:
             with contextlib.suppress(TimeoutError):
@@ -173,34 +160,28 @@ class RedisBroker(Broker):
     # ---- streams ----
 
     async def append(self, stream: str, fields: dict[str, str]) -> None:
-        """XADD."""
         await self._call(self._redis.xadd(stream, fields, maxlen=_STREAM_LENGTH, approximate=True))
 
     async def read(
         self, stream: str, after: str, *, block_s: float, count: int = 1000
     ) -> list[tuple[str, dict[str, str]]]:
-        """XREAD."""
         block = max(1, int(block_s * 1000))
         reply = await self._call(self._redis.xread({stream: after}, count=count, block=block))
         return [(entry, fields) for _, entries in reply or [] for entry, fields in entries]
 
     async def last_id(self, stream: str) -> str:
-        """XREVRANGE."""
         newest = await self._call(self._redis.xrevrange(stream, count=1))
         return str(newest[0][0]) if newest else "0"
 
     # ---- the server ----
 
     async def ping(self) -> None:
-        """PING."""
         await self._call(self._redis.ping())
 
     async def clock(self) -> float:
-        """TIME."""
         seconds, micros = await self._call(self._redis.time())
         return float(seconds) + float(micros) / 1e6
 
     async def close(self) -> None:
-        """Close both clients."""
         await self._redis.aclose()
         await asyncio.to_thread(self._celery.close)

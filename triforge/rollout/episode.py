@@ -1,4 +1,4 @@
-"""One episode, and the K episodes of a group.
+"""One episode, the K episodes of a group, and the judge's jobs that follow from them.
 
 Tokens in, tokens out: what the policy sampled is kept as the engine's own ids and is echoed as the prefix of the next
 turn; only the new observation is rendered. Its screenshots are kept by content hash and referred to. A trajectory is
@@ -24,7 +24,6 @@ from triforge.retry import RetryPolicy, retry, waiting
 from triforge.rollout.choices import one_of
 from triforge.rollout.protocols import Environment, Generate, KeepImage, Observation, StepResult
 from triforge.rollout.seeds import derive_seed
-from triforge.rollout.tape import Tape, content_of
 from triforge.telemetry import about, tracing
 from triforge.types import (
     ChatMessage,
@@ -33,12 +32,19 @@ from triforge.types import (
     GenerateReply,
     GenerateRequest,
     GroupTask,
+    ImagePart,
     ImageRef,
+    JudgeTask,
     Outcome,
+    PlacedImage,
+    Segment,
     Step,
     Task,
+    TextPart,
     Trajectory,
     TrajectoryGroup,
+    UnitTestTask,
+    VersionSpan,
 )
 
 MakeEnvironment = Callable[[], Environment]
@@ -53,6 +59,32 @@ _log = logging.getLogger(__name__)
 def trajectory_id(group_id: str, index: int) -> str:
     """The id of rollout `index` of a group."""
     return f"{group_id}-{index:02d}"
+
+
+def judge_task(group: GroupTask, index: int) -> JudgeTask:
+    """The judge's job on rollout `index` of a group; the same every time, so whoever misses it can send it again."""
+    return JudgeTask(
+        trajectory_id=trajectory_id(group.group_id, index),
+        group_id=group.group_id,
+        run_id=group.run_id,
+        votes=group.votes,
+        seed=derive_seed(group.seed, "judge", index),
+        sampling=group.judge_sampling,
+        deadline_s=group.judge_deadline_s,
+        prompt=group.judge_prompt,
+    )
+
+
+def unit_test_task(group: GroupTask) -> UnitTestTask:
+    """The judge's job on a group that is judged by tests; the same every time."""
+    return UnitTestTask(
+        group_id=group.group_id,
+        run_id=group.run_id,
+        tests=group.votes,
+        seed=derive_seed(group.seed, "judge"),
+        sampling=group.judge_sampling,
+        deadline_s=group.judge_deadline_s,
+    )
 
 
 async def run_group(
@@ -76,7 +108,7 @@ async def run_group(
         group: K, sampling, seeds, limits and retries.
         slots: one slot is held an episode; waiting for it does not count against the deadline.
         known: rollouts that were played before, by index; they are not played again.
-        ended: told of each new trajectory as it ends; returns the one that counts (another worker may have been first).
+        ended: awaited with each new trajectory; returns the one that counts (another worker may have been first).
         keep: keeps screenshots; without it an environment that shows any has failed.
         patience_s: seconds to wait for a policy that does not answer, within the deadline.
 
@@ -122,14 +154,14 @@ async def play_episode(
     """Play one episode, again from the start after an infrastructure failure, at most `group.retries` times.
 
     A retry keeps its seeds: it is the same episode once more, not a new draw. An error that says it is not retryable
-    (malformed task parameters) is final at once. Arguments as in `play_group`; `index` is k, the rollout's number.
+    (malformed task parameters) is final at once. Arguments as in `run_group`; `index` is k, the rollout's number.
     """
     retries = 0
     while True:
         try:
             environment = make()
         except Exception as error:  # noqa: BLE001 (an adapter may raise anything; failure is data)
-            trajectory = _Episode(task, group, index).end(_failed(_blame(error, "make")))
+            trajectory = _Episode(task, group, index).end(_failed(_as_ours(error, "make")))
         else:
             with tracing.span("episode", attempt=retries):
                 trajectory = await run_episode(
@@ -159,7 +191,7 @@ async def run_episode(
     The deadline holds while anything awaits. An environment that blocks in synchronous code must come wrapped in
     `IsolatedEnvironment` for the deadline to hold. Turn t of rollout k samples with the seed derived from
     (group.seed, k, t); all K environments are reset with the same seed, so that what is compared is the policy.
-    Arguments as in `play_group`; `index` is k.
+    Arguments as in `run_group`; `index` is k.
     """
     episode = _Episode(task, group, index, keep)
     try:
@@ -173,11 +205,14 @@ async def run_episode(
             f"the episode took longer than its deadline of {group.deadline_s:g} s at step {len(episode.steps)}; "
             "env_adapter.episode_deadline_s sets it"
         )
-        outcome = Outcome(
-            value=None, error=ErrorInfo(kind="deadline", detail=sentence, retryable=True)
-        )
+        error_info = ErrorInfo(kind="deadline", detail=sentence, retryable=True)
+        outcome = Outcome(value=None, error=error_info)
     finally:
-        await _close(environment)
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await environment.close()
+        except Exception as error:  # noqa: BLE001 (the episode is over; its outcome stands)
+            _log.warning("an environment did not close: %s: %s", type(error).__name__, error)
     return episode.end(outcome)
 
 
@@ -188,9 +223,8 @@ async def _play(
     try:
         reset = await environment.reset(task, seed=derive_seed(group.seed, "environment"))
     except Exception as error:
-        raise _blame(error, "reset") from error
-    episode.system = reset.system
-    observation = reset.observation
+        raise _as_ours(error, "reset") from error
+    episode.system, observation = reset.system, reset.observation
     images = await episode.kept(observation)
     for turn in range(group.max_steps):
         request = episode.request(observation, images, turn)
@@ -204,7 +238,7 @@ async def _play(
         try:
             result = await environment.step(output.text)
         except Exception as error:
-            raise _blame(error, f"step {turn}") from error
+            raise _as_ours(error, f"step {turn}") from error
         next_images = await episode.kept(result.observation)
         episode.add((observation.text, images), reply, output, (result, next_images))
         observation, images = result.observation, next_images
@@ -246,8 +280,8 @@ def _sound(reply: GenerateReply) -> GenerateOutput:
     return output
 
 
-def _blame(error: Exception, where: str) -> TriforgeError:
-    """An exception of an environment as one of ours. Those of ours keep their kind and their word on retrying."""
+def _as_ours(error: Exception, where: str) -> TriforgeError:
+    """An exception of an environment as one of ours. Those of ours keep their kind and whether to try again."""
     if isinstance(error, TriforgeError):
         return error
     return EnvError(f"the environment raised {type(error).__name__} in {where}: {error}")
@@ -258,12 +292,41 @@ def _failed(error: TriforgeError) -> Outcome:
     return Outcome(value=None, error=info)
 
 
-async def _close(environment: Environment) -> None:
-    try:
-        async with asyncio.timeout(_CLOSE_S):
-            await environment.close()
-    except Exception as error:  # noqa: BLE001 (the episode is over; its outcome stands)
-        _log.warning("an environment did not close: %s: %s", type(error).__name__, error)
+class _TokenBuffer:
+    """A segment while an episode grows it."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.images: tuple[PlacedImage, ...] = ()
+        self._logprobs: list[float] = []
+        self._versions: list[VersionSpan] = []
+
+    def continues(self, prompt_ids: tuple[int, ...]) -> bool:
+        """Whether a prompt begins with everything held."""
+        return list(prompt_ids[: len(self.ids)]) == self.ids
+
+    def add(self, reply: GenerateReply, output: GenerateOutput) -> tuple[int, int]:
+        """Append the new part of a prompt and a sample; returns the sample's span."""
+        seen = reply.prompt_ids[len(self.ids) :]
+        self.images = reply.images
+        self.ids.extend(seen)
+        self._logprobs.extend([0.0] * len(seen))
+        start = len(self.ids)
+        self.ids.extend(output.ids)
+        self._logprobs.extend(output.logprobs)
+        self._versions.extend(
+            VersionSpan(version=span.version, start=start + span.start, end=start + span.end)
+            for span in output.versions
+        )
+        return start, len(self.ids)
+
+    def segment(self) -> Segment:
+        return Segment(
+            ids=tuple(self.ids),
+            logprobs=tuple(self._logprobs),
+            versions=tuple(self._versions),
+            images=self.images,
+        )
 
 
 class _Episode:
@@ -273,14 +336,13 @@ class _Episode:
         self, task: Task, group: GroupTask, index: int, keep: KeepImage | None = None
     ) -> None:
         self.task = task
-        self._keep = keep
         self.group = group
         self.system = ""
         self.steps: list[Step] = []
+        self._keep = keep
         self._index = index
-        self._segments: list[Tape] = []
-        self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
+        self._segments: list[_TokenBuffer] = []
+        self._started = asyncio.get_running_loop().time()
 
     async def kept(self, observation: Observation) -> tuple[ImageRef, ...]:
         """Keep the screenshots of an observation.
@@ -303,17 +365,19 @@ class _Episode:
     def request(
         self, observation: Observation, images: tuple[ImageRef, ...], turn: int
     ) -> GenerateRequest:
-        """The request of a turn: what is held as ids, and only the new observation as text and images."""
-        messages = [ChatMessage(role="user", content=content_of(observation.text, images))]
-        held = self._segments[-1] if self._segments else Tape()
-        prefix = tuple(held.ids)
-        if not prefix and self.system:
+        """The request of a turn: what is held as ids, and only the new observation: screenshots first, then its text."""
+        content: str | tuple[TextPart | ImagePart, ...] = observation.text
+        if images:  # as vision-language models are used to it
+            content = (*(ImagePart(image=i) for i in images), TextPart(text=observation.text))
+        messages = [ChatMessage(role="user", content=content)]
+        held = self._segments[-1] if self._segments else _TokenBuffer()
+        if not held.ids and self.system:
             messages.insert(0, ChatMessage(role="system", content=self.system))
         changes: dict[str, object] = {"seed": derive_seed(self.group.seed, self._index, turn)}
         if self.group.admissible_only:
             changes["regex"] = one_of(observation.admissible)
         return GenerateRequest(
-            prefix_ids=prefix,
+            prefix_ids=tuple(held.ids),
             prefix_images=held.images,
             messages=tuple(messages),
             sampling=self.group.sampling.model_copy(update=changes),
@@ -330,7 +394,7 @@ class _Episode:
         """Take in a turn: what was seen, what was said, what followed."""
         (observation, images), (result, next_images) = seen, followed
         if not self._segments or not self._segments[-1].continues(reply.prompt_ids):
-            self._segments.append(Tape())
+            self._segments.append(_TokenBuffer())
         start, end = self._segments[-1].add(reply, output)
         self.steps.append(
             Step(
@@ -361,7 +425,7 @@ class _Episode:
             instruction=self.task.instruction,
             system=self.system,
             steps=tuple(self.steps),
-            segments=tuple(tape.segment() for tape in self._segments),
+            segments=tuple(buffer.segment() for buffer in self._segments),
             outcome=outcome,
-            seconds=self._loop.time() - self._started,
+            seconds=asyncio.get_running_loop().time() - self._started,
         )
