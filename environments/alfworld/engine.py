@@ -34,13 +34,7 @@ class Seen:
 
 
 class Game:
-    """One episode in the engine. Calls block; any thread may make them.
-
-    Args:
-        engine: where it plays.
-        number: of the process.
-        reply: the engine's answer to `start`.
-    """
+    """One episode in the engine. Calls block; any thread may make them."""
 
     def __init__(self, engine: Engine, number: int, reply: dict[str, Any]) -> None:
         self._engine = engine
@@ -72,13 +66,7 @@ class Game:
 
 
 class Engine:
-    """All processes with the engine. They start when they are first needed and end with ours.
-
-    Args:
-        memo: whether the processes remember what the engine computes again and again.
-        processes: how many at most.
-        python: the interpreter that has alfworld; None is ours.
-    """
+    """All processes with the engine. They start when they are first needed and end with ours."""
 
     def __init__(
         self, *, memo: bool = True, processes: int | None = None, python: str | None = None

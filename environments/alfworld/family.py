@@ -43,13 +43,7 @@ from triforge.types import CheckResult, Direction, Params, Task
 
 
 class AlfworldEpisode:
-    """A game being played.
-
-    Args:
-        game: in the engine; ended when the episode is.
-        horizon: steps until the episode ends as a failure.
-        options: how responses are read.
-    """
+    """A game being played."""
 
     def __init__(self, game: Game, horizon: int, options: PlayOptions) -> None:
         self.done = False

@@ -64,13 +64,10 @@ class GameParams(Strict):
 
 
 TASK_TYPES: Final[dict[GoalType, str]] = {
-    "place": "pick_and_place_simple",
-    "look": "look_at_obj_in_light",
-    "clean": "pick_clean_then_place_in_recep",
-    "heat": "pick_heat_then_place_in_recep",
-    "cool": "pick_cool_then_place_in_recep",
-    "two": "pick_two_obj_and_place",
-}
+    "place": "pick_and_place_simple", "look": "look_at_obj_in_light",
+    "clean": "pick_clean_then_place_in_recep", "heat": "pick_heat_then_place_in_recep",
+    "cool": "pick_cool_then_place_in_recep", "two": "pick_two_obj_and_place",
+}  # fmt: skip
 """ALFWorld's names for the types of goal."""
 
 _AGENT: Final = "agent1"

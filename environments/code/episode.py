@@ -45,12 +45,7 @@ class PlayOptions(Strict):
 
 
 class Code:
-    """One problem.
-
-    Args:
-        options: how it is played.
-        sandbox: where programs run.
-    """
+    """One problem."""
 
     def __init__(self, options: PlayOptions, sandbox: Sandbox) -> None:
         self._options = options

@@ -201,13 +201,9 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
 
 TOO_SLOW: Final = "too slow"
 _WHY: Final = {
-    "wrong": "wrong output",
-    "error": "the program failed",
-    "wall_time": TOO_SLOW,
-    "cpu_time": TOO_SLOW,
-    "memory": "too much memory",
-    "output": "too much output",
-}
+    "wrong": "wrong output", "error": "the program failed", "wall_time": TOO_SLOW,
+    "cpu_time": TOO_SLOW, "memory": "too much memory", "output": "too much output",
+}  # fmt: skip
 
 
 def _trouble(cases: Sequence[Case], verdicts: Sequence[Verdict], *, told: bool) -> str:
@@ -271,11 +267,6 @@ async def prove(
     sandbox: Sandbox, problem: ProgramParams, others: Sequence[str] = ()
 ) -> tuple[str, list[int]]:
     """Run the reference solution and the wrong ones of a generated problem on all its tests.
-
-    Args:
-        sandbox: where.
-        problem: with a recipe.
-        others: further programs of ours.
 
     Returns:
         What is wrong with the problem (empty when nothing is), and how many tests each of `others` passes.

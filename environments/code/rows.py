@@ -23,12 +23,8 @@ from triforge.types import Params
 
 STATEMENTS: Final = ("question", "question_content", "description", "problem")
 _MARKS: Final = (
-    "test_input",
-    "public_tests",
-    "private_tests",
-    "public_test_cases",
-    "private_test_cases",
-)
+    "test_input", "public_tests", "private_tests", "public_test_cases", "private_test_cases",
+)  # fmt: skip
 _PYTHON3: Final = 3  # in CodeContests' list of languages
 _PUBLIC: Final = ("public_tests", "public_test_cases")
 _HIDDEN: Final = ("private_tests", "generated_tests", "private_test_cases")

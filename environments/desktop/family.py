@@ -18,12 +18,7 @@ from triforge.types import Params
 
 
 class DesktopComputer:
-    """A desktop that has just started with a task's files.
-
-    Args:
-        task: what is laid out.
-        options: size of the screen, and how long its shell is waited for.
-    """
+    """A desktop that has just started with a task's files."""
 
     def __init__(self, task: DesktopTask, options: PlayOptions) -> None:
         self._options = options

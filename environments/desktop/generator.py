@@ -151,13 +151,9 @@ def _setting(draw: _Draw) -> _Made:
 
 
 _MAKERS: Final[dict[Sort, Callable[[_Draw], _Made]]] = {
-    "create": _create,
-    "write": _write,
-    "rename": _rename,
-    "move": _move,
-    "delete": _delete,
+    "create": _create, "write": _write, "rename": _rename, "move": _move, "delete": _delete,
     "setting": _setting,
-}
+}  # fmt: skip
 
 
 def _one(func: str, result: JsonValue, expected: JsonValue) -> dict[str, JsonValue]:

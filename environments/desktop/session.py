@@ -133,13 +133,7 @@ _BUTTONS: Final = {"left_click": "1", "middle_click": "2", "right_click": "3", "
 
 
 class Desktop:
-    """A desktop that has just started. `stop` ends every process of it and removes its folder.
-
-    Args:
-        width: of the screen in pixels.
-        height: of the screen in pixels.
-        prepare: writes into the home folder before anything starts.
-    """
+    """A desktop that has just started. `stop` ends every process of it and removes its folder."""
 
     def __init__(self, width: int, height: int, prepare: Callable[[Path], None]) -> None:
         self.width, self.height = width, height

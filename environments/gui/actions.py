@@ -31,22 +31,11 @@ NAMES: Final[dict[str, tuple[str, str, str]]] = {
     **{f"f{n}": (chr(0xE030 + n), f"F{n}", f"f{n}") for n in range(1, 13)},
 }
 ALIASES: Final[dict[str, str]] = {
-    "return": "enter",
-    "esc": "escape",
-    "control": "ctrl",
-    "option": "alt",
-    "super": "meta",
-    "win": "meta",
-    "cmd": "meta",
-    "command": "meta",
-    "del": "delete",
-    "arrowup": "up",
-    "arrowdown": "down",
-    "arrowleft": "left",
-    "arrowright": "right",
-    "page_up": "pageup",
+    "return": "enter", "esc": "escape", "control": "ctrl", "option": "alt", "super": "meta",
+    "win": "meta", "cmd": "meta", "command": "meta", "del": "delete", "arrowup": "up",
+    "arrowdown": "down", "arrowleft": "left", "arrowright": "right", "page_up": "pageup",
     "page_down": "pagedown",
-}
+}  # fmt: skip
 MAX_KEYS: Final = 4
 
 

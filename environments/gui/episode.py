@@ -40,13 +40,7 @@ COMPUTER_USE_GUIDE: Final = (
 
 
 class Turns:
-    """Counts the turns of one episode.
-
-    Args:
-        family: for the counter.
-        horizon: turns after which the episode is over.
-        malformed_limit: malformed turns after which it is over; 0 never ends it for them.
-    """
+    """Counts the turns of one episode."""
 
     def __init__(self, family: str, *, horizon: int, malformed_limit: int) -> None:
         self._family = family

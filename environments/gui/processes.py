@@ -25,13 +25,7 @@ _STOP_S = 20.0  # killing is quick; a loaded machine may take its time to reap
 
 
 class KeptProcess:
-    """A program under `keeper.py`, with a folder of its own that disappears with it.
-
-    Args:
-        command: argument vector, no shell. `{folder}` inside an argument stands for the folder.
-        env: the program's whole environment. `HOME` and `TMPDIR` are the folder unless named.
-        before: fills the folder before the program starts.
-    """
+    """A program under `keeper.py`, with a folder of its own that disappears with it."""
 
     def __init__(
         self,

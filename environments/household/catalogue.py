@@ -20,23 +20,9 @@ LAMP: Final = "desklamp"
 OPENABLE: Final = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
 
 RECEPTACLES: Final[tuple[str, ...]] = (
-    "cabinet",
-    "drawer",
-    "fridge",
-    "microwave",
-    "safe",
-    "sinkbasin",
-    "countertop",
-    "stoveburner",
-    "diningtable",
-    "garbagecan",
-    "shelf",
-    "desk",
-    "dresser",
-    "sidetable",
-    "bed",
-    "sofa",
-)
+    "cabinet", "drawer", "fridge", "microwave", "safe", "sinkbasin", "countertop", "stoveburner",
+    "diningtable", "garbagecan", "shelf", "desk", "dresser", "sidetable", "bed", "sofa",
+)  # fmt: skip
 
 DEVICE: Final[dict[str, str]] = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """The kind of receptacle at which an object is cleaned, heated or cooled."""
@@ -53,31 +39,12 @@ _CUSHIONS = ("bed", "sofa", "dresser", "shelf")
 _WASHING = ("sinkbasin", "cabinet", "drawer", "shelf", "countertop", "garbagecan")
 
 HOMES: Final[dict[str, tuple[str, ...]]] = {
-    "mug": _DISHES,
-    "plate": _DISHES,
-    "apple": _FOOD,
-    "potato": _FOOD,
-    "book": _PAPERS,
-    "knife": _CUTLERY,
-    "cup": _DISHES,
-    "bowl": _DISHES,
-    "tomato": _FOOD,
-    "bread": _FOOD,
-    "fork": _CUTLERY,
-    "spoon": _CUTLERY,
-    "pan": _PANS,
-    "pen": _PAPERS,
-    "pillow": _CUSHIONS,
-    "egg": _FOOD,
-    "lettuce": _FOOD,
-    "cloth": _WASHING,
-    "soapbar": _WASHING,
-    "newspaper": _PAPERS,
-    "cellphone": _VALUABLES,
-    "keychain": _VALUABLES,
-    "laptop": _PAPERS,
-    "watch": _VALUABLES,
-}
+    "mug": _DISHES, "plate": _DISHES, "apple": _FOOD, "potato": _FOOD, "book": _PAPERS,
+    "knife": _CUTLERY, "cup": _DISHES, "bowl": _DISHES, "tomato": _FOOD, "bread": _FOOD,
+    "fork": _CUTLERY, "spoon": _CUTLERY, "pan": _PANS, "pen": _PAPERS, "pillow": _CUSHIONS,
+    "egg": _FOOD, "lettuce": _FOOD, "cloth": _WASHING, "soapbar": _WASHING, "newspaper": _PAPERS,
+    "cellphone": _VALUABLES, "keychain": _VALUABLES, "laptop": _PAPERS, "watch": _VALUABLES,
+}  # fmt: skip
 """Where a kind of object is usually found or put, likeliest first. Commonest kinds of object first."""
 
 OBJECTS: Final[tuple[str, ...]] = tuple(HOMES)
@@ -179,15 +146,8 @@ _SOFT = ("bed", "sofa", "armchair", "ottoman")
 _SPORTS = ("bed", "desk", "dresser", "sofa", "armchair", "coffeetable", "ottoman")
 _ORNAMENTS = ("shelf", "dresser", "sidetable", "coffeetable", "diningtable", "desk", "tvstand")
 _HOUSE_WASHING = (
-    "sinkbasin",
-    "countertop",
-    "cabinet",
-    "drawer",
-    "toilet",
-    "cart",
-    "shelf",
-    "garbagecan",
-)
+    "sinkbasin", "countertop", "cabinet", "drawer", "toilet", "cart", "shelf", "garbagecan",
+)  # fmt: skip
 _PAPER_ROLLS = (
     *("toilet", "toiletpaperhanger", "cabinet", "drawer", "countertop", "shelf", "cart"),
     *("garbagecan",),

@@ -71,13 +71,7 @@ GUIDE: Final = {
 
 
 class Episode:
-    """A game being played. `start` once, then `play` until `done`.
-
-    Args:
-        world: the game.
-        options: wording and action format.
-        instruction: the sentence that is announced as the task.
-    """
+    """A game being played. `start` once, then `play` until `done`."""
 
     def __init__(self, world: World, options: PlayOptions, instruction: str) -> None:
         self.world = world

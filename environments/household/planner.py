@@ -23,11 +23,6 @@ def plan(
 ) -> list[Command] | None:
     """A shortest list of commands that makes `goal` true.
 
-    Args:
-        world: the game.
-        goal: the world's own goal by default.
-        state: where to start; the state at reset by default.
-
     Returns:
         The plan (empty if the goal already holds), or None when there is none.
     """

@@ -59,13 +59,10 @@ def read_alfworld_sentence(text: str, world: World) -> Goal | None:
 
 
 _SHAPES: Final[dict[str, str]] = {
-    "place": "put some {object} in {target}",
-    "clean": "put clean {object} in {target}",
-    "heat": "put hot {object} in {target}",
-    "cool": "put cool {object} in {target}",
-    "two": "put two {object} in {target}",
-    "look": "look at {object} under {target}",
-}
+    "place": "put some {object} in {target}", "clean": "put clean {object} in {target}",
+    "heat": "put hot {object} in {target}", "cool": "put cool {object} in {target}",
+    "two": "put two {object} in {target}", "look": "look at {object} under {target}",
+}  # fmt: skip
 _HINT: Final = " hint {object} in {place}"
 
 WORDS: Final = ("put", "some", "clean", "hot", "cool", "two", "in", "look", "at", "under", "hint")
@@ -115,12 +112,7 @@ class Announced:
 
 
 def read_announcement(text: str, world: World | None = None) -> Announced | None:
-    """What an instruction announces, or None when the sentence is not one of ours.
-
-    Args:
-        text: the sentence.
-        world: whose rules it is read under; None are the simple ones.
-    """
+    """What an instruction announces, or None when the sentence is not one of ours."""
     sentence = " ".join(text.lower().split()).removesuffix(".")
     if world is not None and world.catalogue.strict:
         announced = read_alfworld_sentence(sentence, world)

@@ -22,20 +22,11 @@ _START_S = 60.0  # a loaded machine starts a browser slowly
 _CALL_S = 60.0
 _WIDTH, _HEIGHT = 500, 320  # the task's area is the upper left part of it
 _FLAGS = (
-    "--headless=new",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-dev-shm-usage",
-    "--disable-extensions",
-    "--disable-gpu",
-    "--disable-sync",
-    "--force-color-profile=srgb",
-    "--force-device-scale-factor=1",
-    "--hide-scrollbars",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--mute-audio",
-    "--no-first-run",
-)
+    "--headless=new", "--disable-background-networking", "--disable-component-update",
+    "--disable-dev-shm-usage", "--disable-extensions", "--disable-gpu", "--disable-sync",
+    "--force-color-profile=srgb", "--force-device-scale-factor=1", "--hide-scrollbars",
+    "--host-resolver-rules=MAP * ~NOTFOUND", "--mute-audio", "--no-first-run",
+)  # fmt: skip
 
 
 class ScriptError(EnvError):

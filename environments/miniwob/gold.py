@@ -91,21 +91,11 @@ def _focus(said: str, nodes: Nodes) -> list[Action]:
 
 
 SOLVERS: Final[dict[str, Solver]] = {
-    "click-test": _any_button,
-    "click-test-2": _button_one,
-    "click-button": _named_button,
-    "click-button-sequence": _sequence,
-    "click-checkboxes": _ticks,
-    "click-dialog": _any_button,
-    "click-link": _link,
-    "click-option": _ticks,
-    "click-tab": _tab,
-    "enter-password": _enter,
-    "enter-text": _enter,
-    "focus-text": _focus,
-    "focus-text-2": _focus,
-    "login-user": _enter,
-}
+    "click-test": _any_button, "click-test-2": _button_one, "click-button": _named_button,
+    "click-button-sequence": _sequence, "click-checkboxes": _ticks, "click-dialog": _any_button,
+    "click-link": _link, "click-option": _ticks, "click-tab": _tab, "enter-password": _enter,
+    "enter-text": _enter, "focus-text": _focus, "focus-text-2": _focus, "login-user": _enter,
+}  # fmt: skip
 SOLVED: Final = tuple(SOLVERS)
 
 

@@ -15,26 +15,11 @@ from environments.miniwob.browser import Browser, ScriptError
 from triforge.errors import EnvError
 
 _CLICKABLE: Final = (
-    "button",
-    "a",
-    "span",
-    "label",
-    "svg",
-    "circle",
-    "rect",
-    "polygon",
-    "li",
-    "td",
-    "h3",
-)
+    "button", "a", "span", "label", "svg", "circle", "rect", "polygon", "li", "td", "h3",
+)  # fmt: skip
 _FIELDS: Final = (
-    "input_text",
-    "input_password",
-    "input_search",
-    "input_number",
-    "input_date",
-    "textarea",
-)
+    "input_text", "input_password", "input_search", "input_number", "input_date", "textarea",
+)  # fmt: skip
 _TICKS: Final = ("input_checkbox", "input_radio")
 
 
@@ -186,13 +171,7 @@ def html_folder() -> Path:
 
 
 class Page:
-    """One problem of one task.
-
-    Args:
-        browser: ours alone until the episode ends.
-        name: of the task, as the file is called.
-        seed: of the problem.
-    """
+    """One problem of one task."""
 
     def __init__(self, browser: Browser, name: str, seed: int) -> None:
         self._browser = browser
@@ -220,12 +199,7 @@ class Page:
         return self._browser.screenshot(WIDTH, HEIGHT, scale)
 
     def act(self, action: Action, nodes: tuple[Node, ...]) -> bool:
-        """Perform an action; False when it points at an element that is not there.
-
-        Args:
-            action: anything but `terminate`.
-            nodes: the elements as last looked at.
-        """
+        """Perform an action; False when it points at an element that is not there."""
         try:
             return self._act(action, nodes)
         except (

@@ -37,13 +37,7 @@ class RefusedError(EnvError):
 
 
 class SessionClient:
-    """Asks one question at a time.
-
-    Args:
-        url: the server's http(s) address.
-        timeout_s: seconds for one answer.
-        egress: what may be connected to.
-    """
+    """Asks one question at a time."""
 
     def __init__(self, url: str, *, timeout_s: float, egress: EgressPolicy) -> None:
         self._url = url.rstrip("/")

@@ -174,13 +174,7 @@ class _TooLargeError(EnvError):
 
 
 class Machine:
-    """A control server by address.
-
-    Args:
-        url: where it listens.
-        call_s: seconds that one call may take.
-        largest: bytes of one answer; the agent decides what lies in a machine's files and what its commands write.
-    """
+    """A control server by address."""
 
     def __init__(self, url: str, *, call_s: float, largest: int = _LARGEST) -> None:
         self.url = url.rstrip("/")
@@ -431,13 +425,9 @@ def _upload(machine: Machine, given: Mapping[str, JsonValue]) -> None:
 
 
 _STEPS: Final[dict[str, Callable[[Machine, Mapping[str, JsonValue]], None]]] = {
-    "command": _execute,
-    "execute": _execute,
-    "launch": _launch,
-    "open": _open,
-    "sleep": _sleep,
+    "command": _execute, "execute": _execute, "launch": _launch, "open": _open, "sleep": _sleep,
     "upload_file": _upload,
-}
+}  # fmt: skip
 
 
 def _command(given: JsonValue) -> str | list[str]:

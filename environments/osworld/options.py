@@ -10,12 +10,9 @@ from triforge.environments.kit import Strict
 
 SETUP = ("command", "download", "execute", "launch", "open", "sleep", "upload_file")
 RESULTS = {
-    "cloud_file": "path",
-    "rule": "rules",
-    "vm_command_error": "command",
-    "vm_command_line": "command",
-    "vm_file": "path",
-}
+    "cloud_file": "path", "rule": "rules", "vm_command_error": "command",
+    "vm_command_line": "command", "vm_file": "path",
+}  # fmt: skip
 """What can be asked for, each with the field that it needs."""
 
 

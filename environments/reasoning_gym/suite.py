@@ -13,11 +13,9 @@ from triforge.environments.worker_loop import Handlers, Refused, serve
 
 _KEPT = 512  # datasets of one entry, between asking and grading
 EVALUATING = (
-    "algorithmic.binary_matrix",
-    "algorithmic.spiral_matrix",
-    "algorithmic.string_insertion",
+    "algorithmic.binary_matrix", "algorithmic.spiral_matrix", "algorithmic.string_insertion",
     "games.n_queens",
-)
+)  # fmt: skip
 """Modules whose scorers call `eval` on the answer, to read a list; a test looks for others."""
 _NONSENSE = "there is no answer"
 _NAN = re.compile(r"(?<![a-z])nanj?(?![a-z])", re.IGNORECASE)

@@ -94,17 +94,9 @@ KINDS: Final = (
 )  # fmt: skip
 
 BRANDS: Final = (
-    "Alderby",
-    "Brookvale",
-    "Corvane",
-    "Dunmere",
-    "Estral",
-    "Fennick",
-    "Galdor",
-    "Harrowin",
-    "Ilsker",
-    "Jorvane",
-)
+    "Alderby", "Brookvale", "Corvane", "Dunmere", "Estral", "Fennick", "Galdor", "Harrowin",
+    "Ilsker", "Jorvane",
+)  # fmt: skip
 COLOURS: Final = ("black", "blue", "brown", "green", "grey", "orange", "purple", "red", "white", "yellow")  # fmt: skip
 PRAISE: Final = ("made to last", "tested with care", "a joy to use", "better than it looks", "worth its price")  # fmt: skip
 
