@@ -22,7 +22,7 @@ from environments.alfworld.games import (
 )
 from environments.household import rewriting
 from environments.household.catalogue import GOAL_TYPES
-from environments.household.episode import GUIDE, asked, read_action, response_for
+from environments.household.episode import GUIDE
 from environments.household.family import FAMILY as HOUSEHOLD
 from environments.household.params import params_of, world_of
 from environments.household.wording import Alfworld, alfworld_sentence
@@ -56,14 +56,12 @@ class AlfworldEpisode:
         """The system message (empty without a guide) and what the engine says first."""
         system = ""
         if self._options.guide:
-            answer = asked(self._options.actions, self._options.answer)
-            system = GUIDE["alfworld"].format(answer=answer)
+            system = GUIDE.format(answer=self._options.asked())
         return Reset(observation=self._observation(self._game.first.text), system=system)
 
     def play(self, response: str) -> StepResult:
         """Give the command that a response means; the engine itself says that nothing happens."""
-        options = self._options
-        action = read_action(response, options.actions, options.answer, self._commands)
+        action = self._options.action(response, self._commands)
         valid = action in self._commands
         # the engine is not shown what it cannot know: lone surrogates and kilobytes of noise mean no command
         seen = self._game.step(action if valid else "")
@@ -169,7 +167,7 @@ class AlfworldFamily:
         try:
             out, commands = [], game.first.commands
             for command in game.plan():
-                out.append(response_for(command, play.actions, play.answer, commands))
+                out.append(play.response(command, commands))
                 commands = game.step(command).commands
         except TooSlowError:
             return None

@@ -14,11 +14,11 @@ from pydantic import Field, JsonValue
 from environments.alfworld.engine import Engine
 from environments.household.catalogue import ALFWORLD, LAMP, GoalType
 from environments.household.generator import drawn_by, solvable_game
-from environments.household.params import Actions, HouseOptions
+from environments.household.params import AnswerOptions, HouseOptions
 from environments.household.planner import plan
 from environments.household.wording import Exact, alfworld_sentence
 from environments.household.world import Goal, Thing, World
-from triforge.environments.kit import Answer, Strict
+from triforge.environments.kit import Strict
 from triforge.errors import InputError
 from triforge.types import Params
 
@@ -38,19 +38,9 @@ class GeneratorOptions(HouseOptions):
     tries: int = Field(default=20, ge=1, le=1000)
 
 
-class PlayOptions(Strict):
-    """How a game is played.
+class PlayOptions(AnswerOptions):
+    """How a game is played; with `memo` the engine's process remembers what it computes again and again."""
 
-    Attributes:
-        actions: the response is a command's text, or its number in the list that the observation ends with.
-        answer: which part of the response is the action.
-        guide: whether the episode starts with a system message that explains commands and answers.
-        memo: whether the engine's process remembers what it computes again and again; the answers are the same.
-    """
-
-    actions: Actions = "text"
-    answer: Answer = "whole"
-    guide: bool = True
     memo: bool = True
 
 

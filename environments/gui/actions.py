@@ -80,27 +80,13 @@ MAX_SCROLL: Final = 5000
 MAX_WAIT_S: Final = 10.0
 
 Kind = Literal[
-    "key",
-    "type",
-    "mouse_move",
-    "left_click",
-    "right_click",
-    "middle_click",
-    "double_click",
-    "left_click_drag",
-    "scroll",
-    "wait",
-    "terminate",
-]
+    "key", "type", "mouse_move", "left_click", "right_click", "middle_click", "double_click",
+    "left_click_drag", "scroll", "wait", "terminate",
+]  # fmt: skip
 Reason = Literal[
-    "no_call",
-    "several_calls",
-    "bad_json",
-    "wrong_tool",
-    "unknown_action",
-    "missing_argument",
+    "no_call", "several_calls", "bad_json", "wrong_tool", "unknown_action", "missing_argument",
     "bad_argument",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

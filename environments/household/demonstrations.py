@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
-from environments.household.episode import Episode, wording_of
+from environments.household.episode import Episode
 from environments.household.family import FAMILY
 from environments.household.params import PlayOptions, world_of
 from environments.household.planner import Expert
-from environments.household.wording import Wording, announce, vocabulary
-from environments.household.world import TREATMENTS, Command, Goal, Verb, World
-from triforge.environments.kit import parse_model
+from environments.household.wording import announce, vocabulary
+from environments.household.world import TREATMENTS, Command, Goal, Verb
+from triforge.environments.kit import parse_model, wrapped
 from triforge.errors import TriforgeError
 from triforge.types import Params, Task
 
@@ -89,7 +88,7 @@ def _demonstrate(
     text = announce(world)
     episode = Episode(world, options, text)
     forgetful = world.goal.type in TREATMENTS and rng.random() < forget_rate
-    player = _Player(world, options, rng, forgetful)
+    player = _Player(episode, rng, forgetful)
     reset = episode.start()
     chat = [{"role": "system", "content": reset.system}] if reset.system else []
     chat.append({"role": "user", "content": reset.observation.text})
@@ -98,13 +97,13 @@ def _demonstrate(
     while not episode.done:
         noise = rng.random() < random_rate
         noisy.append(noise)
-        response = player.press(episode, inadmissible_share) if noise else player.intend(episode)
+        response = player.press(inadmissible_share) if noise else player.intend()
         result = episode.play(response)
         assert result.label is not None
         labels.append(result.label)
         chat.append({"role": "assistant", "content": response})
         chat.append({"role": "user", "content": result.observation.text})
-        player.see(episode)
+        player.see()
     return Demonstration(
         params, text, tuple(chat), tuple(labels), tuple(noisy), episode.success, forgetful
     )
@@ -113,59 +112,44 @@ def _demonstrate(
 class _Player:
     """The careless demonstrator of one episode."""
 
-    def __init__(self, world: World, options: PlayOptions, rng: Random, forgetful: bool) -> None:
+    def __init__(self, episode: Episode, rng: Random, forgetful: bool) -> None:
+        self._episode = episode
         self._rng = rng
-        self._wording = wording_of(world, options)
-        self._world = world
-        goal = world.goal
+        goal = episode.world.goal
         self._goal = Goal("place", goal.object, goal.target) if forgetful else goal
-        self._expert = Expert(world, self._goal)
+        self._expert = Expert(episode.world, self._goal)
 
-    def see(self, episode: Episode) -> None:
-        self._expert.see(episode.state)
+    def see(self) -> None:
+        self._expert.see(self._episode.state)
 
-    def intend(self, episode: Episode) -> str:
+    def intend(self) -> str:
         """What the demonstrator thinks right; once it believes the task done, it wanders about."""
-        command = None
-        if not self._world.won(episode.state, self._goal):
+        episode, command = self._episode, None
+        if not episode.world.won(episode.state, self._goal):
             command = self._expert.act(episode.state)
         if command is None:
             moves = [text for text in episode.commands() if text.startswith("go ")]
             return episode.response(self._rng.choice(moves or episode.commands()))
-        text = self._wording.command(self._world, command)
-        return episode.response(text)
+        return episode.response(episode.say(command))
 
-    def press(self, episode: Episode, inadmissible_share: float) -> str:
+    def press(self, inadmissible_share: float) -> str:
         """A random command, admissible or not."""
-        admissible = episode.commands()
+        options, admissible = self._episode.options, self._episode.commands()
         if self._rng.random() < inadmissible_share:
             wrong = [text for text in self._all_commands() if text not in admissible]
-            if episode.options.actions == "numbered":
-                return episode.wrapped(str(len(admissible) + self._rng.randint(1, 9)))
-            return episode.wrapped(self._rng.choice(wrong))
-        return episode.response(self._rng.choice(admissible))
+            if options.actions == "numbered":
+                return wrapped(str(len(admissible) + self._rng.randint(1, 9)), options.answer)
+            return wrapped(self._rng.choice(wrong), options.answer)
+        return self._episode.response(self._rng.choice(admissible))
 
     def _all_commands(self) -> list[str]:
         """Commands over the room's nouns that are well formed, whether or not they are admissible now."""
-        return sorted(_well_formed(self._world, self._wording))
-
-
-def _well_formed(world: World, wording: Wording) -> set[str]:
-    places = range(len(world.receptacles))
-    things = [i for i in range(len(world.objects)) if not world.lamps >> i & 1]
-    commands = [Command(verb, rec=i) for verb in _PLACE_VERBS for i in places]
-    commands += [Command(verb, o, rec) for verb in _THING_VERBS for o in things for rec in places]
-    return {wording.command(world, command) for command in commands}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Carelessness:
-    """How bad the demonstrations are; see `household.demonstrations`. `flip_rate` is of the labels."""
-
-    random_rate: float
-    forget_rate: float
-    inadmissible_share: float
-    flip_rate: float
+        world = self._episode.world
+        places = range(len(world.receptacles))
+        things = [i for i in range(len(world.objects)) if not world.lamps >> i & 1]
+        commands = [Command(verb, rec=i) for verb in _PLACE_VERBS for i in places]
+        commands += [Command(v, o, rec) for v in _THING_VERBS for o in things for rec in places]
+        return sorted({self._episode.say(command) for command in commands})
 
 
 def write_demonstrations(
@@ -175,57 +159,41 @@ def write_demonstrations(
     seed: int,
     generate: Params,
     options: Params,
-    careless: Carelessness,
+    flip_rate: float,
+    **rates: float,
 ) -> dict[str, float]:
     """Play `count` generated household tasks and write `policy.jsonl`, `transcripts.jsonl` and `words.txt` to `folder`.
 
-    Returns the number of chats and the share of episodes that succeeded.
+    Returns the number of chats and the share of episodes that succeeded. `rates` are those of `demonstrations`; `flip_rate` of
+    the transcripts' labels are wrong.
     """
     words = vocabulary(options)
     tasks = FAMILY.generate(count=count, seed=seed, options=generate)
-    played = list(
-        demonstrations(
-            tasks,
-            seed=seed,
-            random_rate=careless.random_rate,
-            forget_rate=careless.forget_rate,
-            inadmissible_share=careless.inadmissible_share,
-            options=options,
-        )
-    )
-    flips = random.Random(seed)  # noqa: S311 (label noise, not a secret)
-    chats = [json.dumps({"messages": _answered(shown)}) for shown in played]
-    transcripts = [json.dumps(_transcript(shown, flips, careless.flip_rate)) for shown in played]
+    played = list(demonstrations(tasks, seed=seed, options=options, **rates))
+    flips = Random(seed)  # noqa: S311 (label noise, not a secret)
+    # a chat ends with its last response: what follows is not answered and teaches nothing
+    chats = [json.dumps({"messages": list(shown.messages[:-1])}) for shown in played]
+    transcripts = [json.dumps(_transcript(shown, flips, flip_rate)) for shown in played]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "policy.jsonl").write_text("\n".join(chats) + "\n", encoding="utf-8")
-    (folder / "transcripts.jsonl").write_text("\n".join(transcripts) + "\n", encoding="utf-8")
+    for name, lines in (("policy.jsonl", chats), ("transcripts.jsonl", transcripts)):
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "words.txt").write_text(" ".join(words) + "\n", encoding="utf-8")
-    return {
-        "chats": float(len(chats)),
-        "success": sum(shown.success for shown in played) / max(1, len(played)),
-    }
+    succeeded = sum(shown.success for shown in played) / max(1, len(played))
+    return {"chats": float(len(chats)), "success": succeeded}
 
 
-def _answered(shown: Demonstration) -> list[dict[str, str]]:
-    """The chat up to its last response: what follows is not answered and teaches nothing."""
-    return list(shown.messages[:-1])
-
-
-def _transcript(shown: Demonstration, flips: random.Random, flip_rate: float) -> dict[str, object]:
-    chat = shown.messages
-    first = 1 if chat[0]["role"] == "system" else 0
-    steps = []
-    for index, label in enumerate(shown.labels):
-        at = first + 2 * index
-        steps.append(
-            {
-                "observation": chat[at]["content"],
-                "response": chat[at + 1]["content"],
-                "next_observation": chat[at + 2]["content"],
-                "label": -label if flips.random() < flip_rate else label,
-            }
-        )
-    system = chat[0]["content"] if first else ""
+def _transcript(shown: Demonstration, flips: Random, flip_rate: float) -> dict[str, object]:
+    chat = [message["content"] for message in shown.messages]
+    system = chat.pop(0) if shown.messages[0]["role"] == "system" else ""
+    steps = [
+        {
+            "observation": chat[2 * index],
+            "response": chat[2 * index + 1],
+            "next_observation": chat[2 * index + 2],
+            "label": -label if flips.random() < flip_rate else label,
+        }
+        for index, label in enumerate(shown.labels)
+    ]
     return {"instruction": shown.instruction, "system": system, "steps": steps}
 
 
@@ -237,24 +205,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--count", type=int, default=1000, help="episodes")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--random-rate", type=float, default=0.2, help="share of random commands")
+    for name, default, what in (
+        ("--random-rate", 0.2, "share of random commands"),
+        ("--forget-rate", 0.5, "share of forgotten treatments"),
+        ("--inadmissible-share", 0.3, "of the random commands"),
+        ("--flip-rate", 0.0, "share of wrong labels"),
+    ):
+        parser.add_argument(name, type=float, default=default, help=what)
     parser.add_argument(
-        "--forget-rate", type=float, default=0.5, help="share of forgotten treatments"
+        "--generate", type=json.loads, default={}, help="options of the generator, JSON"
     )
     parser.add_argument(
-        "--inadmissible-share", type=float, default=0.3, help="of the random commands"
-    )
-    parser.add_argument("--flip-rate", type=float, default=0.0, help="share of wrong labels")
-    parser.add_argument("--generate", default="{}", help="options of the generator, JSON")
-    parser.add_argument(
-        "--options", default='{"wording": "terse"}', help="wording and format, JSON"
+        "--options", type=json.loads, default={"wording": "terse"}, help="of the play, JSON"
     )
     given = vars(parser.parse_args(arguments))
-    careless = Carelessness(**{name: given.pop(name) for name in Carelessness.__annotations__})
-    for name in ("generate", "options"):
-        given[name] = json.loads(given[name])
     try:
-        counts = write_demonstrations(given.pop("out"), careless=careless, **given)
+        counts = write_demonstrations(given.pop("out"), **given)
     except TriforgeError as error:
         sys.stderr.write(f"{error.kind}: {error.detail}\n")
         return 1

@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from typing import Final, Literal
 
-from environments.household.params import Actions, PlayOptions
+from environments.household.params import PlayOptions
 from environments.household.planner import Expert
 from environments.household.wording import Alfworld, Exact, Terse, Wording
 from environments.household.world import Command, World
-from triforge.environments.kit import HOW_TO_ANSWER, Answer, part_of, wrapped
 from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
-
-
-def asked(actions: Actions, answer: Answer) -> str:
-    """The sentence of a system message that says how to answer."""
-    what = "the command" if actions == "text" else "the number of the command"
-    return HOW_TO_ANSWER[answer].format(what=what)
-
-
-def read_action(response: str, actions: Actions, answer: Answer, commands: Sequence[str]) -> str:
-    """The command text that a response means, or the response's own words when it means none.
-
-    Args:
-        response: the policy's whole response.
-        actions: whether the response is a command's text or its number.
-        answer: which part of the response counts.
-        commands: the admissible commands, in the order of their numbers.
-    """
-    said = " ".join(part_of(response, answer).lower().split())
-    if actions == "text":
-        return said
-    if re.fullmatch(r"[0-9]{1,4}", said) and 1 <= int(said) <= len(commands):
-        return commands[int(said) - 1]
-    return f"[{said}]"
-
-
-def response_for(action: str, actions: Actions, answer: Answer, commands: Sequence[str]) -> str:
-    """The response that plays the admissible command `action`."""
-    said = action if actions == "text" else str(commands.index(action) + 1)
-    return wrapped(said, answer)
-
 
 WORDINGS: Final[dict[str, Wording]] = {"alfworld": Alfworld(), "terse": Terse()}
 _EXACT: Final = Exact()
@@ -60,14 +27,11 @@ def wording_of(world: World, options: PlayOptions) -> Wording:
     return _EXACT
 
 
-GUIDE: Final = {
-    "alfworld": (
-        "You act in a household. Each turn, give one command. You can go to places, open and close them, take one thing at "
-        "a time, move it to a place, clean it with a sinkbasin, heat it with a microwave, cool it with a fridge, and use "
-        "a desklamp. Finish the task in as few commands as you can. {answer}"
-    ),
-    "terse": "",
-}
+GUIDE: Final = (
+    "You act in a household. Each turn, give one command. You can go to places, open and close them, take one thing at "
+    "a time, move it to a place, clean it with a sinkbasin, heat it with a microwave, cool it with a fridge, and use "
+    "a desklamp. Finish the task in as few commands as you can. {answer}"
+)
 
 
 class Episode:
@@ -89,11 +53,13 @@ class Episode:
     def start(self) -> Reset:
         """The system message (empty without a guide) and the first observation."""
         text = self._wording.first(self.world, self.instruction)
-        return Reset(observation=self._observation(text), system=self._guide())
+        guided = self.options.guide and self.options.wording == "alfworld"
+        system = GUIDE.format(answer=self.options.asked()) if guided else ""
+        return Reset(observation=self._observation(text), system=system)
 
     def play(self, response: str) -> StepResult:
         """Play one response: an inadmissible or unreadable one costs the turn and changes nothing."""
-        action = self._read(response)
+        action = self.options.action(response, self.commands())
         command = self._offered.get(action)
         label = self.label(action)
         self.steps += 1
@@ -140,26 +106,10 @@ class Episode:
 
     def response(self, action: str) -> str:
         """The response that plays the admissible command `action` under these options."""
-        options = self.options
-        return response_for(action, options.actions, options.answer, self.commands())
-
-    def wrapped(self, said: str) -> str:
-        """`said` as a response under these options, whether it means anything or not."""
-        return wrapped(said, self.options.answer)
+        return self.options.response(action, self.commands())
 
     def _observation(self, text: str) -> Observation:
         commands = self.commands()
         if self.options.actions == "numbered":
             text += self._wording.numbered(commands)
         return Observation(text=text, admissible=commands)
-
-    def _guide(self) -> str:
-        if not self.options.guide:
-            return ""
-        answer = asked(self.options.actions, self.options.answer)
-        return GUIDE[self.options.wording].format(answer=answer)
-
-    def _read(self, response: str) -> str:
-        """The command text that a response means, or the response's own words when it means none."""
-        options = self.options
-        return read_action(response, options.actions, options.answer, self.commands())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from environments.household.catalogue import (
     ALFWORLD,
@@ -38,17 +38,13 @@ def draw_house(rng: Random, wanted: HouseOptions) -> World | None:
     if drawn is None:
         return None
     goal, source = drawn
-    receptacles = _numbered_as_listed(_furniture(rng, room, wanted, goal, source))
+    receptacles = _numbered(_furniture(rng, room, wanted, goal, source), listed)
     things = _house_things(rng, room, wanted, goal, receptacles)
     if things is None:
         return None
-    objects = _numbered_as_listed(kind for kind, _ in things)
+    objects = _numbered((kind for kind, _ in things), listed)
     places = sorted(things, key=lambda thing: listed(Thing(thing[0], 0)))
-    opened = sum(
-        1 << i
-        for i, thing in enumerate(receptacles)
-        if thing.kind in ALFWORLD.openable and rng.random() >= wanted.closed
-    )
+    opened = _opened(rng, receptacles, ALFWORLD.openable, wanted.closed)
     return World(
         receptacles=receptacles,
         objects=objects,
@@ -129,16 +125,6 @@ def _house_things(
     return out
 
 
-def _numbered_as_listed(kinds: Iterable[str]) -> tuple[Thing, ...]:
-    """The kinds as things with numbers, in the order in which ALFWorld's engine lists them."""
-    counts: Counter[str] = Counter()
-    out = []
-    for kind in kinds:
-        counts[kind] += 1
-        out.append(Thing(kind, counts[kind]))
-    return tuple(sorted(out, key=listed))
-
-
 TRIES: Final = 200
 TRIES_TO_FIT: Final = 2000  # where the length of the plan is asked for
 
@@ -196,10 +182,7 @@ def _draw(rng: Random, wanted: GeneratorOptions) -> World | None:
     objects = _draw_objects(rng, wanted, goal, receptacles)
     if objects is None:
         return None
-    opened = 0
-    for i, thing in enumerate(receptacles):
-        if thing.kind in OPENABLE and rng.random() >= wanted.closed:
-            opened |= 1 << i
+    opened = _opened(rng, receptacles, OPENABLE, wanted.closed)
     objects.sort()
     names = _numbered([kind for kind, _ in objects])
     return World(
@@ -284,10 +267,21 @@ def _draw_objects(
     return out
 
 
-def _numbered(kinds: list[str]) -> tuple[Thing, ...]:
-    counts: dict[str, int] = {}
+def _numbered(
+    kinds: Iterable[str], order: Callable[[Thing], Any] | None = None
+) -> tuple[Thing, ...]:
+    """The kinds as things with numbers; by kind and number, or as ALFWorld's engine lists them."""
+    counts: Counter[str] = Counter()
     out = []
-    for kind in sorted(kinds):
-        counts[kind] = counts.get(kind, 0) + 1
+    for kind in kinds:
+        counts[kind] += 1
         out.append(Thing(kind, counts[kind]))
-    return tuple(out)
+    return tuple(sorted(out, key=order))
+
+
+def _opened(
+    rng: Random, receptacles: tuple[Thing, ...], openable: frozenset[str], closed: float
+) -> int:
+    """Which receptacles are open at reset, as a bit mask."""
+    at_reset = enumerate(receptacles)
+    return sum(1 << i for i, r in at_reset if r.kind in openable and rng.random() >= closed)

@@ -33,11 +33,17 @@ from environments.household.catalogue import (
     RoomKind,
 )
 from environments.household.world import NOWHERE, Goal, Thing, World
-from triforge.environments.kit import ORDERED, Answer, Strict, parse_model
+from triforge.environments.kit import (
+    HOW_TO_ANSWER,
+    ORDERED,
+    Answer,
+    Strict,
+    parse_model,
+    part_of,
+    wrapped,
+)
 from triforge.errors import InputError
 from triforge.types import Params
-
-Actions = Literal["text", "numbered"]
 
 
 def _known_objects(kinds: list[str]) -> list[str]:
@@ -128,21 +134,44 @@ class HouseOptions(Strict):
     commands: Span | None = None
 
 
-class PlayOptions(Strict):
-    r"""How a game is put into words and how a response is read.
+class AnswerOptions(Strict):
+    r"""How a response is read.
 
     Attributes:
-        wording: full sentences, or single words for tiny models.
         actions: the response is a command's text, or its number in the list that the observation ends with.
         answer: which part of the response is the action: all of it, its last line that is not blank, or the content of
             its last `\boxed{}` or `<answer>` tag.
         guide: whether the episode starts with a system message that explains commands and answers (never in terse).
     """
 
-    wording: Literal["alfworld", "terse"] = "alfworld"
-    actions: Actions = "text"
+    actions: Literal["text", "numbered"] = "text"
     answer: Answer = "whole"
     guide: bool = True
+
+    def asked(self) -> str:
+        """The sentence of a system message that says how to answer."""
+        what = "the command" if self.actions == "text" else "the number of the command"
+        return HOW_TO_ANSWER[self.answer].format(what=what)
+
+    def action(self, response: str, commands: Sequence[str]) -> str:
+        """The command text that a response means, or the response's own words when it means none."""
+        said = " ".join(part_of(response, self.answer).lower().split())
+        if self.actions == "text":
+            return said
+        if re.fullmatch(r"[0-9]{1,4}", said) and 1 <= int(said) <= len(commands):
+            return commands[int(said) - 1]
+        return f"[{said}]"
+
+    def response(self, action: str, commands: Sequence[str]) -> str:
+        """The response that plays the admissible command `action`."""
+        said = action if self.actions == "text" else str(commands.index(action) + 1)
+        return wrapped(said, self.answer)
+
+
+class PlayOptions(AnswerOptions):
+    """How a game is put into words: full sentences, or single words for tiny models; and how responses are read."""
+
+    wording: Literal["alfworld", "terse"] = "alfworld"
 
 
 _NAME: Final = re.compile(r"([a-z]+) ([1-9][0-9]?)")

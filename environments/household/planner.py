@@ -1,15 +1,13 @@
 """Who solves games: a planner that knows where everything is, and an expert that knows only what was seen.
 
 `plan` is A* over the engine's own states; moves that cannot shorten any plan are left out (objects do not block one another,
-and a receptacle never fills up). `sensible` lists what an agent with the expert's knowledge might well do next; it labels steps.
+and a receptacle never fills up). `Expert.options` lists what an agent with its knowledge might well do next; it labels steps.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal
 
 from environments.household.catalogue import DEVICE, LAMP
 from environments.household.wording import hinted
@@ -159,182 +157,109 @@ def _bound_two(world: World, goal: Goal, state: State, holds: bool, at_target: b
     return missing + (missing - holds) + (0 if holds and at_target else 1)
 
 
-@dataclass(slots=True)
-class Knowledge:
-    """What the agent has seen: the receptacles it looked into, and with a hint where the object lies.
-
-    Nobody else moves things, so what was seen once stays known.
-    """
-
-    world: World
-    seen: set[int] = field(default_factory=set)
-    told: int | None = None
-
-    def __post_init__(self) -> None:
-        self.told = hinted(self.world)
-
-    def observe(self, state: State) -> None:
-        """Take in what the present state shows."""
-        if state.at != NOWHERE and self.world.is_open(state, state.at):
-            self.seen.add(state.at)
-
-    def knows(self, state: State, obj: int) -> bool:
-        """Whether the agent knows where object `obj` is."""
-        place = state.where[obj]
-        if place == NOWHERE or place in self.seen:
-            return True
-        return place == self.told and self.world.objects[obj].kind == self.world.goal.object
-
-
-def sensible(
-    world: World, state: State, known: Knowledge, goal: Goal | None = None
-) -> list[Command]:
-    """The commands that make sense now, given what was seen. Empty when nothing is left to try.
-
-    Any receptacle not looked into is a sensible place to search; otherwise only the next right manipulation counts.
-    """
-    goal = goal or world.goal
-    held = state.held
-    if held == NOTHING:
-        return _fetch(world, state, known, goal)
-    if world.objects[held].kind != goal.object:
-        return _drop(world, state)
-    if goal.type == "look":
-        return _to_lamp(world, state, known)
-    if not world.meets(state, held, goal):
-        return _treat(world, state, goal)
-    return _deliver(world, state, known, goal)
-
-
-def _fetch(world: World, state: State, known: Knowledge, goal: Goal) -> list[Command]:
-    settled = _settled(world, state, known, goal)
-    wanted = [
-        obj
-        for obj, thing in enumerate(world.objects)
-        if thing.kind == goal.object and obj != settled and known.knows(state, obj)
-    ]
-    ready = [obj for obj in wanted if world.meets(state, obj, goal)]
-    wanted = ready or wanted
-    if not wanted:
-        return _search(world, state, known)
-    here = [obj for obj in wanted if state.where[obj] == state.at]
-    if not here:
-        return [Command("go", rec=rec) for rec in sorted({state.where[obj] for obj in wanted})]
-    if not world.is_open(state, state.at):
-        return [Command("open", rec=state.at)]
-    return [Command("take", obj, state.at) for obj in here]
-
-
-def _settled(world: World, state: State, known: Knowledge, goal: Goal) -> int | None:
-    """For `two`: the object that already lies where it should stay."""
-    if goal.type != "two":
-        return None
-    for obj, place in enumerate(state.where):
-        if (
-            place != NOWHERE
-            and world.objects[obj].kind == goal.object
-            and world.receptacles[place].kind == goal.target
-            and known.knows(state, obj)
-        ):
-            return obj
-    return None
-
-
-def _search(world: World, state: State, known: Knowledge) -> list[Command]:
-    if state.at != NOWHERE and state.at not in known.seen:
-        return [Command("open", rec=state.at)]
-    return [
-        Command("go", rec=rec) for rec in range(len(world.receptacles)) if rec not in known.seen
-    ]
-
-
-def _drop(world: World, state: State) -> list[Command]:
-    if state.at == NOWHERE or not world.fits(state.held, state.at):
-        places = range(len(world.receptacles))
-        return [Command("go", rec=rec) for rec in places if world.fits(state.held, rec)]
-    if world.is_open(state, state.at):
-        return [Command("put", state.held, state.at)]
-    return [Command("open", rec=state.at)]
-
-
-def _to_lamp(world: World, state: State, known: Knowledge) -> list[Command]:
-    lamps = [
-        obj
-        for obj, thing in enumerate(world.objects)
-        if thing.kind == LAMP and known.knows(state, obj)
-    ]
-    if not lamps:
-        return _search(world, state, known)
-    here = [obj for obj in lamps if state.where[obj] == state.at]
-    if not here:
-        return [Command("go", rec=rec) for rec in sorted({state.where[obj] for obj in lamps})]
-    if not world.is_open(state, state.at):
-        return [Command("open", rec=state.at)]
-    return [Command("use", obj) for obj in here]
-
-
-def _treat(world: World, state: State, goal: Goal) -> list[Command]:
-    device = DEVICE[goal.type]
-    if state.at != NOWHERE and world.receptacles[state.at].kind == device:
-        return [Command(TREATMENTS[goal.type], state.held, state.at)]
-    return _go_to_kind(world, device)
-
-
-def _deliver(world: World, state: State, known: Knowledge, goal: Goal) -> list[Command]:
-    settled = _settled(world, state, known, goal)
-    if settled is not None:
-        targets = [state.where[settled]]
-    else:
-        targets = [i for i, r in enumerate(world.receptacles) if r.kind == goal.target]
-    if state.at not in targets:
-        return [Command("go", rec=rec) for rec in targets]
-    if not world.is_open(state, state.at):
-        return [Command("open", rec=state.at)]
-    return [Command("put", state.held, state.at)]
-
-
-def _go_to_kind(world: World, kind: str) -> list[Command]:
-    return [Command("go", rec=i) for i, r in enumerate(world.receptacles) if r.kind == kind]
-
-
-@dataclass(slots=True)
 class Expert:
-    """One episode of the expert. Feed it every state with `see`, then ask `act` or `label`.
+    """An agent that knows only what it was shown: call `see` once for every state that is reached, then ask.
 
-    `goal` lets a demonstrator pursue something else than the task asks for (it forgets to clean, say).
+    Nobody else moves things, so what was seen once stays known. `goal` lets a demonstrator pursue something else than the task
+    asks for (it forgets to clean, say).
     """
 
-    world: World
-    goal: Goal | None = None
-    known: Knowledge = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.known = Knowledge(self.world)
+    def __init__(self, world: World, goal: Goal | None = None) -> None:
+        self._world = world
+        self._goal = goal or world.goal
+        self._seen: set[int] = set()
+        self._hinted = hinted(world)
 
     def see(self, state: State) -> None:
-        """Take in what `state` shows; call it once for every state that is reached."""
-        self.known.observe(state)
+        """Take in what `state` shows."""
+        if state.at != NOWHERE and self._world.is_open(state, state.at):
+            self._seen.add(state.at)
 
     def options(self, state: State) -> list[Command]:
-        """All sensible commands in `state`."""
-        return sensible(self.world, state, self.known, self.goal)
+        """The commands that make sense now. Empty when nothing is left to try.
+
+        Any receptacle not looked into is a sensible place to search; otherwise only the next right manipulation counts.
+        """
+        world, held, goal = self._world, state.held, self._goal
+        if held == NOTHING:
+            return self._fetch(state)
+        if world.objects[held].kind != goal.object:
+            homes = [rec for rec in range(len(world.receptacles)) if world.fits(held, rec)]
+            return self._at(state, homes, [Command("put", held, state.at)])
+        if goal.type == "look":
+            return self._to_lamp(state)
+        if not world.meets(state, held, goal):
+            devices = self._of_kind(DEVICE[goal.type])
+            if state.at in devices:
+                return [Command(TREATMENTS[goal.type], held, state.at)]
+            return [Command("go", rec=rec) for rec in devices]
+        placed = self._placed(state)
+        targets = self._of_kind(goal.target) if placed is None else [state.where[placed]]
+        return self._at(state, targets, [Command("put", held, state.at)])
 
     def act(self, state: State) -> Command | None:
         """The command the expert gives, or None when it knows of nothing left to try."""
         options = self.options(state)
-        if not options:
-            return None
-        return min(options, key=lambda command: self._rank(state, command))
+        return min(options, key=lambda command: self._rank(state, command)) if options else None
 
-    def label(self, state: State, command: Command | None) -> Literal[-1, 1]:
-        """+1 when `command` is sensible in `state` for what was seen so far, else -1; None is an inadmissible one."""
-        return 1 if command is not None and command in self.options(state) else -1
+    def _knows(self, state: State, obj: int) -> bool:
+        place = state.where[obj]
+        if place == NOWHERE or place in self._seen:
+            return True
+        return place == self._hinted and self._world.objects[obj].kind == self._world.goal.object
+
+    def _of_kind(self, kind: str) -> list[int]:
+        return [i for i, thing in enumerate(self._world.receptacles) if thing.kind == kind]
+
+    def _at(self, state: State, places: list[int], do: list[Command]) -> list[Command]:
+        """Go to one of the places; there, open it; then do."""
+        if state.at not in places:
+            return [Command("go", rec=rec) for rec in places]
+        return do if self._world.is_open(state, state.at) else [Command("open", rec=state.at)]
+
+    def _search(self, state: State) -> list[Command]:
+        if state.at != NOWHERE and state.at not in self._seen:
+            return [Command("open", rec=state.at)]
+        places = range(len(self._world.receptacles))
+        return [Command("go", rec=rec) for rec in places if rec not in self._seen]
+
+    def _fetch(self, state: State) -> list[Command]:
+        goal, placed = self._goal, self._placed(state)
+        wanted = [
+            obj
+            for obj, thing in enumerate(self._world.objects)
+            if thing.kind == goal.object and obj != placed and self._knows(state, obj)
+        ]
+        wanted = [obj for obj in wanted if self._world.meets(state, obj, goal)] or wanted
+        if not wanted:
+            return self._search(state)
+        here = [Command("take", obj, state.at) for obj in wanted if state.where[obj] == state.at]
+        return self._at(state, sorted({state.where[obj] for obj in wanted}), here)
+
+    def _to_lamp(self, state: State) -> list[Command]:
+        objects = enumerate(self._world.objects)
+        lamps = [o for o, thing in objects if thing.kind == LAMP and self._knows(state, o)]
+        if not lamps:
+            return self._search(state)
+        here = [Command("use", obj) for obj in lamps if state.where[obj] == state.at]
+        return self._at(state, sorted({state.where[obj] for obj in lamps}), here)
+
+    def _placed(self, state: State) -> int | None:
+        """For `two`: the object that already lies where it should stay."""
+        if self._goal.type != "two":
+            return None
+        targets = self._of_kind(self._goal.target)
+        for obj, place in enumerate(state.where):
+            known = place in targets and self._knows(state, obj)
+            if known and self._world.objects[obj].kind == self._goal.object:
+                return obj
+        return None
 
     def _rank(self, state: State, command: Command) -> tuple[int, int]:
         """Likeliest homes first, then the order of the room."""
         if command.verb != "go":
             return 0, command.obj
-        goal = self.goal or self.world.goal
-        homes = self.world.catalogue.homes[goal.object if state.held == NOTHING else LAMP]
-        kind = self.world.receptacles[command.rec].kind
+        kind = self._world.receptacles[command.rec].kind
+        sought = self._goal.object if state.held == NOTHING else LAMP
+        homes = self._world.catalogue.homes[sought]
         return (homes.index(kind) if kind in homes else len(homes)), command.rec

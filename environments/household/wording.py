@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from environments.household.catalogue import LAMP, MAX_PER_KIND, OBJECTS, RECEPTACLES, GoalType
 from environments.household.params import PlayOptions
@@ -103,6 +103,11 @@ _LOOK = re.compile(r"look at (?P<object>\w+) under (?P<target>\w+)(?P<rest>.*)")
 _REST = re.compile(r" hint (?P<object>\w+) in (?P<place>\w+(?: \d)?)")
 
 
+_MANNERS: Final[dict[str | None, GoalType]] = {
+    None: "look", "some": "place", "clean": "clean", "hot": "heat", "cool": "cool", "two": "two",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Announced:
     """What a sentence tells the agent: the goal, and where the hint says the object is ("fridge", "cabinet 2")."""
@@ -133,57 +138,12 @@ def read_announcement(text: str, world: World | None = None) -> Announced | None
 def _goal_of(manner: str | None, kind: str, target: str) -> Goal | None:
     if kind not in OBJECTS or target not in (*RECEPTACLES, LAMP):
         return None
-    match manner:
-        case None:
-            return Goal("look", kind, target)
-        case "some":
-            return Goal("place", kind, target)
-        case "clean":
-            return Goal("clean", kind, target)
-        case "hot":
-            return Goal("heat", kind, target)
-        case "cool":
-            return Goal("cool", kind, target)
-        case "two":
-            return Goal("two", kind, target)
-        case _:
-            return None
+    goal_type = _MANNERS.get(manner)
+    return Goal(goal_type, kind, target) if goal_type else None
 
 
 MAX_NUMBERED: Final = 50
 """The longest numbered list whose numbers are words of the terse vocabulary."""
-
-
-class Wording(Protocol):
-    """One way of putting a game into words."""
-
-    def command(self, world: World, command: Command) -> str:
-        """The text of a command."""
-        ...
-
-    def offered(self, world: World, state: State) -> dict[str, Command]:
-        """The admissible commands by their text, in the order in which they are listed."""
-        ...
-
-    def first(self, world: World, text: str) -> str:
-        """The first observation: the room and the instruction `text`."""
-        ...
-
-    def after(self, world: World, command: Command, state: State) -> str:
-        """The observation after an admissible command that led to `state`."""
-        ...
-
-    def nothing(self) -> str:
-        """The observation after an inadmissible command."""
-        ...
-
-    def won(self, text: str) -> str:
-        """The observation after the winning command, whose own observation is `text`."""
-        ...
-
-    def numbered(self, commands: Sequence[str]) -> str:
-        """The list of commands that is appended to an observation when actions are numbers."""
-        ...
 
 
 class Terse:
@@ -366,25 +326,22 @@ def series(names: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"
 
 
-_HELP: Final = "\n".join(
-    (
-        "Available commands:",
-        "  look:                             look around your current location",
-        "  inventory:                        check your current inventory",
-        "  go to (receptacle):               move to a receptacle",
-        "  open (receptacle):                open a receptacle",
-        "  close (receptacle):               close a receptacle",
-        "  take (object) from (receptacle):  take an object from a receptacle",
-        "  move (object) to (receptacle):  place an object in or on a receptacle",
-        "  examine (something):              examine a receptacle or an object",
-        "  use (object):                     use an object",
-        "  heat (object) with (receptacle):  heat an object using a receptacle",
-        "  clean (object) with (receptacle): clean an object using a receptacle",
-        "  cool (object) with (receptacle):  cool an object using a receptacle",
-        "  slice (object) with (object):     slice an object using a sharp object",
-        "",
-    )
-)
+_HELP: Final = """\
+Available commands:
+  look:                             look around your current location
+  inventory:                        check your current inventory
+  go to (receptacle):               move to a receptacle
+  open (receptacle):                open a receptacle
+  close (receptacle):               close a receptacle
+  take (object) from (receptacle):  take an object from a receptacle
+  move (object) to (receptacle):  place an object in or on a receptacle
+  examine (something):              examine a receptacle or an object
+  use (object):                     use an object
+  heat (object) with (receptacle):  heat an object using a receptacle
+  clean (object) with (receptacle): clean an object using a receptacle
+  cool (object) with (receptacle):  cool an object using a receptacle
+  slice (object) with (object):     slice an object using a sharp object
+"""
 
 _MIDDLE: Final = "You are in the middle of a room. Looking quickly around you, you see {}."
 
@@ -398,9 +355,8 @@ class Exact(Alfworld):
         for command in world.admissible(state):
             text = self.command(world, command)
             if command.verb == "slice":
-                text = (
-                    f"slice {world.objects[command.obj].name} with {world.objects[state.held].name}"
-                )
+                knife = world.objects[state.held].name
+                text = f"slice {world.objects[command.obj].name} with {knife}"
             texts[text] = command
         return dict(sorted(texts.items()))
 
@@ -446,8 +402,9 @@ def _examined(world: World, state: State, obj: int) -> str:
         words = f"{words} sliced".strip()
     elif words == "cool":
         words = "cold"
-    return (
-        f"This is a {words} {thing.name}."
-        if words
-        else f"There's nothing special about {thing.name}."
-    )
+    if not words:
+        return f"There's nothing special about {thing.name}."
+    return f"This is a {words} {thing.name}."
+
+
+Wording = Terse | Alfworld

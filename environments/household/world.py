@@ -13,21 +13,9 @@ from typing import Final, Literal, NamedTuple
 from environments.household.catalogue import DEVICE, LAMP, SIMPLE, Catalogue, GoalType
 
 Verb = Literal[
-    "go",
-    "open",
-    "close",
-    "take",
-    "put",
-    "clean",
-    "heat",
-    "cool",
-    "use",
-    "examine",
-    "look",
-    "inventory",
-    "slice",
-    "help",
-]
+    "go", "open", "close", "take", "put", "clean", "heat", "cool", "use", "examine", "look",
+    "inventory", "slice", "help",
+]  # fmt: skip
 NOWHERE: Final = -1
 NOTHING: Final = -1
 TREATMENTS: Final[dict[str, Verb]] = {"clean": "clean", "heat": "heat", "cool": "cool"}

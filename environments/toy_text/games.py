@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from importlib import import_module
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -56,31 +56,6 @@ def _taxi() -> Any:
     return import_module("gymnasium.envs.toy_text.taxi").TaxiEnv()
 
 
-class Game(Protocol):
-    """One game as the episode needs it. States are gymnasium's numbers."""
-
-    words: tuple[str, ...]
-    rules: str
-    instruction: str
-    kind: str
-
-    def engine(self) -> Any:
-        """A fresh environment of gymnasium, without wrappers."""
-        ...
-
-    def start(self, engine: Any, seed: int) -> int:
-        """Reset the engine to the task's first state, its chance drawn from the seed."""
-        ...
-
-    def draw(self, state: int) -> str:
-        """The state in words."""
-        ...
-
-    def useful(self, engine: Any, state: int) -> tuple[str, ...]:
-        """The words that may change something now."""
-        ...
-
-
 class Lake:
     """FrozenLake on a given map."""
 
@@ -100,24 +75,24 @@ class Lake:
         self.kind = "slippery lake" if params.slippery else "lake"
 
     def engine(self) -> Any:
-        """See `Game`."""
+        """A fresh environment of gymnasium, without wrappers."""
         given = self._params
         return copy(_lake(tuple(given.map), given.slippery, given.success_rate))
 
     def start(self, engine: Any, seed: int) -> int:
-        """See `Game`."""
+        """Reset the engine to the task's first state, its chance drawn from the seed."""
         state, _ = engine.reset(seed=seed)
         return int(state)
 
     def draw(self, state: int) -> str:
-        """See `Game`."""
+        """The state in words."""
         row, column = divmod(state, self._width)
         rows = list(self._params.map)
         rows[row] = f"{rows[row][:column]}P{rows[row][column + 1 :]}"
         return "\n".join(rows)
 
     def useful(self, engine: Any, state: int) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Game`."""
+        """The words that may change something now."""
         return self.words  # slippery ice may carry anywhere
 
 
@@ -140,11 +115,11 @@ class Taxi:
         )
 
     def engine(self) -> Any:
-        """See `Game`."""
+        """A fresh environment of gymnasium, without wrappers."""
         return copy(_taxi())
 
     def start(self, engine: Any, seed: int) -> int:
-        """See `Game`."""
+        """Reset the engine to the task's first state, its chance drawn from the seed."""
         engine.reset(seed=seed)
         row, column = self._params.taxi
         there = _COLOURS.index(self._params.passenger)
@@ -152,7 +127,7 @@ class Taxi:
         return int(engine.s)
 
     def draw(self, state: int) -> str:
-        """See `Game`."""
+        """The state in words."""
         rest, goal = divmod(state, 4)
         rest, passenger = divmod(rest, 5)
         row, column = divmod(rest, 5)
@@ -163,9 +138,13 @@ class Taxi:
         return "\n".join([*rows, f"{facts} The destination is {_COLOURS[goal]}."])
 
     def useful(self, engine: Any, state: int) -> tuple[str, ...]:
-        """See `Game`."""
+        """The words that may change something now."""
         mask = engine.action_mask(state)
         return tuple(word for word, some in zip(self.words, mask, strict=True) if some)
+
+
+Game = Lake | Taxi
+"""One game as the episode needs it. States are gymnasium's numbers."""
 
 
 def game_of(params: LakeParams | TaxiParams) -> Game:

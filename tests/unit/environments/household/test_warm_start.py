@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from environments.household.demonstrations import Carelessness, write_demonstrations
+from environments.household.demonstrations import write_demonstrations
 from services.reward.items import write_items
 
 CARELESS: dict[str, float] = {"random_rate": 0.3, "forget_rate": 0.5, "inadmissible_share": 0.3}
@@ -18,7 +18,7 @@ def written(folder: Path, *, flip_rate: float = 0.0, **options: Any) -> tuple[An
     """What was counted, the chats and the transcripts."""
     counts = write_demonstrations(
         folder, count=40, seed=3, generate={"goals": ["clean", "place"]}, options=options,
-        careless=Carelessness(**CARELESS, flip_rate=flip_rate),
+        flip_rate=flip_rate, **CARELESS,
     )  # fmt: skip
     chats, transcripts = (
         [json.loads(line) for line in (folder / name).read_text().splitlines()]
