@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, ValidationError
 from triforge.config.base import Positive, Seconds, Section, Url
 from triforge.config.document import sentence
 from triforge.errors import ConfigError
-from triforge.telemetry.masking import masked
+from triforge.telemetry.logs import masked
 
 _SHORTEST: Final = 24  # characters of the services' secret
 

@@ -1,14 +1,10 @@
-"""Watching a deployment: log lines that say whom they are about, and traces.
+"""Log lines and traces that name the run, group and trajectory they are about.
 
-`begin` is called once by every `__main__`, before anything else. What happens inside `about(run=..., group=...)` is about
-these; log lines and spans name them, and they travel with requests from service to service. Traces are an option: without the
-extra `otel`, or without an address to send them to, nothing of them is loaded and asking costs one comparison.
-
-Knows no room, no web framework and no queue; metrics are in `triforge.metrics`.
+Every `__main__` calls `begin` once, before anything else. `about(run=..., group=...)` adds ids to log lines and spans inside
+it; they travel with requests from service to service. Metrics are in `triforge.metrics`.
 """
 
-from triforge.telemetry.begin import begin, server_options
 from triforge.telemetry.ids import about, carried, ids_of, known
-from triforge.telemetry.masking import hide, masked
+from triforge.telemetry.logs import begin, hide, masked, server_options
 
 __all__ = ["about", "begin", "carried", "hide", "ids_of", "known", "masked", "server_options"]

@@ -1,22 +1,27 @@
-"""How a log line looks: JSON for machines, text for people. Both name the service, the process and the ids that are known."""
+"""Log lines: JSON for machines, text for people, both with the known ids and without secrets. `begin` sets a process up."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import re
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from triforge import __version__
 from triforge.telemetry import tracing
 from triforge.telemetry.ids import known
-from triforge.telemetry.masking import masked
 
 Form = Literal["json", "text"]
 LEVELS: Final = ("debug", "info", "warning", "error")
 ACCESS: Final = "uvicorn.access"
 _ACCESS_FIELDS: Final = ("client", "method", "path", "http", "status")
+_log = logging.getLogger(__name__)
+# Variables of the environment whose values no line may show.
+_SECRETS: Final = ("_KEY", "PASSWORD", "SECRET", "_TOKEN")
 # Libraries that say at INFO what they do for every request or job.
 _CHATTY: Final = (
     "httpx",
@@ -28,6 +33,44 @@ _CHATTY: Final = (
     "urllib3",
     "opentelemetry",
 )
+
+MASK: Final = "***"
+_SHORTEST: Final = 6  # a shorter value would be found inside of harmless words
+_LOOKS: Final = (
+    (  # with a digit or long: "a basic question" is none
+        re.compile(r"(?i)\b(bearer|basic)(\s+)(?=\S*\d|\S{20})[A-Za-z0-9._~+/=-]{6,}"),
+        rf"\1\2{MASK}",
+    ),
+    (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)"), rf"\1{MASK}"),  # a password in an address
+    (re.compile(r"\b(tfk_[0-9a-f]{12}_)[A-Za-z0-9_-]+"), rf"\1{MASK}"),  # a key; its id may be seen
+    (
+        re.compile(
+            r"(?i)\b((?:[a-z0-9_-]{0,40}[_-])?(?:api[_-]?key|admin[_-]?api[_-]?key|password|passwd|secret|token))"
+            r"(\"?\s*[=:]\s*\"?)(?!\*|\d+\b)[^\s\"',;&]{6,}"
+        ),
+        rf"\1\2{MASK}",
+    ),
+)
+
+_given: set[str] = set()
+_pattern: re.Pattern[str] | None = None
+
+
+def hide(*values: str) -> None:
+    """From now on these are masked wherever they stand; empty and very short ones are passed over."""
+    global _pattern
+    _given.update(value for value in values if len(value) >= _SHORTEST)
+    ordered = sorted(_given, key=len, reverse=True)  # one may be the beginning of another
+    _pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+
+def masked(text: str) -> str:
+    """The text without secrets."""
+    if _pattern is not None:
+        text = _pattern.sub(MASK, text)
+    for look, instead in _LOOKS:
+        text = look.sub(instead, text)
+    return text
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -124,7 +167,38 @@ def configure(service: str, process: str, *, form: Form, level: str) -> None:
     logging.captureWarnings(True)
 
 
-def name_of(process: str) -> str:
-    """The process's name, with its rank where several of one launch share it."""
+def begin(
+    service: str, process: str = "", *, environ: Mapping[str, str] | None = None, level: str = ""
+) -> None:
+    """Set up log lines and, where an address for them is given, traces of this process, such as `reward`, `judge-worker`.
+
+    Reads `TRIFORGE_LOG` (`text`, `json`), `TRIFORGE_LOG_LEVEL` and `TRIFORGE_OTLP_ENDPOINT` from the environment (`environ`
+    in tests) before the settings are read, whose faults are logged; an impossible value is logged and the default taken.
+    """
+    given = os.environ if environ is None else environ
+    form = given.get("TRIFORGE_LOG") or "text"
+    wanted = level or given.get("TRIFORGE_LOG_LEVEL") or "info"
     rank = os.environ.get("RANK", "")
-    return f"{process}-{rank}" if rank.isdecimal() and rank != "0" else process
+    name = f"{process}-{rank}" if rank.isdecimal() and rank != "0" else process
+    configure(
+        service,
+        name,
+        form="json" if form == "json" else "text",
+        level=wanted if wanted in LEVELS else "info",
+    )
+    hide(*(v for k, v in given.items() if k.upper().endswith(_SECRETS)))
+    if form not in ("text", "json"):
+        _log.warning("TRIFORGE_LOG: given %r, expected text or json; text is taken", form)
+    if wanted not in LEVELS:
+        expected = ", ".join(LEVELS)
+        _log.warning(
+            "TRIFORGE_LOG_LEVEL: given %r, expected one of %s; info is taken", wanted, expected
+        )
+    _log.info("triforge %s starts", __version__)
+    tracing.start(service, name, given)
+
+
+def server_options() -> dict[str, Any]:
+    """Uvicorn's options, so that its lines are ours. Requests are logged at level debug only."""
+    debug = logging.getLogger().isEnabledFor(logging.DEBUG)
+    return {"log_config": None, "access_log": debug}

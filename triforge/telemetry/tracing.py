@@ -1,23 +1,17 @@
-"""OpenTelemetry traces, by option: one trajectory is one trace.
+"""OpenTelemetry traces: one trajectory is one trace. Without a collector's address every span is a no-op.
 
     trajectory                        rollout worker; its trace id is made from the trajectory's id
       episode                         one a try
         generate                      one a turn
-          POST /v1/generate           policy service that acts
+          POST /v1/generate           policy service
             engine /generate
               POST /generate          engine
       judge                           judge worker
         generate                      all steps of the trajectory in one call
-          ...
 
-The group's job, the orchestrator's step and jobs of adaptation are traces of their own; a trajectory links to its
-group's job. What learners do about a step lies in the step's trace, below its `train`. Requests of several
-trajectories that travel in one batch have a `generate batch` with a trace of its own: it links to the `generate` of
-each, and each of these to it.
-
-Off until `start` has found an address. While it is off, `is_on()` is a comparison, and callers on the way of every token ask
-it before they do anything else. `recorder.py`, which alone imports OpenTelemetry, is imported by `start`
-alone.
+A group's job, the orchestrator's step and jobs of adaptation are traces of their own; a trajectory links to its group's
+job. A learner's step lies in the trace of the orchestrator's step, below `train`. Requests of several trajectories that
+travel in one batch have a `generate batch` with a trace of its own, linked with the `generate` of each.
 """
 
 from __future__ import annotations
@@ -28,27 +22,34 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NoOpTracer, Span, SpanKind, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from triforge import __version__
 from triforge.telemetry.ids import carried, known
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import SpanProcessor
-    from opentelemetry.trace import Span
-
-    from triforge.telemetry.recorder import Recorder
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 Kind = Literal["internal", "server", "client", "consumer"]
 PARENT: Final = "traceparent"
 _ADDRESSES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 _log = logging.getLogger(__name__)
-_recorder: Recorder | None = None
+_tracer: Tracer = NoOpTracer()
+_provider: TracerProvider | None = None
+_root_id: ContextVar[int] = ContextVar("triforge_trace_id", default=0)  # of the root being opened
 
 
 def is_on() -> bool:
     """Whether spans are recorded."""
-    return _recorder is not None
+    return _provider is not None
 
 
 def start(service: str, process: str, environ: Mapping[str, str]) -> None:
@@ -63,7 +64,12 @@ def start(service: str, process: str, environ: Mapping[str, str]) -> None:
     if not is_installed():
         _log.warning("no traces: OpenTelemetry is not installed; pip install 'triforge[otel]'")
         return
-    record(service, process, importlib.import_module("triforge.telemetry.recorder").otlp(own))
+    exporter = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    export = importlib.import_module("opentelemetry.sdk.trace.export")
+    endpoint = f"{own.rstrip('/')}/v1/traces" if own else None
+    record(
+        service, process, export.BatchSpanProcessor(exporter.OTLPSpanExporter(endpoint=endpoint))
+    )
 
 
 def is_installed() -> bool:
@@ -76,17 +82,36 @@ def is_installed() -> bool:
 
 def record(service: str, process: str, processor: SpanProcessor) -> None:
     """Record spans from now on, and give them to a processor, until `stop`."""
-    global _recorder
-    module = importlib.import_module("triforge.telemetry.recorder")
-    _recorder = module.Recorder(service, process, processor)
+    global _provider, _tracer
+    sdk = importlib.import_module("opentelemetry.sdk.trace")
+    ids = importlib.import_module("opentelemetry.sdk.trace.id_generator")
+    resources = importlib.import_module("opentelemetry.sdk.resources")
+
+    class TrajectoryIds(ids.RandomIdGenerator):  # type: ignore[misc, name-defined]
+        """Random trace ids, except where `trajectory` names one."""
+
+        def generate_trace_id(self) -> int:
+            return _root_id.get() or int(super().generate_trace_id())
+
+    resource = resources.Resource.create(
+        {
+            "service.namespace": "triforge",
+            "service.name": f"triforge-{service.replace('_', '-')}",
+            "service.version": __version__,
+            "triforge.process": process,
+        }
+    )
+    _provider = sdk.TracerProvider(resource=resource, id_generator=TrajectoryIds())
+    _provider.add_span_processor(processor)
+    _tracer = _provider.get_tracer("triforge", __version__)
 
 
 def stop() -> None:
     """Send what is recorded, and record nothing more. At the end of a process the sending happens by itself."""
-    global _recorder
-    if _recorder is not None:
-        _recorder.close()
-        _recorder = None
+    global _provider, _tracer
+    if _provider is not None:
+        _provider.shutdown()
+        _provider, _tracer = None, NoOpTracer()
 
 
 def trace_id_of(trajectory_id: str) -> int:
@@ -96,66 +121,73 @@ def trace_id_of(trajectory_id: str) -> int:
 
 
 @contextlib.contextmanager
-def span(name: str, kind: Kind = "internal", **attributes: Any) -> Iterator[Span | None]:
-    """A span around what happens inside, below the one that is open; None while traces are off.
-
-    The ids that are known become attributes. An exception that passes through is recorded.
-    """
-    if _recorder is None:
-        yield None
-    else:
-        with _recorder.child(name, kind, _attributes(attributes)) as opened:
-            yield opened
+def span(name: str, kind: Kind = "internal", **attributes: Any) -> Iterator[Span]:
+    """A span below the one that is open. The known ids become attributes; an exception that passes through is recorded."""
+    with _tracer.start_as_current_span(
+        name, kind=SpanKind[kind.upper()], attributes=_attributes(attributes)
+    ) as opened:
+        yield opened
 
 
 @contextlib.contextmanager
 def served(name: str, above: str, kind: Kind = "server", **attributes: Any) -> Iterator[None]:
-    """A span below one of another process.
-
-    Args:
-        name: of the span.
-        above: the `traceparent` that came along; without a sound one a trace begins.
-        kind: `server` for a request, `consumer` for a job.
-        attributes: of the span.
-    """
-    if _recorder is None:
+    """A span below the `traceparent` of another process; without a sound one a trace begins."""
+    with _tracer.start_as_current_span(
+        name,
+        context=_PROPAGATOR.extract({PARENT: above}, context=Context()),
+        kind=SpanKind[kind.upper()],
+        attributes=_attributes(attributes),
+    ):
         yield
-    else:
-        with _recorder.of_remote(name, kind, above, _attributes(attributes)):
-            yield
 
 
 @contextlib.contextmanager
 def trajectory(trajectory_id: str, name: str = "trajectory") -> Iterator[None]:
-    """Inside is the trajectory's own trace: a root that links to what was open, or nothing new if it is open already."""
-    if _recorder is None:
+    """The trajectory's own trace: a root that links to what was open, or nothing new if it is open already."""
+    trace_id, now = trace_id_of(trajectory_id), trace.get_current_span()
+    if now.get_span_context().trace_id == trace_id:
         yield
-    else:
-        named = _attributes({"triforge.trajectory": trajectory_id})
-        with _recorder.root(name, trace_id_of(trajectory_id), named):
-            yield
+        return
+    token = _root_id.set(trace_id)
+    try:
+        opened = _tracer.start_span(
+            name,
+            context=Context(),
+            links=_links([now]),
+            attributes=_attributes({"triforge.trajectory": trajectory_id}),
+        )
+    finally:
+        _root_id.reset(token)
+    with trace.use_span(opened, end_on_exit=True):
+        yield
 
 
 @contextlib.contextmanager
 def batch(name: str, members: Sequence[Span | None]) -> Iterator[None]:
     """Work for several at once: below their span if it is one, else a trace of its own that links to all of them."""
     spans = list({id(member): member for member in members if member is not None}.values())
-    if _recorder is None or not spans:
+    if len(spans) == 1:
+        with trace.use_span(spans[0], record_exception=False, set_status_on_exception=False):
+            yield
+        return
+    with _tracer.start_as_current_span(
+        name,
+        context=Context(),
+        kind=SpanKind.CLIENT,
+        links=_links(spans),
+        attributes=_attributes({}),
+    ) as opened:
+        for member in spans:
+            member.add_link(opened.get_span_context())
         yield
-    elif len(spans) == 1:
-        with _recorder.within(spans[0]):
-            yield
-    else:
-        with _recorder.batch(name, spans, _attributes({})):
-            yield
 
 
 def parent() -> str:
     """The `traceparent` of what is open now; empty while traces are off or nothing is open."""
-    now = None if _recorder is None else _recorder.now()
-    if now is None:
-        return ""
-    return f"00-{now.trace_id:032x}-{now.span_id:016x}-{int(now.trace_flags):02x}"
+    carrier: dict[str, str] = {}
+    if is_on():
+        _PROPAGATOR.inject(carrier)
+    return carrier.get(PARENT, "")
 
 
 def headers() -> dict[str, str]:
@@ -168,6 +200,11 @@ def current_ids() -> dict[str, str]:
     """`trace` and `span` of what is open now, for log lines."""
     above = parent()
     return {"trace": above[3:35], "span": above[36:52]} if above else {}
+
+
+def _links(spans: Sequence[Span]) -> list[Link]:
+    contexts = [opened.get_span_context() for opened in spans]
+    return [Link(context) for context in contexts if context.is_valid]
 
 
 def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:

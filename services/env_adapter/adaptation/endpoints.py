@@ -18,7 +18,7 @@ from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
-from triforge.telemetry.masking import masked
+from triforge.telemetry.logs import masked
 
 _OTHERS: Final = (
     "policy",

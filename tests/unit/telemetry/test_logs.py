@@ -14,7 +14,7 @@ import pytest
 
 from triforge import __version__
 from triforge.telemetry import about, hide, ids_of, known, masked
-from triforge.telemetry.ids import baggage, came_with, common, only
+from triforge.telemetry.ids import came_with, carried, common, only
 from triforge.telemetry.logs import JsonLines, TextLines
 from triforge.types import GroupTask, Sampling
 
@@ -68,7 +68,7 @@ def test_ids_end_with_their_block_and_reach_tasks_and_threads_that_begin_inside(
 
 def test_ids_travel_in_a_header_whatever_stands_in_them() -> None:
     with about(run="r,1;=%", task="ä\n"):
-        header = baggage()
+        header = carried().get("baggage", "")
     assert header.isascii()
     assert not set("\r\n ") & set(header)
 
@@ -98,7 +98,7 @@ def test_a_header_of_somebody_else_breaks_nothing(header: bytes) -> None:
 def test_what_goes_on_to_others_is_short_ascii_and_ours(header: str) -> None:
     async def there() -> str:
         came_with(header.encode("latin-1"))
-        return baggage()
+        return carried().get("baggage", "")
 
     found = asyncio.run(there())
     assert found.isascii()
