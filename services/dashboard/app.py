@@ -15,7 +15,7 @@ from services.dashboard.apis import Apis
 from services.dashboard.pages import Pages
 from services.dashboard.routes import routes
 from triforge.errors import TriforgeError
-from triforge.web.furniture import install
+from triforge.web.app import install
 
 _MAX_BODY = 4096  # bytes; nobody sends one
 _HEADERS = {

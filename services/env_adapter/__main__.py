@@ -21,7 +21,7 @@ def api() -> int:
     from triforge.config import Settings
     from triforge.environments import egress, registry
     from triforge.store.database import open_database
-    from triforge.web.entrance import entrance_of
+    from triforge.web.guard import entrance_of
     from triforge.web.server import careful
 
     settings = Settings.from_env()

@@ -19,7 +19,7 @@ from services.env_adapter.routes import Nouns, add_routes
 from services.env_adapter.store import PoolStore
 from triforge.errors import TriforgeError
 from triforge.store.database import Database
-from triforge.web.furniture import install
+from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY, MEBIBYTE
 

@@ -26,7 +26,7 @@ from triforge.event_loop import collect_seldom
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.telemetry import begin, server_options
-from triforge.web.entrance import entrance_of
+from triforge.web.guard import entrance_of
 from triforge.web.server import careful
 
 _Engine = TypeVar("_Engine", bound=SGLangEngine)

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from services.policy.gateway import Gateway
 from services.policy.openai import ReadableErrors
 from services.policy.routes import RULES, routes
-from triforge.web.furniture import install
+from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY
 

@@ -30,7 +30,7 @@ def api() -> int:
 
     from services.reward.app import JudgeApi, create_app
     from triforge.clients.policy import PolicyClient
-    from triforge.web.entrance import entrance_of
+    from triforge.web.guard import entrance_of
     from triforge.web.server import careful
 
     settings = Settings.from_env()

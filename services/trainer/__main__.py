@@ -37,7 +37,7 @@ def api() -> int:
     from triforge.store.artifacts import ArtifactStore
     from triforge.store.database import open_database
     from triforge.telemetry import begin, server_options
-    from triforge.web.entrance import entrance_of
+    from triforge.web.guard import entrance_of
     from triforge.web.server import careful
 
     begin("trainer", "api")

@@ -13,7 +13,7 @@ from services.trainer.orchestrator import Orchestrator
 from services.trainer.routes import router
 from services.trainer.runs import Runs
 from triforge import __version__
-from triforge.web.furniture import install
+from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY
 

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from services.trainer.broadcast import Broadcaster
 from triforge.types import BroadcastOffer, BroadcastRequest
-from triforge.web.furniture import install
+from triforge.web.app import install
 
 
 def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from triforge.web.furniture import install
+from triforge.web.app import install
 
 LIMIT = 1000
 

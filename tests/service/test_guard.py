@@ -20,7 +20,7 @@ from triforge.access.tenants import TenantStore
 from triforge.broker.buckets import Buckets
 from triforge.errors import RateError, UnavailableError
 from triforge.store.database import Database
-from triforge.web.furniture import install
+from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 
 

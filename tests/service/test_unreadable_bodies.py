@@ -14,7 +14,7 @@ from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
-from triforge.web.furniture import install
+from triforge.web.app import install
 
 UPLOAD = "/upload"
 

@@ -19,9 +19,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triforge.access.callers import Caller, Rule, asked_by
 from triforge.access.gate import SERVICE, Gate
+from triforge.access.modes import make_gate
 from triforge.access.requests import RequestRecord
 from triforge.access.versions import HEADER, demand_not_newer
+from triforge.broker.buckets import Buckets
+from triforge.config import Settings
 from triforge.errors import NotFoundError
+from triforge.store.database import Database
 from triforge.telemetry.asgi import unnamed
 from triforge.web.problems import OWN, response_to
 
@@ -170,6 +174,24 @@ class Entrance:
     gate: Gate = field(default_factory=lambda: Gate(None))
     record: RequestRecord | None = None
     origins: str = ""
+
+
+def entrance_of(settings: Settings, service: str, database: Database | None = None) -> Entrance:
+    """The entrance of a service, by the deployment's settings; `service` is its name in the record.
+
+    A service without a `database` opens it where keys are asked for, and leaves its schema alone.
+
+    Raises:
+        ConfigError: the API would be open to strangers, or the services' secret is missing.
+    """
+    if database is None and settings.keyed:
+        database = Database(settings.database_url)
+    limiter = Buckets(settings.redis_url) if settings.keyed else None
+    return Entrance(
+        gate=make_gate(settings, database, limiter),
+        record=None if database is None else RequestRecord(database, service),
+        origins=settings.cors_origins,
+    )
 
 
 def guard(app: FastAPI, rules: Mapping[str, Rule], entrance: Entrance) -> Rules:

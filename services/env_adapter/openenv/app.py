@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from services.env_adapter.openenv.session import ACTION, OBSERVATION, STATE, Session, Tasks
 from triforge.errors import EnvError, InputError, TriforgeError
 from triforge.types import Params
-from triforge.web.furniture import install
+from triforge.web.app import install
 
 _INVALID_REQUEST: Final = -32600  # JSON-RPC
 _FULL, _IDLE, _NO_TEXT = (

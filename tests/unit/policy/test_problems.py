@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from triforge import __version__
 from triforge.errors import ConflictError, UnavailableError, WeightsError
-from triforge.web.furniture import install
+from triforge.web.app import install
 
 
 class Body(BaseModel):

@@ -1,4 +1,4 @@
-"""The furniture of every API: problem documents, the limit on bodies, health, readiness, metrics.
+"""What every API has: problem documents, the limit on bodies, health, readiness, metrics.
 
 GET /healthz   200 while the process lives, and which version of triforge it is
 GET /readyz    200 when requests can be served, else 503 with Retry-After
@@ -65,7 +65,7 @@ def install(
             await ready()
         return JSONResponse({"status": "ready"})
 
-    service = app.title.removeprefix("triforge ").partition(" ")[0]  # of "triforge policy (acts)"
+    service = app.title.removeprefix("triforge ").partition(" ")[0]  # of "triforge policy (reward)"
     identify(service, "api", registry)
 
     async def metrics() -> Response:
