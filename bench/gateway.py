@@ -34,6 +34,7 @@ import uvloop
 
 from triforge.clients.policy import PolicyClient
 from triforge.clients.transport import get_json, http_client, post_json
+from triforge.config import EnvAdapterSection
 from triforge.rollout.episode import play_episode
 from triforge.testing import FakeEnvironment
 from triforge.testing.model_folders import chatml_folder
@@ -199,7 +200,8 @@ async def rollouts(service: str, count: int) -> dict[str, float]:
     task = counting_task()
     group = GroupTask(
         group_id="g", run_id="r", step=0, task_id="task", purpose="train", rollouts=1, seed=1,
-        sampling=Sampling(max_new_tokens=32), max_steps=TURNS, deadline_s=600.0, retries=0,
+        sampling=Sampling(max_new_tokens=32),
+        env_adapter=EnvAdapterSection(max_steps=TURNS, episode_deadline_s=600.0, episode_retries=0),
     )  # fmt: skip
     async with PolicyClient(service) as client:
         start = time.perf_counter()

@@ -194,7 +194,11 @@ class Run:
             return trajectory
 
         played = await run_group(
-            lambda: self._tasks.make(group.options), self._acts, task, group, ended=ended
+            lambda: self._tasks.make(group.env_adapter.options),
+            self._acts,
+            task,
+            group,
+            ended=ended,
         )
         return JudgedGroup(played=played, votes=tuple(votes.get(t.id) for t in played.trajectories))
 
@@ -282,8 +286,8 @@ class Run:
             task_id=planned.task_id, purpose=planned.purpose, rollouts=rollouts, votes=0,
             seed=nth_seed(self._seed, index),
             sampling=config.models.policy.sampling(greedy=mode == "greedy"),
-            max_steps=config.env_adapter.max_steps,
-            deadline_s=config.env_adapter.episode_deadline_s, options=config.env_adapter.options,
+            env_adapter=config.env_adapter,
+            reward=config.reward,
         )  # fmt: skip
 
     async def _measure_judge(

@@ -111,7 +111,7 @@ class RolloutWorker:
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
         """How programs of the task run, if tests are wanted. A task that cannot say was not played either."""
-        if group.reward_kind != "unit_tests":
+        if group.reward.kind != "unit_tests":
             return None
         try:
             family = self._family(task.family)
@@ -123,8 +123,8 @@ class RolloutWorker:
     def _environment(self, task: Task, group: GroupTask) -> Environment:
         family = self._family(task.family)
         if getattr(family, "never_blocks", False):
-            return family.make(group.options)
-        return IsolatedEnvironment(lambda: family.make(group.options))
+            return family.make(group.env_adapter.options)
+        return IsolatedEnvironment(lambda: family.make(group.env_adapter.options))
 
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
         """Rollouts of an earlier delivery, with their judge jobs sent again if they have no votes."""
@@ -166,7 +166,7 @@ class RolloutWorker:
             await self._retry(lambda: self._broker.send_unit_tests(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
-        if group.votes == 0 or group.reward_kind != "votes" or not trajectory.measured:
+        if group.votes == 0 or group.reward.kind != "votes" or not trajectory.measured:
             return
         task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):

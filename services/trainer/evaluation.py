@@ -109,11 +109,8 @@ class Evaluator:
             # the same seeds at every evaluation: a difference between two steps is then the policy's
             seed=nth_seed(config.run.seed, index),
             sampling=config.models.policy.sampling(greedy=mode == "greedy"),
-            max_steps=config.env_adapter.max_steps,
-            deadline_s=config.env_adapter.episode_deadline_s,
-            options=config.env_adapter.options,
-            retries=config.env_adapter.episode_retries,
-            admissible_only=config.env_adapter.admissible_only,
+            env_adapter=config.env_adapter,
+            reward=config.reward,
         )
 
     async def tidy(self) -> None:

@@ -11,7 +11,6 @@ from triforge.types import (
     AdaptSettings,
     CriticNote,
     JudgedGroup,
-    LadderSettings,
     RunState,
     TaskOutcome,
 )
@@ -67,34 +66,12 @@ def sampled_versions(group: JudgedGroup, offered: int) -> tuple[int, int]:
 
 
 def adapt_settings(config: RunConfig) -> AdaptSettings:
-    """The options of a run that adaptation needs."""
-    adaptation, algorithm = config.adaptation, config.algorithm.resolved()
-    gap = adaptation.max_version_gap
+    """The sections of a run that adaptation reads."""
+    gap = config.adaptation.max_version_gap
     return AdaptSettings(
-        controller=adaptation.controller,
-        mixed_with=adaptation.mixed_with,
-        original_share=adaptation.original_share,
-        acceptance=algorithm.acceptance,
-        acceptance_alpha=algorithm.acceptance_alpha,
-        alpha_low=algorithm.alpha_low,
-        alpha_high=algorithm.alpha_high,
-        max_rollouts=adaptation.max_rollouts,
-        max_version_gap=config.run.staleness_bound if gap is None else gap,
-        max_pending=adaptation.max_pending,
-        max_proposals=adaptation.max_proposals,
-        max_consecutive=adaptation.max_consecutive,
-        max_acceptance=adaptation.max_acceptance,
-        acceptance_window=adaptation.acceptance_window,
-        max_drift=adaptation.max_drift,
-        candidates=adaptation.candidates,
-        critic_tokens=adaptation.critic_tokens,
-        critic_budget=adaptation.critic_budget,
-        notes=adaptation.notes,
-        deadline_s=adaptation.deadline_s,
-        null_control=adaptation.null_control,
-        solver_tries=adaptation.solver_tries,
-        max_steps=config.env_adapter.max_steps,
-        options=config.env_adapter.options,
+        adaptation=config.adaptation,
+        algorithm=config.algorithm.resolved(),
+        env_adapter=config.env_adapter,
         sampling=config.models.rewriter.sampling(),
-        ladder=LadderSettings.model_validate(adaptation.ladder.model_dump()),
+        version_gap=config.run.staleness_bound if gap is None else gap,
     )

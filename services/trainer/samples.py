@@ -165,7 +165,7 @@ def _credit(
     played = group.played
     outcomes = [t.outcome.value for t in played.trajectories]
     blocked = NOT_FOR_TRAINING.get(played.group.purpose)
-    if played.group.reward_kind == "unit_tests":
+    if played.group.reward.kind == "unit_tests":
         return _program_credit(group, outcomes, algorithm, min_measured, blocked)
     values = [vote_values(t, v) for t, v in zip(played.trajectories, group.votes, strict=True)]
     rule = algorithm
@@ -211,7 +211,7 @@ def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
     acted = [
         [Acted(step.end - step.start, step.action_valid) for step in t.steps] for t in trajectories
     ]
-    turns = group.played.group.max_steps
+    turns = group.played.group.env_adapter.max_steps
     return Played(
         observations=[[_state(step) for step in t.steps] for t in trajectories],
         actions=[[step.action for step in t.steps] for t in trajectories],

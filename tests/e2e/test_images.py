@@ -27,6 +27,7 @@ from services.trainer.rows import Limits
 from services.trainer.samples import keep_ledger
 from services.trainer.tiny_vision import build_tiny_vision_model
 from services.trainer.weight_tensors import TENSORS, copy_companions, save_tensors
+from tests.sections import flat_group
 from triforge.algorithms.algorithm import resolve
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Observation, Reset, StepResult
@@ -39,7 +40,6 @@ from triforge.testing.pictures import png
 from triforge.types import (
     GenerateReply,
     GenerateRequest,
-    GroupTask,
     JudgedGroup,
     Sampling,
     StepReport,
@@ -155,7 +155,7 @@ async def roles(tmp_path: Path, store: ArtifactStore) -> AsyncIterator[tuple[Rol
 
 
 async def played(step: int, policy: Role, reward: Role, keep: ImageStore) -> JudgedGroup:
-    group = GroupTask(
+    group = flat_group(
         group_id=f"g{step}", run_id="run", step=step, task_id="t", purpose="train", rollouts=6,
         votes=2, seed=step, sampling=Sampling(max_new_tokens=3), max_steps=TURNS, deadline_s=120,
         retries=0,

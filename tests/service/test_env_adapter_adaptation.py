@@ -16,6 +16,7 @@ from services.env_adapter.adaptation.ledger import Ledger, proposal_id
 from services.env_adapter.adaptation.worker import AdaptWorker
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
+from tests.sections import adapt_settings
 from triforge.broker import Broker
 from triforge.environments import registry
 from triforge.errors import InputError, PolicyError, UnavailableError
@@ -23,7 +24,6 @@ from triforge.rollout.protocols import Generate
 from triforge.store.database import Database, open_database
 from triforge.testing.fakes import FakeGenerate
 from triforge.types import (
-    AdaptSettings,
     CriticNote,
     Event,
     GenerateReply,
@@ -65,7 +65,7 @@ class Service:
 
     def outcome(self, task: Task, successes: int, group: str = "g", **more: Any) -> TaskOutcome:
         fields: dict[str, Any] = {
-            "step": 3, "purpose": "train", "measured": 8, "settings": AdaptSettings(), **more
+            "step": 3, "purpose": "train", "measured": 8, "settings": adapt_settings(), **more
         }  # fmt: skip
         return TaskOutcome(
             group_id=group,
@@ -79,7 +79,7 @@ class Service:
         )
 
     def pair(self, proposal: Proposal, step: int, parent: int, candidate: int) -> list[TaskOutcome]:
-        paper = AdaptSettings(acceptance="paper")
+        paper = adapt_settings(acceptance="paper")
         known = {task.id: task for task in self.store.tasks("kitchen").tasks}
         assert proposal.candidate_id is not None
         return [
@@ -147,7 +147,7 @@ async def test_a_failing_task_gets_an_easier_candidate_that_says_what_it_rewards
 
 async def test_the_rewriter_asks_for_the_runs_candidates_in_its_words(service: Service) -> None:
     model = FakeGenerate(first_choice)
-    settings = AdaptSettings(candidates=5, critic_tokens=7, notes=1, sampling=Sampling(top_k=9))
+    settings = adapt_settings(candidates=5, critic_tokens=7, notes=1, sampling=Sampling(top_k=9))
     notes = (failed("a"), failed("b"))
     await service.worker(model).handle(
         service.outcome(service.tasks[0], 0, notes=notes, settings=settings)
@@ -184,7 +184,7 @@ async def test_outcomes_that_arrive_again_or_together_lead_to_one_proposal(
 async def test_outcomes_of_one_step_draft_no_more_than_may_be_pending(service: Service) -> None:
     model = FakeGenerate(first_choice)
     worker = service.worker(model)
-    settings = AdaptSettings(max_pending=2)
+    settings = adapt_settings(max_pending=2)
     await asyncio.gather(
         *(
             worker.handle(service.outcome(task, 0, f"g{index}", settings=settings))
@@ -308,7 +308,7 @@ async def test_hostile_trajectories_reach_no_prompt_as_anything_but_quotes(
 async def test_a_null_control_is_the_unchanged_task_and_asks_no_model(service: Service) -> None:
     model = FakeGenerate(first_choice)
     worker, task = service.worker(model), service.tasks[0]
-    settings = AdaptSettings(null_control=1.0)
+    settings = adapt_settings(null_control=1.0)
     await worker.handle(service.outcome(task, 0, settings=settings))
     (proposal,) = service.proposals()
     assert (proposal.state, proposal.null_control) == ("pending", True)
@@ -347,7 +347,7 @@ async def test_a_worker_that_dies_while_storing_leaves_nothing_and_frees_its_pla
             raise InterruptedError
 
     worker = service.worker(FakeGenerate(first_choice))
-    settings = AdaptSettings(max_pending=1)
+    settings = adapt_settings(max_pending=1)
     outcome = service.outcome(service.tasks[0], 0, settings=settings)
     event.listen(service.database.engine, "before_cursor_execute", strike)
     with pytest.raises(InterruptedError):

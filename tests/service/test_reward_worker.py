@@ -14,13 +14,13 @@ import redis
 from prometheus_client import REGISTRY
 
 from services.reward.worker import JudgeWorker
+from tests.sections import flat_group
 from triforge.broker import Broker, RedisBroker
 from triforge.errors import ConfigError, PolicyError, TriforgeError, UnavailableError
 from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
-    GroupTask,
     JudgeTask,
     Outcome,
     Sampling,
@@ -35,7 +35,7 @@ from triforge.types import (
 
 PolicyUrl = Callable[..., str]
 
-GROUP = GroupTask(
+GROUP = flat_group(
     group_id="g",
     run_id="r",
     step=0,

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from services.env_adapter.rollout import RolloutWorker
+from tests.sections import flat_group
 from triforge.broker import JUDGE_QUEUE, Broker, RedisBroker
 from triforge.errors import EnvError, NotFoundError, UnavailableError
 from triforge.rollout.episode import play_episode
@@ -57,7 +58,7 @@ def group(**changes: object) -> GroupTask:
         "options": {"wording": "plain"},
         "judge_prompt": "terse",
     }
-    return GroupTask.model_validate(fields | changes)
+    return flat_group(**fields | changes)
 
 
 class Two:

@@ -16,6 +16,7 @@ from environments.household.wording import vocabulary
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from services.trainer.tiny_models import build_tiny_model
+from tests.sections import flat_group
 from tests.service.trace_collector import Seen, collector
 from triforge.broker import Broker
 from triforge.clients.transport import get_json, http_client
@@ -62,7 +63,7 @@ class Processes:
 
 
 def job(name: str, task_id: str, rollouts: int) -> GroupTask:
-    return GroupTask(
+    return flat_group(
         group_id=name, run_id="run-1", step=4, task_id=task_id, purpose="train", rollouts=rollouts, seed=1, votes=2,
         sampling=Sampling(max_new_tokens=2), judge_sampling=Sampling(max_new_tokens=2), max_steps=STEPS,
         deadline_s=60.0, options={"wording": "terse"}, judge_prompt="terse",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.reward.worker import JudgeWorker
+from tests.sections import flat_group
 from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import PolicyError, SandboxError
 from triforge.sandbox.client import Sandbox
@@ -19,7 +20,6 @@ from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
-    GroupTask,
     GroupTests,
     Outcome,
     ProgramLimits,
@@ -33,7 +33,7 @@ from triforge.types import (
     VersionSpan,
 )
 
-GROUP = GroupTask(
+GROUP = flat_group(
     group_id="g", run_id="r", step=0, task_id="t", purpose="train", rollouts=3, votes=2, seed=5,
     sampling=Sampling(), max_steps=5, deadline_s=20.0, reward_kind="unit_tests",
 )  # fmt: skip

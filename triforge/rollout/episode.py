@@ -70,8 +70,8 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
         votes=group.votes,
         seed=derive_seed(group.seed, "judge", index),
         sampling=group.judge_sampling,
-        deadline_s=group.judge_deadline_s,
-        prompt=group.judge_prompt,
+        deadline_s=group.reward.deadline_s,
+        prompt=group.reward.prompt,
     )
 
 
@@ -83,7 +83,7 @@ def unit_test_task(group: GroupTask) -> UnitTestTask:
         tests=group.votes,
         seed=derive_seed(group.seed, "judge"),
         sampling=group.judge_sampling,
-        deadline_s=group.judge_deadline_s,
+        deadline_s=group.reward.deadline_s,
     )
 
 
@@ -151,7 +151,7 @@ async def play_episode(
     keep: KeepImage | None = None,
     patience_s: float = 60.0,
 ) -> Trajectory:
-    """Play one episode, again from the start after an infrastructure failure, at most `group.retries` times.
+    """Play one episode, again from the start after an infrastructure failure, at most `group.env_adapter.episode_retries` times.
 
     A retry keeps its seeds: it is the same episode once more, not a new draw. An error that says it is not retryable
     (malformed task parameters) is final at once. Arguments as in `run_group`; `index` is k, the rollout's number.
@@ -169,7 +169,7 @@ async def play_episode(
                 )
         error_info = trajectory.outcome.error
         final = trajectory.measured or error_info is None or not error_info.retryable
-        if final or retries >= group.retries:
+        if final or retries >= group.env_adapter.episode_retries:
             return trajectory.model_copy(update={"retries": retries})
         _log.warning("%s: %s; trying again", trajectory.id, error_info and error_info.detail)
         retries += 1
@@ -186,7 +186,7 @@ async def run_episode(
     keep: KeepImage | None = None,
     patience_s: float = 60.0,
 ) -> Trajectory:
-    """Play one episode once, within `group.deadline_s`. Never raises: a failure is an outcome without a value.
+    """Play one episode once, within `group.env_adapter.episode_deadline_s`. Never raises: a failure is an outcome without a value.
 
     The deadline holds while anything awaits. An environment that blocks in synchronous code must come wrapped in
     `IsolatedEnvironment` for the deadline to hold. Turn t of rollout k samples with the seed derived from
@@ -195,14 +195,14 @@ async def run_episode(
     """
     episode = _Episode(task, group, index, keep)
     try:
-        async with asyncio.timeout(group.deadline_s) as deadline:
+        async with asyncio.timeout(group.env_adapter.episode_deadline_s) as deadline:
             outcome = await _play(environment, generate, episode, patience_s)
     except TriforgeError as error:
         outcome = _failed(error)
     except TimeoutError:
         assert deadline.expired(), "timeouts of others are wrapped where they arise"
         sentence = (
-            f"the episode took longer than its deadline of {group.deadline_s:g} s at step {len(episode.steps)}; "
+            f"the episode took longer than its deadline of {group.env_adapter.episode_deadline_s:g} s at step {len(episode.steps)}; "
             "env_adapter.episode_deadline_s sets it"
         )
         error_info = ErrorInfo(kind="deadline", detail=sentence, retryable=True)
@@ -226,7 +226,7 @@ async def _play(
         raise _as_ours(error, "reset") from error
     episode.system, observation = reset.system, reset.observation
     images = await episode.kept(observation)
-    for turn in range(group.max_steps):
+    for turn in range(group.env_adapter.max_steps):
         request = episode.request(observation, images, turn)
         try:
             reply = await _sample(generate, request, patience_s)
@@ -374,7 +374,7 @@ class _Episode:
         if not held.ids and self.system:
             messages.insert(0, ChatMessage(role="system", content=self.system))
         changes: dict[str, object] = {"seed": derive_seed(self.group.seed, self._index, turn)}
-        if self.group.admissible_only:
+        if self.group.env_adapter.admissible_only:
             changes["regex"] = one_of(observation.admissible)
         return GenerateRequest(
             prefix_ids=tuple(held.ids),

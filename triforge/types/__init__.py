@@ -20,7 +20,6 @@ from triforge.types.adaptation import (
     CheckResult,
     CriticNote,
     JudgedStep,
-    LadderSettings,
     Proposal,
     TaskOutcome,
 )
@@ -147,7 +146,6 @@ __all__ = [
     "JudgeTask",
     "JudgedGroup",
     "JudgedStep",
-    "LadderSettings",
     "Lineage",
     "LineageVersion",
     "Measurement",

@@ -6,15 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from triforge.algorithms.algorithm import Algorithm, resolve
+from triforge.config.base import Sampling
+from triforge.config.sections import AdaptationSection, EnvAdapterSection
 from triforge.types.base import (
     ControllerName,
     Direction,
     Message,
-    Params,
     ProposalState,
     Purpose,
 )
-from triforge.types.generation import Sampling
 
 
 class JudgedStep(Message):
@@ -40,52 +41,18 @@ class CriticNote(Message):
     written: tuple[int, int] | None = None
 
 
-class LadderSettings(Message):
-    """The ladder's options: how wide its window is, when it moves, and what its generator makes at every level."""
-
-    levels: Annotated[int, Field(ge=1)] = 4
-    threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
-    rollouts: Annotated[int, Field(ge=1)] = 128
-    start: Annotated[int, Field(ge=0)] = 0
-    options: Params = Field(default_factory=dict)
-
-
 class AdaptSettings(Message):
-    """The run's options that adaptation needs; a worker serves many runs and knows none of their configs.
+    """The run's sections that adaptation reads; a worker serves many runs and knows none of their configs.
 
-    Produced by: orchestrator (config and preset). `alpha_low` and `alpha_high` are the band; `max_proposals`,
-    `max_consecutive` 0 are no limit; `notes` is how many trajectories the critic reads, `critic_tokens` what one of its
-    answers may have, `critic_budget` all of them; `null_control` is the share of proposals whose candidate is the
-    unchanged parent; `sampling` is the rewriter's. `max_version_gap` is how far the policy versions of one pair may lie
-    apart. `mixed_with` and `original_share` are for the controller `mixed`.
+    Produced by: orchestrator. `sampling` is the rewriter's, `version_gap` how far the policy versions of one pair may lie
+    apart.
     """
 
-    controller: ControllerName = "llm_rewrite"
-    mixed_with: Literal["llm_rewrite", "ladder"] = "llm_rewrite"
-    original_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
-    acceptance: Literal["paper", "confident"] = "confident"
-    acceptance_alpha: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
-    alpha_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
-    alpha_high: Annotated[float, Field(ge=0.0, le=1.0)] = 0.8
-    max_rollouts: Annotated[int, Field(ge=1)] = 64
-    max_version_gap: Annotated[int, Field(ge=0)] = 0
-    max_pending: Annotated[int, Field(ge=0)] = 2
-    max_proposals: Annotated[int, Field(ge=0)] = 0
-    max_consecutive: Annotated[int, Field(ge=0)] = 8
-    max_acceptance: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
-    acceptance_window: Annotated[int, Field(ge=1)] = 20
-    max_drift: Annotated[float, Field(ge=0.0, le=1.0)] = 0.75
-    candidates: Annotated[int, Field(ge=1, le=16)] = 3
-    critic_tokens: Annotated[int, Field(ge=1)] = 48
-    critic_budget: Annotated[int, Field(ge=0)] = 512
-    notes: Annotated[int, Field(ge=1)] = 2
-    deadline_s: Annotated[float, Field(gt=0.0)] = 600.0
-    null_control: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    solver_tries: Annotated[int, Field(ge=1, le=256)] = 8
-    max_steps: Annotated[int, Field(ge=1)] = 14
-    options: Params = Field(default_factory=dict)
+    adaptation: AdaptationSection = AdaptationSection()
+    algorithm: Algorithm = Field(default_factory=lambda: resolve("rlanything"))
+    env_adapter: EnvAdapterSection = EnvAdapterSection()
     sampling: Sampling = Sampling(max_new_tokens=256)
-    ladder: LadderSettings = LadderSettings()
+    version_gap: Annotated[int, Field(ge=0)] = 0
 
 
 class TaskOutcome(Message):
@@ -110,7 +77,7 @@ class TaskOutcome(Message):
     newest_version: int | None = None
     notes: tuple[CriticNote, ...] = ()
     adapt: bool = True
-    settings: AdaptSettings = AdaptSettings()
+    settings: AdaptSettings = Field(default_factory=AdaptSettings)
 
 
 class CheckResult(Message):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
+from triforge.config.base import Sampling
+from triforge.config.sections import EnvAdapterSection, RewardSection
 from triforge.types.base import Message, Params, Purpose, Split, TaskState
-from triforge.types.generation import Sampling
 
 
 class Task(Message):
@@ -43,9 +44,8 @@ class PlannedGroup(Message):
 class GroupTask(Message):
     """Play K episodes of one task version. Produced by: orchestrator. Consumed by: rollout workers (queue `rollout`).
 
-    `votes` is m, the judge's samples: votes a step, or with `reward_kind` "unit_tests" tests a group; 0 plays without
-    judging. `deadline_s` holds for an episode,
-    `judge_deadline_s` for a judge's job. `admissible_only` holds the decoder to the commands that are admissible.
+    `votes` is m, the judge's samples: votes a step, or with `reward.kind` "unit_tests" tests a group; 0 plays without
+    judging. `env_adapter` says how episodes are played, `reward` how they are judged.
     """
 
     group_id: str
@@ -56,14 +56,8 @@ class GroupTask(Message):
     rollouts: Annotated[int, Field(ge=1, le=256)]
     votes: Annotated[int, Field(ge=0, le=64)] = 0
     seed: int
+    proposal_id: str | None = None
     sampling: Sampling
     judge_sampling: Sampling = Sampling()
-    max_steps: Annotated[int, Field(ge=1)]
-    deadline_s: Annotated[float, Field(gt=0)]
-    proposal_id: str | None = None
-    options: Params = Field(default_factory=dict)
-    retries: Annotated[int, Field(ge=0)] = 2
-    judge_prompt: Literal["rubric", "terse"] = "rubric"
-    judge_deadline_s: Annotated[float, Field(gt=0)] = 300.0
-    admissible_only: bool = False
-    reward_kind: Literal["votes", "unit_tests"] = "votes"
+    env_adapter: EnvAdapterSection = EnvAdapterSection()
+    reward: RewardSection = RewardSection()

@@ -62,7 +62,7 @@ class Adapter:
         if decided is not None:
             changed.append(decided)
         if outcome.purpose == "train" and outcome.adapt:
-            made = await self._controllers[outcome.settings.controller].respond(outcome)
+            made = await self._controllers[outcome.settings.adaptation.controller].respond(outcome)
             if isinstance(made, Closed):
                 _log.info("nothing is made of %s: %s", outcome.task_id, made.reason)
             else:

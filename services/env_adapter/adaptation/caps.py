@@ -48,15 +48,15 @@ def why_closed(session: Session, task: Task, outcome: TaskOutcome, *, drafting: 
     if _count(session, ProposalRow.slot == task.slot, ProposalRow.state == "pending"):
         return "the slot has a pending proposal"
     pending = (ProposalRow.pool_id == task.pool_id, ProposalRow.state == "pending")
-    if _count(session, *pending) + drafting >= settings.max_pending:
-        return f"max_pending = {settings.max_pending} proposals are pending"
+    if _count(session, *pending) + drafting >= settings.adaptation.max_pending:
+        return f"max_pending = {settings.adaptation.max_pending} proposals are pending"
     made = _count(session, ProposalRow.run_id == outcome.run_id) + drafting
-    if settings.max_proposals and made >= settings.max_proposals:
-        return f"max_proposals = {settings.max_proposals} were made"
-    row = in_a_row(session, task.slot, outcome) if settings.max_consecutive else 0
-    if settings.max_consecutive and row >= settings.max_consecutive:
+    if settings.adaptation.max_proposals and made >= settings.adaptation.max_proposals:
+        return f"max_proposals = {settings.adaptation.max_proposals} were made"
+    row = in_a_row(session, task.slot, outcome) if settings.adaptation.max_consecutive else 0
+    if settings.adaptation.max_consecutive and row >= settings.adaptation.max_consecutive:
         return (
-            f"max_consecutive = {settings.max_consecutive} rewrites of this slot came in a row without a group inside "
+            f"max_consecutive = {settings.adaptation.max_consecutive} rewrites of this slot came in a row without a group inside "
             "the band"
         )
     return ""
@@ -76,7 +76,7 @@ def in_a_row(session: Session, slot: str, outcome: TaskOutcome) -> int:
             MeasurementRow.measured > 0,
         )
     ):
-        if settings.alpha_low <= successes / measured <= settings.alpha_high:
+        if settings.algorithm.alpha_low <= successes / measured <= settings.algorithm.alpha_high:
             inside = max(inside, step)
     made = session.scalars(
         select(ProposalRow).where(
@@ -94,7 +94,7 @@ def in_a_row(session: Session, slot: str, outcome: TaskOutcome) -> int:
 
 def over_acceptance(session: Session, proposal: Proposal, settings: AdaptSettings) -> str:
     """Why one more accepted rewrite would be too many among the run's last decisions; empty if it is not."""
-    if settings.max_acceptance >= 1.0:
+    if settings.adaptation.max_acceptance >= 1.0:
         return ""
     rows = session.scalars(
         select(ProposalRow).where(
@@ -105,13 +105,13 @@ def over_acceptance(session: Session, proposal: Proposal, settings: AdaptSetting
         p for p in map(proposal_of, rows) if p.decided_step is not None and not p.null_control
     ]
     decided.sort(key=lambda p: (p.decided_step or 0, p.id))
-    window = decided[max(0, len(decided) - settings.acceptance_window + 1) :]
+    window = decided[max(0, len(decided) - settings.adaptation.acceptance_window + 1) :]
     taken = sum(p.state != "rejected" for p in window)
-    if taken + 1 <= settings.max_acceptance * settings.acceptance_window:
+    if taken + 1 <= settings.adaptation.max_acceptance * settings.adaptation.acceptance_window:
         return ""
     return (
         f"{taken} of the last {len(window)} decisions were accepted already, allowed are "
-        f"{settings.max_acceptance:.0%} of {settings.acceptance_window} (adaptation.max_acceptance)"
+        f"{settings.adaptation.max_acceptance:.0%} of {settings.adaptation.acceptance_window} (adaptation.max_acceptance)"
     )
 
 

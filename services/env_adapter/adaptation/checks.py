@@ -77,7 +77,7 @@ class Checks:
                 continue
             seen[text] = number
             draft, made = await asyncio.to_thread(
-                _by_reading, family, opening, text, offered, settings.max_drift
+                _by_reading, family, opening, text, offered, settings.adaptation.max_drift
             )
             if draft is not None:
                 made += await self._by_playing(family, opening.parent, draft, made, settings)
@@ -133,8 +133,8 @@ class Checks:
         solved = await self._solver.solve(
             lambda: _environment(family, settings),
             task,
-            tries=settings.solver_tries,
-            max_steps=settings.max_steps,
+            tries=settings.adaptation.solver_tries,
+            max_steps=settings.env_adapter.max_steps,
             seed=derive_seed(task.id, identity(task.params)),
         )
         said = f"a stronger policy won {solved.wins} of {solved.measured} tries from the announcement alone"
@@ -183,8 +183,8 @@ def near_root(
 def _environment(family: EnvironmentFamily, settings: AdaptSettings) -> Environment:
     """A fresh environment that cannot stop this worker's event loop."""
     if getattr(family, "never_blocks", False):
-        return family.make(settings.options)
-    return IsolatedEnvironment(lambda: family.make(settings.options))
+        return family.make(settings.env_adapter.options)
+    return IsolatedEnvironment(lambda: family.make(settings.env_adapter.options))
 
 
 async def _not_satisfied(
@@ -203,7 +203,7 @@ async def _not_satisfied(
 async def _by_gold(
     family: EnvironmentFamily, task: Task, settings: AdaptSettings
 ) -> CheckResult | None:
-    gold = await asyncio.to_thread(family.gold, task, settings.options)
+    gold = await asyncio.to_thread(family.gold, task, settings.env_adapter.options)
     if gold is None:
         return None
     environment, won = _environment(family, settings), False

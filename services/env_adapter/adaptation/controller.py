@@ -54,7 +54,7 @@ class Mixed:
         """What the other controller makes of it, unless the slot is kept."""
         if await asyncio.to_thread(self._ledger.kept_original, outcome):
             return Closed("the slot keeps its original task (adaptation.original_share)")
-        return await self._controllers[outcome.settings.mixed_with].respond(outcome)
+        return await self._controllers[outcome.settings.adaptation.mixed_with].respond(outcome)
 
 
 def wanted_direction(outcome: TaskOutcome) -> Direction | None:
@@ -67,4 +67,4 @@ def wanted_direction(outcome: TaskOutcome) -> Direction | None:
         return None
     if 2 * outcome.measured < outcome.rollouts:
         return None
-    return rewrite_direction(outcome.successes, outcome.measured, band=outcome.settings)
+    return rewrite_direction(outcome.successes, outcome.measured, band=outcome.settings.algorithm)

@@ -81,7 +81,7 @@ class Drafter:
         found: Drafted | str
         try:
             menu, offered, found = await asyncio.to_thread(
-                self._offer, proposal, opening, outcome.settings.max_drift
+                self._offer, proposal, opening, outcome.settings.adaptation.max_drift
             )
             if offered:
                 found = await self._answered(proposal, outcome, opening, menu, offered)
@@ -129,7 +129,7 @@ class Drafter:
         offered: Choices,
     ) -> Drafted | str:
         """What the models make of it in time, or why they make nothing."""
-        deadline = outcome.settings.deadline_s
+        deadline = outcome.settings.adaptation.deadline_s
         try:
             async with asyncio.timeout(deadline):
                 return await self._ask(proposal, outcome, opening, menu, offered)
@@ -149,11 +149,11 @@ class Drafter:
         settings, parent, direction = outcome.settings, opening.parent, proposal.direction
         notes = await self._patiently(
             lambda: self._critic.summarise(
-                choose(outcome.notes, direction, count=settings.notes),
+                choose(outcome.notes, direction, count=settings.adaptation.notes),
                 parent.instruction,
                 direction,
-                tokens=settings.critic_tokens,
-                budget=settings.critic_budget,
+                tokens=settings.adaptation.critic_tokens,
+                budget=settings.adaptation.critic_budget,
                 seed=derive_seed(proposal.id, "critic"),
             )
         )
@@ -170,7 +170,7 @@ class Drafter:
                 prompt,
                 offered,
                 sampling=settings.sampling,
-                candidates=settings.candidates,
+                candidates=settings.adaptation.candidates,
                 seed=derive_seed(proposal.id, "rewriter"),
             )
         )
@@ -225,5 +225,5 @@ def _begin(outcome: TaskOutcome, direction: Direction, opening: Opening) -> Prop
         prompt="",
         answer="",
         instruction_before=parent.instruction,
-        null_control=is_null_control(name, outcome.settings.null_control),
+        null_control=is_null_control(name, outcome.settings.adaptation.null_control),
     )

@@ -21,8 +21,8 @@ from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.telemetry.logs import masked
 
 _OTHERS: Final = (
-    "policy",
-    "reward",
+    "policy_model",
+    "reward_model",
     "reward",
     "env_adapter",
     "trainer",

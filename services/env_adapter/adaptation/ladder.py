@@ -22,13 +22,14 @@ from services.env_adapter.adaptation.ledger import Closed, proposal_id
 from services.env_adapter.rows import lock_pool, new_row, task_in
 from services.env_adapter.slots import replace, successor, withdraw
 from triforge.algorithms.acceptance import Ladder, LadderRule
+from triforge.config import LadderSection
 from triforge.errors import InputError
 from triforge.rollout.adapting import Levels
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
 from triforge.store.tables import LadderRow, LevelRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Direction, LadderSettings, Proposal, Task, TaskOutcome
+from triforge.types import Direction, Proposal, Task, TaskOutcome
 
 _DRAWS: Final = 8  # of level and seed before the slot is left as it is
 
@@ -59,7 +60,7 @@ class LadderController:
                 return Closed("this group led to a task already")
             task = task_in(session, outcome.task_id)
             ladder = _ladder(session, outcome)
-        level, draft, refused = self._draw(name, task, ladder, outcome.settings.ladder)
+        level, draft, refused = self._draw(name, task, ladder, outcome.settings.adaptation.ladder)
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
             if session.get(ProposalRow, name) is not None:
@@ -76,7 +77,7 @@ class LadderController:
             return proposal
 
     def _draw(
-        self, name: str, task: Task, ladder: Ladder, settings: LadderSettings
+        self, name: str, task: Task, ladder: Ladder, section: LadderSection
     ) -> tuple[int, TaskDraft | None, str]:
         """(level, task, why there is none). A level that the generator refuses is not asked for again."""
         family = self._family(task.family)
@@ -86,11 +87,11 @@ class LadderController:
         for number in range(_DRAWS):
             seed = derive_seed(name, "ladder", number)
             level = ladder.level(seed)
-            key = (task.family, level, repr(settings.options))
+            key = (task.family, level, repr(section.options))
             if key in self._refused:
                 continue
             try:
-                options = family.at_level(level, settings.options)
+                options = family.at_level(level, section.options)
                 (params,) = family.generate(count=1, seed=seed, options=options)
                 return level, family.validate(params), ""
             except InputError as error:
@@ -124,17 +125,17 @@ class LadderController:
         )
 
 
-def _rule(settings: LadderSettings) -> LadderRule:
+def _rule(section: LadderSection) -> LadderRule:
     return LadderRule(
-        levels=settings.levels,
-        threshold=settings.threshold,
-        rollouts=settings.rollouts,
-        start=settings.start,
+        levels=section.levels,
+        threshold=section.threshold,
+        rollouts=section.rollouts,
+        start=section.start,
     )
 
 
 def _ladder(session: Session, outcome: TaskOutcome) -> Ladder:
-    rule, row = _rule(outcome.settings.ladder), session.get(LadderRow, outcome.run_id)
+    rule, row = _rule(outcome.settings.adaptation.ladder), session.get(LadderRow, outcome.run_id)
     if row is None:
         return Ladder(rule)
     return Ladder(rule, high=row.high, counted=row.counted, correct=row.correct)

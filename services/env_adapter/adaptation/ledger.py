@@ -110,7 +110,7 @@ class Ledger:
         """
         with self._database.read() as session:
             task = task_in(session, outcome.task_id)
-            return kept_original(session, task, outcome.settings.original_share)
+            return kept_original(session, task, outcome.settings.adaptation.original_share)
 
     def propose(
         self, outcome: TaskOutcome, proposal: Proposal, draft: TaskDraft | None

@@ -81,9 +81,9 @@ def not_counted(pair: Pair, settings: AdaptSettings) -> str:
             return f"no rollout of the {name} could be measured"
     oldest = min(group.policy_version for group in pair)
     newest = max(group.newest_version or group.policy_version for group in pair)
-    if newest - oldest > settings.max_version_gap:
+    if newest - oldest > settings.version_gap:
         return (
-            f"the policy versions {oldest} to {newest} are more than {settings.max_version_gap} apart "
+            f"the policy versions {oldest} to {newest} are more than {settings.version_gap} apart "
             "(adaptation.max_version_gap)"
         )
     return ""
@@ -105,8 +105,8 @@ def judge(proposal: Proposal, settings: AdaptSettings) -> Verdict:
     `paper`: the published inequalities on one fresh group of the candidate and the accuracy that asked for the rewrite.
     `confident`: the sequential test of `triforge.algorithms.acceptance`, which never looks at that selected accuracy.
     """
-    low, high = settings.alpha_low, settings.alpha_high
-    if settings.acceptance == "paper":
+    low, high = settings.algorithm.alpha_low, settings.algorithm.alpha_high
+    if settings.algorithm.acceptance == "paper":
         successes, measured = proposal.candidate_counts[0]
         before, after = proposal.trigger_accuracy, successes / measured
         accepted = paper_accepts(proposal.direction, before, after, low, high)
@@ -118,8 +118,8 @@ def judge(proposal: Proposal, settings: AdaptSettings) -> Verdict:
         proposal.candidate_counts,
         low=low,
         high=high,
-        alpha=settings.acceptance_alpha,
-        max_rollouts=settings.max_rollouts,
+        alpha=settings.algorithm.acceptance_alpha,
+        max_rollouts=settings.adaptation.max_rollouts,
     )
     if decision.verdict == "continue":
         return Verdict("")

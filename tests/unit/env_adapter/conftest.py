@@ -12,6 +12,7 @@ import pytest
 from services.env_adapter.adaptation.ledger import Closed, Ledger, proposal_id
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
+from tests.sections import adapt_settings
 from triforge.errors import InputError
 from triforge.rollout.protocols import Environment, EnvironmentFamily, RewriteMenu, TaskDraft
 from triforge.store.database import Database, open_database
@@ -149,7 +150,7 @@ class Service:
     def propose(
         self, task_id: str, group: str = "g", draft: TaskDraft | None = hard, **more: Any
     ) -> Proposal | Closed:
-        settings = more.pop("settings", AdaptSettings(max_pending=9))
+        settings = more.pop("settings", adapt_settings(max_pending=9))
         outcome = self.outcome(task_id, 8, group, settings=settings)
         self.ledger.record(outcome)
         parent = self.store.task(task_id)
@@ -201,7 +202,7 @@ class Service:
                     step=step,
                     purpose=purpose,
                     proposal_id=proposal.id,
-                    settings=settings or AdaptSettings(),
+                    settings=settings or adapt_settings(),
                     **more,
                 )
             )

@@ -9,13 +9,14 @@ import pytest
 from services.env_adapter.adaptation.caps import originals, share_of_originals
 from services.env_adapter.adaptation.ledger import Closed
 from services.env_adapter.plans import Planner
+from tests.sections import adapt_settings
 from triforge.rollout.protocols import TaskDraft
-from triforge.types import AdaptSettings, PlannedGroup, PlanRequest, Proposal
+from triforge.types import PlannedGroup, PlanRequest, Proposal
 
 if TYPE_CHECKING:
     from tests.unit.env_adapter.conftest import Service
 
-PAPER = AdaptSettings(acceptance="paper", max_pending=9)
+PAPER = adapt_settings(acceptance="paper", max_pending=9)
 
 
 def draft(shelf: int) -> TaskDraft:
@@ -28,7 +29,7 @@ def rewrite(
     service: Service, number: int, task_id: str, *, accepted: bool, **options: Any
 ) -> Proposal:
     """Propose a rewrite of a task at step 10 * number and measure it one step later."""
-    settings = PAPER.model_copy(update=options)
+    settings = adapt_settings(**{"acceptance": "paper", "max_pending": 9, **options})
     step = 10 * number
     outcome = service.outcome(task_id, 8, f"g{number}", step=step, settings=settings)
     service.ledger.record(outcome)
@@ -46,7 +47,7 @@ def rewrite(
 
 
 def why(service: Service, task_id: str, **options: Any) -> str:
-    settings = PAPER.model_copy(update=options)
+    settings = adapt_settings(**{"acceptance": "paper", "max_pending": 9, **options})
     found = service.ledger.opening(
         service.outcome(task_id, 8, "why", step=99, settings=settings), drafting=0
     )
@@ -76,7 +77,11 @@ def test_a_group_inside_the_band_begins_the_count_again(service: Service) -> Non
 def test_what_another_run_rewrote_is_not_counted(service: Service) -> None:
     rewrite(service, 1, service.first, accepted=False)
     other = service.outcome(
-        service.first, 8, "o", step=99, settings=PAPER.model_copy(update={"max_consecutive": 1})
+        service.first,
+        8,
+        "o",
+        step=99,
+        settings=adapt_settings(acceptance="paper", max_pending=9, max_consecutive=1),
     )
     found = service.ledger.opening(other.model_copy(update={"run_id": "other"}), drafting=0)
     assert not isinstance(found, Closed)

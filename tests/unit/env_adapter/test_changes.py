@@ -13,13 +13,14 @@ from services.env_adapter import audit
 from services.env_adapter.changes import Changes, TaskAction
 from services.env_adapter.rows import task_row
 from services.env_adapter.slots import pool_tag, slot_tag
+from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import Service
 from triforge.errors import ConflictError, NotFoundError, PreconditionError
 from triforge.rollout.protocols import TaskDraft
-from triforge.types import AdaptSettings, AuditEntry, Change, PoolChange, Proposal, Rollback
+from triforge.types import AuditEntry, Change, PoolChange, Proposal, Rollback
 
 DANA = Change(by="dana", reason="a test")
-PAPER = AdaptSettings(acceptance="paper", max_pending=9)
+PAPER = adapt_settings(acceptance="paper", max_pending=9)
 
 
 @pytest.fixture

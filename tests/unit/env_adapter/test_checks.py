@@ -12,6 +12,7 @@ from services.env_adapter.adaptation.checks import Checks, Screened
 from services.env_adapter.adaptation.ledger import Opening
 from services.env_adapter.adaptation.rewriter import Choices, line_of
 from services.env_adapter.adaptation.solver import Solver
+from tests.sections import adapt_settings
 from triforge.errors import PolicyError
 from triforge.rollout.adapting import drift
 from triforge.rollout.protocols import EnvironmentFamily, Generate, TaskDraft
@@ -29,7 +30,7 @@ OFFERED = Choices(
         for line in (RED, BLUE, GREEN, BROKEN, UNKNOWN)
     }
 )
-FREE = AdaptSettings(max_drift=1.0)
+FREE = adapt_settings(max_drift=1.0)
 
 
 def version(family: EnvironmentFamily, number: int, params: Params) -> Task:
@@ -126,7 +127,7 @@ def test_no_answer_is_no_candidate(shelf_family: EnvironmentFamily) -> None:
 def test_a_task_too_far_from_the_root_is_refused_with_the_distance(
     shelf_family: EnvironmentFamily,
 ) -> None:
-    found = screen(shelf_family, GREEN, settings=AdaptSettings(max_drift=0.5))
+    found = screen(shelf_family, GREEN, settings=adapt_settings(max_drift=0.5))
     assert found.draft is None
     (refused,) = [check for check in found.checks if not check.passed]
     assert refused.name == "near_root"
@@ -160,7 +161,7 @@ def upwards(_: GenerateRequest) -> str:
 def count(family: FakeFamily, solver: Generate | None, **more: Any) -> Screened:
     had = opening(family, {"target": 3})
     checks = Checks(Solver(solver) if solver else None)
-    settings = AdaptSettings(max_drift=1.0, solver_tries=4, **more)
+    settings = adapt_settings(max_drift=1.0, solver_tries=4, **more)
     return asyncio.run(checks.screen(family, had, [TWO], COUNTS, settings))
 
 

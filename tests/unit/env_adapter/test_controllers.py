@@ -13,6 +13,8 @@ from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
+from tests.sections import adapt_settings
+from triforge.config import LadderSection
 from triforge.environments import registry
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database, open_database
@@ -23,7 +25,6 @@ from triforge.types import (
     Change,
     GenerateRequest,
     GenerateSpec,
-    LadderSettings,
     Params,
     PlanRequest,
     PoolChange,
@@ -95,7 +96,7 @@ def kitchen(database: Database) -> Kitchen:
 
 async def test_none_counts_and_changes_nothing(kitchen: Kitchen) -> None:
     before = kitchen.active()
-    assert await kitchen.play(before[0], 0, AdaptSettings(controller="none")) == ()
+    assert await kitchen.play(before[0], 0, adapt_settings(controller="none")) == ()
     assert kitchen.active() == before
     assert len(kitchen.store.detail(before[0]).measurements) == 1
 
@@ -105,7 +106,7 @@ async def test_none_counts_and_changes_nothing(kitchen: Kitchen) -> None:
 
 async def test_llm_rewrite_needs_neither_queue_nor_web(database: Database) -> None:
     kitchen = Kitchen(database, generate=FakeGenerate(first_choice))
-    (made,) = await kitchen.play(kitchen.active()[0], 0, AdaptSettings())
+    (made,) = await kitchen.play(kitchen.active()[0], 0, adapt_settings())
     assert (made.state, made.controller, made.direction) == ("pending", "llm_rewrite", "easier")
     assert 0.0 < made.drift <= 0.75
 
@@ -114,7 +115,7 @@ async def test_the_null_rewriter_measures_the_unchanged_task_and_needs_no_model(
     kitchen: Kitchen,
 ) -> None:
     task = kitchen.active()[0]
-    (made,) = await kitchen.play(task, 0, AdaptSettings(null_control=1.0))
+    (made,) = await kitchen.play(task, 0, adapt_settings(null_control=1.0))
     assert (made.state, made.null_control) == ("pending", True)
     found: tuple[Proposal, ...] = ()
     for purpose, played, successes in (
@@ -122,7 +123,7 @@ async def test_the_null_rewriter_measures_the_unchanged_task_and_needs_no_model(
         ("measure_candidate", made.candidate_id, 8),
     ):
         found = await kitchen.play(
-            played, successes, AdaptSettings(acceptance="paper"), purpose=purpose,
+            played, successes, adapt_settings(acceptance="paper"), purpose=purpose,
             proposal_id=made.id, step=2,
         )  # fmt: skip
     assert [proposal.state for proposal in found] == ["rejected"]
@@ -131,7 +132,7 @@ async def test_the_null_rewriter_measures_the_unchanged_task_and_needs_no_model(
 
 async def test_a_slot_with_nothing_left_near_its_root_says_so_once(database: Database) -> None:
     kitchen = Kitchen(database, generate=FakeGenerate(first_choice))
-    settings = AdaptSettings(max_drift=0.0)
+    settings = adapt_settings(max_drift=0.0)
     task = kitchen.active()[0]
     (made,) = await kitchen.play(task, 0, settings)
     assert made.state == "invalid"
@@ -145,7 +146,7 @@ async def test_a_model_that_hangs_is_given_up_with_the_time(database: Database) 
         await asyncio.Event().wait()
 
     kitchen = Kitchen(database, generate=hang)
-    (made,) = await kitchen.play(kitchen.active()[0], 0, AdaptSettings(deadline_s=0.01))
+    (made,) = await kitchen.play(kitchen.active()[0], 0, adapt_settings(deadline_s=0.01))
     assert (made.state, made.candidate_id) == ("invalid", None)
     assert "adaptation.deadline_s" in made.reason
     assert kitchen.adapter is not None
@@ -153,7 +154,7 @@ async def test_a_model_that_hangs_is_given_up_with_the_time(database: Database) 
 
 # ---- ladder ----
 
-LADDER = AdaptSettings(controller="ladder", ladder=LadderSettings(rollouts=32))
+LADDER = adapt_settings(controller="ladder", ladder=LadderSection(rollouts=32))
 
 
 async def test_the_ladder_replaces_every_played_task_by_a_fresh_one_of_its_window(
@@ -252,9 +253,9 @@ async def test_a_level_that_cannot_be_made_leaves_the_slot_with_the_reason(
     kitchen: Kitchen,
 ) -> None:
     options: Params = {"goals": ["place"], "receptacles": [3, 4]}
-    high = LadderSettings(start=9, levels=1, options=options)
+    high = LadderSection(start=9, levels=1, options=options)
     before = kitchen.active()
-    (made,) = await kitchen.play(before[0], 16, AdaptSettings(controller="ladder", ladder=high))
+    (made,) = await kitchen.play(before[0], 16, adapt_settings(controller="ladder", ladder=high))
     assert (made.state, made.candidate_id) == ("invalid", None)
     assert "level 9" in made.reason
     assert kitchen.active() == before
@@ -280,7 +281,7 @@ async def test_mixed_keeps_its_share_of_the_slots_and_changes_the_others(
 ) -> None:
     kitchen = Kitchen(database, slots=12)
     before = kitchen.active()
-    settings = AdaptSettings(controller="mixed", mixed_with="ladder", original_share=0.25)
+    settings = adapt_settings(controller="mixed", mixed_with="ladder", original_share=0.25)
     for _ in range(2):
         for task in kitchen.active():
             await kitchen.play(task, 0, settings)

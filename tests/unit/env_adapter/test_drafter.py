@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from services.env_adapter.adaptation.adapter import make_adapter
+from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import Service, ShelfFamily
 from triforge.errors import SandboxError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.testing.fakes import FakeGenerate
-from triforge.types import AdaptSettings, Direction, Task
+from triforge.types import Direction, Task
 
 
 def first_choice(request: Any) -> str:
@@ -46,7 +47,7 @@ async def test_what_a_family_raises_makes_an_invalid_proposal_that_says_so(
 ) -> None:
     model = FakeGenerate(first_choice)
     adapter = make_adapter(service.database, lambda _: family, model)
-    outcome = service.outcome(service.first, 8, settings=AdaptSettings(max_pending=9))
+    outcome = service.outcome(service.first, 8, settings=adapt_settings(max_pending=9))
     (proposal,) = await adapter.handle(outcome)
     assert (proposal.state, proposal.reason) == ("invalid", reason)
     asked = len(model.requests)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from triforge.types import AdaptSettings
+from tests.sections import adapt_settings
 
 if TYPE_CHECKING:
     from tests.unit.env_adapter.conftest import Service
@@ -21,7 +21,7 @@ def test_a_process_killed_at_any_statement_leaves_the_slot_before_the_move_or_af
 ) -> None:
     if not service.database.is_sqlite:
         pytest.skip("copies the database file")
-    settings = AdaptSettings(acceptance="paper")
+    settings = adapt_settings(acceptance="paper")
     made = service.pending(service.first)
     halves = [
         service.outcome(

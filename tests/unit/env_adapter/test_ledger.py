@@ -11,16 +11,17 @@ import pytest
 from sqlalchemy import event
 
 from services.env_adapter.adaptation.ledger import Closed, Opening
+from tests.sections import adapt_settings
 from triforge.errors import NotFoundError
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import TaskRow
-from triforge.types import AdaptSettings, Proposal
+from triforge.types import Proposal
 
 if TYPE_CHECKING:
     from tests.unit.env_adapter.conftest import Service
 
-PAPER = AdaptSettings(acceptance="paper")
+PAPER = adapt_settings(acceptance="paper")
 
 
 # ---- measurements ----
@@ -82,10 +83,10 @@ def test_a_slot_is_closed_while_something_is_pending_and_by_every_cap(service: S
     assert "pending proposal" in closed(service, service.first, "g2")
     assert closed(service, service.second, "g2") == ""
     assert "max_pending" in closed(
-        service, service.second, "g2", settings=AdaptSettings(max_pending=1)
+        service, service.second, "g2", settings=adapt_settings(max_pending=1)
     )
     assert "max_proposals" in closed(
-        service, service.second, "g2", settings=AdaptSettings(max_proposals=1)
+        service, service.second, "g2", settings=adapt_settings(max_proposals=1)
     )
     assert "Held-out".lower() in closed(service, service.held, "g2")
     assert "pending, only an active" in closed(service, f"{service.first}-v1", "g2")
@@ -151,7 +152,7 @@ def test_the_published_rule_compares_with_the_accuracy_that_asked(service: Servi
 
 def test_the_confident_test_waits_for_pairs_and_then_accepts(service: Service) -> None:
     made = service.pending(service.first)
-    settings = AdaptSettings(max_rollouts=32)
+    settings = adapt_settings(max_rollouts=32)
     decided = None
     steps = 0
     while decided is None:
@@ -164,7 +165,7 @@ def test_the_confident_test_waits_for_pairs_and_then_accepts(service: Service) -
 
 def test_the_confident_test_rejects_what_changed_nothing(service: Service) -> None:
     made = service.pending(service.first)
-    settings = AdaptSettings(max_rollouts=16)
+    settings = adapt_settings(max_rollouts=16)
     decided = [service.measure(made, step, 7, 7, settings) for step in (1, 2)]
     last = next(found for found in decided if found is not None)
     assert last.state == "rejected"
@@ -199,7 +200,7 @@ def test_what_the_infrastructure_lost_is_no_failure(service: Service) -> None:
 
 def test_measurements_that_arrive_again_add_no_pair_and_move_nothing(service: Service) -> None:
     made = service.pending(service.first)
-    settings = AdaptSettings(max_rollouts=64)
+    settings = adapt_settings(max_rollouts=64)
     for _ in range(3):
         assert service.measure(made, 1, 8, 7, settings) is None
     assert service.stored(made).candidate_counts == ((7, 8),)

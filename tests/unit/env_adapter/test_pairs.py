@@ -8,12 +8,13 @@ import pytest
 
 from services.env_adapter.adaptation.pairs import MAX_DISCARDED
 from services.env_adapter.plans import Planner
+from tests.sections import adapt_settings
 from triforge.types import AdaptSettings, PlanRequest, Proposal
 
 if TYPE_CHECKING:
     from tests.unit.env_adapter.conftest import Service
 
-PAPER = AdaptSettings(acceptance="paper")
+PAPER = adapt_settings(acceptance="paper")
 
 
 def play(
@@ -73,7 +74,7 @@ def test_versions_further_apart_than_allowed_do_not_count_and_are_measured_again
 
 def test_versions_as_far_apart_as_allowed_count(service: Service) -> None:
     made = service.pending(service.first)
-    wide = PAPER.model_copy(update={"max_version_gap": 2})
+    wide = PAPER.model_copy(update={"version_gap": 2})
     decided = play(service, made, 1, (4, 5), (5, 6), settings=wide)
     assert decided is not None
     assert decided.candidate_counts == ((4, 8),)
@@ -124,7 +125,7 @@ def test_what_a_run_leaves_pending_is_withdrawn_when_the_next_one_plans(service:
 
 def test_a_run_that_adopts_goes_on_where_the_other_stopped(service: Service) -> None:
     made = service.pending(service.first)
-    wide = AdaptSettings()
+    wide = adapt_settings()
     assert play(service, made, 1, (4, 4), (4, 4), settings=wide) is None
     assert plan(service, "later", adopt=True)[:2] == ["measure_parent", "measure_candidate"]
     stored = service.stored(made)

@@ -25,12 +25,13 @@ from services.env_adapter.adaptation.rewriter import (
     line_of,
 )
 from services.env_adapter.adaptation.rewriter import build_prompt as rewriter_prompt
+from tests.sections import adapt_settings
 from triforge.errors import PolicyError
 from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.choices import escape
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
-from triforge.types import AdaptSettings, CriticNote, JudgedStep, Sampling, TaskOutcome
+from triforge.types import CriticNote, JudgedStep, Sampling, TaskOutcome
 
 
 def note(
@@ -84,7 +85,7 @@ def test_only_training_groups_that_may_adapt_ask_for_a_rewrite() -> None:
     assert wanted_direction(outcome(8, 8, adapt=False)) is None
     for purpose in ("measure_parent", "measure_candidate", "evaluate"):
         assert wanted_direction(outcome(8, 8, purpose=purpose)) is None
-    wide = AdaptSettings(alpha_high=1.0)
+    wide = adapt_settings(alpha_high=1.0)
     assert wanted_direction(outcome(8, 8, settings=wide)) is None
 
 

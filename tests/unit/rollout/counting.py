@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.sections import flat_group
 from triforge.rollout.episode import run_episode
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.types import (
@@ -32,7 +33,7 @@ def group(**changes: object) -> GroupTask:
         "deadline_s": 30.0,
         "retries": 0,
     }
-    return GroupTask.model_validate(fields | changes)
+    return flat_group(**fields | changes)
 
 
 class Count:

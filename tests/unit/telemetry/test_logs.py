@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.sections import flat_group
 from triforge import __version__
 from triforge.telemetry import about, hide, ids_of, known, masked
 from triforge.telemetry.ids import came_with, carried, common, only
 from triforge.telemetry.logs import JsonLines, TextLines
-from triforge.types import GroupTask, Sampling
+from triforge.types import Sampling
 
 
 def record(message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -120,7 +121,7 @@ def test_work_for_several_is_about_what_they_have_in_common() -> None:
 
 
 def test_an_job_says_whom_it_is_about() -> None:
-    job = GroupTask(
+    job = flat_group(
         group_id="g", run_id="r", step=2, task_id="t", purpose="train", rollouts=1, seed=1,
         sampling=Sampling(max_new_tokens=1), max_steps=1, deadline_s=1.0,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.sections import flat_group
 from triforge.types import (
     ErrorInfo,
     GroupTask,
@@ -45,7 +46,7 @@ def group_task(group_id: str = "g", **changes: object) -> GroupTask:
         "max_steps": 5,
         "deadline_s": 20.0,
     }
-    return GroupTask.model_validate(fields | changes)
+    return flat_group(**fields | changes)
 
 
 def task_of(group: GroupTask) -> Task:
