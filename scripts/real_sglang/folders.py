@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from triforge.testing.engine_exchanges import Folders
+from scripts.real_sglang.exchanges import Folders
 
 WEIGHTS = "model.safetensors"
 

@@ -1,4 +1,4 @@
-"""Record the conversation of `triforge.testing.engine_exchanges` with a real server into `tests/contract/sglang`."""
+"""Record the conversation of `scripts.real_sglang.exchanges` with a real server into `tests/contract/sglang`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import httpx
 
+from scripts.real_sglang.exchanges import Conversation, play
 from scripts.real_sglang.folders import folders_beside
 from scripts.real_sglang.install import ROOT, Install
+from scripts.real_sglang.recordings import write
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, serving
-from triforge.testing.engine_exchanges import Conversation, play
-from triforge.testing.engine_recordings import write
 
 RECORDINGS = ROOT / "tests" / "contract" / "sglang"
 

@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from scripts.real_sglang.exchanges import Exchange
+from scripts.real_sglang.recordings import alike, read
 from services.policy.engine import EngineInfo, Prompt
 from services.policy.pool import Member
 from services.policy.sglang import SGLangEngine
@@ -17,8 +19,6 @@ from services.policy.weight_folder import Version
 from services.policy.weight_loader import WeightLoader
 from triforge.errors import InputError, PolicyError, WeightsError
 from triforge.testing import FakeEngine
-from triforge.testing.engine_exchanges import Exchange
-from triforge.testing.engine_recordings import alike, read
 from triforge.types import Sampling, VersionSpan
 
 TOLD = read(Path(__file__).parent / "sglang")

@@ -14,11 +14,11 @@ import pytest
 
 from services.trainer.tiny_vision import build_tiny_vision_model
 from tests.e2e.conftest import Deployment, wait_for
+from tests.unit.environments.fake_control_server import FakeControlServer
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, merge, read_document
 from triforge.store.artifacts import ArtifactStore
-from triforge.testing.fake_control_server import FakeControlServer
 from triforge.types import GenerateSpec, PoolRequest
 
 pytestmark = pytest.mark.timeout(300)

@@ -2,15 +2,13 @@
 
 check_environment    the contract of environment families, walked; `require` its results
 fakes                a sampler, a judge, an environment family
-fake_engine          SGLang's HTTP API without a model (`fake_weights`, `fake_adapters`: its parts); `fake_router` its router
-engine_exchanges     one conversation with an engine, good and bad; `engine_recordings` how it is kept and compared
-fake_control_server  a machine of OSWorld
+fake_engine          SGLang's HTTP API without a model, and its router
 model_folders        tokenizers; `tiny_run` what random models of whole words can play; `pictures` image files
+entry_points         environment families that are not installed
 """
 
 from triforge.testing.check_environment import check_environment, require
-from triforge.testing.fake_engine import FakeEngine
-from triforge.testing.fake_router import FakeRouter
+from triforge.testing.fake_engine import FakeEngine, FakeRouter
 from triforge.testing.fakes import (
     FAKE_LOGPROB,
     FakeEnvironment,

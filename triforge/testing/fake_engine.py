@@ -1,13 +1,14 @@
-"""A fake engine that speaks the part of SGLang's HTTP API that we use.
+"""A fake engine, and a fake of SGLang's router, that speak the part of SGLang's HTTP API that we use.
 
-It is a plain ASGI callable: give it to `httpx.ASGITransport`, or to any ASGI server. It has no model. Its answers are a
-function of the prompt, one token at a time, so that a pause or a change of weights happens in the middle of an answer
+Both are plain ASGI callables: give them to `httpx.ASGITransport`, or to any ASGI server. The engine has no model. Its answers
+are a function of the prompt, one token at a time, so that a pause or a change of weights happens in the middle of an answer
 as it does in a real engine. Shapes follow the recordings in the contract tests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 from collections.abc import (
@@ -23,18 +24,86 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+from numpy.typing import NDArray
 
-from triforge.testing.fake_adapters import FakeAdapters
-from triforge.testing.fake_weights import FakeWeights
 from triforge.testing.fakes import FAKE_LOGPROB
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Reply = tuple[int, Any]
+Body = dict[str, Any]
+Floats = NDArray[np.float32]
+
+_FILE = "model.safetensors"
 
 
-def echo(ids: Sequence[int], params: dict[str, Any]) -> list[int]:
+def write_tensors(folder: Path, tensors: dict[str, Floats]) -> None:
+    """Write `model.safetensors` into a folder; float32 only."""
+    header: Body = {}
+    at = 0
+    for name, values in tensors.items():
+        offsets = [at, at + values.nbytes]
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": offsets}
+        at += values.nbytes
+    text = json.dumps(header).encode()
+    data = b"".join(values.astype("<f4").tobytes() for values in tensors.values())
+    (folder / _FILE).write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def parse_tensors(data: bytes) -> dict[str, Floats]:
+    """The tensors of a safetensors file's bytes."""
+    length = int.from_bytes(data[:8], "little")
+    found = {}
+    for name, about in json.loads(data[8 : 8 + length]).items():
+        if name != "__metadata__":
+            start, end = (8 + length + at for at in about["data_offsets"])
+            found[name] = np.frombuffer(data[start:end], "<f4").reshape(about["shape"])
+    return found
+
+
+@dataclass
+class FakeWeights:
+    """The tensors of a fake engine.
+
+    Attributes:
+        held: tensors by name.
+        stale: new weights are announced and not taken.
+        open: an update by parts is going on.
+        staged: what came in it so far.
+    """
+
+    held: dict[str, Floats] = field(default_factory=dict)
+    stale: bool = False
+    open: bool = False
+    staged: dict[str, Floats] = field(default_factory=dict)
+
+    def load(self, folder: str) -> None:
+        """Read a folder; one without weights changes nothing."""
+        path = Path(folder) / _FILE
+        if path.is_file() and not self.stale:
+            self.held = parse_tensors(path.read_bytes())
+
+
+@dataclass
+class FakeAdapters:
+    """The adapters of a fake engine. What it says of a prompt with one of them is what the adapter's own probe expects.
+
+    Attributes:
+        held: folders by name.
+        refuse: folders that are answered with 400.
+        stale: adapters are loaded and not applied.
+        unloaded: names, oldest first.
+    """
+
+    held: dict[str, str] = field(default_factory=dict)
+    refuse: set[str] = field(default_factory=set)
+    stale: bool = False
+    unloaded: list[str] = field(default_factory=list)
+
+
+def echo(ids: Sequence[int], params: Body) -> list[int]:
     """Say the last token of the prompt, then the first stop token if there is one."""
     ends = params.get("stop_token_ids") or []
     return [ids[-1], *ends[:1]]
@@ -51,9 +120,7 @@ class FakeEngine:
         model_path: folder at the start.
         api_key: bearer token of /generate, /model_info and /server_info; empty asks for none.
         admin_api_key: bearer token of the pause and weight routes; empty takes `api_key`.
-        fail_next: so many generate calls are answered with `fail_status`.
-        fail_status: status of a failing call.
-        fail_message: what a failing call says.
+        fail_next: so many generate calls are answered with `fail_status` and `fail_message`.
         pause_s: seconds between two tokens.
         wait_at: at this token an answer waits until the weights change, or a pause aborts it; -1 never.
         gone: nothing listens any more.
@@ -67,14 +134,14 @@ class FakeEngine:
     Attributes:
         calls: path and body of every call, oldest first.
         running: answers being written now.
-        paused: whether answers are held.
+        paused: the mode while answers are held.
         reached: set when an answer waits at `wait_at`.
         aborted: calls of /abort_request.
         weights: the tensors it holds; `weights.stale` makes it lie about them.
         adapters: those it holds; `adapters.stale` makes it lie about them.
     """
 
-    answer: Callable[[Sequence[int], dict[str, Any]], Sequence[int]] = echo
+    answer: Callable[[Sequence[int], Body], Sequence[int]] = echo
     decode: Callable[[Sequence[int]], str] | None = None
     version: str = "0"
     model_path: str = "/models/fake"
@@ -114,35 +181,22 @@ class FakeEngine:
             return
         if self.gone:
             raise httpx.ConnectError("the fake engine is gone")
-        raw = b""
-        more = True
-        while more:
-            message = await receive()
-            raw += message.get("body", b"")
-            more = message.get("more_body", False)
-        path = scope["path"]
-        body = json.loads(raw) if raw else {}
+        path, body = scope["path"], await _read(receive)
         self.calls.append((path, body))
         if self.silent:
             await asyncio.Event().wait()
         status, found = await self._route(path, body, dict(scope["headers"]))
         if isinstance(found, AsyncIterator):
             await _send_events(found, send)
-            return
-        text = isinstance(found, str)
-        content = found.encode() if text else json.dumps(found).encode()
-        headers = [(b"content-type", b"text/plain" if text else b"application/json")]
-        if status in (429, 503):
-            headers.append((b"retry-after", b"1"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        else:
+            await _answer(send, status, found)
 
     def paths(self) -> list[str]:
         """The paths of all calls, oldest first."""
         return [path for path, _ in self.calls]
 
-    async def _route(self, path: str, body: dict[str, Any], headers: dict[bytes, bytes]) -> Reply:
-        routes: dict[str, Callable[[dict[str, Any]], Awaitable[Reply]]] = {
+    async def _route(self, path: str, body: Body, headers: dict[bytes, bytes]) -> Reply:
+        routes: dict[str, Callable[[Body], Awaitable[Reply]]] = {
             "/ready": self._ready,
             "/health": self._ready,
             "/model_info": self._model_info,
@@ -157,9 +211,9 @@ class FakeEngine:
             "/begin_weight_update": self._begin,
             "/end_weight_update": self._end,
             "/update_weights_from_tensor": self._take,
-            "/load_lora_adapter": self.adapters.load,
-            "/unload_lora_adapter": self.adapters.unload,
-            "/v1/models": self.adapters.cards,
+            "/load_lora_adapter": self._load_adapter,
+            "/unload_lora_adapter": self._unload_adapter,
+            "/v1/models": self._cards,
         }
         route = routes.get(path)
         if route is None:
@@ -171,20 +225,24 @@ class FakeEngine:
             return 401, {"error": "Unauthorized"}
         return await route(body)
 
-    async def _ready(self, _: dict[str, Any]) -> Reply:
+    async def _ready(self, _: Body) -> Reply:
         return (503, "") if self.starting or self.paused else (200, "")
 
-    async def _model_info(self, _: dict[str, Any]) -> Reply:
-        shown = self.version if self.lie is None else self.lie
+    async def _model_info(self, _: Body) -> Reply:
         return 200, {
             "model_path": self.model_path,
             "tokenizer_path": self.model_path,
             "is_generation": True,
             "preferred_sampling_params": None,
-            "weight_version": shown,
+            "weight_version": self.version if self.lie is None else self.lie,
         }
 
-    async def _generate(self, body: dict[str, Any]) -> Reply:
+    async def _server_info(self, _: Body) -> Reply:
+        return 200, {"engine": "triforge-local-engine", "tp_size": 1}
+
+    # ---- answers ----
+
+    async def _generate(self, body: Body) -> Reply:
         if self.fail_next > 0:
             self.fail_next -= 1
             return self.fail_status, {"error": {"message": self.fail_message}}
@@ -193,9 +251,10 @@ class FakeEngine:
         rows = body.get("input_ids")
         if not isinstance(rows, list) or not rows:
             return 400, {"error": {"message": "the fake engine wants input_ids"}}
-        refused = self.adapters.missing(body.get("lora_path"))
-        if refused is not None:
-            return refused
+        adapter = body.get("lora_path")
+        if adapter is not None and adapter not in self.adapters.held:
+            message = f"Got LoRA adapter that has never been loaded: {adapter}"
+            return 400, {"error": {"message": message}}
         params = body.get("sampling_params") or {}
         single = not isinstance(rows[0], list)
         if single and body.get("stream"):
@@ -203,29 +262,31 @@ class FakeEngine:
         if single and params.get("n", 1) == 1:
             found = await self._say(rows, params)
             if body.get("logprob_start_len") == 0:
-                known = self.adapters.prompt_logprobs(rows, body.get("lora_path"))
-                found["meta_info"]["input_token_logprobs"] = known
+                found["meta_info"]["input_token_logprobs"] = self._prompt_logprobs(rows, adapter)
             return 200, found
         rows = [rows] if single else rows
         each = params if isinstance(params, list) else [params] * len(rows)
-        said = [
-            self._say(row, p)
-            for row, p in zip(rows, each, strict=True)
-            for _ in range(p.get("n", 1))
-        ]
+        asked = zip(rows, each, strict=True)
+        said = [self._say(row, p) for row, p in asked for _ in range(p.get("n", 1))]
         return 200, list(await asyncio.gather(*said))
 
-    async def _say(self, ids: list[int], params: dict[str, Any]) -> dict[str, Any]:
+    def _prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[list[Any]]:
+        """-9 each without an adapter, else those of its probe."""
+        values: list[Any] = [None, *[-9.0] * (len(ids) - 1)]
+        if adapter is not None and not self.adapters.stale:
+            probe = json.loads((Path(self.adapters.held[adapter]) / "probe.json").read_text())
+            values = [None, *probe["logprobs"]]
+        return [[value, token, None] for value, token in zip(values, ids, strict=True)]
+
+    async def _say(self, ids: list[int], params: Body) -> Body:
         return [result async for result in self._write(ids, params)][-1]
 
-    async def _write(
-        self, ids: list[int], params: dict[str, Any]
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    async def _write(self, ids: list[int], params: Body) -> AsyncGenerator[Body, None]:
         """The answer after each token, and once more when it has ended."""
         wanted = list(self.answer(ids, params))
         limit = params.get("max_new_tokens", 128)
         output: list[int] = []
-        spans: list[dict[str, Any]] = []
+        spans: list[Body] = []
         aborted = False
         self.running += 1
         self._idle.clear()
@@ -248,7 +309,7 @@ class FakeEngine:
             self.running -= 1
             if self.running == 0:
                 self._idle.set()
-        finish: dict[str, Any] = {"type": "stop", "matched": output[-1] if output else None}
+        finish: Body = {"type": "stop", "matched": output[-1] if output else None}
         if aborted:
             finish = {"type": "abort", "message": "", "status_code": None, "err_type": None}
         elif len(wanted) > limit:
@@ -259,14 +320,13 @@ class FakeEngine:
         self,
         ids: list[int],
         output: list[int],
-        spans: list[dict[str, Any]],
-        finish: dict[str, Any] | None,
-        params: dict[str, Any],
-    ) -> dict[str, Any]:
+        spans: list[Body],
+        finish: Body | None,
+        params: Body,
+    ) -> Body:
         shown = [i for i in output if i not in (params.get("stop_token_ids") or [])]
-        text = self.decode(shown) if self.decode else " ".join(map(str, shown))
         return {
-            "text": text,
+            "text": self.decode(shown) if self.decode else " ".join(map(str, shown)),
             "output_ids": list(output),
             "meta_info": {
                 "id": f"fake-{next(self._numbers)}",
@@ -288,7 +348,9 @@ class FakeEngine:
             },
         }
 
-    async def _pause(self, body: dict[str, Any]) -> Reply:
+    # ---- pauses and weights ----
+
+    async def _pause(self, body: Body) -> Reply:
         self.paused = body.get("mode", "abort")
         if self.paused == "abort":
             self._changed.set()
@@ -297,12 +359,16 @@ class FakeEngine:
             self._go.clear()
         return 200, {"status": "ok", "message": "Generation paused successfully."}
 
-    async def _continue(self, _: dict[str, Any]) -> Reply:
+    async def _continue(self, _: Body) -> Reply:
         self.paused = ""
         self._go.set()
         return 200, {"status": "ok", "message": "Generation continued successfully."}
 
-    async def _flush(self, _: dict[str, Any]) -> Reply:
+    async def _abort(self, _: Body) -> Reply:
+        self.aborted += 1
+        return 200, None
+
+    async def _flush(self, _: Body) -> Reply:
         if self._cannot_flush:
             return 400, "Flush cache failed.\n"
         return 200, "Cache flushed.\n"
@@ -311,7 +377,7 @@ class FakeEngine:
     def _cannot_flush(self) -> bool:
         return self.running > 0 and self.paused != "retract"
 
-    async def _update(self, body: dict[str, Any]) -> Reply:
+    async def _update(self, body: Body) -> Reply:
         folder = body["model_path"]
         if folder in self.refuse or not _is_folder(folder):
             return 400, _updated(False, f"Failed to load {folder}.")
@@ -325,42 +391,141 @@ class FakeEngine:
         self._changed.set()
         return 200, _updated(True, "Succeeded to update model weights.")
 
-    async def _abort(self, _: dict[str, Any]) -> Reply:
-        self.aborted += 1
-        return 200, None
-
-    async def _server_info(self, _: dict[str, Any]) -> Reply:
-        return 200, {"engine": "triforge-local-engine", "tp_size": 1}
-
-    async def _show(self, body: dict[str, Any]) -> Reply:
-        found = self.weights.show(body["name"], body.get("truncate_size", 100))
+    async def _show(self, body: Body) -> Reply:
+        found = self.weights.held.get(body["name"])
         if found is None:
             return 400, {"error": {"message": "Get parameter by name failed"}}
-        return 200, found
+        return 200, found[: body.get("truncate_size", 100)].tolist()
 
-    async def _begin(self, _: dict[str, Any]) -> Reply:
+    async def _begin(self, _: Body) -> Reply:
         if self.weights.open:
             return 400, {"success": False, "message": "a weight-update session is already open"}
         self.weights.open = True
         return 200, {"success": True, "message": "Success"}
 
-    async def _end(self, _: dict[str, Any]) -> Reply:
+    async def _end(self, _: Body) -> Reply:
         if not self.weights.open:
             return 400, {"success": False, "message": "no weight-update session is open"}
         self.weights.open, self.weights.staged = False, {}
         return 200, {"success": True, "message": "Success"}
 
-    async def _take(self, body: dict[str, Any]) -> Reply:
-        if not self.weights.open or self.refuse_tensors:
+    async def _take(self, body: Body) -> Reply:
+        weights = self.weights
+        if not weights.open or self.refuse_tensors:
             return 400, {"success": False, "message": "the fake engine takes no tensors now"}
-        self.weights.stage(body["serialized_named_tensors"])
+        weights.staged |= parse_tensors(base64.b64decode(body["serialized_named_tensors"][0]))
         if body.get("weight_version"):
-            self.weights.swap()
-            self.version = body["weight_version"]
+            if not weights.stale:
+                weights.held = weights.held | weights.staged
+            self.version, weights.staged = body["weight_version"], {}
         return 200, {"success": True, "message": "Success"}
 
+    # ---- adapters ----
 
-async def _send_events(events: AsyncIterator[dict[str, Any]], send: Send) -> None:
+    async def _load_adapter(self, body: Body) -> Reply:
+        name, folder = body["lora_name"], body["lora_path"]
+        if name in self.adapters.held or folder in self.adapters.refuse:
+            return self._adapted(f"LoRA adapter {name} cannot be loaded")
+        self.adapters.held[name] = folder
+        return self._adapted(None)
+
+    async def _unload_adapter(self, body: Body) -> Reply:
+        name = body["lora_name"]
+        if self.adapters.held.pop(name, None) is None:
+            return self._adapted(f"LoRA adapter {name} is not loaded")
+        self.adapters.unloaded.append(name)
+        return self._adapted(None)
+
+    def _adapted(self, error: str | None) -> Reply:
+        held = self.adapters.held
+        body = {"success": error is None, "error_message": error, "loaded_adapters": held}
+        return (200 if error is None else 400), body
+
+    async def _cards(self, _: Body) -> Reply:
+        cards = [{"id": "fake", "root": "fake", "parent": None}]
+        cards += [{"id": n, "root": r, "parent": "fake"} for n, r in self.adapters.held.items()]
+        return 200, {"object": "list", "data": cards}
+
+
+@dataclass(eq=False)
+class FakeRouter:
+    """SGLang's router, with the manners of sglang-router 0.3.2.
+
+    It has no route for weights, pauses or aborts, and takes no lists of sampling parameters or of request names.
+
+    Args:
+        workers: engines by address.
+        dead: addresses that it holds for dead and sends nothing.
+        gone: nothing listens any more.
+        old: it has `/list_workers` and not `/workers`.
+
+    Attributes:
+        sent: addresses to which requests went, oldest first.
+    """
+
+    workers: dict[str, FakeEngine]
+    dead: set[str] = field(default_factory=set)
+    gone: bool = False
+    old: bool = False
+    sent: list[str] = field(default_factory=list)
+    _turn: itertools.count[int] = field(default_factory=itertools.count)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        if self.gone:
+            raise httpx.ConnectError("the fake router is gone")
+        if scope["path"] == "/generate":
+            await self._generate(scope, receive, send)
+            return
+        rows = [
+            {"url": url, "worker_type": "regular", "is_healthy": url not in self.dead, "load": 0}
+            for url in self.workers
+        ]
+        known: Body = {"/workers": {"workers": rows, "total": len(rows)}}
+        if self.old:
+            known = {"/list_workers": {"urls": list(self.workers)}}
+        found = known.get(scope["path"])
+        await _answer(send, 404 if found is None else 200, found)
+
+    async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read(receive)
+        for name in ("sampling_params", "rid"):
+            if isinstance(body.get(name), list):
+                await _answer(send, 422, {"error": f"{name}: invalid type: sequence"})
+                return
+        alive = [url for url in self.workers if url not in self.dead]
+        chosen = alive[next(self._turn) % len(alive)]
+        self.sent.append(chosen)
+
+        async def again() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+
+        await self.workers[chosen](scope, again, send)
+
+
+async def _read(receive: Receive) -> Body:
+    raw, more = b"", True
+    while more:
+        message = await receive()
+        raw += message.get("body", b"")
+        more = message.get("more_body", False)
+    found: Body = json.loads(raw) if raw else {}
+    return found
+
+
+async def _answer(send: Send, status: int, found: Any) -> None:
+    text = isinstance(found, str)
+    content = found.encode() if text else json.dumps(found).encode()
+    headers = [(b"content-type", b"text/plain" if text else b"application/json")]
+    if status in (429, 503):
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+async def _send_events(events: AsyncIterator[Body], send: Send) -> None:
     headers = [(b"content-type", b"text/event-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     async for event in events:
@@ -373,5 +538,5 @@ def _is_folder(path: str) -> bool:
     return Path(path).is_dir()
 
 
-def _updated(success: bool, message: str) -> dict[str, Any]:
+def _updated(success: bool, message: str) -> Body:
     return {"success": success, "message": message, "num_paused_requests": 0}

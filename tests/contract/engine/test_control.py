@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from scripts.real_sglang.exchanges import LONG, PROMPT
 from tests.contract.engine.conftest import Engine, scores, tokens
-from triforge.testing.engine_exchanges import LONG, PROMPT
 
 
 @pytest.fixture

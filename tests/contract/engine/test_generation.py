@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from scripts.real_sglang.exchanges import PROMPT
 from tests.contract.engine.conftest import Engine, scores, tokens
-from triforge.testing.engine_exchanges import PROMPT
 
 END = 2  # the end token of both models
 

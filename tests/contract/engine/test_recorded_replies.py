@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from scripts.real_sglang.exchanges import Exchange, play
+from scripts.real_sglang.recordings import alike, read, settled
 from tests.contract.engine.conftest import Engine
-from triforge.testing.engine_exchanges import Exchange, play
-from triforge.testing.engine_recordings import alike, read, settled
 
 TOLD = read(Path(__file__).parents[1] / "sglang")
 # How many tokens an event brings is chance, so an event may look like any recorded one of its route. A client that is

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from scripts.real_sglang.exchanges import PROMPT
 from scripts.real_sglang.folders import truncated
 from tests.contract.engine.conftest import Engine, tokens
-from triforge.testing.engine_exchanges import PROMPT
 
 SAMPLING = {"temperature": 0.0, "max_new_tokens": 2, "ignore_eos": True}
 

@@ -13,10 +13,10 @@ import pytest
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from scripts.real_sglang.exchanges import PROMPT
 from scripts.real_sglang.folders import WEIGHTS
 from tests.contract.engine.conftest import Engine, scores, tokens
 from triforge.supervisor.layout import free_port
-from triforge.testing.engine_exchanges import PROMPT
 
 NAMES = ("model.norm.weight", "model.layers.0.mlp.down_proj.weight")
 

@@ -17,9 +17,9 @@ from environments.gui.actions import Action, call
 from environments.osworld.family import FAMILY
 from environments.osworld.machine import Lease, Machine, program
 from environments.osworld.options import PlayOptions
+from tests.unit.environments.fake_control_server import FakeControlServer
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import Reset, StepResult
-from triforge.testing.fake_control_server import FakeControlServer
 from triforge.types import Params, Task
 
 DONE, GAVE_UP = call("terminate", status="success"), call("terminate", status="failure")

@@ -19,7 +19,7 @@ from triforge.errors import PolicyError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.store.model_digest import model_digest
 from triforge.testing import FakeEngine
-from triforge.testing.fake_weights import Floats, write_tensors
+from triforge.testing.fake_engine import Floats, write_tensors
 from triforge.types import ChatMessage, GenerateRequest, VersionSpan, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))

@@ -21,7 +21,7 @@ from services.policy.weight_folder import (
 from triforge.errors import WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.store.tensor_files import all_finite, buckets, pack, read_folder, read_header
-from triforge.testing.fake_weights import parse_tensors, write_tensors
+from triforge.testing.fake_engine import parse_tensors, write_tensors
 
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 2}
 FILE = "model.safetensors"

@@ -16,7 +16,7 @@ from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import NotFoundError, WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.testing import FakeEngine
-from triforge.testing.fake_weights import write_tensors
+from triforge.testing.fake_engine import write_tensors
 from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from triforge.testing.engine_exchanges import Exchange, Folders
-from triforge.testing.engine_recordings import alike, read, settled, write
+from scripts.real_sglang.exchanges import Exchange, Folders
+from scripts.real_sglang.recordings import alike, read, settled, write
 
 FOLDERS = Folders(start=Path("/tmp/a"), other=Path("/tmp/b"), missing=Path("/tmp/c"))
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from triforge.testing.engine_exchanges import Exchange, Folders
+from scripts.real_sglang.exchanges import Exchange, Folders
 
 _VOLATILE: Mapping[str, Any] = {"e2e_latency": 0.5, "response_sent_to_client_ts": 0.5, "created": 0}
 _DRAWN_ID = re.compile(r"[0-9a-f]{32}")
