@@ -31,7 +31,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--admin-api-key", default=os.environ.get("LOCAL_ENGINE_ADMIN_API_KEY"))
     add("--drain-timeout", default=10.0, type=float, help="seconds for running requests at the end")
     add("--threads", default=1, type=int, help="torch threads; 1 is best on shared cores")
-    add("--random-seed", default=None, type=int)
     levels = ("debug", "info", "warning", "error")
     add("--log-level", choices=levels, help="TRIFORGE_LOG_LEVEL, or info, without")
     return parser
@@ -73,7 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
             max_queued=options.max_queued_requests,
         ),
         version=options.weight_version,
-        seed=options.random_seed,
     )
     app = create_app(
         engine=engine,

@@ -19,11 +19,7 @@ def _as_ids(value: Any) -> set[int]:
 
 
 class TextCodec:
-    """The text side of a model folder: `tokenizer.json`, and the end tokens that any of its configs names.
-
-    Raises:
-        WeightsError: `tokenizer.json` is missing or unreadable.
-    """
+    """The text side of a model folder: `tokenizer.json`, and the end tokens that any of its configs names."""
 
     def __init__(self, folder: Path) -> None:
         file = folder / "tokenizer.json"

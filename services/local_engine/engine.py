@@ -65,17 +65,7 @@ class _Request:
 
 
 class Engine:
-    """Serves one model, with its weights, `config.json` and tokenizer from `folder`.
-
-    Args:
-        model: the model.
-        config: as above.
-        codec: as above.
-        folder: reported, and replaced when weights are updated.
-        limits: how much runs at once.
-        version: weight version of the loaded weights.
-        seed: makes requests without a seed reproducible as long as their order is; None draws one.
-    """
+    """Serves one model, with its weights, `config.json` and tokenizer from `folder`."""
 
     def __init__(
         self,
@@ -134,8 +124,6 @@ class Engine:
             "num_total_tokens": s.reserved + sum(len(q.ids) + q.max_new for q in tuple(s.waiting)),
             "cached_prefix_tokens": s.prefixes.tokens,
         }
-
-    # ---- the thread -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread."""
@@ -204,8 +192,6 @@ class Engine:
         self._post(command, urgent=urgent)
         return await asyncio.wrap_future(future)
 
-    # ---- requests -------------------------------------------------------------------------------------------------
-
     def build(self, prompt: Prompt) -> list[Sequence]:
         """The n sequences of a prompt; see `SequenceBuilder.build`."""
         return self._builder.build(prompt)
@@ -265,8 +251,6 @@ class Engine:
                 yield
         finally:
             request.done.cancel()
-
-    # ---- control --------------------------------------------------------------------------------------------------
 
     def _abort_where(self, chosen: Callable[[Sequence], bool]) -> int:
         return self._scheduler.abort(chosen, "Aborted")

@@ -151,13 +151,9 @@ async def _events(
 def result_of(
     seq: Sequence, codec: TextCodec, version: str, *, first: bool = True
 ) -> dict[str, Any]:
-    """A result of /generate; of an unfinished sequence (streaming) it does not say yet which token is whose.
+    """A result of /generate, while `version` serves; of an unfinished sequence it does not say which token is whose.
 
-    Args:
-        seq: the sequence.
-        codec: turns ids into text.
-        version: the weight version that serves now.
-        first: whether nothing of it was sent before; only then it says when it was sent.
+    Only the `first` that is sent of a sequence says when it was sent.
     """
     length, finish = seq.snapshot()
     output = seq.output[:length]

@@ -1,4 +1,4 @@
-"""Constrained output (regex, JSON schema) through the llguidance library, which is imported on first use.
+"""Constrained output (regex, JSON schema) through the llguidance library.
 
 Tokenizers without a decoder join their tokens with spaces. Their tokens are shown to llguidance as words that end in a
 space, and the grammar gets one more space at its end: then no word looks like the beginning of a longer one.
@@ -6,10 +6,10 @@ space, and the grammar gets one more space at its end: then no word looks like t
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Any
 
+import llguidance
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,17 +22,7 @@ _KEPT = 64
 
 
 class GrammarState:
-    """One constrained output in progress.
-
-    Args:
-        matcher: llguidance's matcher, at its start.
-        vocab: size of the model's vocabulary.
-        width: size of the vocabulary that the matcher knows, at least `vocab`.
-        end_ids: tokens that end the output; the matcher allows them where the grammar is complete.
-
-    Attributes:
-        stuck: whether no token of the vocabulary fitted.
-    """
+    """One constrained output in progress."""
 
     def __init__(self, matcher: Any, vocab: int, width: int, end_ids: frozenset[int]) -> None:
         self._matcher = matcher
@@ -96,30 +86,18 @@ class _SpacedWords:
 
 
 class GrammarCompiler:
-    """Compiles the grammars of requests for one tokenizer, and keeps the last ones.
+    """Compiles the grammars of requests for one tokenizer, and keeps the last ones."""
 
-    Args:
-        codec: the tokenizer.
-        vocab: size of the model's vocabulary.
-        library: name of the module that speaks llguidance's API.
-    """
-
-    def __init__(self, codec: TextCodec, vocab: int, library: str = "llguidance") -> None:
+    def __init__(self, codec: TextCodec, vocab: int) -> None:
         self._codec = codec
         self._vocab = vocab
-        self._library_name = library
         self._spaced = codec.tokenizer.decoder is None
         self._width = vocab + 256 if self._spaced else vocab
-        self._library: Any = None
         self._tokenizer: Any = None
         self._compiled: dict[str, Any] = {}
 
     def start(self, params: SamplingParams) -> GrammarState | None:
-        """The grammar that a request asks for, at its start, or None.
-
-        Raises:
-            InputError: llguidance is not installed, the grammar is invalid, or the tokenizer cannot serve it.
-        """
+        """The grammar that a request asks for, at its start, or None."""
         if params.regex is None and params.json_schema is None:
             return None
         if self._tokenizer is None:
@@ -127,7 +105,7 @@ class GrammarCompiler:
         grammar = self._grammar(params)
         matcher = self._compiled.get(grammar)
         if matcher is None:
-            matcher = self._library.LLMatcher(self._tokenizer, grammar, log_level=0)
+            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
             if matcher.is_error():
                 raise InputError(f"the grammar is invalid: {matcher.get_error()}")
             if len(self._compiled) >= _KEPT:
@@ -136,7 +114,7 @@ class GrammarCompiler:
         return GrammarState(matcher.deep_copy(), self._vocab, self._width, self._codec.end_ids)
 
     def _grammar(self, params: SamplingParams) -> str:
-        matcher = self._library.LLMatcher
+        matcher = llguidance.LLMatcher
         if params.regex is not None:
             pattern = f"(?:{params.regex}) " if self._spaced else params.regex
             return str(matcher.grammar_from_regex(pattern))
@@ -156,17 +134,11 @@ class GrammarCompiler:
             raise InputError(
                 "regex and json_schema need a model folder that names its eos_token_id"
             )
-        try:
-            self._library = importlib.import_module(self._library_name)
-        except ImportError as error:
-            raise InputError(
-                "regex and json_schema need the llguidance package: pip install 'triforge[local-engine]'"
-            ) from error
         source: Any = str(self._codec.file)
         if self._spaced:
             words = _SpacedWords(self._codec, self._vocab, ends[0])
-            source = self._library.TokenizerWrapper(words)
+            source = llguidance.TokenizerWrapper(words)
         try:
-            self._tokenizer = self._library.LLTokenizer(source, n_vocab=self._width, eos_token=ends)
+            self._tokenizer = llguidance.LLTokenizer(source, n_vocab=self._width, eos_token=ends)
         except ValueError as error:
             raise InputError(f"llguidance cannot use this tokenizer: {error}") from error

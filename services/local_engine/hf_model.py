@@ -53,18 +53,11 @@ class _SlotView(Cache):  # type: ignore[misc]
 
 
 class TransformersModel:
-    """A `Model` around `AutoModelForCausalLM`.
-
-    Args:
-        config: the folder's `config.json`.
-
-    Raises:
-        WeightsError: the architecture is unknown to transformers or needs another cache than keys and values of
-            full attention.
-    """
+    """A `Model` around `AutoModelForCausalLM`."""
 
     _auto: Any = AutoModelForCausalLM
     vision: Sight | None = None
+    takes_adapters = False  # a module of transformers computes one thing for all rows
 
     def __init__(self, config: dict[str, Any]) -> None:
         try:
@@ -124,13 +117,6 @@ class TransformersModel:
         for name, tensor in tensors.items():
             self._tensors[name].copy_(tensor)
 
-    def lay_rows(self, name: str, tensor: Tensor) -> Tensor:
-        """Refuses: a module of transformers computes one thing for all rows."""
-        raise WeightsError(
-            f"an adapter of {name} {list(tensor.shape)} was given; the local engine adds adapters to models of the "
-            "Llama family only"
-        )
-
     def tensor(self, name: str) -> Tensor:
         """One weight that serves now."""
         found = self._tensors.get(self._twins.get(name, name))
@@ -144,9 +130,6 @@ class TransformersModel:
 
         Architectures that keep something else than keys and values, or that place positions otherwise, are found here
         and not in a training curve.
-
-        Raises:
-            WeightsError: the two disagree.
         """
         ids = [i * 7 % self.vocab_size for i in range(9)]
         cache = self.new_cache()

@@ -35,11 +35,7 @@ def engine_of(request: Request) -> Engine:
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The body, which must be a JSON object; an empty body is {}.
-
-    Raises:
-        InputError: it is something else, or too large.
-    """
+    """The body, which must be a JSON object; an empty body is {}."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -63,11 +59,7 @@ async def read(request: Request, kind: type[_B]) -> _B:
 
 
 async def unless_gone(request: Request, work: Awaitable[None]) -> None:
-    """Finish `work`, or cancel it when the client hangs up.
-
-    Raises:
-        ClientDisconnect: the client hung up.
-    """
+    """Finish `work`, or cancel it when the client hangs up."""
 
     async def hang_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -90,12 +82,6 @@ class Keys:
 
     Without keys everything is open. Control routes take the admin key where there is one, and then no other; without an
     admin key they take the API key. All other routes take the API key where there is one.
-
-    Args:
-        app: what answers.
-        api_key: for the routes that generate and inform.
-        admin_key: for the routes that pause, abort, flush and update.
-        control: paths of these.
     """
 
     def __init__(

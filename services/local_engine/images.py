@@ -64,11 +64,7 @@ class Media:
 
 
 def decode_images(vision: Sight | None, uris: Sequence[Any]) -> list[Image]:
-    """Decode images. Blocking, and slow for large ones.
-
-    Raises:
-        InputError: the model sees nothing, or one is not a `data:` URI of a PNG or JPEG.
-    """
+    """Decode `data:` URIs of PNG or JPEG images. Blocking, and slow for large ones."""
     if vision is None:
         raise InputError("image_data was given, but the model that is served sees no images")
     found = []
@@ -84,11 +80,7 @@ def decode_images(vision: Sight | None, uris: Sequence[Any]) -> list[Image]:
 
 
 def place_images(vision: Sight, ids: list[int], images: Sequence[Image]) -> tuple[list[int], Media]:
-    """A prompt with one token an image as all of its tokens, and its images.
-
-    Raises:
-        InputError: there are more or fewer image tokens than images.
-    """
+    """A prompt with one token an image as all of its tokens, and its images."""
     whole, places = vision.expanded(ids, [image.ref for image in images])
     table, behind = vision.positions(len(whole), places)
     return whole, Media(places, tuple(images), torch.from_numpy(table), behind)

@@ -132,11 +132,7 @@ class SlotCache:
     ) -> StepBatch:
         """Several tokens for each of the rows first..first+len(tokens)-1, behind `past` cells that are filled.
 
-        Args:
-            first: first row.
-            tokens: new tokens a row; may be empty for some rows, not for all.
-            past: filled cells a row.
-            wanted: for each row, the indices into its tokens that need logits.
+        Some rows may have none. `wanted` are, for each row, the indices into its tokens that need logits.
         """
         counts = [len(t) for t in tokens]
         width, rows = max(counts), len(tokens)

@@ -1,8 +1,8 @@
 """A forward pass of the Llama family over the slot cache, written for little overhead a step.
 
 Differences to the transformers module that compute the same thing with fewer operations: q, k and v are one matrix, so
-are gate and up; the halves of each head are interleaved at load time, which makes the rotary embedding one complex
-multiplication; grouped query heads are laid along the query axis, so that keys and values are never repeated.
+are gate and up; the rotary embedding is one complex multiplication of the halves of each head; grouped query heads are
+laid along the query axis, so that keys and values are never repeated.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LlamaShape:
 
 @dataclass(slots=True)
 class _Layer:
-    """Weights of one layer as the forward pass wants them; the last two matrices are transposed views."""
+    """Weights of one layer as the forward pass wants them."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -77,80 +77,43 @@ class _Layer:
     down: Tensor
 
 
-# (weight, where its part of a product begins and ends)
-_Parts = tuple[tuple[str, int, int | None], ...]
-_OUT_PARTS: _Parts = (("self_attn.o_proj", 0, None),)
-_DOWN_PARTS: _Parts = (("mlp.down_proj", 0, None),)
-
-
-def _interleave(weight: Tensor, heads: int) -> Tensor:
-    """[heads * d, h] with halves (x1.., x2..) a head -> pairs (x1, x2, x1, x2, ..) a head."""
-    rows, hidden = weight.shape
-    return weight.view(heads, 2, rows // heads // 2, hidden).transpose(1, 2).reshape(rows, hidden)
-
-
-def _separate(weight: Tensor, heads: int) -> Tensor:
-    """The inverse of `_interleave`."""
-    rows, hidden = weight.shape
-    return weight.view(heads, rows // heads // 2, 2, hidden).transpose(1, 2).reshape(rows, hidden)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where one tensor of a weight folder lives: `cells` has its shape; with `heads` its rows are interleaved a head."""
-
-    cells: Tensor
-    heads: int = 0
-
-    def lay(self, tensor: Tensor) -> Tensor:
-        return _interleave(tensor, self.heads) if self.heads else tensor
-
-    def write(self, tensor: Tensor) -> None:
-        self.cells.copy_(self.lay(tensor))
-
-    def read(self) -> Tensor:
-        return _separate(self.cells, self.heads) if self.heads else self.cells
+# The weights of a folder whose rows make up each of these matrices.
+_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_OUT = ("self_attn.o_proj",)
+_GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+_DOWN = ("mlp.down_proj",)
 
 
 class LlamaModel:
-    """RMSNorm, rotary embedding, attention over the slot cache, SwiGLU; tied or untied output matrix.
-
-    Args:
-        shape: the sizes. Weights are undefined until `apply` was called.
-    """
+    """RMSNorm, rotary embedding, attention over the slot cache, SwiGLU; tied or untied output matrix."""
 
     vision: Sight | None = None
+    takes_adapters = True
 
     def __init__(self, shape: LlamaShape) -> None:
-        self.shape = shape
-        s = shape
+        self.shape = s = shape
         self.vocab_size, self.context_length = s.vocab, s.context
         self._embed = torch.empty(s.vocab, s.hidden)
         self._norm = torch.empty(s.hidden)
         self._head = self._embed if s.tied else torch.empty(s.vocab, s.hidden)
-        qkv_width = (s.heads + 2 * s.kv_heads) * s.head_dim
-        self._layers = [
-            _Layer(
-                attention_norm=torch.empty(s.hidden),
-                qkv=torch.empty(qkv_width, s.hidden),
-                out=torch.empty(s.hidden, s.heads * s.head_dim).t(),
-                mlp_norm=torch.empty(s.hidden),
-                gate_up=torch.empty(2 * s.inner, s.hidden),
-                down=torch.empty(s.hidden, s.inner).t(),
-            )
-            for _ in range(s.layers)
-        ]
-        self._places = self._place_weights()
+        self._weights = {
+            "model.embed_tokens.weight": self._embed,
+            "model.norm.weight": self._norm,
+        }
+        if not s.tied:
+            self._weights["lm_head.weight"] = self._head
         query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        self._qkv_parts: _Parts = (
-            ("self_attn.q_proj", 0, query),
-            ("self_attn.k_proj", query, query + key),
-            ("self_attn.v_proj", query + key, query + 2 * key),
-        )
-        self._gate_parts: _Parts = (
-            ("mlp.gate_proj", 0, s.inner),
-            ("mlp.up_proj", s.inner, 2 * s.inner),
-        )
+        # Where the rows of each weight lie in their matrix, and its outputs in the product.
+        self._rows = {
+            "self_attn.q_proj": slice(0, query),
+            "self_attn.k_proj": slice(query, query + key),
+            "self_attn.v_proj": slice(query + key, query + 2 * key),
+            "self_attn.o_proj": slice(0, s.hidden),
+            "mlp.gate_proj": slice(0, s.inner),
+            "mlp.up_proj": slice(s.inner, 2 * s.inner),
+            "mlp.down_proj": slice(0, s.hidden),
+        }
+        self._layers = [self._new_layer(index) for index in range(s.layers)]
         half = torch.arange(0, s.head_dim, 2, dtype=torch.float32) / s.head_dim
         angles = torch.arange(s.context, dtype=torch.float32)[:, None] * (1.0 / s.theta**half)
         self._turns = torch.polar(torch.ones_like(angles), angles)[:, None, :]
@@ -159,53 +122,48 @@ class LlamaModel:
         """An empty cache of the right shape."""
         return SlotCache(self.shape.layers, self.shape.kv_heads, self.shape.head_dim)
 
-    def _place_weights(self) -> dict[str, _Place]:
-        s = self.shape
+    def _new_layer(self, index: int) -> _Layer:
+        s, prefix = self.shape, f"model.layers.{index}."
         query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        found = {
-            "model.embed_tokens.weight": _Place(self._embed),
-            "model.norm.weight": _Place(self._norm),
-        }
-        if not s.tied:
-            found["lm_head.weight"] = _Place(self._head)
-        for i, layer in enumerate(self._layers):
-            p = f"model.layers.{i}."
-            found |= {
-                p + "input_layernorm.weight": _Place(layer.attention_norm),
-                p + "self_attn.q_proj.weight": _Place(layer.qkv[:query], s.heads),
-                p + "self_attn.k_proj.weight": _Place(layer.qkv[query : query + key], s.kv_heads),
-                p + "self_attn.v_proj.weight": _Place(layer.qkv[query + key :]),
-                p + "self_attn.o_proj.weight": _Place(layer.out.t()),
-                p + "post_attention_layernorm.weight": _Place(layer.mlp_norm),
-                p + "mlp.gate_proj.weight": _Place(layer.gate_up[: s.inner]),
-                p + "mlp.up_proj.weight": _Place(layer.gate_up[s.inner :]),
-                p + "mlp.down_proj.weight": _Place(layer.down.t()),
-            }
-        return found
+        layer = _Layer(
+            attention_norm=torch.empty(s.hidden),
+            qkv=torch.empty(query + 2 * key, s.hidden),
+            out=torch.empty(s.hidden, query),
+            mlp_norm=torch.empty(s.hidden),
+            gate_up=torch.empty(2 * s.inner, s.hidden),
+            down=torch.empty(s.hidden, s.inner),
+        )
+        self._weights[f"{prefix}input_layernorm.weight"] = layer.attention_norm
+        self._weights[f"{prefix}post_attention_layernorm.weight"] = layer.mlp_norm
+        matrices = (
+            (_QKV, layer.qkv),
+            (_OUT, layer.out),
+            (_GATE_UP, layer.gate_up),
+            (_DOWN, layer.down),
+        )
+        for names, matrix in matrices:
+            for name in names:
+                self._weights[f"{prefix}{name}.weight"] = matrix[self._rows[name]]
+        return layer
 
     def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
         """Names and shapes of the tensors of a weight folder, and the names that may stand there and are ignored."""
-        shapes = {name: tuple(place.cells.shape) for name, place in self._places.items()}
+        shapes = {name: tuple(weight.shape) for name, weight in self._weights.items()}
         return shapes, frozenset({"lm_head.weight"}) if self.shape.tied else frozenset()
 
     @torch.inference_mode()
     def apply(self, tensors: dict[str, Tensor]) -> None:
         """Copy verified tensors in, all or some; after it the next forward pass uses them."""
         for name, tensor in tensors.items():
-            self._places[name].write(tensor)
+            self._weights[name].copy_(tensor)
 
-    def lay_rows(self, name: str, tensor: Tensor) -> Tensor:
-        """The rows of a weight of that name, or of a factor of it, in the order of the forward pass."""
-        return self._places[name].lay(tensor)
-
-    @torch.inference_mode()
     def tensor(self, name: str) -> Tensor:
-        """One weight that serves now, in the layout of a weight folder; may be a view."""
+        """One weight that serves now; may be a view."""
         if name == "lm_head.weight" and self.shape.tied:
             return self._embed
-        if name not in self._places:
+        if name not in self._weights:
             raise unknown_tensor(name)
-        return self._places[name].read()
+        return self._weights[name]
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
@@ -223,9 +181,10 @@ class LlamaModel:
             normed = F.rms_norm(x, norm_shape, layer.attention_norm, s.eps)
             qkv = F.linear(normed, layer.qkv)
             if batch.adapted:
-                self._adapt(batch, index, normed, qkv, self._qkv_parts)
-            pairs = qkv[:, : rotated * s.head_dim].view(n, rotated, s.head_dim // 2, 2)
-            torch.view_as_complex(pairs).mul_(turns)
+                self._adapt(batch, index, normed, qkv, _QKV)
+            halves = qkv[:, : rotated * s.head_dim].view(n, rotated, 2, s.head_dim // 2)
+            turned = torch.complex(halves[:, :, 0], halves[:, :, 1]).mul_(turns)
+            halves.copy_(torch.view_as_real(turned).transpose(2, 3))
             cache.flat[index].index_copy_(0, batch.cells, qkv[:, s.heads * s.head_dim :])
             seen = F.scaled_dot_product_attention(
                 self._queries(qkv, batch),
@@ -234,30 +193,30 @@ class LlamaModel:
                 attn_mask=mask,
             )
             flat = self._flatten(seen, batch)
-            x = torch.addmm(x, flat, layer.out)
+            x = torch.addmm(x, flat, layer.out.t())
             if batch.adapted:
-                self._adapt(batch, index, flat, x, _OUT_PARTS)
+                self._adapt(batch, index, flat, x, _OUT)
             normed = F.rms_norm(x, norm_shape, layer.mlp_norm, s.eps)
             both = F.linear(normed, layer.gate_up)
             if batch.adapted:
-                self._adapt(batch, index, normed, both, self._gate_parts)
+                self._adapt(batch, index, normed, both, _GATE_UP)
             inner = F.silu(both[:, : s.inner]).mul_(both[:, s.inner :])
-            x = torch.addmm(x, inner, layer.down)
+            x = torch.addmm(x, inner, layer.down.t())
             if batch.adapted:
-                self._adapt(batch, index, inner, x, _DOWN_PARTS)
+                self._adapt(batch, index, inner, x, _DOWN)
         batch.check()
         if batch.wanted is not None:
             x = x.index_select(0, batch.wanted)
         return F.linear(F.rms_norm(x, norm_shape, self._norm, s.eps), self._head)
 
     def _adapt(
-        self, batch: StepBatch, index: int, source: Tensor, target: Tensor, parts: _Parts
+        self, batch: StepBatch, index: int, source: Tensor, target: Tensor, names: tuple[str, ...]
     ) -> None:
-        """Add what the adapters of the batch add to a product of layer `index`; `parts` says where each weight lands."""
-        for name, start, end in parts:
-            weight = f"model.layers.{index}.{name}.weight"
+        """Add what the adapters of the batch add to the product of these weights of layer `index`."""
+        for name in names:
             for adapter, tokens in batch.adapted:
-                adapter.add(weight, source, target[:, start:end], tokens)
+                weight = f"model.layers.{index}.{name}.weight"
+                adapter.add(weight, source, target[:, self._rows[name]], tokens)
 
     def _queries(self, qkv: Tensor, batch: StepBatch) -> Tensor:
         """[N, ...] -> [rows, kv_heads, group * width, head_dim]; query heads of a group lie along the query axis."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,6 +19,9 @@ from torch import Tensor
 from services.local_engine.weights import read_json
 from triforge.errors import WeightsError
 
+if TYPE_CHECKING:
+    from services.local_engine.model import Model
+
 # Settings of PEFT's adapter_config.json that would need another arithmetic, with the values that do not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "bias": (None, "none"), "use_dora": (None, False), "modules_to_save": (None, []), "rank_pattern": (None, {}),
@@ -26,14 +29,6 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "layers_to_transform": (None, []), "lora_bias": (None, False),
 }  # fmt: skip
 _PREFIX = "base_model.model."
-
-
-class Base(Protocol):
-    """What an adapter must know of a model; see `model.Model`."""
-
-    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]: ...  # noqa: D102
-
-    def lay_rows(self, name: str, tensor: Tensor) -> Tensor: ...  # noqa: D102
 
 
 class Adapter:
@@ -74,12 +69,10 @@ def tokens_of_adapters(
     return [(adapter, torch.tensor(found)) for adapter, found in places.items() if found]
 
 
-def read_adapter(folder: Path, model: Base) -> Adapter:
-    """Read and verify an adapter in PEFT's format: adapter_config.json and adapter_model.safetensors.
-
-    Raises:
-        WeightsError: names the file, the setting or the tensor that is wrong.
-    """
+def read_adapter(folder: Path, model: Model) -> Adapter:
+    """Read and verify an adapter in PEFT's format: adapter_config.json and adapter_model.safetensors."""
+    if not model.takes_adapters:
+        raise WeightsError("the local engine adds adapters to models of the Llama family only")
     config, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     settings = read_json(config)
     if not settings:
@@ -97,8 +90,7 @@ def read_adapter(folder: Path, model: Base) -> Adapter:
         raise WeightsError(f"{file} cannot be read: {error}") from error
     pairs = _pairs(tensors, model.expected()[0], rank, str(file))
     parts = {
-        name: (narrow, model.lay_rows(name, wide.to(torch.float32) * scale))
-        for name, (narrow, wide) in pairs.items()
+        name: (narrow, wide.to(torch.float32) * scale) for name, (narrow, wide) in pairs.items()
     }
     return Adapter(folder, parts)
 

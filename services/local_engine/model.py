@@ -22,6 +22,7 @@ class Model(Protocol):
     vocab_size: int
     context_length: int
     vision: Sight | None
+    takes_adapters: bool
 
     def new_cache(self) -> SlotCache:
         """An empty cache of the right shape."""
@@ -43,16 +44,8 @@ class Model(Protocol):
         """Copy verified weights in, all or some."""
         ...
 
-    def lay_rows(self, name: str, tensor: Tensor) -> Tensor:
-        """The rows of a weight of that name, or of a factor of it, in the order of the forward pass.
-
-        Raises:
-            WeightsError: adapters cannot be added to this model.
-        """
-        ...
-
     def tensor(self, name: str) -> Tensor:
-        """One weight that serves now, in the layout of a weight folder; may be a view.
+        """One weight that serves now; may be a view.
 
         Raises:
             WeightsError: there is none of this name.
@@ -63,12 +56,7 @@ class Model(Protocol):
 def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str, Any]]:
     """The model of a folder with its weights loaded, and its config.
 
-    Args:
-        folder: holds `config.json` and safetensors weights.
-        own_llama: use the forward pass of `llama.py` where it fits; False always takes the transformers module.
-
-    Raises:
-        WeightsError: the folder is incomplete or its weights do not fit its config.
+    The forward pass of `llama.py` is used where it fits; without `own_llama` always the transformers module.
     """
     config = read_json(folder / "config.json")
     if not config:
@@ -88,11 +76,7 @@ def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str
 
 
 def stage_weights(folder: Path, model: Model, config: dict[str, Any]) -> dict[str, Tensor]:
-    """Read and verify the weights of a folder without touching the model.
-
-    Raises:
-        WeightsError: names the file or the tensor that is wrong.
-    """
+    """Read and verify the weights of a folder without touching the model."""
     tensors = read_tensors(folder)
     check_config(config, folder)
     shapes, ignored = model.expected()
@@ -100,11 +84,7 @@ def stage_weights(folder: Path, model: Model, config: dict[str, Any]) -> dict[st
 
 
 def stage_tensors(tensors: dict[str, Tensor], model: Model, where: str) -> dict[str, Tensor]:
-    """Verify some of a model's tensors, given by name, and bring them to float32; `where` is named in errors.
-
-    Raises:
-        WeightsError: names the tensor that is wrong.
-    """
+    """Verify some of a model's tensors, given by name, and bring them to float32; `where` is named in errors."""
     shapes, ignored = model.expected()
     known = {name: shape for name, shape in shapes.items() if name in tensors}
     real = {

@@ -68,13 +68,7 @@ class PrefixCache:
         return done, pieces
 
     def insert(self, ids: list[int], start: int, cells: Tensor) -> None:
-        """Add the tokens `ids[start:]`; `ids[:start]` is cached already.
-
-        Args:
-            ids: a whole prefix.
-            start: length of the match of all `ids`, with nothing in between.
-            cells: [layers, len(ids) - start, 2, kv_heads, head_dim]; owned by the cache from now on.
-        """
+        """Add the tokens `ids[start:]` with their `cells`; `start` is the match of all `ids`, with nothing in between."""
         if len(ids) <= start or len(ids) > self.budget:
             return
         node, done = self._root, 0

@@ -1,11 +1,13 @@
 """Sampling for a whole batch at once.
 
-Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, before top-k, top-p and grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the
-request, number of tokens it has sampled), so a request with a seed gives the same tokens whatever else is in the batch.
+Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, before top-k, top-p and
+grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the request, number
+of tokens it has sampled), so a request with a seed gives the same tokens whatever else is in the batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,83 +50,66 @@ class Sampled:
     full: Tensor
 
 
-class SamplingTable:
-    """Sampling settings of at most `rows` running requests, one row each, in arrays."""
+def sample(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    seeds: Sequence[int],
+    counts: Sequence[int],
+    bans: Sequence[tuple[int, Tensor]] = (),
+) -> Sampled:
+    """Sample one token a row.
 
-    def __init__(self, rows: int) -> None:
-        self.temperature = np.ones(rows, dtype=np.float32)
-        self.top_p = np.ones(rows, dtype=np.float32)
-        self.top_k = np.zeros(rows, dtype=np.int64)
-        self.seed = np.zeros(rows, dtype=np.uint64)
-        self.count = np.zeros(rows, dtype=np.uint64)
+    Args:
+        logits: [rows, vocab] float32.
+        params: of each row.
+        seeds: 64 bits for each row.
+        counts: tokens that each row has sampled before.
+        bans: (row, bool [vocab] of tokens that must not be sampled).
+    """
+    temperature = np.array([p.temperature for p in params], dtype=np.float32)
+    greedy = temperature == 0.0
+    if not (temperature == 1.0).all():
+        divisor = torch.from_numpy(np.where(greedy, np.float32(1.0), temperature))
+        logits = logits / divisor[:, None]
+    full = torch.log_softmax(logits, dim=-1)
+    allowed = full
+    if bans:
+        allowed = full.clone()
+        for row, banned in bans:
+            allowed[row].masked_fill_(banned, float("-inf"))
+    if greedy.all():
+        ids = allowed.argmax(dim=-1)
+    else:
+        u = uniforms(np.array(seeds, dtype=np.uint64), np.array(counts, dtype=np.uint64))
+        ids = _draw(allowed.exp(), torch.from_numpy(u), params)
+        if greedy.any():
+            ids = torch.where(torch.from_numpy(greedy), allowed.argmax(dim=-1), ids)
+    return Sampled(ids, full.gather(1, ids[:, None])[:, 0], full)
 
-    def put(self, row: int, params: SamplingParams, *, seed: int, count: int) -> None:
-        """Set one row; `count` is the number of tokens sampled so far."""
-        self.temperature[row], self.top_p[row] = params.temperature, params.top_p
-        self.top_k[row] = max(params.top_k, 0)
-        self.seed[row], self.count[row] = seed, count
 
-    def move(self, source: int, target: int) -> None:
-        """Copy row `source` over row `target`."""
-        for array in (self.temperature, self.top_p, self.top_k, self.seed, self.count):
-            array[target] = array[source]
+def _draw(weights: Tensor, u: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Inverse-CDF sampling. The cumulative sum is scaled by its own total, so weights need not sum to one."""
+    filtered = [row for row, p in enumerate(params) if p.top_p < 1.0 or p.top_k > 0]
+    if filtered:
+        _filter(weights, filtered, [params[row] for row in filtered])
+    cumulative = weights.cumsum(dim=-1)
+    target = cumulative[:, -1:] * u[:, None]
+    ids = torch.searchsorted(cumulative, target, right=True)[:, 0]
+    return ids.clamp_(max=weights.shape[1] - 1)
 
-    def sample(self, logits: Tensor, first: int, bans: list[tuple[int, Tensor]]) -> Sampled:
-        """Sample one token for each of the rows first..first+n-1 and count it.
 
-        Args:
-            logits: [n, vocab] float32.
-            first: table row of logits row 0.
-            bans: (logits row, bool [vocab] of tokens that must not be sampled).
-        """
-        n = logits.shape[0]
-        rows = slice(first, first + n)
-        temperature = self.temperature[rows]
-        greedy = temperature == 0.0
-        if not (temperature == 1.0).all():
-            divisor = torch.from_numpy(np.where(greedy, np.float32(1.0), temperature))
-            logits = logits / divisor[:, None]
-        full = torch.log_softmax(logits, dim=-1)
-        allowed = full
-        if bans:
-            allowed = full.clone()
-            for row, banned in bans:
-                allowed[row].masked_fill_(banned, float("-inf"))
-        if greedy.all():
-            ids = allowed.argmax(dim=-1)
-        else:
-            ids = self._draw(allowed, rows)
-            if greedy.any():
-                ids = torch.where(torch.from_numpy(greedy), allowed.argmax(dim=-1), ids)
-        self.count[rows] += np.uint64(1)
-        return Sampled(ids, full.gather(1, ids[:, None])[:, 0], full)
+def _filter(weights: Tensor, rows: list[int], params: list[SamplingParams]) -> None:
+    """Zero what top-k and top-p exclude in these rows, in place; the likeliest token always stays.
 
-    def _draw(self, allowed: Tensor, rows: slice) -> Tensor:
-        """Inverse-CDF sampling. The cumulative sum is scaled by its own total, so weights need not sum to one."""
-        weights = allowed.exp()
-        filtered = np.nonzero((self.top_p[rows] < 1.0) | (self.top_k[rows] > 0))[0]
-        if len(filtered):
-            self._filter(weights, filtered, rows)
-        cumulative = weights.cumsum(dim=-1)
-        u = torch.from_numpy(uniforms(self.seed[rows], self.count[rows]))
-        target = cumulative[:, -1:] * u[:, None]
-        ids = torch.searchsorted(cumulative, target, right=True)[:, 0]
-        return ids.clamp_(max=weights.shape[1] - 1)
-
-    def _filter(self, weights: Tensor, which: NDArray[np.intp], rows: slice) -> None:
-        """Zero what top-k and top-p exclude in the rows `which`, in place; the likeliest token always stays.
-
-        Top-p keeps the smallest set whose mass reaches p (Holtzman et al., 2020).
-        """
-        index = torch.from_numpy(which)
-        ordered, order = weights[index].sort(dim=-1, descending=True, stable=True)
-        ordered /= ordered.sum(dim=-1, keepdim=True)
-        before = ordered.cumsum(dim=-1) - ordered
-        # A sum of rounded masses can reach 1 early, so "all of it" must not be a comparison with 1.
-        top_p = np.where(self.top_p[rows][which] >= 1.0, np.float32(2.0), self.top_p[rows][which])
-        keep = before < torch.from_numpy(top_p)[:, None]
-        top_k = self.top_k[rows][which]
-        limit = torch.from_numpy(np.where(top_k == 0, weights.shape[1], top_k))
-        keep &= torch.arange(weights.shape[1])[None, :] < limit[:, None]
-        keep[:, 0] = True
-        weights[index] = torch.zeros_like(ordered).scatter_(1, order, ordered * keep)
+    Top-p keeps the smallest set whose mass reaches p (Holtzman et al., 2020).
+    """
+    vocab = weights.shape[1]
+    ordered, order = weights[rows].sort(dim=-1, descending=True, stable=True)
+    ordered /= ordered.sum(dim=-1, keepdim=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    # A sum of rounded masses can reach 1 early, so "all of it" must not be a comparison with 1.
+    top_p = torch.tensor([p.top_p if p.top_p < 1.0 else 2.0 for p in params])
+    limit = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params])
+    keep = (before < top_p[:, None]) & (torch.arange(vocab) < limit[:, None])
+    keep[:, 0] = True
+    weights[rows] = torch.zeros_like(ordered).scatter_(1, order, ordered * keep)

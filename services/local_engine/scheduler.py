@@ -20,7 +20,7 @@ from services.local_engine.kv_cache import Halted, StepBatch
 from services.local_engine.lora import tokens_of_adapters
 from services.local_engine.model import Model
 from services.local_engine.prefix_cache import PrefixCache
-from services.local_engine.sampler import Sampled, SamplingTable
+from services.local_engine.sampler import Sampled, sample
 from services.local_engine.sequence import Sequence
 
 # Prompts that agree on at least this many tokens that are not cached yet are not computed side by side: the first one
@@ -73,12 +73,9 @@ class Scheduler:
         self.halt = Event()  # set by any thread: stop the forward pass that runs
         self.cache = model.new_cache()
         self.prefixes = PrefixCache(limits.max_total_tokens)
-        self.table = SamplingTable(limits.max_running)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self.reserved = (
-            0  # tokens of the running sequences: their prompts and all that they may still write
-        )
+        self.reserved = 0  # tokens of the running sequences, and all that they may still write
         self._adapted = 0  # running sequences with an adapter
         self._generation = 0
         self._finished: list[Sequence] = []
@@ -115,8 +112,6 @@ class Scheduler:
         """The sequences that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished
-
-    # ---- control, between steps -----------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def pause(self, mode: str) -> None:
@@ -176,8 +171,6 @@ class Scheduler:
         self.version = version
         for seq in self.running:
             seq.begin_span(version)
-
-    # ---- admission ------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
         budget = self.limits.max_prefill_tokens
@@ -241,11 +234,15 @@ class Scheduler:
             self._release_from(first)
             raise
         for row, (entry, logits) in enumerate(zip(entries, pieces, strict=True), first):
-            self._begin(entry)
+            seq = entry.seq
+            if not seq.retractions:
+                seq.cached = entry.done
+            seq.generation = self._generation
+            seq.begin_span(self.version)
             self.cache.open_row(row, len(entry.tokens))
             self._position[row] = len(entry.tokens)
-            if entry.seq.wants_input_scores:
-                entry.seq.score_input(logits, entry.done)
+            if seq.wants_input_scores:
+                seq.score_input(logits, entry.done)
             self._remember(row, entry.tokens)
         self._sample(first, torch.cat([piece[-1:] for piece in pieces]))
 
@@ -254,17 +251,9 @@ class Scheduler:
         for piece in entry.pieces:
             self.cache.write_prefix(row, at, piece)
             at += piece.shape[1]
-        self.table.put(row, seq.prompt.params, seed=seq.seed, count=len(seq.output))
         self.reserved += len(seq.ids) + seq.max_new
         self._adapted += seq.adapter is not None
         self.running.append(seq)
-
-    def _begin(self, entry: _Entry) -> None:
-        """Its prompt is computed, and its next token comes from the weights that serve."""
-        if not entry.seq.retractions:
-            entry.seq.cached = entry.done
-        entry.seq.generation = self._generation
-        entry.seq.begin_span(self.version)
 
     def _compute(self, first: int, entries: list[_Entry]) -> list[Tensor]:
         """Logits a row: of its last token, or of all new tokens when the prompt is to be scored."""
@@ -307,8 +296,6 @@ class Scheduler:
         if start < len(keyed):
             self.prefixes.insert(keyed, start, self.cache.read(row, start, len(keyed)))
 
-    # ---- decoding -------------------------------------------------------------------------------------------------
-
     def _decode(self) -> None:
         n = len(self.running)
         position = self._position[:n]
@@ -324,7 +311,9 @@ class Scheduler:
         """Sample for the rows from `first` on, note the tokens, and free the rows of what ended."""
         rows = self.running[first:]
         bans = [(i, seq.grammar.banned()) for i, seq in enumerate(rows) if seq.grammar is not None]
-        sampled = self.table.sample(logits, first, bans)
+        params = [seq.prompt.params for seq in rows]
+        seeds, counts = [seq.seed for seq in rows], [len(seq.output) for seq in rows]
+        sampled = sample(logits, params, seeds, counts, bans)
         self._last[first : first + len(rows)] = sampled.ids.numpy()
         ended = self._note(rows, sampled)
         for index in reversed(ended):
@@ -360,7 +349,6 @@ class Scheduler:
         self._adapted -= seq.adapter is not None
         if row != last:
             self.cache.move(last, row, int(self._position[last]))
-            self.table.move(last, row)
             self._last[row], self._position[row] = self._last[last], self._position[last]
             self.running[row] = self.running[last]
         self.running.pop()

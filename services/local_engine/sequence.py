@@ -23,14 +23,7 @@ Top = list[Scored] | None
 
 
 class Sequence:
-    """A sample in progress.
-
-    Args:
-        prompt: what was asked.
-        rid: the id on the wire.
-        seed: 64-bit seed of its random stream.
-        max_new: tokens after which it ends, resolved against the context.
-        end_ids: tokens that end it.
+    """A sample in progress; ends after `max_new` tokens or with one of `end_ids`.
 
     Attributes:
         spans: weight versions and the first token that each sampled.
@@ -160,13 +153,8 @@ def top_scores(full: Tensor, count: int) -> list[Scored]:
 class SequenceBuilder:
     """From prompts to sequences: checks them, and resolves what depends on the model.
 
-    Args:
-        codec: tokenizer of the model.
-        vocab: size of its vocabulary.
-        longest: tokens that one request may use, prompt and output together.
-        context: its context length; `longest` may be below it.
-        adapters: the adapters that are loaded, by name.
-        seed: makes requests without a seed reproducible as long as their order is; None draws one.
+    `longest` is how many tokens one request may use, prompt and output together; it may be below the model's `context`.
+    A `seed` makes requests without one reproducible as long as their order is.
     """
 
     def __init__(
@@ -185,11 +173,7 @@ class SequenceBuilder:
         self._random = random.Random(seed)  # noqa: S311 - sampling, not secrets
 
     def build(self, prompt: Prompt) -> list[Sequence]:
-        """The n sequences of a prompt.
-
-        Raises:
-            InputError: the prompt is empty, holds an unknown id, does not fit, or its grammar is invalid.
-        """
+        """The n sequences of a prompt."""
         params = prompt.params
         max_new = self._check(prompt)
         end_ids: frozenset[int] = frozenset()

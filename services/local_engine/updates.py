@@ -203,8 +203,6 @@ class Updates:
                 self._session.staged.clear()
             return await engine.swap(tensors, version, folder=folder)
 
-    # ---- in a session ---------------------------------------------------------------------------------------------
-
     async def begin(self) -> None:
         """Open a session."""
         async with self._turn:
@@ -250,8 +248,6 @@ class Updates:
                     return body, None
                 staged, session.staged = session.staged, {}
                 return body, await self._engine.swap(staged, body.weight_version)
-
-    # ---- groups ---------------------------------------------------------------------------------------------------
 
     async def join(self, join: JoinGroup) -> None:
         """Join a group; waits for the others."""

@@ -23,11 +23,7 @@ _SAME = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim",
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} when the file does not exist.
-
-    Raises:
-        WeightsError: the file is not a JSON object.
-    """
+    """The object in a JSON file; {} when the file does not exist."""
     if not path.is_file():
         return {}
     try:
@@ -40,11 +36,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder.
-
-    Raises:
-        WeightsError: the folder or a file that it should hold is missing.
-    """
+    """The safetensors files of a folder."""
     if not folder.is_dir():
         raise WeightsError(f"weight folder {folder} does not exist")
     index = folder / "model.safetensors.index.json"
@@ -66,9 +58,6 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
     A copy, because the file behind a mapping may change or be cut off before the weights are used; not yet in float32,
     because whatever they are copied into converts them on the way, and half the bytes are read in half the time.
-
-    Raises:
-        WeightsError: a file is missing or truncated, or a tensor is stored twice.
     """
     found: dict[str, Tensor] = {}
     for file in weight_files(folder):
@@ -89,17 +78,7 @@ def check_tensors(
     ignored: Iterable[str],
     where: str,
 ) -> dict[str, Tensor]:
-    """The tensors that `shapes` asks for, after all of them were checked.
-
-    Args:
-        found: what was read.
-        shapes: expected name -> shape.
-        ignored: names that may be there and are not used.
-        where: where they come from; named in errors.
-
-    Raises:
-        WeightsError: a tensor is missing, unknown, of another shape, or holds a value that is not finite.
-    """
+    """The tensors that `shapes` asks for, after all of them were checked."""
     missing = sorted(set(shapes) - set(found))
     if missing:
         raise WeightsError(f"{where}: tensor {missing[0]} is missing ({len(missing)} in all)")
@@ -128,11 +107,7 @@ def _all_finite(tensor: Tensor) -> bool:
 
 
 def check_config(served: dict[str, Any], folder: Path) -> None:
-    """Refuse a folder whose `config.json` describes another forward pass than the one that is served.
-
-    Raises:
-        WeightsError: a field differs. A folder without `config.json` passes; its tensors are checked anyway.
-    """
+    """Refuse a folder whose `config.json` describes another forward pass than the one that is served."""
     new = read_json(folder / "config.json")
     for key in _SAME:
         if key in new and key in served and new[key] != served[key]:

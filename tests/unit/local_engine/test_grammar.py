@@ -9,7 +9,6 @@ import pytest
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
-from services.local_engine.grammar import GrammarCompiler
 from services.local_engine.request import Prompt, SamplingParams
 from tests.unit.local_engine.models import build_folder, new_engine
 from triforge.errors import InputError
@@ -119,10 +118,3 @@ async def test_a_grammar_needs_an_end_token(tmp_path: Path) -> None:
     assert TextCodec(folder).end_ids == frozenset()
     with pytest.raises(InputError, match="eos_token_id"):
         new_engine(folder).build(Prompt([3], SamplingParams(regex="w1"), "r"))
-
-
-def test_a_missing_library_is_named_with_its_extra(folder: Path) -> None:
-    compiler = GrammarCompiler(TextCodec(folder), 100, library="llguidance_that_nobody_installed")
-    assert compiler.start(SamplingParams()) is None
-    with pytest.raises(InputError, match=r"need the llguidance package.*local-engine"):
-        compiler.start(SamplingParams(regex="w1"))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from services.local_engine.request import SamplingParams
-from services.local_engine.sampler import SamplingTable, stream_seed, uniforms
+from services.local_engine.sampler import sample, stream_seed, uniforms
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, -3.0]])
 
@@ -14,14 +16,12 @@ def frequencies(
     count: int = 20000, bans: list[int] | None = None, **settings: float
 ) -> list[float]:
     """Shares of the tokens over `count` rows with different seeds."""
-    table = SamplingTable(count)
-    params = SamplingParams(**settings)  # type: ignore[arg-type]
-    for row in range(count):
-        table.put(row, params, seed=stream_seed(7, row), count=0)
+    params = [SamplingParams(**settings)] * count  # type: ignore[arg-type]
+    seeds = [stream_seed(7, row) for row in range(count)]
     banned = torch.zeros(5, dtype=torch.bool)
     banned[bans or []] = True
     masks = [(row, banned) for row in range(count)] if bans else []
-    ids = table.sample(LOGITS.expand(count, -1), 0, masks).ids
+    ids = sample(LOGITS.expand(count, -1), params, seeds, [0] * count, masks).ids
     return (torch.bincount(ids, minlength=5) / count).tolist()
 
 
@@ -60,27 +60,22 @@ def test_filters_keep_exactly_the_likeliest_tokens(
 
 def test_banned_tokens_are_never_sampled_but_keep_their_share_of_the_logprobs() -> None:
     assert frequencies(bans=[0, 2]) == pytest.approx(renormalised([1, 3, 4]), abs=0.012)
-    table = SamplingTable(1)
-    table.put(0, SamplingParams(temperature=0.0), seed=1, count=0)
     banned = torch.tensor([True, False, False, False, False])
-    sampled = table.sample(LOGITS, 0, [(0, banned)])
+    sampled = sample(LOGITS, [SamplingParams(temperature=0.0)], [1], [0], [(0, banned)])
     assert sampled.ids.tolist() == [1]
     assert sampled.logprobs.item() == pytest.approx(torch.log_softmax(LOGITS[0], -1)[1].item())
 
 
 def test_logprobs_are_taken_before_any_filter() -> None:
-    table = SamplingTable(1)
-    table.put(0, SamplingParams(temperature=2.0, top_p=0.1, top_k=1), seed=1, count=0)
-    sampled = table.sample(LOGITS, 0, [])
+    sampled = sample(LOGITS, [SamplingParams(temperature=2.0, top_p=0.1, top_k=1)], [1], [0])
     assert sampled.logprobs.item() == pytest.approx(torch.log_softmax(LOGITS[0] / 2, -1)[0].item())
 
 
 def test_rows_of_one_batch_keep_their_own_settings() -> None:
-    table = SamplingTable(3)
-    table.put(0, SamplingParams(temperature=0.0), seed=1, count=0)
-    table.put(1, SamplingParams(temperature=1.0, top_k=1), seed=2, count=0)
-    table.put(2, SamplingParams(temperature=100.0), seed=3, count=0)
-    seen = [table.sample(LOGITS.expand(3, -1).clone(), 0, []).ids.tolist() for _ in range(40)]
+    settings: list[dict[str, Any]] = [{"temperature": 0.0}, {"top_k": 1}, {"temperature": 100.0}]
+    params = [SamplingParams(**row) for row in settings]
+    logits = LOGITS.expand(3, -1)
+    seen = [sample(logits, params, [1, 2, 3], [n] * 3).ids.tolist() for n in range(40)]
     assert {row[0] for row in seen} == {0}
     assert {row[1] for row in seen} == {0}
     assert {row[2] for row in seen} == {0, 1, 2, 3, 4}
