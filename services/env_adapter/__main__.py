@@ -96,7 +96,7 @@ def rollout_worker() -> int:
 def adapt_worker() -> int:
     """Work on the queue `adapt` until SIGTERM."""
     from services.env_adapter.adaptation.adapter import make_adapter
-    from services.env_adapter.adaptation.endpoints import make_drafter
+    from services.env_adapter.adaptation.endpoints import make_writer
     from services.env_adapter.adaptation.worker import AdaptWorker
     from triforge.broker import ADAPT_QUEUE, ADAPT_TASK, RedisBroker, Worker
     from triforge.config import Settings
@@ -114,11 +114,11 @@ def adapt_worker() -> int:
     worker = Worker(settings.redis_url, ADAPT_QUEUE)
 
     async def build() -> AdaptWorker:
-        drafter = make_drafter(settings, registry.family)
+        writer = make_writer(settings, registry.family)
         broker = RedisBroker(
             settings.redis_url, lease_s=settings.lease_s, resend_s=settings.resend_s
         )
-        adapter = make_adapter(database, registry.family, drafter=drafter)
+        adapter = make_adapter(database, registry.family, writer=writer)
         return AdaptWorker(broker=broker, adapter=adapter)
 
     adapt = worker.run(build())

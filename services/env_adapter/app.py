@@ -11,11 +11,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.env_adapter.access import RULES
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import FindFamily, PoolMaker
-from services.env_adapter.routes import Nouns, add_routes
+from services.env_adapter.routes import RULES, Api, add_routes
 from services.env_adapter.store import PoolStore
 from triforge.errors import TriforgeError
 from triforge.store.database import Database
@@ -26,7 +25,7 @@ from triforge.web.limits import MAX_BODY, MEBIBYTE
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What the API opens to.
+    """What the API is made of.
 
     Args:
         database: at head.
@@ -86,12 +85,12 @@ def create_app(*, parts: Parts) -> FastAPI:
         max_body=parts.max_body,
         uploads={"POST /v1/pools": parts.max_upload},
     )
-    nouns = Nouns(
+    api = Api(
         store=store,
         maker=PoolMaker(parts.database, parts.family),
         planner=Planner(parts.database),
         changes=Changes(parts.database),
     )
-    add_routes(app, nouns=nouns)
+    add_routes(app, api=api)
     guard(app, RULES, parts.entrance)
     return app

@@ -1,7 +1,8 @@
 """What people change by hand: pools and slots are paused, retired and pinned, rewrites approved, rejected and undone.
 
-One transaction a change, with its row in the audit. Asking for what is so already changes nothing and records nothing,
-so every call may be repeated; what contradicts the present state is a `ConflictError`.
+One transaction a change, with its row in the record. Asking for what is so already changes nothing and records nothing,
+so every call may be repeated; what contradicts the present state is a `ConflictError`. `match` are the entity tags that
+the caller knows, as in If-Match: what was changed since is a `PreconditionError`; None changes whatever is there.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ from typing import Any, Literal
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from services.env_adapter import audit
-from services.env_adapter.rows import lock_pool, pool_row, pool_states, proposal_row, task_row
+from services.env_adapter.rows import (
+    lock_pool,
+    pool_row,
+    pool_states,
+    proposal_row,
+    record_change,
+    task_row,
+)
 from services.env_adapter.slots import (
+    close_proposal,
     current,
     pool_tag,
     replace,
-    settle,
     slot_tag,
     successor,
     withdraw,
@@ -27,7 +34,7 @@ from triforge.errors import ConflictError, PreconditionError
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, ProposalRow, TaskRow
-from triforge.types import Change, PoolChange, PoolState, PoolStatus, Rollback
+from triforge.types import Change, PoolChange, PoolState, PoolStatus, ProposalState, Rollback
 
 TaskAction = Literal["pause", "resume", "retire", "pin", "unpin"]
 Decision = Literal["approve", "reject"]
@@ -36,11 +43,7 @@ _STATE_AFTER = {"pause": "paused", "resume": "active", "retire": "retired"}
 
 
 class Changes:
-    """Makes changes.
-
-    Args:
-        database: at head.
-    """
+    """Makes changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,19 +51,7 @@ class Changes:
     def set_pool(
         self, pool: str, to: PoolStatus, who: Change, *, match: str | None = None
     ) -> PoolState:
-        """Pause, resume or retire a pool. Retiring withdraws its open proposals and is for good.
-
-        Args:
-            pool: id or name.
-            to: the state it is to have.
-            who: who asks and why.
-            match: the entity tags that the caller knows, as in If-Match; None changes whatever is there.
-
-        Raises:
-            NotFoundError: there is no such pool.
-            PreconditionError: the pool was changed since the caller looked.
-            ConflictError: the pool is retired.
-        """
+        """Pause, resume or retire a pool, by id or name. Retiring withdraws its open proposals and is for good."""
 
         def change(session: Session, row: PoolRow) -> None:
             if row.state == to:
@@ -74,18 +65,18 @@ class Changes:
                 gone = withdraw(session, [ProposalRow.pool_id == row.id], why)
             verb = {"active": "resume", "paused": "pause", "retired": "retire"}[to]
             detail = {"state": [before, to], "withdrawn": gone}
-            audit.record(session, f"pool.{verb}", row.id, pool_id=row.id, who=who, detail=detail)
+            record_change(session, f"pool.{verb}", row.id, pool_id=row.id, who=who, detail=detail)
 
         return self._pool(pool, change, match)
 
     def set_approval(self, pool: str, wanted: PoolChange, *, match: str | None = None) -> PoolState:
-        """Say whether rewrites wait for a person. Errors: see `set_pool`."""
+        """Say whether rewrites wait for a person."""
 
         def change(session: Session, row: PoolRow) -> None:
             if row.approval == wanted.approval:
                 return
             before, row.approval = row.approval, wanted.approval
-            audit.record(
+            record_change(
                 session,
                 "pool.approval",
                 row.id,
@@ -112,17 +103,6 @@ class Changes:
         """Pause, resume, retire, pin or unpin the slot that a version belongs to; returns the current version's id.
 
         A slot that is paused, retired or pinned loses its open proposal. Retiring is for good.
-
-        Args:
-            task_id: any version of the slot.
-            action: what to do.
-            who: who asks and why.
-            match: the entity tags that the caller knows, as in If-Match; None changes whatever is there.
-
-        Raises:
-            NotFoundError: there is no such version.
-            PreconditionError: the slot was changed since the caller looked.
-            ConflictError: the slot is retired.
         """
         with self._database.write() as session:
             row = _hold(session, task_id, match)
@@ -137,7 +117,7 @@ class Changes:
                 done = {"pause": "paused", "retire": "retired", "pin": "pinned"}[action]
                 why = _said(f"the task was {done}", who)
                 gone = withdraw(session, [ProposalRow.slot == row.slot], why)
-            audit.record(
+            record_change(
                 session,
                 f"task.{action}",
                 row.id,
@@ -154,16 +134,6 @@ class Changes:
         The ancestor's content becomes a new version whose parent is the ancestor, so that the versions of a slot stay
         the order of what it has played. The versions that are undone, and the proposals that made them, become
         `rolled_back`; an open proposal is withdrawn. A slot that plays the ancestor's content already stays as it is.
-
-        Args:
-            task_id: any version of the slot.
-            wanted: the ancestor; who asks and why.
-            match: the entity tags that the caller knows, as in If-Match; None changes whatever is there.
-
-        Raises:
-            NotFoundError: there is no such version.
-            PreconditionError: the slot was changed since the caller looked.
-            ConflictError: the slot is retired, or `to` is no ancestor of its current version.
         """
         who = Change(by=wanted.by, reason=wanted.reason)
         with self._database.write() as session:
@@ -192,8 +162,8 @@ class Changes:
             )
             for proposal in made.all():
                 if proposal.document["candidate_id"] in ids:
-                    settle(proposal, "rolled_back", _said("rolled back", who))
-            audit.record(
+                    close_proposal(proposal, "rolled_back", _said("rolled back", who))
+            record_change(
                 session,
                 "task.rollback",
                 restored.id,
@@ -210,17 +180,12 @@ class Changes:
             return restored.id
 
     def decide(self, proposal_id: str, decision: Decision, who: Change) -> None:
-        """Approve a rewrite that waits for a person, so that it replaces its task, or reject an open one.
-
-        Raises:
-            NotFoundError: there is no such proposal.
-            ConflictError: the proposal is in no state in which that can be decided.
-        """
+        """Approve a rewrite that waits for a person, so that it replaces its task, or reject an open one."""
         with self._database.write() as session:
             lock_pool(session, proposal_row(session, proposal_id).pool_id)
             row = proposal_row(session, proposal_id)
-            session.refresh(row)  # whoever held the pool may have moved it
-            after = "accepted" if decision == "approve" else "rejected"
+            session.refresh(row)  # whoever had locked the pool may have moved it
+            after: ProposalState = "accepted" if decision == "approve" else "rejected"
             if row.state == after:
                 return
             if row.state != "awaiting" and (row.state, decision) != ("pending", "reject"):
@@ -231,8 +196,8 @@ class Changes:
             else:
                 candidate.state = "rejected"
             before = row.state
-            settle(row, after, _said(f"{after} by hand", who))
-            audit.record(
+            close_proposal(row, after, _said(f"{after} by hand", who))
+            record_change(
                 session,
                 f"proposal.{decision}",
                 row.id,
@@ -244,10 +209,10 @@ class Changes:
 
 
 def _hold(session: Session, task_id: str, match: str | None) -> TaskRow:
-    """The current version of the slot of `task_id`, with its pool held."""
+    """The current version of the slot of `task_id`, with its pool locked."""
     found = task_row(session, task_id)
     lock_pool(session, found.pool_id)
-    session.expire_all()  # whoever held the pool may have moved the slot
+    session.expire_all()  # whoever had locked the pool may have moved the slot
     row = current(session, found.slot)
     _demand(match, slot_tag(row))
     return row
@@ -270,11 +235,7 @@ def _pin(session: Session, row: TaskRow, *, pinned: bool) -> dict[str, Any] | No
 
 
 def _path(session: Session, row: TaskRow, to: str) -> tuple[list[TaskRow], TaskRow]:
-    """The versions from the current one up to the ancestor `to`, which comes apart.
-
-    Raises:
-        ConflictError: it is no ancestor.
-    """
+    """The versions from the current one up to the ancestor `to`, and the ancestor."""
     below, ancestors, above = [row], [], row.parent_id
     while above is not None:
         found = session.get_one(TaskRow, above)

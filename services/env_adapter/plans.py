@@ -10,23 +10,19 @@ from itertools import islice
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.adaptation.caps import share_of_originals
-from services.env_adapter.adaptation.pairs import settle_foreign
+from services.env_adapter.adaptation.limits import limit_rewritten
+from services.env_adapter.adaptation.measurement import take_over
 from services.env_adapter.rows import lock_pool, pool_row, proposal_of
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Plan, PlannedGroup, PlanRequest, Proposal
+from triforge.types import Plan, PlannedGroup, PlanRequest, Proposal, Purpose
 
 _BLOCK = 1_000  # positions a look; SQLite takes 32,766 at most
 
 
 class Planner:
-    """Makes plans.
-
-    Args:
-        database: at head.
-    """
+    """Makes plans."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,10 +64,10 @@ class Planner:
             groups = _heldout(session, pool_id, request.groups)
         else:
             if request.max_pending:
-                settle_foreign(session, pool_id, request.run_id, adopt=request.adopt)
+                take_over(session, pool_id, request.run_id, adopt=request.adopt)
             groups = _pairs(session, pool_id, min(request.max_pending, request.groups // 2))
             drawn, cursor = _draw(session, pool_id, request, request.groups - len(groups), cursor)
-            groups += share_of_originals(drawn, request.max_adapted)
+            groups += limit_rewritten(drawn, request.max_adapted)
             if not groups:
                 raise _nothing_to_play(session, pool_id, request)
         return PlanRow(
@@ -94,7 +90,7 @@ def _demand_open(pool: PoolRow) -> None:
 
 
 def _cursor(session: Session, request: PlanRequest) -> int:
-    """How many places of the permutations the run's earlier steps went through."""
+    """How many positions of the permutations the run's earlier steps went through."""
     query = select(func.max(PlanRow.cursor)).where(
         PlanRow.run_id == request.run_id, PlanRow.kind == "train", PlanRow.step < request.step
     )
@@ -121,28 +117,21 @@ def _pairs(session: Session, pool_id: str, pairs: int) -> list[PlannedGroup]:
     return [group for row in rows for group in _pair(proposal_of(row))]
 
 
-def _pair(proposal: Proposal) -> tuple[PlannedGroup, PlannedGroup]:
+def _pair(proposal: Proposal) -> list[PlannedGroup]:
     assert proposal.candidate_id is not None  # only proposals with a candidate are pending
-    return (
-        PlannedGroup(
-            task_id=proposal.parent_id,
-            slot=proposal.slot,
-            purpose="measure_parent",
-            proposal_id=proposal.id,
-        ),
-        PlannedGroup(
-            task_id=proposal.candidate_id,
-            slot=proposal.slot,
-            purpose="measure_candidate",
-            proposal_id=proposal.id,
-        ),
-    )
+    both: tuple[tuple[str, Purpose], ...] = (
+        (proposal.parent_id, "measure_parent"), (proposal.candidate_id, "measure_candidate"),
+    )  # fmt: skip
+    return [
+        PlannedGroup(task_id=id_, slot=proposal.slot, purpose=purpose, proposal_id=proposal.id)
+        for id_, purpose in both
+    ]
 
 
 def _draw(
     session: Session, pool_id: str, request: PlanRequest, groups: int, cursor: int
 ) -> tuple[list[PlannedGroup], int]:
-    """Draw `groups` training tasks from the place `cursor` on; the new place comes with them.
+    """Draw `groups` training tasks from the position `cursor` on; the new position comes with them.
 
     A slot that cannot be played when its turn comes (pending, paused, or drawn a moment ago at the end of the previous
     permutation) waits for the next permutation. A run that measures no proposals (`max_pending` 0) plays the active
@@ -156,12 +145,12 @@ def _draw(
     busy = set(session.scalars(pending)) if request.max_pending else set()
     active = session.scalar(select(func.count()).where(*in_split, TaskRow.state == "active")) or 0
     wanted = min(groups, active - len(busy))
-    places = _places(last + 1, request.seed, cursor)
+    positions = _positions(last + 1, request.seed, cursor)
     end = cursor + 2 * (last + 1)  # the rest of one permutation and all of the next hold every slot
     drawn: dict[int, PlannedGroup] = {}
     size = 2 * wanted
     while len(drawn) < wanted and cursor < end:
-        block = list(islice(places, min(size, _BLOCK)))
+        block = list(islice(positions, min(size, _BLOCK)))
         size *= 2  # where few slots are playable, few looks must find them
         found = _playable(session, pool_id, block, busy)
         for position in block:
@@ -210,7 +199,7 @@ def _nothing_to_play(session: Session, pool_id: str, request: PlanRequest) -> Co
     )
 
 
-def _places(slots: int, seed: int, cursor: int) -> Iterator[int]:
+def _positions(slots: int, seed: int, cursor: int) -> Iterator[int]:
     """Positions from `cursor` on in an endless row of permutations."""
     while True:
         epoch, offset = divmod(cursor, slots)
@@ -220,6 +209,6 @@ def _places(slots: int, seed: int, cursor: int) -> Iterator[int]:
 
 @lru_cache(maxsize=8)
 def _permutation(slots: int, seed: int, epoch: int) -> tuple[int, ...]:
-    places = list(range(slots))
-    random.Random(f"{seed}/{epoch}").shuffle(places)  # noqa: S311 (a draw of tasks, no secret)
-    return tuple(places)
+    order = list(range(slots))
+    random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311 (a draw of tasks, no secret)
+    return tuple(order)

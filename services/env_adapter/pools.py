@@ -21,8 +21,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from services.env_adapter import audit
-from services.env_adapter.rows import pool_states
+from services.env_adapter.rows import pool_states, record_change
 from services.env_adapter.uploads import Row, Unreadable
 from triforge.access.callers import caller
 from triforge.access.tenants import demand_service_for_pool
@@ -115,7 +114,7 @@ class PoolMaker:
             for chunk in _task_rows(pool, drafts):
                 session.execute(insert(TaskRow), chunk)
             counts = dict(drafts.splits)
-            audit.record(
+            record_change(
                 session, "pool.create", pool_id, pool_id=pool_id, who=Change(), detail=counts
             )
             return pool_states(session, [pool])[0]

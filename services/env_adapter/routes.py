@@ -1,24 +1,24 @@
-"""The routes of the API; they translate and do nothing else."""
+"""The routes of the API, and what each asks for; they translate and do nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Final, get_args
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from services.env_adapter.changes import Changes, Decision, TaskAction
-from services.env_adapter.exports import Content, export
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker, request_of
 from services.env_adapter.slots import pool_tag
-from services.env_adapter.store import PoolStore
+from services.env_adapter.store import Content, PoolStore
 from services.env_adapter.uploads import JSONL, Upload, read_head, read_lines, read_tasks, receive
+from triforge.access.callers import Rule
 from triforge.errors import InputError
 from triforge.types import (
     Approval,
@@ -45,6 +45,37 @@ from triforge.types import (
 )
 from triforge.web.description import answers
 
+_READ = Rule(wants="read")
+_SUBMIT = Rule(wants="submit", changes=True)
+_ADMIN = Rule(wants="admin", changes=True)  # what is for good
+
+RULES: Final[Mapping[str, Rule]] = {
+    "GET /v1/pools": _READ,
+    "POST /v1/pools": _SUBMIT,
+    "GET /v1/pools/{pool}": _READ,
+    "PATCH /v1/pools/{pool}": _SUBMIT,
+    "GET /v1/pools/{pool}/export": _READ,
+    "GET /v1/pools/{pool}/tasks": _READ,
+    "GET /v1/pools/{pool}/proposals": _READ,
+    "GET /v1/pools/{pool}/audit": _READ,
+    "POST /v1/pools/{pool}/plans": Rule(wants="service", changes=True),
+    "POST /v1/pools/{pool}/pause": _SUBMIT,
+    "POST /v1/pools/{pool}/resume": _SUBMIT,
+    "POST /v1/pools/{pool}/retire": _ADMIN,
+    "GET /v1/tasks/{task_id}": _READ,
+    "GET /v1/tasks/{task_id}/lineage": _READ,
+    "POST /v1/tasks/{task_id}/rollback": _ADMIN,
+    "POST /v1/tasks/{task_id}/pause": _SUBMIT,
+    "POST /v1/tasks/{task_id}/resume": _SUBMIT,
+    "POST /v1/tasks/{task_id}/retire": _ADMIN,
+    "POST /v1/tasks/{task_id}/pin": _SUBMIT,
+    "POST /v1/tasks/{task_id}/unpin": _SUBMIT,
+    "GET /v1/proposals/{proposal_id}": _READ,
+    "POST /v1/proposals/{proposal_id}/approve": _SUBMIT,
+    "POST /v1/proposals/{proposal_id}/reject": _SUBMIT,
+    "GET /v1/audit": Rule(wants="admin"),
+}
+
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Version = Annotated[int | None, Query(ge=0, le=10**9)]
 Text = Annotated[str, Query(max_length=200)]
@@ -67,7 +98,7 @@ _POOL_STATES: dict[str, PoolStatus] = {"pause": "paused", "resume": "active", "r
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nouns:
+class Api:
     """What the routes call."""
 
     store: PoolStore
@@ -76,13 +107,13 @@ class Nouns:
     changes: Changes
 
 
-def add_routes(app: FastAPI, *, nouns: Nouns) -> None:
+def add_routes(app: FastAPI, *, api: Api) -> None:
     """Add all routes of env_adapter to its app."""
     for routes in (_making, _pools, _pool_changes, _tasks, _proposals, _record):
-        app.include_router(routes(nouns))
+        app.include_router(routes(api))
 
 
-def _making(nouns: Nouns) -> APIRouter:
+def _making(api: Api) -> APIRouter:
     router = APIRouter(prefix="/v1/pools", tags=["pools"])
 
     @router.post(
@@ -109,7 +140,7 @@ def _making(nouns: Nouns) -> APIRouter:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
             pool, new = await asyncio.to_thread(
-                _create, nouns.maker, upload, head if kind == JSONL else None, idempotency_key
+                _create, api.maker, upload, head if kind == JSONL else None, idempotency_key
             )
         finally:
             upload.close()
@@ -123,13 +154,12 @@ def _making(nouns: Nouns) -> APIRouter:
         pool: str, content: Content = "tasks", split: Split | None = None
     ) -> StreamingResponse:
         """A pool as JSONL: its tasks as they are uploaded, all versions, or all proposals."""
-        lines = export(nouns.store, pool, content, split)
-        return StreamingResponse(lines, media_type=JSONL)
+        return StreamingResponse(api.store.export(pool, content, split), media_type=JSONL)
 
     @router.post("/{pool}/plans", responses=answers(409))
     def make_plan(pool: str, request: PlanRequest) -> Plan:
         """What a step plays; asking again gives the same plan."""
-        return nouns.planner.plan(pool, request)
+        return api.planner.plan(pool, request)
 
     return router
 
@@ -147,9 +177,9 @@ def _create(
     return maker.create(request, rows, key=key or None, digest=digest)
 
 
-def _pools(nouns: Nouns) -> APIRouter:
+def _pools(api: Api) -> APIRouter:
     router = APIRouter(prefix="/v1/pools", tags=["pools"])
-    store = nouns.store
+    store = api.store
 
     @router.get("")
     def list_pools(
@@ -161,14 +191,8 @@ def _pools(nouns: Nouns) -> APIRouter:
         limit: Limit = 100,
     ) -> PoolPage:
         """Pools by name; `search` is a part of it."""
-        return store.pools(
-            state=state,
-            approval=approval,
-            environment=environment,
-            search=search,
-            cursor=cursor,
-            limit=limit,
-        )
+        wanted = {"state": state, "approval": approval, "environment": environment}
+        return store.pools(**wanted, search=search, cursor=cursor, limit=limit)
 
     @router.get("/{pool}")
     def show_pool(pool: str, response: Response) -> PoolState:
@@ -191,18 +215,10 @@ def _pools(nouns: Nouns) -> APIRouter:
         limit: Limit = 100,
     ) -> TaskPage:
         """A pool's task versions; `search` is a part of the instruction."""
+        wanted = {"state": state, "split": split, "slot": slot, "kind": kind}
         return store.tasks(
-            pool,
-            state=state,
-            split=split,
-            slot=slot,
-            kind=kind,
-            version=version,
-            pinned=pinned,
-            search=search,
-            cursor=cursor,
-            limit=limit,
-        )
+            pool, **wanted, version=version, pinned=pinned, search=search, cursor=cursor, limit=limit
+        )  # fmt: skip
 
     @router.get("/{pool}/proposals")
     def list_proposals(
@@ -215,15 +231,8 @@ def _pools(nouns: Nouns) -> APIRouter:
         limit: Limit = 100,
     ) -> ProposalPage:
         """A pool's rewrites with everything said about them, oldest first."""
-        return store.proposals(
-            pool,
-            state=state,
-            run_id=run_id,
-            slot=slot,
-            direction=direction,
-            cursor=cursor,
-            limit=limit,
-        )
+        wanted = {"state": state, "run_id": run_id, "slot": slot, "direction": direction}
+        return store.proposals(pool, **wanted, cursor=cursor, limit=limit)
 
     @router.get("/{pool}/audit")
     def list_changes(pool: str, slot: Text = "", cursor: str = "", limit: Limit = 100) -> AuditPage:
@@ -233,16 +242,15 @@ def _pools(nouns: Nouns) -> APIRouter:
     return router
 
 
-def _pool_changes(nouns: Nouns) -> APIRouter:
+def _pool_changes(api: Api) -> APIRouter:
     router = APIRouter(prefix="/v1/pools", tags=["pools"])
-    changes = nouns.changes
 
     @router.patch("/{pool}", responses=_CHANGE)
     def change_pool(
         pool: str, change: PoolChange, response: Response, if_match: IfMatch = None
     ) -> PoolState:
         """Say whether rewrites wait for a person before they replace their tasks."""
-        found = changes.set_approval(pool, change, match=if_match)
+        found = api.changes.set_approval(pool, change, match=if_match)
         response.headers["ETag"] = pool_tag(found)
         return found
 
@@ -250,7 +258,7 @@ def _pool_changes(nouns: Nouns) -> APIRouter:
         def act(
             pool: str, response: Response, who: Change | None = None, if_match: IfMatch = None
         ) -> PoolState:
-            found = changes.set_pool(pool, to, who or Change(), match=if_match)
+            found = api.changes.set_pool(pool, to, who or Change(), match=if_match)
             response.headers["ETag"] = pool_tag(found)
             return found
 
@@ -268,13 +276,12 @@ def _pool_changes(nouns: Nouns) -> APIRouter:
     return router
 
 
-def _tasks(nouns: Nouns) -> APIRouter:
+def _tasks(api: Api) -> APIRouter:
     router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
-    store, changes = nouns.store, nouns.changes
 
     def shown(task_id: str, response: Response) -> TaskDetail:
-        found = store.detail(task_id)
-        response.headers["ETag"] = store.slot_tag(task_id)
+        found = api.store.detail(task_id)
+        response.headers["ETag"] = api.store.slot_tag(task_id)
         return found
 
     @router.get("/{task_id}")
@@ -285,20 +292,20 @@ def _tasks(nouns: Nouns) -> APIRouter:
     @router.get("/{task_id}/lineage")
     def show_lineage(task_id: str) -> Lineage:
         """All versions of the task's slot, with their rewrites and measurements, and what people did."""
-        return store.lineage(task_id)
+        return api.store.lineage(task_id)
 
     @router.post("/{task_id}/rollback", responses=_CHANGE)
     def roll_back(
         task_id: str, wanted: Rollback, response: Response, if_match: IfMatch = None
     ) -> TaskDetail:
         """Undo the rewrites between an ancestor and what the task's slot plays; answers with the new version."""
-        return shown(changes.roll_back(task_id, wanted, match=if_match), response)
+        return shown(api.changes.roll_back(task_id, wanted, match=if_match), response)
 
     def verb(action: TaskAction) -> Callable[..., TaskDetail]:
         def act(
             task_id: str, response: Response, who: Change | None = None, if_match: IfMatch = None
         ) -> TaskDetail:
-            current = changes.set_task(task_id, action, who or Change(), match=if_match)
+            current = api.changes.set_task(task_id, action, who or Change(), match=if_match)
             return shown(current, response)
 
         return act
@@ -315,19 +322,18 @@ def _tasks(nouns: Nouns) -> APIRouter:
     return router
 
 
-def _proposals(nouns: Nouns) -> APIRouter:
+def _proposals(api: Api) -> APIRouter:
     router = APIRouter(prefix="/v1/proposals", tags=["proposals"])
-    store, changes = nouns.store, nouns.changes
 
     @router.get("/{proposal_id}")
     def show_proposal(proposal_id: str) -> ProposalDetail:
-        """A rewrite: critic, prompt, answer, checks, both measurements, verdict, and what people did about it."""
-        return store.proposal(proposal_id)
+        """A rewrite: diagnosis, prompt, answer, checks, both measurements, verdict, and what people did about it."""
+        return api.store.proposal(proposal_id)
 
     def verb(decision: Decision) -> Callable[..., ProposalDetail]:
         def act(proposal_id: str, who: Change | None = None) -> ProposalDetail:
-            changes.decide(proposal_id, decision, who or Change())
-            return store.proposal(proposal_id)
+            api.changes.decide(proposal_id, decision, who or Change())
+            return api.store.proposal(proposal_id)
 
         return act
 
@@ -343,7 +349,7 @@ def _proposals(nouns: Nouns) -> APIRouter:
     return router
 
 
-def _record(nouns: Nouns) -> APIRouter:
+def _record(api: Api) -> APIRouter:
     router = APIRouter(prefix="/v1/audit", tags=["record"])
 
     @router.get("")
@@ -351,6 +357,6 @@ def _record(nouns: Nouns) -> APIRouter:
         service: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
     ) -> RecordPage:
         """Changes, and requests for changes at every API whatever came of them, oldest first."""
-        return nouns.store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
+        return api.store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
 
     return router

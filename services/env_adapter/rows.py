@@ -1,10 +1,10 @@
-"""Rows of the database as messages, and how they are found and held; rows become messages here, and nowhere else."""
+"""Rows of the database: how they are found and locked, as messages, and the record of what people change."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from sqlalchemy import func, select
@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from triforge.access.callers import caller, own
 from triforge.environments import registry
 from triforge.errors import ConflictError, NotFoundError
-from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Approval, Measurement, PoolState, PoolStatus, Proposal, Task
+from triforge.store.tables import AuditRow, MeasurementRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import Approval, Change, Measurement, PoolState, PoolStatus, Proposal, Task
 
 
 def pool_row(session: Session, pool: str) -> PoolRow:
@@ -40,18 +40,15 @@ def pool_row(session: Session, pool: str) -> PoolRow:
 
 
 def lock_pool(session: Session, pool_id: str) -> PoolRow:
-    """Hold a pool until the end of the transaction: whoever moves its slots or plans takes turns here.
+    """Lock a pool until the end of the transaction; raises NotFoundError. Whoever moves its slots or plans does so.
 
     SQLite's writers take turns anyway; PostgreSQL locks the row.
-
-    Raises:
-        NotFoundError: there is no such pool.
     """
     row = session.scalars(
         select(PoolRow)
         .where(PoolRow.id == pool_id)
         .with_for_update()
-        .execution_options(populate_existing=True)  # as it is now that we hold it
+        .execution_options(populate_existing=True)  # as it is under the lock
     ).one_or_none()
     if row is None:
         raise NotFoundError(f"pool {pool_id!r} does not exist; GET /v1/pools lists all")
@@ -59,39 +56,23 @@ def lock_pool(session: Session, pool_id: str) -> PoolRow:
 
 
 def task_in(session: Session, task_id: str) -> Task:
-    """A task version.
-
-    Raises:
-        NotFoundError: there is no such version.
-    """
-    found = session.execute(
-        select(TaskRow, PoolRow.family)
-        .join(PoolRow)
-        .where(TaskRow.id == task_id, *own(PoolRow.tenant))
-    ).one_or_none()
-    if found is None:
-        raise NotFoundError(_no_task(task_id))
-    return task_of(*found)
+    """A task version; raises NotFoundError."""
+    row = task_row(session, task_id)
+    return task_of(row, session.get_one(PoolRow, row.pool_id).family)
 
 
 def task_row(session: Session, task_id: str) -> TaskRow:
-    """The row of a task version.
-
-    Raises:
-        NotFoundError: there is no such version.
-    """
+    """The row of a task version; raises NotFoundError."""
     row = session.get(TaskRow, task_id)
     if row is None or not _visible(session, row.pool_id):
-        raise NotFoundError(_no_task(task_id))
+        raise NotFoundError(
+            f"task {task_id!r} does not exist; GET /v1/pools/{{pool}}/tasks lists a pool's tasks"
+        )
     return row
 
 
 def proposal_row(session: Session, proposal_id: str) -> ProposalRow:
-    """The row of a proposal.
-
-    Raises:
-        NotFoundError: there is no such proposal.
-    """
+    """The row of a proposal; raises NotFoundError."""
     row = session.get(ProposalRow, proposal_id)
     if row is None or not _visible(session, row.pool_id):
         raise NotFoundError(
@@ -101,32 +82,13 @@ def proposal_row(session: Session, proposal_id: str) -> ProposalRow:
 
 
 def _visible(session: Session, pool_id: str) -> bool:
-    """Whether the caller sees what belongs to a pool."""
     return caller().sees(session.get_one(PoolRow, pool_id).tenant)
-
-
-def _no_task(task_id: str) -> str:
-    return f"task {task_id!r} does not exist; GET /v1/pools/{{pool}}/tasks lists a pool's tasks"
 
 
 def task_of(row: TaskRow, family: str) -> Task:
     """A row as a message."""
-    return Task.model_validate(
-        {
-            "id": row.id,
-            "pool_id": row.pool_id,
-            "slot": row.slot,
-            "version": row.version,
-            "parent_id": row.parent_id,
-            "family": family,
-            "split": row.split,
-            "state": row.state,
-            "instruction": row.instruction,
-            "params": row.params,
-            "kind": row.kind,
-            "pinned": row.pinned,
-        }
-    )
+    fields = {name: getattr(row, name) for name in Task.model_fields if name != "family"}
+    return Task.model_validate({**fields, "family": family})
 
 
 def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
@@ -193,7 +155,58 @@ def proposal_of(row: ProposalRow) -> Proposal:
     return Proposal.model_validate(row.document)
 
 
+def update_proposal(row: ProposalRow, proposal: Proposal) -> None:
+    """Store a proposal again."""
+    row.document, row.state = proposal.model_dump(mode="json"), proposal.state
+
+
+def add_reason(proposal: Proposal, reason: str) -> str:
+    """A reason behind what was said about the proposal before."""
+    return f"{proposal.reason}; {reason}" if proposal.reason else reason
+
+
 def measurement_of(row: MeasurementRow) -> Measurement:
     """A row as a message."""
-    fields: dict[str, Any] = {name: getattr(row, name) for name in Measurement.model_fields}
-    return Measurement.model_validate(fields)
+    return Measurement.model_validate(
+        {name: getattr(row, name) for name in Measurement.model_fields}
+    )
+
+
+def record_change(
+    session: Session,
+    action: str,
+    subject: str,
+    *,
+    pool_id: str,
+    who: Change,
+    detail: Mapping[str, Any],
+    slot: str | None = None,
+) -> None:
+    """Add one change to the record, in the transaction that makes it.
+
+    Requests for changes stand in the same table, see `triforge.access.requests`.
+
+    Args:
+        session: the transaction.
+        action: the thing and the verb, for example `task.pin`.
+        subject: id of the thing.
+        pool_id: the pool it belongs to.
+        who: who did it and why, as far as they said.
+        detail: what was there before and after.
+        slot: the slot it belongs to, if it belongs to one.
+    """
+    asking = caller()
+    session.add(
+        AuditRow(
+            at=time.time(),
+            tenant=asking.tenant,
+            key_id=asking.key_id,
+            by=who.by or asking.name,
+            action=action,
+            subject=subject,
+            pool_id=pool_id,
+            slot=slot,
+            reason=who.reason,
+            detail=dict(detail),
+        )
+    )

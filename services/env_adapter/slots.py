@@ -1,7 +1,7 @@
 """How a slot moves from one version to the next; the adapt worker and people move slots by the same few steps.
 
-A slot has exactly one version that is `active`, `paused` or `retired`: its current one. The caller holds the pool
-(`store.lock_pool`) and owns the transaction, so a slot is seen before a move or after it, and never in between.
+A slot has exactly one version that is `active`, `paused` or `retired`: its current one. The caller has locked the pool
+(`rows.lock_pool`) and owns the transaction, so a slot is seen before a move or after it, and never in between.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.rows import proposal_of
+from services.env_adapter.rows import add_reason, proposal_of, update_proposal
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.tables import PoolRow, ProposalRow, TaskRow
-from triforge.types import PoolState
+from triforge.types import PoolState, ProposalState
 
 CURRENT = ("active", "paused", "retired")
 OPEN = ("pending", "awaiting")  # proposals that may still replace their task
@@ -71,12 +70,11 @@ def replace(session: Session, parent: TaskRow, candidate: TaskRow) -> None:
     candidate.state = "active"
 
 
-def settle(row: ProposalRow, state: str, reason: str) -> None:
+def close_proposal(row: ProposalRow, state: ProposalState, reason: str) -> None:
     """Give a proposal its last state; what was said about it before stays in front of the reason."""
     proposal = proposal_of(row)
-    said = f"{proposal.reason}; {reason}" if proposal.reason else reason
-    document: dict[str, Any] = {"state": state, "reason": said}
-    row.document, row.state = proposal.model_copy(update=document).model_dump(mode="json"), state
+    update = {"state": state, "reason": add_reason(proposal, reason)}
+    update_proposal(row, proposal.model_copy(update=update))
 
 
 def withdraw(session: Session, wanted: Sequence[ColumnElement[bool]], reason: str) -> list[str]:
@@ -86,5 +84,5 @@ def withdraw(session: Session, wanted: Sequence[ColumnElement[bool]], reason: st
     ).all()
     for row in rows:
         session.get_one(TaskRow, proposal_of(row).candidate_id).state = "rejected"
-        settle(row, "rejected", f"withdrawn: {reason}")
+        close_proposal(row, "rejected", f"withdrawn: {reason}")
     return [row.id for row in rows]

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-import services.env_adapter.access
+import services.env_adapter.routes
 import services.policy.routes
 import services.reward.app
 import services.trainer.access
@@ -22,7 +22,7 @@ from tests.service.keyed import fresh
 from triforge.web.guard import _OPEN
 
 RULES = {
-    "env_adapter": services.env_adapter.access.RULES,
+    "env_adapter": services.env_adapter.routes.RULES,
     "policy": services.policy.routes.RULES,
     "reward": services.reward.app.RULES,
     "trainer": services.trainer.access.RULES,

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from demo.settings import DemoSettings
 from scripts import gen_docs
-from services.env_adapter.routes import Nouns
+from services.env_adapter.routes import Api as EnvAdapterApi
 from services.env_adapter.routes import add_routes as add_env_adapter
 from services.policy.openai import ChatRequest
 from services.policy.routes import GenerateBatch
@@ -191,8 +191,8 @@ def apis() -> dict[int, FastAPI]:
     found = {port: FastAPI() for port in (8001, 8002, 8003, 8004)}
     found[8001].include_router(policy_routes(nothing, role="policy"))
     add_reward(found[8002], api=nothing)
-    nouns = Nouns(store=nothing, maker=nothing, planner=nothing, changes=nothing)
-    add_env_adapter(found[8003], nouns=nouns)
+    api = EnvAdapterApi(store=nothing, maker=nothing, planner=nothing, changes=nothing)
+    add_env_adapter(found[8003], api=api)
     found[8004].include_router(trainer_router)
     return found
 

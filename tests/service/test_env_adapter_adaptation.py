@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from sqlalchemy import event
 
 from services.env_adapter.adaptation.adapter import make_adapter
-from services.env_adapter.adaptation.drafter import Drafter, is_null_control
-from services.env_adapter.adaptation.ledger import Ledger, proposal_id
+from services.env_adapter.adaptation.measurement import MeasurementStore, proposal_id
+from services.env_adapter.adaptation.proposals import MODEL_RETRY, ProposalWriter, is_null_control
 from services.env_adapter.adaptation.worker import AdaptWorker
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
@@ -59,8 +60,10 @@ class Service:
         self.tasks = self.store.tasks("kitchen").tasks
 
     def worker(self, generate: Generate) -> AdaptWorker:
-        drafter = Drafter(generate, registry.family, backoff_s=0.0)
-        adapter = make_adapter(self.database, registry.family, drafter=drafter)
+        writer = ProposalWriter(
+            generate, registry.family, retry_policy=replace(MODEL_RETRY, first_s=0.0)
+        )
+        adapter = make_adapter(self.database, registry.family, writer=writer)
         return AdaptWorker(broker=self.broker, adapter=adapter)
 
     def outcome(self, task: Task, successes: int, group: str = "g", **more: Any) -> TaskOutcome:
@@ -332,7 +335,7 @@ async def test_a_worker_that_dies_after_counting_is_followed_by_one_that_propose
     service: Service,
 ) -> None:
     outcome = service.outcome(service.tasks[0], 0)
-    Ledger(service.database).record(outcome)  # the first worker came this far
+    MeasurementStore(service.database).record(outcome)  # the first worker came this far
     await service.worker(FakeGenerate(first_choice)).handle(outcome)
     (proposal,) = service.proposals()
     assert proposal.id == proposal_id("g")

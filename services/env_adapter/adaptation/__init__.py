@@ -1,14 +1,15 @@
-"""How tasks change: outcome in, changed tasks out. docs/adaptation.md tells the whole of it.
+"""How tasks change: a group's outcome in, changed tasks out; docs/adaptation.md is the reader's guide.
 
-worker       the job of the queue: a lease round `adapter`
-adapter      adaptation as a plain object: counts, then asks the run's controller
-controller   the protocol of controllers, `none` and `mixed`
-llm_rewrite  a rewrite by a language model, measured before it is taken
-ladder       a fresh task from a window of difficulty levels
-drafter      from a slot that should change to a proposal: menu, critic, rewriter, checks
-critic       what went wrong (or too well), in two stages, in two sentences a trajectory
-rewriter     a menu of changes, an answer held to it, what the answer means (`schema`: what escapes it)
-checks       the first candidate of which everything is proved; `solver` proves by playing
-ledger       the slot's states in SQL, one transaction a transition; `pairs` what the measurements say, `caps` what is too much
+In the order of the algorithm:
+
+worker       the job of the queue `adapt`: a lease round `adapter`
+adapter      count the outcome, then ask the run's controller
+controllers  what a training group leads to: none, llm_rewrite, mixed, a plug-in; `ladder` beside them
+proposals    from a slot outside the band to a proposal: menu, diagnosis, rewriter, candidate checks
+diagnosis    what went wrong (or too well), in two sentences a trajectory
+rewriter     a menu of changes, an answer constrained to it, what the answer means
+candidates   the first candidate of which everything is proved, by reading or by playing
+measurement  outcomes and proposals in SQL: pairs, the acceptance test, the slot's next version
+limits       why a slot is not rewritten now, why an accepted rewrite is not taken
 endpoints    which models answer
 """

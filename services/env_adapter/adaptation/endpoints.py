@@ -1,7 +1,7 @@
-"""Which models criticise, rewrite and prove, by the deployment's addresses.
+"""Which models diagnose, rewrite and prove, by the deployment's addresses.
 
-An address with a path (`https://host/v1`) is an OpenAI-compatible endpoint, one without is a policy service. A fragment names
-the model (`https://host/v1#name`); without it the first that the endpoint lists is asked.
+An address with a path (`https://host/v1`) is an OpenAI-compatible endpoint, one without is a policy service. A fragment
+names the model (`https://host/v1#name`); without it the first that the endpoint lists is asked.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urldefrag, urlsplit
 
-from services.env_adapter.adaptation.drafter import Drafter
-from services.env_adapter.adaptation.solver import Solver
+from services.env_adapter.adaptation.candidates import Solver
+from services.env_adapter.adaptation.proposals import ProposalWriter
 from triforge.access.modes import is_loopback
 from triforge.clients.openai import OpenAIGenerate, is_openai_url
 from triforge.clients.policy import PolicyClient
@@ -20,28 +20,17 @@ from triforge.errors import ConfigError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.telemetry.logs import masked
 
-_OTHERS: Final = (
-    "policy_model",
-    "reward_model",
-    "reward",
-    "env_adapter",
-    "trainer",
-)  # services that are nobody else's
+_SERVICES: Final = ("policy_model", "reward_model", "reward", "env_adapter", "trainer")
 
 
 def endpoint(
     address: str, settings: Settings, option: str = "TRIFORGE_REWRITER_MODEL_URL"
 ) -> Generate:
-    """The model behind an address.
-
-    Args:
-        address: what `option` names.
-        settings: of the deployment.
-        option: for the sentence.
+    """The model behind the address that `option` names.
 
     Raises:
-        ConfigError: keys are asked for, and the address would be sent the services' secret although nothing says that it is
-            this deployment's own.
+        ConfigError: keys are asked for, and the address would be sent the services' secret although nothing says that
+            it is this deployment's own.
     """
     url, model = urldefrag(address)
     if is_openai_url(url):
@@ -67,25 +56,26 @@ def is_own(url: str, settings: Settings) -> bool:
     host = urlsplit(url).hostname or ""
     if is_loopback(host) or not set(".:") & set(host):
         return True
-    services = (getattr(settings, f"{service}_url") for service in _OTHERS)
+    services = (getattr(settings, f"{service}_url") for service in _SERVICES)
     listed = (name.strip().lower().strip("[]") for name in settings.own_hosts.split(","))
     return host in {*(urlsplit(service).hostname for service in services), *listed}
 
 
-def make_drafter(settings: Settings, family: Callable[[str], EnvironmentFamily]) -> Drafter:
-    """A drafter that asks the models of `settings`: `rewriter_model_url`, and where given `critic_url` and `solver_url`.
+def make_writer(settings: Settings, family: Callable[[str], EnvironmentFamily]) -> ProposalWriter:
+    """A writer that asks the models of `settings`: `rewriter_model_url`, and where given `critic_url` and `solver_url`.
 
     A policy service is held to the choices by a regular expression, any other endpoint by a JSON schema.
     """
-    asked = {
-        name: endpoint(address, settings, f"TRIFORGE_{name.upper()}")
-        for name in ("critic_url", "solver_url")
-        if (address := str(getattr(settings, name)))
-    }
-    return Drafter(
+
+    def other(name: str) -> Generate | None:
+        address = str(getattr(settings, name))
+        return endpoint(address, settings, f"TRIFORGE_{name.upper()}") if address else None
+
+    solves = other("solver_url")
+    return ProposalWriter(
         endpoint(settings.rewriter_model_url, settings),
         family,
-        critic=asked.get("critic_url"),
-        solver=Solver(asked["solver_url"]) if "solver_url" in asked else None,
+        diagnoses=other("critic_url"),
+        solver=Solver(solves) if solves else None,
         form="json" if is_openai_url(urldefrag(settings.rewriter_model_url)[0]) else "regex",
     )

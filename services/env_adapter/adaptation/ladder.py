@@ -18,7 +18,7 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.adaptation.ledger import Closed, proposal_id
+from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
 from services.env_adapter.rows import lock_pool, new_row, task_in
 from services.env_adapter.slots import replace, successor, withdraw
 from triforge.algorithms.acceptance import Ladder, LadderRule
@@ -29,18 +29,14 @@ from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import derive_seed
 from triforge.store.database import Database
 from triforge.store.tables import LadderRow, LevelRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Direction, Proposal, Task, TaskOutcome
+from triforge.types import Proposal, Task, TaskOutcome
 
 _DRAWS: Final = 8  # of level and seed before the slot is left as it is
+_MADE = Closed("this group led to a task already")
 
 
 class LadderController:
-    """Replaces tasks.
-
-    Args:
-        database: at head.
-        family: finds an environment family by name.
-    """
+    """Replaces tasks."""
 
     def __init__(self, database: Database, family: Callable[[str], EnvironmentFamily]) -> None:
         self._database = database
@@ -57,22 +53,26 @@ class LadderController:
         name = proposal_id(outcome.group_id)
         with self._database.read() as session:
             if session.get(ProposalRow, name) is not None:
-                return Closed("this group led to a task already")
+                return _MADE
             task = task_in(session, outcome.task_id)
             ladder = _ladder(session, outcome)
-        level, draft, refused = self._draw(name, task, ladder, outcome.settings.adaptation.ladder)
+        level, fresh, refused = self._draw(name, task, ladder, outcome.settings.adaptation.ladder)
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
             if session.get(ProposalRow, name) is not None:
-                return Closed("this group led to a task already")
+                return _MADE
             moved = _count(session, outcome)
             task = task_in(session, outcome.task_id)
-            proposal = _proposal(name, task, outcome, moved)
-            closed = _why_not(session, task)
-            if closed or draft is None:
-                proposal = proposal.model_copy(update={"reason": closed or refused})
-            else:
-                proposal = self._take(session, proposal, task, draft, level)
+            why_not = _why_not(session, task) or refused
+            window = (
+                f"ladder: the window is {moved.low} to {moved.high}, "
+                f"{moved.correct} of {moved.counted} at its top"
+            )
+            proposal = new_proposal(
+                outcome, task, direction="harder", controller="ladder", reason=why_not or window
+            )
+            if fresh is not None and not why_not:
+                proposal = _take(session, proposal, task, fresh, level)
             session.add(new_row(proposal))
             return proposal
 
@@ -99,43 +99,35 @@ class LadderController:
                 why = f"level {level}: {error.detail}"
         return 0, None, why or f"no level of {ladder.low} to {ladder.high} can be made"
 
-    def _take(
-        self, session: Session, proposal: Proposal, task: Task, draft: TaskDraft, level: int
-    ) -> Proposal:
-        parent = session.get_one(TaskRow, task.id)
-        before = session.get(LevelRow, task.id)
-        manual = session.get_one(PoolRow, task.pool_id).approval == "manual"
-        withdraw(session, [ProposalRow.slot == task.slot], "the ladder made another task")
-        candidate = successor(session, parent, draft, state="awaiting" if manual else "pending")
-        session.add(candidate)
-        session.flush()
-        if not manual:
-            replace(session, parent, candidate)
-        session.add(LevelRow(task_id=candidate.id, level=level))
-        direction: Direction = "easier" if before and level < before.level else "harder"
-        return proposal.model_copy(
-            update={
-                "state": "awaiting" if manual else "accepted",
-                "direction": direction,
-                "candidate_id": candidate.id,
-                "answer": f"level {level}",
-                "instruction_after": draft.instruction,
-                "decided_step": proposal.step,
-            }
-        )
 
-
-def _rule(section: LadderSection) -> LadderRule:
-    return LadderRule(
-        levels=section.levels,
-        threshold=section.threshold,
-        rollouts=section.rollouts,
-        start=section.start,
+def _take(
+    session: Session, proposal: Proposal, task: Task, fresh: TaskDraft, level: int
+) -> Proposal:
+    parent = session.get_one(TaskRow, task.id)
+    before = session.get(LevelRow, task.id)
+    manual = session.get_one(PoolRow, task.pool_id).approval == "manual"
+    withdraw(session, [ProposalRow.slot == task.slot], "the ladder made another task")
+    candidate = successor(session, parent, fresh, state="awaiting" if manual else "pending")
+    session.add(candidate)
+    session.flush()
+    if not manual:
+        replace(session, parent, candidate)
+    session.add(LevelRow(task_id=candidate.id, level=level))
+    return proposal.model_copy(
+        update={
+            "state": "awaiting" if manual else "accepted",
+            "direction": "easier" if before and level < before.level else "harder",
+            "candidate_id": candidate.id,
+            "answer": f"level {level}",
+            "instruction_after": fresh.instruction,
+            "decided_step": proposal.step,
+        }
     )
 
 
 def _ladder(session: Session, outcome: TaskOutcome) -> Ladder:
-    rule, row = _rule(outcome.settings.adaptation.ladder), session.get(LadderRow, outcome.run_id)
+    rule = LadderRule(**outcome.settings.adaptation.ladder.model_dump(exclude={"options"}))
+    row = session.get(LadderRow, outcome.run_id)
     if row is None:
         return Ladder(rule)
     return Ladder(rule, high=row.high, counted=row.counted, correct=row.correct)
@@ -164,25 +156,3 @@ def _why_not(session: Session, task: Task) -> str:
         what = "held out" if task.split != "train" else "pinned" if task.pinned else task.state
         return f"the task is {what}, so it is not replaced"
     return ""
-
-
-def _proposal(name: str, task: Task, outcome: TaskOutcome, ladder: Ladder) -> Proposal:
-    accuracy = outcome.successes / outcome.measured if outcome.measured else 0.0
-    return Proposal(
-        id=name,
-        pool_id=task.pool_id,
-        slot=task.slot,
-        parent_id=task.id,
-        candidate_id=None,
-        direction="harder",
-        state="invalid",
-        run_id=outcome.run_id,
-        step=outcome.step,
-        trigger_accuracy=accuracy,
-        critic="",
-        prompt="",
-        answer="",
-        instruction_before=task.instruction,
-        controller="ladder",
-        reason=f"ladder: the window is {ladder.low} to {ladder.high}, {ladder.correct} of {ladder.counted} at its top",
-    )

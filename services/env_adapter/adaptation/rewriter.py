@@ -1,8 +1,8 @@
 """The rewriter: from a family's menu to answers that cannot be anything else than choices from it.
 
 The menu becomes a list of one-line answers and the list a constraint of the decoder: a regular expression for a policy
-service, a JSON schema for other endpoints. So even a very small model answers validly. An endpoint that refuses or ignores the
-constraint is read just as strictly: what is not exactly one of the choices is no answer, and the reason is kept.
+service, a JSON schema for other endpoints. So even a very small model answers validly. An endpoint that refuses or
+ignores the constraint is read just as strictly: what is not one of the choices is no answer, and the reason is kept.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from services.env_adapter.adaptation.schema import escape_of
 from triforge.errors import InputError
 from triforge.prompt_escaping import quote
 from triforge.rollout.choices import one_of
@@ -59,10 +58,6 @@ class Choices:
             }
         )
 
-    def read(self, text: str) -> Answer | None:
-        """What an answer means; None if it is none of the choices."""
-        return self.parse(text)[0]
-
     def parse(self, text: str) -> tuple[Answer | None, str]:
         """What an answer means, or None and why it means nothing."""
         if len(text) > MAX_ANSWER:
@@ -86,7 +81,7 @@ class Choices:
         if why:
             return None, why
         if isinstance(value, dict) and set(value) == {"answer"}:
-            why = escape_of(value, json.loads(self.schema))
+            why = schema_error(value, json.loads(self.schema))
             return (None, why) if why else (self.lines[value["answer"]], "")
         if value in self.lines.values():
             return dict(value), ""
@@ -99,13 +94,7 @@ def line_of(answer: Answer) -> str:
 
 
 def choices(menu: RewriteMenu, keep: Callable[[Answer], bool], *, seed: int) -> Choices:
-    """At most `MAX_CHOICES` answers of a menu, drawn by `seed`, in the menu's order.
-
-    Args:
-        menu: from the family.
-        keep: whether an answer is worth offering; it leaves out what the slot has tried before.
-        seed: which ones are drawn when there are more; the same seed draws the same.
-    """
+    """At most `MAX_CHOICES` answers of a menu that `keep` lets pass, drawn by `seed`, in the menu's order."""
     if menu.json_schema is not None:
         return Choices({}, menu.json_schema)
     order = _drawn(menu, seed)
@@ -149,7 +138,7 @@ def build_prompt(
     notes: Sequence[str],
     root: str,
 ) -> str:
-    """What the rewriter reads: the facts, the critic's notes as quotes, the direction, and how to answer."""
+    """What the rewriter reads: the facts, the diagnosis as quotes, the direction, and how to answer."""
     values = _values(menu, offered)
     parts = ["You change tasks so that an agent learns from them.", menu.description]
     parts.append(f"The task began as: {quote(root)}. Stay close to it.")
@@ -195,8 +184,8 @@ class Rewriter:
 
     Args:
         generate: the model that rewrites.
-        form: how it is held to the choices, `regex` or `json`; open answers are always held to their JSON schema. An
-            endpoint that refuses the JSON schema is asked once more without any constraint.
+        form: the constraint, `regex` or `json`; open answers always have their JSON schema. An endpoint that refuses
+            the JSON schema is asked once more without any constraint.
     """
 
     def __init__(self, generate: Generate, *, form: Form = "regex") -> None:
@@ -206,13 +195,15 @@ class Rewriter:
     async def ask(
         self, prompt: str, offered: Choices, *, sampling: Sampling, candidates: int, seed: int
     ) -> tuple[str, ...]:
-        """The raw answers, held to what is offered.
+        """The raw answers, constrained to what is offered.
 
         Raises:
             PolicyError, UnavailableError, InputError: the model does not answer or cannot take the prompt.
         """
         try:
-            reply = await self._send(prompt, _held(sampling, offered, self._form, seed), candidates)
+            reply = await self._send(
+                prompt, _constrained(sampling, offered, self._form, seed), candidates
+            )
         except InputError:
             if self._form == "regex":
                 raise
@@ -227,7 +218,7 @@ class Rewriter:
         )
 
 
-def _held(sampling: Sampling, offered: Choices, form: Form, seed: int) -> Sampling:
+def _constrained(sampling: Sampling, offered: Choices, form: Form, seed: int) -> Sampling:
     as_json = form == "json" or offered.json_schema is not None
     return sampling.model_copy(
         update={
@@ -242,7 +233,7 @@ def _open_answer(text: str, schema: str) -> tuple[Answer | None, str]:
     value, why = _loads(text)
     if not why and not isinstance(value, dict):
         why = f"answer: is a {type(value).__name__}, expected object"
-    why = why or escape_of(value, json.loads(schema))
+    why = why or schema_error(value, json.loads(schema))
     if why:
         return None, why
     answer = {
@@ -269,3 +260,72 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a field is given twice")
     return found
+
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+
+
+def schema_error(value: Any, schema: Mapping[str, Any], place: str = "answer") -> str:
+    """Where and how a value breaks its JSON schema; empty if it keeps to it.
+
+    The part of the language that rewrites need: `type`, `properties`, `required`, `additionalProperties`, `enum`,
+    `items`, `minItems`, `maxItems`, `maxLength`. The rest is the endpoint's business; a family checks the meaning anyway.
+    """
+    wanted = schema.get("type")
+    if wanted is not None and not _is(value, wanted):
+        return f"{place}: is a {type(value).__name__}, expected {wanted}"
+    if "enum" in schema and value not in schema["enum"]:
+        return f"{place}: {_short(value)} is none of the {len(schema['enum'])} choices"
+    if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
+        return f"{place}: {len(value)} characters, allowed {schema['maxLength']}"
+    if isinstance(value, dict):
+        return _object(value, schema, place)
+    if isinstance(value, list):
+        return _array(value, schema, place)
+    return ""
+
+
+def _object(value: dict[str, Any], schema: Mapping[str, Any], place: str) -> str:
+    fields = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in value:
+            return f"{place}: lacks the field {name!r}"
+    for name, part in value.items():
+        if name in fields:
+            found = schema_error(part, fields[name], f"{place}.{name}")
+            if found:
+                return found
+        elif schema.get("additionalProperties") is False:
+            return f"{place}: has the unknown field {_short(name)}"
+    return ""
+
+
+def _array(value: list[Any], schema: Mapping[str, Any], place: str) -> str:
+    low, high = schema.get("minItems", 0), schema.get("maxItems", len(value))
+    if not low <= len(value) <= high:
+        return f"{place}: {len(value)} items, allowed {low} to {high}"
+    for index, part in enumerate(value):
+        found = schema_error(part, schema.get("items", {}), f"{place}[{index}]")
+        if found:
+            return found
+    return ""
+
+
+def _is(value: Any, wanted: str | list[str]) -> bool:
+    names = [wanted] if isinstance(wanted, str) else wanted
+    if isinstance(value, bool):
+        return "boolean" in names
+    return any(isinstance(value, _TYPES.get(name, ())) for name in names)
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.adaptation.ledger import Closed, Ledger, proposal_id
+from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, proposal_id
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
@@ -114,7 +114,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 class Service:
-    """A pool of two training slots and one held-out one, with its ledger."""
+    """A pool of two training slots and one held-out one, with its measurements."""
 
     hard = TaskDraft(
         params={"shelf": 5, "colour": "blue"}, instruction="Put a blue ball on shelf 5."
@@ -129,7 +129,7 @@ class Service:
         maker = PoolMaker(database, lambda _: family)
         self.pool = maker.create(PoolRequest(name="p", environment="shelf"), rows)[0]
         self.database = database
-        self.ledger = Ledger(database)
+        self.measurements = MeasurementStore(database)
         self.store = PoolStore(database)
         self.held, self.first, self.second = (t.id for t in self.store.tasks("p").tasks)
 
@@ -152,7 +152,7 @@ class Service:
     ) -> Proposal | Closed:
         settings = more.pop("settings", adapt_settings(max_pending=9))
         outcome = self.outcome(task_id, 8, group, settings=settings)
-        self.ledger.record(outcome)
+        self.measurements.record(outcome)
         parent = self.store.task(task_id)
         proposal = Proposal(
             id=proposal_id(group),
@@ -171,7 +171,7 @@ class Service:
             instruction_before=parent.instruction,
             **more,
         )
-        return self.ledger.propose(outcome, proposal, draft)
+        return self.measurements.propose(outcome, proposal, draft)
 
     def pending(self, task_id: str, group: str = "g", **more: Any) -> Proposal:
         made = self.propose(task_id, group, **more)
@@ -194,7 +194,7 @@ class Service:
             ("measure_parent", proposal.parent_id, parent),
             ("measure_candidate", proposal.candidate_id, candidate),
         ):
-            found = self.ledger.record(
+            found = self.measurements.record(
                 self.outcome(
                     str(task_id),
                     successes,

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import event, select
 
-from services.env_adapter.adaptation.ledger import Ledger
+from services.env_adapter.adaptation.measurement import MeasurementStore
 from triforge.store.database import Database
 from triforge.store.tables import MeasurementRow, ProposalRow, TaskRow
 from triforge.types import TaskOutcome
@@ -70,12 +70,12 @@ def main() -> None:
         if child == 0:
             database = Database(f"sqlite:///{copy}")
             die_at(database, number)
-            Ledger(database).record(outcome)
+            MeasurementStore(database).record(outcome)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         killed = found(copy)
         database = Database(f"sqlite:///{copy}")
-        Ledger(database).record(outcome)  # delivered again
+        MeasurementStore(database).record(outcome)  # delivered again
         database.close()
         print(json.dumps({"survived": status == 0, "killed": killed, "again": found(copy)}))  # noqa: T201
         if status == 0:

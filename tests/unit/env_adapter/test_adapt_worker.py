@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.adaptation.ledger import Ledger
+from services.env_adapter.adaptation.measurement import MeasurementStore
 from services.env_adapter.adaptation.worker import AdaptWorker
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
@@ -82,14 +82,14 @@ async def test_an_outcome_that_the_database_refuses_for_long_is_counted_all_the_
     request = PoolRequest(name="k", environment="household", generate=GenerateSpec(count=1))
     pool, _ = PoolMaker(database, registry.family).create(request, [])
     (task,) = PoolStore(database).tasks("k").tasks
-    ledger, refusals = Ledger(database), 20
+    measurements, refusals = MeasurementStore(database), 20
 
     async def handle(outcome: TaskOutcome) -> None:
         nonlocal refusals
         refusals -= 1
         if refusals > 0:
             raise StorageError("the disk is full") if refusals % 2 else UnavailableError("away")
-        ledger.record(outcome)
+        measurements.record(outcome)
 
     job, failures = Job(ADAPT_TASK, TaskOutcome, handle, watched=False), 0
     while refusals > 0:

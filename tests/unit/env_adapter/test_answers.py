@@ -1,4 +1,4 @@
-"""Answers of rewriters: held by a schema where the endpoint can, read strictly where it cannot, each refusal with a reason."""
+"""Answers of rewriters: constrained by a schema where the endpoint can, read strictly where it cannot, each refusal with a reason."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.adaptation.rewriter import Choices, Rewriter, build_prompt, choices
-from services.env_adapter.adaptation.schema import escape_of
+from services.env_adapter.adaptation.rewriter import (
+    Choices,
+    Rewriter,
+    build_prompt,
+    choices,
+    schema_error,
+)
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
@@ -70,7 +75,7 @@ def test_the_schema_lists_exactly_the_lines() -> None:
     schema = json.loads(OFFERED.schema)
     assert schema["properties"]["answer"]["enum"] == list(OFFERED.lines)
     for line in OFFERED.lines:
-        assert escape_of({"answer": line}, schema) == ""
+        assert schema_error({"answer": line}, schema) == ""
 
 
 # ---- open answers ----
@@ -112,8 +117,8 @@ def test_an_answer_that_escapes_its_schema_is_refused_where_it_does(value: Any, 
 
 
 def test_types_may_be_alternatives() -> None:
-    assert escape_of(None, {"type": ["string", "null"]}) == ""
-    assert "expected" in escape_of(1, {"type": ["string", "null"]})
+    assert schema_error(None, {"type": ["string", "null"]}) == ""
+    assert "expected" in schema_error(1, {"type": ["string", "null"]})
 
 
 # ---- asking ----

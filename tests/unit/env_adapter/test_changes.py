@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from services.env_adapter import audit
 from services.env_adapter.changes import Changes, TaskAction
 from services.env_adapter.rows import task_row
 from services.env_adapter.slots import pool_tag, slot_tag
@@ -29,8 +28,7 @@ def changes(service: Service) -> Changes:
 
 
 def trail(service: Service) -> list[AuditEntry]:
-    with service.database.read() as session:
-        return [e for e in audit.entries(session, []) if e.action != "pool.create"]
+    return [e for e in service.store.changes("p").changes if e.action != "pool.create"]
 
 
 def accepted(service: Service, parent: str, shelf: int, group: str) -> Proposal:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from services.env_adapter.adaptation.endpoints import endpoint, make_drafter
+from services.env_adapter.adaptation.endpoints import endpoint, make_writer
 from triforge.clients.openai import OpenAIGenerate
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
@@ -16,13 +16,13 @@ from triforge.errors import ConfigError
 
 
 def parts_of(**urls: str) -> dict[str, Any]:
-    """The drafter's parts, by what they are for."""
-    drafter: Any = make_drafter(Settings(**urls), registry.family)
+    """The writer's parts, by what they are for."""
+    writer: Any = make_writer(Settings(**urls), registry.family)
     return {
-        "critic": drafter._critic._generate,
-        "rewriter": drafter._rewriter._generate,
-        "form": drafter._rewriter._form,
-        "solver": drafter._checks._solver,
+        "diagnosis": writer._diagnosis._generate,
+        "rewriter": writer._rewriter._generate,
+        "form": writer._rewriter._form,
+        "solver": writer._checks._solver,
     }
 
 
@@ -43,18 +43,18 @@ def test_an_address_with_a_path_is_an_openai_endpoint_and_a_fragment_its_model(
 
 def test_one_model_does_everything_unless_others_are_named() -> None:
     found = parts_of(rewriter_model_url="http://10.0.0.1:8021")
-    assert found["critic"] is found["rewriter"]
+    assert found["diagnosis"] is found["rewriter"]
     assert (found["form"], found["solver"]) == ("regex", None)
 
 
-def test_critic_and_solver_may_be_models_of_their_own() -> None:
+def test_diagnosis_and_solver_may_be_models_of_their_own() -> None:
     found = parts_of(
         rewriter_model_url="https://h/v1",
         critic_url="http://10.0.0.1:8021",
         solver_url="https://h/v1#big",
     )
     assert isinstance(found["rewriter"], OpenAIGenerate)
-    assert isinstance(found["critic"], PolicyClient)
+    assert isinstance(found["diagnosis"], PolicyClient)
     assert found["solver"] is not None
     assert found["form"] == "json"
 
@@ -106,10 +106,10 @@ def test_an_address_that_nothing_calls_ours_is_sent_no_secret_and_refused(
     )
 
 
-def test_whoever_criticises_and_proves_is_asked_by_the_same_rule() -> None:
+def test_whoever_diagnoses_and_proves_is_asked_by_the_same_rule() -> None:
     for name in ("rewriter_model_url", "critic_url", "solver_url"):
         with pytest.raises(ConfigError, match=f"TRIFORGE_{name.upper()}"):
-            make_drafter(keyed(**{name: "https://api.example.org"}), registry.family)
+            make_writer(keyed(**{name: "https://api.example.org"}), registry.family)
 
 
 def test_an_endpoint_with_a_path_is_sent_the_engines_key_only() -> None:

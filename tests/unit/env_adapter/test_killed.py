@@ -33,7 +33,7 @@ def test_a_process_killed_at_any_statement_leaves_the_slot_before_the_move_or_af
             ("measure_candidate", made.candidate_id, 4),
         )
     ]  # fmt: skip
-    service.ledger.record(halves[0])
+    service.measurements.record(halves[0])
     service.database.close()
     last = tmp_path / "outcome.json"
     last.write_text(halves[1].model_dump_json())

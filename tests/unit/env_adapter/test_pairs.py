@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.env_adapter.adaptation.pairs import MAX_DISCARDED
+from services.env_adapter.adaptation.measurement import MAX_DISCARDED
 from services.env_adapter.plans import Planner
 from tests.sections import adapt_settings
 from triforge.types import AdaptSettings, PlanRequest, Proposal
@@ -40,7 +40,7 @@ def play(
             newest_version=versions[1],
         )  # fmt: skip
         outcome = outcome.model_copy(update={"policy_version": versions[0], "run_id": run})
-        found = service.ledger.record(outcome)
+        found = service.measurements.record(outcome)
     return found
 
 

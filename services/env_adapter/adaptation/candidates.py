@@ -16,32 +16,115 @@ In this order, each on record, before a single rollout is measured:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from services.env_adapter.adaptation.ledger import Opening
+from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import Choices
-from services.env_adapter.adaptation.solver import Solver
 from triforge.errors import InputError, TriforgeError
 from triforge.rollout.adapting import PROOFS, drift, identity
 from triforge.rollout.isolation import IsolatedEnvironment
-from triforge.rollout.protocols import Environment, EnvironmentFamily, TaskDraft
+from triforge.rollout.protocols import Environment, EnvironmentFamily, Generate, TaskDraft
 from triforge.rollout.seeds import derive_seed
-from triforge.types import AdaptSettings, CheckResult, Params, Task
+from triforge.types import (
+    AdaptSettings,
+    ChatMessage,
+    CheckResult,
+    GenerateRequest,
+    Params,
+    Sampling,
+    Task,
+)
 
-_NO_SOLVER = "the family does not prove it and there is no solver (TRIFORGE_SOLVER_URL)"
+_NO_SOLVER: Final = "the family does not prove it and there is no solver (TRIFORGE_SOLVER_URL)"
+_EPISODE_S: Final = 300.0  # a longer episode of the solver is lost to the infrastructure
+_TOGETHER: Final = 4  # episodes of the solver at the same time
+_SAMPLING: Final = Sampling(max_new_tokens=1024, temperature=0.7)
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
-    """The chosen candidate, if any, its distance from the root, and every check that was made on the way, in order."""
+class Solved:
+    """How often a task was solved, of how many measured tries, and the first error of the others."""
 
-    draft: TaskDraft | None
+    wins: int
+    measured: int
+    error: str = ""
+
+
+class Solver:
+    """Plays a candidate whose family has no planner, as proof that it can be solved.
+
+    A stronger policy, any endpoint, gets nothing but what the task announces and plays it as plain chat. One success
+    proves the task, and that its instruction is right. What the infrastructure loses counts neither way.
+    """
+
+    def __init__(self, generate: Generate) -> None:
+        self._generate = generate
+
+    async def solve(
+        self,
+        make: Callable[[], Environment],
+        task: Task,
+        *,
+        tries: int,
+        max_steps: int,
+        seed: int,
+    ) -> Solved:
+        """Play a task up to `tries` times, each in a fresh environment, and stop at the first success."""
+        wins = measured = 0
+        error = ""
+        for start in range(0, tries, _TOGETHER):
+            batch = range(start, min(tries, start + _TOGETHER))
+            found = await asyncio.gather(
+                *(self._try(make(), task, max_steps, derive_seed(seed, index)) for index in batch)
+            )
+            for one in found:
+                wins += one is True
+                measured += isinstance(one, bool)
+                error = error or (one if isinstance(one, str) else "")
+            if wins:
+                break
+        return Solved(wins, measured, error)
+
+    async def _try(self, environment: Environment, task: Task, steps: int, seed: int) -> bool | str:
+        """Whether an episode was won, or what kept it from being measured."""
+        try:
+            async with asyncio.timeout(_EPISODE_S):
+                return await self._play(environment, task, steps, seed)
+        except TimeoutError:
+            return f"an episode took longer than {_EPISODE_S:.0f} s"
+        except TriforgeError as error:
+            return error.detail
+        finally:
+            await environment.close()
+
+    async def _play(self, environment: Environment, task: Task, steps: int, seed: int) -> bool:
+        reset = await environment.reset(task, seed=seed)
+        chat = [ChatMessage(role="system", content=reset.system)] if reset.system else []
+        chat.append(ChatMessage(role="user", content=reset.observation.text))
+        for index in range(steps):
+            sampling = _SAMPLING.model_copy(update={"seed": derive_seed(seed, "step", index)})
+            reply = await self._generate(GenerateRequest(messages=tuple(chat), sampling=sampling))
+            said = reply.outputs[0].text
+            result = await environment.step(said)
+            if result.done:
+                return result.success
+            chat.append(ChatMessage(role="assistant", content=said))
+            chat.append(ChatMessage(role="user", content=result.observation.text))
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The chosen candidate, if any, every check that was made on the way, and the candidate's distance from the root."""
+
+    candidate: TaskDraft | None
     checks: tuple[CheckResult, ...]
     drift: float | None = None
 
 
-class Checks:
+class CandidateChecks:
     """Checks answers.
 
     Args:
@@ -51,23 +134,15 @@ class Checks:
     def __init__(self, solver: Solver | None = None) -> None:
         self._solver = solver
 
-    async def screen(
+    async def first_proved(
         self,
         family: EnvironmentFamily,
-        opening: Opening,
+        slot: OpenSlot,
         answers: Sequence[str],
         offered: Choices,
         settings: AdaptSettings,
-    ) -> Screened:
-        """Check answers in order until one passes.
-
-        Args:
-            family: of the task.
-            opening: the slot.
-            answers: as the model wrote them; an answer given twice is checked once.
-            offered: what could be answered.
-            settings: `max_drift`, and how the solver plays.
-        """
+    ) -> Checked:
+        """Check answers, as the model wrote them, in order until one passes; one given twice is checked once."""
         checks: list[CheckResult] = []
         seen: dict[str, int] = {}
         for number, text in enumerate(answers, start=1):
@@ -77,18 +152,18 @@ class Checks:
                 continue
             seen[text] = number
             draft, made = await asyncio.to_thread(
-                _by_reading, family, opening, text, offered, settings.adaptation.max_drift
+                _by_reading, family, slot, text, offered, settings.adaptation.max_drift
             )
             if draft is not None:
-                made += await self._by_playing(family, opening.parent, draft, made, settings)
+                made += await self._by_playing(family, slot.parent, draft, made, settings)
             checks += [
                 check.model_copy(update={"detail": f"answer {number}: {check.detail}".rstrip(": ")})
                 for check in made
             ]
             if draft is not None and all(check.passed for check in made):
-                distance = drift(family, opening.root.params, draft.params)
-                return Screened(draft, tuple(checks), distance)
-        return Screened(None, tuple(checks))
+                distance = drift(family, slot.root.params, draft.params)
+                return Checked(draft, tuple(checks), distance)
+        return Checked(None, tuple(checks))
 
     async def _by_playing(
         self,
@@ -144,20 +219,20 @@ class Checks:
 
 
 def _by_reading(
-    family: EnvironmentFamily, opening: Opening, text: str, offered: Choices, max_drift: float
+    family: EnvironmentFamily, slot: OpenSlot, text: str, offered: Choices, max_drift: float
 ) -> tuple[TaskDraft | None, list[CheckResult]]:
     answer, why = offered.parse(text)
     if answer is None:
         return None, [CheckResult(name="readable", passed=False, detail=why)]
     try:
-        draft = family.apply_rewrite(opening.parent, answer)
+        draft = family.apply_rewrite(slot.parent, answer)
     except InputError as error:
         return None, [CheckResult(name="applicable", passed=False, detail=error.detail)]
-    checks = [_follows(family, draft), near_root(family, opening, draft.params, max_drift)]
-    same = next((v for v in opening.earlier if identity(v.params) == identity(draft.params)), None)
+    checks = [_follows(family, draft), near_root(family, slot, draft.params, max_drift)]
+    same = next((v for v in slot.earlier if identity(v.params) == identity(draft.params)), None)
     detail = "" if same is None else f"version {same.version} of this slot is the same task"
     checks.append(CheckResult(name="new_in_slot", passed=same is None, detail=detail))
-    return draft, checks + list(family.check_rewrite(opening.parent, draft))
+    return draft, checks + list(family.check_rewrite(slot.parent, draft))
 
 
 def _follows(family: EnvironmentFamily, draft: TaskDraft) -> CheckResult:
@@ -172,10 +247,10 @@ def _follows(family: EnvironmentFamily, draft: TaskDraft) -> CheckResult:
 
 
 def near_root(
-    family: EnvironmentFamily, opening: Opening, params: Params, max_drift: float
+    family: EnvironmentFamily, slot: OpenSlot, params: Params, max_drift: float
 ) -> CheckResult:
     """Whether a task is near enough to the root of its slot."""
-    distance = drift(family, opening.root.params, params)
+    distance = drift(family, slot.root.params, params)
     detail = f"{distance:.2f} from the root, allowed {max_drift:.2f} (adaptation.max_drift)"
     return CheckResult(name="near_root", passed=distance <= max_drift, detail=detail)
 

@@ -1,4 +1,4 @@
-"""Families are plug-ins: what they raise while a rewrite is drafted is on record, and is not tried again for ever."""
+"""Families are plug-ins: what they raise while a rewrite is written is on record, and is not tried again for ever."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class NoProof(ShelfFamily):
 @pytest.mark.parametrize(
     ("family", "reason"),
     [
-        (NoMenu(), "drafting raised KeyError: 'shelf'"),
-        (NoRewrite(), "drafting raised ZeroDivisionError: a shelf of no width"),
-        (NoProof(), "drafting raised SandboxError: no sandbox starts here"),
+        (NoMenu(), "writing the proposal raised KeyError: 'shelf'"),
+        (NoRewrite(), "writing the proposal raised ZeroDivisionError: a shelf of no width"),
+        (NoProof(), "writing the proposal raised SandboxError: no sandbox starts here"),
     ],
 )
 async def test_what_a_family_raises_makes_an_invalid_proposal_that_says_so(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import event
 
-from services.env_adapter.adaptation.ledger import Closed, Opening
+from services.env_adapter.adaptation.measurement import Closed, OpenSlot
 from tests.sections import adapt_settings
 from triforge.errors import NotFoundError
 from triforge.rollout.protocols import TaskDraft
@@ -29,21 +29,21 @@ PAPER = adapt_settings(acceptance="paper")
 
 def test_a_group_is_counted_once_however_often_it_arrives(service: Service) -> None:
     for _ in range(3):
-        service.ledger.record(service.outcome(service.first, 5))
+        service.measurements.record(service.outcome(service.first, 5))
     (measurement,) = service.store.detail(service.first).measurements
     assert (measurement.successes, measurement.measured, measurement.rollouts) == (5, 8, 8)
 
 
 def test_deliveries_that_race_count_once(service: Service) -> None:
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(service.ledger.record, [service.outcome(service.first, 5)] * 16))
+        list(threads.map(service.measurements.record, [service.outcome(service.first, 5)] * 16))
     assert len(service.store.detail(service.first).measurements) == 1
 
 
 def test_an_outcome_of_an_unknown_pool_is_refused(service: Service) -> None:
     stray = service.outcome(service.first, 5).model_copy(update={"pool_id": "pool-none"})
     with pytest.raises(NotFoundError):
-        service.ledger.record(stray)
+        service.measurements.record(stray)
 
 
 # ---- proposals ----
@@ -72,7 +72,7 @@ def test_an_invalid_proposal_is_kept_and_leaves_the_slot_free(service: Service) 
 
 
 def closed(service: Service, task_id: str, group: str, **more: Any) -> str:
-    found = service.ledger.opening(service.outcome(task_id, 8, group, **more), drafting=0)
+    found = service.measurements.open_slot(service.outcome(task_id, 8, group, **more), in_work=0)
     return found.reason if isinstance(found, Closed) else ""
 
 
@@ -90,7 +90,7 @@ def test_a_slot_is_closed_while_something_is_pending_and_by_every_cap(service: S
     )
     assert "Held-out".lower() in closed(service, service.held, "g2")
     assert "pending, only an active" in closed(service, f"{service.first}-v1", "g2")
-    drafting = service.ledger.opening(service.outcome(service.second, 8, "g2"), drafting=1)
+    drafting = service.measurements.open_slot(service.outcome(service.second, 8, "g2"), in_work=1)
     assert isinstance(drafting, Closed)
 
 
@@ -102,14 +102,16 @@ def test_a_proposal_that_comes_too_late_is_not_stored(service: Service) -> None:
     assert service.store.pool("p").proposals == {"pending": 1}
 
 
-def test_an_opening_knows_the_root_and_everything_the_slot_ever_had(service: Service) -> None:
+def test_an_slot_knows_the_root_and_everything_the_slot_ever_had(service: Service) -> None:
     made = service.pending(service.first)
     service.measure(made, 1, 8, 4, PAPER)
-    opening = service.ledger.opening(service.outcome(f"{service.first}-v1", 8, "g9"), drafting=0)
-    assert isinstance(opening, Opening)
-    assert opening.parent.id == f"{service.first}-v1"
-    assert opening.root.instruction == "Put a red ball on shelf 1."
-    assert len(opening.earlier) == 2
+    slot = service.measurements.open_slot(
+        service.outcome(f"{service.first}-v1", 8, "g9"), in_work=0
+    )
+    assert isinstance(slot, OpenSlot)
+    assert slot.parent.id == f"{service.first}-v1"
+    assert slot.root.instruction == "Put a red ball on shelf 1."
+    assert len(slot.earlier) == 2
 
 
 # ---- verdicts ----
@@ -175,7 +177,7 @@ def test_the_confident_test_rejects_what_changed_nothing(service: Service) -> No
 def test_a_pair_needs_both_groups_of_one_step_and_one_policy_version(service: Service) -> None:
     made = service.pending(service.first)
     common: dict[str, Any] = {"proposal_id": made.id, "settings": PAPER}
-    record = service.ledger.record
+    record = service.measurements.record
     one = service.outcome(service.first, 8, "a", step=1, purpose="measure_parent", **common)
     other = service.outcome(
         f"{service.first}-v1", 4, "b", step=2, purpose="measure_candidate", **common
@@ -230,7 +232,7 @@ def test_pairs_whose_halves_race_are_counted_once_and_decide_once(service: Servi
         )
     ]
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(service.ledger.record, halves * 4))
+        found = list(threads.map(service.measurements.record, halves * 4))
     assert len([proposal for proposal in found if proposal is not None]) == 1
     assert service.stored(made).candidate_counts == ((4, 8),)
     assert service.states() == {"v0": "replaced", "v1": "active"}
@@ -287,15 +289,15 @@ def test_a_crash_at_any_write_of_a_verdict_leaves_the_slot_before_it(
 ) -> None:
     made = service.pending(service.first)
     common: dict[str, Any] = {"step": 1, "proposal_id": made.id, "settings": PAPER}
-    service.ledger.record(
+    service.measurements.record(
         service.outcome(service.first, 8, "a", purpose="measure_parent", **common)
     )
     last = service.outcome(f"{service.first}-v1", 4, "b", purpose="measure_candidate", **common)
     with crash_at_write(service.database, number), pytest.raises(CrashError):
-        service.ledger.record(last)
+        service.measurements.record(last)
     assert service.states() == {"v0": "active", "v1": "pending"}
     assert service.stored(made).candidate_counts == ()
-    decided = service.ledger.record(last)  # delivered again
+    decided = service.measurements.record(last)  # delivered again
     assert decided is not None
     assert decided.state == "accepted"
     assert service.states() == {"v0": "replaced", "v1": "active"}
@@ -303,7 +305,7 @@ def test_a_crash_at_any_write_of_a_verdict_leaves_the_slot_before_it(
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_crash_at_any_write_of_a_proposal_leaves_none(service: Service, number: int) -> None:
-    service.ledger.record(service.outcome(service.first, 8, "g"))
+    service.measurements.record(service.outcome(service.first, 8, "g"))
     with crash_at_write(service.database, number), pytest.raises(CrashError):
         service.propose(service.first, "g")
     assert service.states() == {"v0": "active"}

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from services.env_adapter.adaptation.checks import Checks, Screened
-from services.env_adapter.adaptation.ledger import Opening
+from services.env_adapter.adaptation.candidates import CandidateChecks, Checked, Solver
+from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import Choices, line_of
-from services.env_adapter.adaptation.solver import Solver
 from tests.sections import adapt_settings
 from triforge.errors import PolicyError
 from triforge.rollout.adapting import drift
@@ -46,33 +45,35 @@ def version(family: EnvironmentFamily, number: int, params: Params) -> Task:
     )
 
 
-def opening(family: EnvironmentFamily, *versions: Params) -> Opening:
+def opening(family: EnvironmentFamily, *versions: Params) -> OpenSlot:
     known = tuple(version(family, number, params) for number, params in enumerate(versions))
-    return Opening(parent=known[0], root=known[0], earlier=known)
+    return OpenSlot(parent=known[0], root=known[0], earlier=known)
 
 
-def screen(
+def check(
     family: EnvironmentFamily, *answers: str, settings: AdaptSettings = FREE, **more: Any
-) -> Screened:
+) -> Checked:
     had = opening(family, {"shelf": 1, "colour": "red"}, {"shelf": 2, "colour": "blue"})
-    return asyncio.run(Checks(**more).screen(family, had, answers, OFFERED, settings))
+    return asyncio.run(
+        CandidateChecks(**more).first_proved(family, had, answers, OFFERED, settings)
+    )
 
 
 def failures(
     family: EnvironmentFamily, *answers: str, settings: AdaptSettings = FREE
 ) -> list[tuple[str, str]]:
-    """(check, the answer that failed it) of a screening that found nothing."""
-    found = screen(family, *answers, settings=settings)
-    assert found.draft is None
+    """(check, the answer that failed it) of answers that led to nothing."""
+    found = check(family, *answers, settings=settings)
+    assert found.candidate is None
     return [(check.name, check.detail.split(":")[0]) for check in found.checks if not check.passed]
 
 
 def test_the_first_answer_that_passes_every_check_is_taken(
     shelf_family: EnvironmentFamily,
 ) -> None:
-    found = screen(shelf_family, BROKEN, GREEN, RED)
-    assert found.draft is not None
-    assert found.draft.instruction == "Put a green ball on shelf 3."
+    found = check(shelf_family, BROKEN, GREEN, RED)
+    assert found.candidate is not None
+    assert found.candidate.instruction == "Put a green ball on shelf 3."
     assert found.drift == 1.0
     said = [(check.name, check.passed, check.detail.split(":")[0]) for check in found.checks]
     names = [
@@ -127,8 +128,8 @@ def test_no_answer_is_no_candidate(shelf_family: EnvironmentFamily) -> None:
 def test_a_task_too_far_from_the_root_is_refused_with_the_distance(
     shelf_family: EnvironmentFamily,
 ) -> None:
-    found = screen(shelf_family, GREEN, settings=adapt_settings(max_drift=0.5))
-    assert found.draft is None
+    found = check(shelf_family, GREEN, settings=adapt_settings(max_drift=0.5))
+    assert found.candidate is None
     (refused,) = [check for check in found.checks if not check.passed]
     assert refused.name == "near_root"
     assert "1.00 from the root, allowed 0.50 (adaptation.max_drift)" in refused.detail
@@ -158,21 +159,21 @@ def upwards(_: GenerateRequest) -> str:
     return "up"
 
 
-def count(family: FakeFamily, solver: Generate | None, **more: Any) -> Screened:
+def count(family: FakeFamily, solver: Generate | None, **more: Any) -> Checked:
     had = opening(family, {"target": 3})
-    checks = Checks(Solver(solver) if solver else None)
+    checks = CandidateChecks(Solver(solver) if solver else None)
     settings = adapt_settings(max_drift=1.0, solver_tries=4, **more)
-    return asyncio.run(checks.screen(family, had, [TWO], COUNTS, settings))
+    return asyncio.run(checks.first_proved(family, had, [TWO], COUNTS, settings))
 
 
-def by_name(found: Screened) -> dict[str, CheckResult]:
+def by_name(found: Checked) -> dict[str, CheckResult]:
     return {check.name: check for check in found.checks}
 
 
 def test_gold_answers_prove_that_a_task_can_be_solved_but_not_what_it_announces() -> None:
     found = count(FakeFamily(), None)
     made = by_name(found)
-    assert found.draft is None
+    assert found.candidate is None
     assert made["not_satisfied_at_reset"].passed
     assert made["solvable"].passed
     assert not made["instruction_agrees"].passed
@@ -182,7 +183,7 @@ def test_gold_answers_prove_that_a_task_can_be_solved_but_not_what_it_announces(
 def test_a_stronger_policy_that_wins_by_the_announcement_proves_it() -> None:
     model = FakeGenerate(upwards)
     found = count(FakeFamily(), model)
-    assert found.draft is not None
+    assert found.candidate is not None
     assert "won 4 of 4 tries" in by_name(found)["instruction_agrees"].detail
     seen = model.requests[0].messages[-1].content
     assert "Count to 2." in seen
@@ -191,14 +192,14 @@ def test_a_stronger_policy_that_wins_by_the_announcement_proves_it() -> None:
 
 def test_a_stronger_policy_that_never_wins_refutes_it() -> None:
     found = count(FakeFamily(), FakeGenerate(["down"]), max_steps=3)
-    assert found.draft is None
+    assert found.candidate is None
     assert "won 0 of 4 tries" in by_name(found)["instruction_agrees"].detail
 
 
 def test_what_the_solvers_infrastructure_loses_is_no_refutation_and_no_proof() -> None:
     found = count(FakeFamily(), FakeGenerate([PolicyError("engine away")]))
     detail = by_name(found)["instruction_agrees"].detail
-    assert found.draft is None
+    assert found.candidate is None
     assert "won 0 of 0 tries" in detail
     assert "engine away" in detail
 
@@ -230,13 +231,13 @@ def test_a_task_that_nothing_wins_is_caught() -> None:
             return made
 
     found = count(Generous(), FakeGenerate(upwards))
-    assert found.draft is None
+    assert found.candidate is None
     assert not by_name(found)["not_satisfied_at_reset"].passed
 
 
 def test_an_environment_that_breaks_makes_a_candidate_unplayable_not_an_error() -> None:
     found = count(FakeFamily(raise_at=0), FakeGenerate(upwards))
-    assert found.draft is None
+    assert found.candidate is None
     assert not by_name(found)["playable"].passed
 
 

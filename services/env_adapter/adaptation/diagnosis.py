@@ -1,11 +1,11 @@
-"""The critic: what trajectories show, read in two stages, in at most two sentences each.
+"""The diagnosis: what trajectories show, read in two stages, in at most two sentences each.
 
 First every step with a negative vote whose judges gave reasons: action, what followed, all texts and votes -> what was
 wrong. Then the trajectory: its actions, the steps that all judges condemned, and what was said of its steps -> what went
 wrong, or what made it easy. For easier tasks it reads failures, for harder ones the shortest successes.
 
-All it reads is quoted, all it writes is quoted again for whoever reads it next: it may have been talked round. Prompts are
-at most `MAX_PROMPT` characters, all answers together at most `budget` tokens.
+All it reads is quoted, and what it writes is quoted again for the rewriter: hostile text may have steered it. Prompts
+are at most `MAX_PROMPT` characters, all answers together at most `budget` tokens.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _VOTED: Final = {-1: "voted bad", 0: "gave no verdict", 1: "voted good"}
 def choose(
     notes: Sequence[CriticNote], direction: Direction, *, count: int
 ) -> tuple[CriticNote, ...]:
-    """The trajectories worth a summary: failures with the most condemned steps first, or the shortest successes."""
+    """The trajectories to summarise: failures with the most condemned steps first, or the shortest successes."""
     wanted = [note for note in notes if note.success == (direction == "harder")]
     if direction == "harder":
         ranked = sorted(wanted, key=lambda note: (len(note.steps), note.trajectory_id))
@@ -65,7 +65,7 @@ def condemned(note: CriticNote) -> tuple[int, ...]:
 
 
 def questioned(note: CriticNote) -> tuple[int, ...]:
-    """Indices of the steps worth reading one by one: a negative vote, and a judge that gave a reason.
+    """Indices of the steps to read one by one: a negative vote, and a judge that gave a reason.
 
     The most condemned come first, at most `MAX_STEPS`. A judge of one word has said all of it by its vote.
     """
@@ -100,14 +100,7 @@ def build_prompt(
     direction: Direction,
     said: Mapping[int, str] | None = None,
 ) -> tuple[ChatMessage, ...]:
-    """The chat that asks for a summary of one trajectory.
-
-    Args:
-        note: the trajectory.
-        instruction: of its task.
-        direction: which way the task will be rewritten.
-        said: what the first stage said, by step.
-    """
+    """The chat that asks for a summary of one trajectory; `said` is what the first stage said, by step."""
     bad = set(condemned(note))
     shown = _shown(len(note.steps))
     lines = []
@@ -162,12 +155,8 @@ def two_sentences(text: str) -> str:
     return "".join(found[:2]).strip() if found else calm
 
 
-class Critic:
-    """Summarises trajectories.
-
-    Args:
-        generate: the model that reads them.
-    """
+class Diagnosis:
+    """Summarises trajectories by asking a model."""
 
     def __init__(self, generate: Generate) -> None:
         self._generate = generate

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.env_adapter.adaptation.critic import (
+from services.env_adapter.adaptation.diagnosis import (
     MAX_PROMPT,
     MAX_STEPS,
-    Critic,
+    Diagnosis,
     build_prompt,
     questioned,
     step_prompt,
@@ -43,7 +43,7 @@ def note(
 
 async def summaries(model: FakeGenerate, *notes: CriticNote, **more: Any) -> tuple[str, ...]:
     given = {"tokens": 10, "budget": 100, "seed": 1, **more}
-    return await Critic(model).summarise(notes, "Put it down.", "easier", **given)
+    return await Diagnosis(model).summarise(notes, "Put it down.", "easier", **given)
 
 
 def stage(request: GenerateRequest) -> str:
@@ -231,7 +231,7 @@ def test_other_words_keep_their_colons_and_other_alphabets_their_letters() -> No
         assert quote(plain) == f"«{plain}»"
 
 
-async def test_a_critic_that_was_talked_round_writes_no_more_than_a_quote() -> None:
+async def test_a_diagnosis_that_was_steered_writes_no_more_than_a_quote() -> None:
     def obey(request: GenerateRequest) -> str:
         return HOSTILE[0] if stage(request) == "step" else HOSTILE[5]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.env_adapter.adaptation.caps import originals, share_of_originals
-from services.env_adapter.adaptation.ledger import Closed
+from services.env_adapter.adaptation.limits import limit_rewritten, originals
+from services.env_adapter.adaptation.measurement import Closed
 from services.env_adapter.plans import Planner
 from tests.sections import adapt_settings
 from triforge.rollout.protocols import TaskDraft
@@ -32,9 +32,9 @@ def rewrite(
     settings = adapt_settings(**{"acceptance": "paper", "max_pending": 9, **options})
     step = 10 * number
     outcome = service.outcome(task_id, 8, f"g{number}", step=step, settings=settings)
-    service.ledger.record(outcome)
-    opening = service.ledger.opening(outcome, drafting=0)
-    assert not isinstance(opening, Closed), opening
+    service.measurements.record(outcome)
+    slot = service.measurements.open_slot(outcome, in_work=0)
+    assert not isinstance(slot, Closed), slot
     made = service.pending(task_id, f"made{number}", draft=draft(2 + number), settings=settings)
     with service.database.write() as session:  # as of its step
         from triforge.store.tables import ProposalRow
@@ -48,8 +48,8 @@ def rewrite(
 
 def why(service: Service, task_id: str, **options: Any) -> str:
     settings = adapt_settings(**{"acceptance": "paper", "max_pending": 9, **options})
-    found = service.ledger.opening(
-        service.outcome(task_id, 8, "why", step=99, settings=settings), drafting=0
+    found = service.measurements.open_slot(
+        service.outcome(task_id, 8, "why", step=99, settings=settings), in_work=0
     )
     return found.reason if isinstance(found, Closed) else ""
 
@@ -70,7 +70,7 @@ def test_a_slot_rests_after_so_many_rewrites_in_a_row(service: Service) -> None:
 def test_a_group_inside_the_band_begins_the_count_again(service: Service) -> None:
     for number in (1, 2):
         rewrite(service, number, service.first, accepted=False)
-    service.ledger.record(service.outcome(service.first, 4, "inside", step=50))
+    service.measurements.record(service.outcome(service.first, 4, "inside", step=50))
     assert why(service, service.first, max_consecutive=1) == ""
 
 
@@ -83,7 +83,7 @@ def test_what_another_run_rewrote_is_not_counted(service: Service) -> None:
         step=99,
         settings=adapt_settings(acceptance="paper", max_pending=9, max_consecutive=1),
     )
-    found = service.ledger.opening(other.model_copy(update={"run_id": "other"}), drafting=0)
+    found = service.measurements.open_slot(other.model_copy(update={"run_id": "other"}), in_work=0)
     assert not isinstance(found, Closed)
 
 
@@ -127,7 +127,7 @@ def groups(*adapted: bool) -> list[PlannedGroup]:
 
 @pytest.mark.parametrize(("share", "played"), [(1.0, 3), (0.75, 3), (0.5, 2), (0.25, 1), (0.0, 0)])
 def test_slots_beyond_the_share_play_their_roots(share: float, played: int) -> None:
-    found = share_of_originals(groups(True, True, False, True), share)
+    found = limit_rewritten(groups(True, True, False, True), share)
     assert sum(group.task_id != group.slot for group in found) == played
     assert [group.slot for group in found] == ["t0", "t1", "t2", "t3"]
 
@@ -145,7 +145,7 @@ def test_a_plan_keeps_the_share(service: Service) -> None:
 # ---- originals ----
 
 
-def test_the_share_of_originals_is_exact_and_the_same_for_every_run() -> None:
+def test_the_limit_rewritten_is_exact_and_the_same_for_every_run() -> None:
     for share, kept in ((0.0, 0), (0.25, 25), (0.5, 50), (1.0, 100)):
         assert len(originals("pool", 100, share)) == kept
     assert originals("pool", 100, 0.25) < originals("pool", 100, 0.5)

@@ -1,0 +1,155 @@
+"""Controllers: what a measured training group leads to, registered by name.
+
+none         nothing
+llm_rewrite  outside the band: a rewrite by a language model, measured before it is taken (RLAnything)
+ladder       always: a fresh task from a window of difficulty levels that moves up with the policy (RLVE)
+mixed        one of the others, but a fixed share of the slots keeps its original tasks
+
+`package.module:function` names any other: the function takes the `Controllers` and returns a `Controller`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from services.env_adapter.adaptation.ladder import LadderController
+from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, OpenSlot
+from services.env_adapter.adaptation.proposals import ProposalWriter
+from triforge.algorithms.filters import rewrite_direction
+from triforge.errors import ConfigError
+from triforge.rollout.protocols import EnvironmentFamily
+from triforge.store.database import Database
+from triforge.types import Direction, Proposal, TaskOutcome
+
+
+class Controller(Protocol):
+    """Decides what becomes of a task after one of its training groups was counted."""
+
+    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
+        """Make a proposal, or say why there is none. The same outcome leads to one proposal at most.
+
+        Raises:
+            UnavailableError, StorageError: the database does not answer; respond again later.
+            NotFoundError: the store has no such pool or task.
+        """
+        ...
+
+
+class Controllers:
+    """The controllers of a worker by name, each made when it is first needed; and what they are made of."""
+
+    def __init__(
+        self,
+        measurements: MeasurementStore,
+        writer: ProposalWriter,
+        database: Database,
+        family: Callable[[str], EnvironmentFamily],
+    ) -> None:
+        self.measurements = measurements
+        self.writer = writer
+        self.database = database
+        self.family = family
+        self._made: dict[str, Controller] = {}
+
+    def find(self, name: str) -> Controller:
+        """The controller of that name or path.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if name not in self._made:
+            self._made[name] = _maker(name)(self)
+        return self._made[name]
+
+
+class NoController:
+    """Leaves every task as it is."""
+
+    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:  # noqa: ARG002
+        """Nothing."""
+        return Closed("adaptation.controller is none")
+
+
+class LlmRewrite:
+    """Rewrites tasks outside the band. With `null_control` 1 every candidate is the unchanged parent, never taken."""
+
+    def __init__(self, measurements: MeasurementStore, writer: ProposalWriter) -> None:
+        self._measurements = measurements
+        self._writer = writer
+        self._in_work: Counter[str] = Counter()  # proposals being written, by pool
+        self._turn = asyncio.Lock()
+
+    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
+        """A proposal, pending or invalid, if the task left the band and no limit forbids it."""
+        direction = wanted_direction(outcome)
+        if direction is None:
+            return Closed("the task is inside the band")
+        slot = await self._claim(outcome)
+        if isinstance(slot, Closed):
+            return slot
+        try:
+            proposal, candidate = await self._writer.write(outcome, direction, slot)
+            return await asyncio.to_thread(self._measurements.propose, outcome, proposal, candidate)
+        finally:
+            self._in_work[outcome.pool_id] -= 1
+
+    async def _claim(self, outcome: TaskOutcome) -> OpenSlot | Closed:
+        """Check the limits and take a place under them in one turn: outcomes that arrive together share them."""
+        async with self._turn:
+            slot = await asyncio.to_thread(
+                self._measurements.open_slot, outcome, in_work=self._in_work[outcome.pool_id]
+            )
+            if isinstance(slot, OpenSlot):
+                self._in_work[outcome.pool_id] += 1
+            return slot
+
+
+class Mixed:
+    """The controller `mixed_with` on part of the pool; a fixed share of the slots keeps its original tasks."""
+
+    def __init__(self, controllers: Controllers) -> None:
+        self._controllers = controllers
+
+    async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
+        """What the other controller makes of it, unless the slot is kept."""
+        if await asyncio.to_thread(self._controllers.measurements.kept_original, outcome):
+            return Closed("the slot keeps its original task (adaptation.original_share)")
+        return await self._controllers.find(outcome.settings.adaptation.mixed_with).respond(outcome)
+
+
+CONTROLLERS: Final[dict[str, Callable[[Controllers], Controller]]] = {
+    "none": lambda _: NoController(),
+    "llm_rewrite": lambda parts: LlmRewrite(parts.measurements, parts.writer),
+    "ladder": lambda parts: LadderController(parts.database, parts.family),
+    "mixed": Mixed,
+}
+
+
+def _maker(name: str) -> Callable[[Controllers], Controller]:
+    if name in CONTROLLERS:
+        return CONTROLLERS[name]
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"adaptation.controller: given {name!r} ({error}), allowed one of {sorted(CONTROLLERS)} or the path of "
+            "another, 'package.module:function'"
+        ) from None
+    make: Callable[[Controllers], Controller] = found
+    return make
+
+
+def wanted_direction(outcome: TaskOutcome) -> Direction | None:
+    """Which way the task of this outcome should be rewritten, if at all.
+
+    The band decides (arXiv 2602.02488, section 2), by measured rollouts only, and at least half of the group must have
+    been measured: what the infrastructure lost is not read as difficulty.
+    """
+    if outcome.purpose != "train" or not outcome.adapt or 2 * outcome.measured < outcome.rollouts:
+        return None
+    return rewrite_direction(outcome.successes, outcome.measured, band=outcome.settings.algorithm)

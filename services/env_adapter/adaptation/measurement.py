@@ -1,0 +1,326 @@
+"""Measurements and proposals in SQL; one transaction a transition, all of them safe to repeat.
+
+    train outcome     -> measurement (+ proposal: pending candidate, or invalid)
+    measured pair     -> measurements, counts of the proposal, and when the test says so:
+                         accepted: candidate active, parent replaced · rejected: candidate rejected, slot free again
+                         awaiting: accepted in a pool where people approve; the candidate waits, the parent is played
+
+A measurement is unique by its group, so a repeated delivery is counted once. Parent and candidate of a proposal are
+offered together, in one round. A pair counts only if both of its groups were measured, by policy versions that lie at
+most `max_version_gap` apart, first to last over both groups. A pair that does not count is named in the proposal with
+the reason, and the next round plays another; after `MAX_DISCARDED` of them the proposal is given up unmeasured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from services.env_adapter.adaptation.limits import kept_original, over_acceptance, why_closed
+from services.env_adapter.rows import (
+    add_reason,
+    lock_pool,
+    new_row,
+    proposal_of,
+    task_in,
+    task_of,
+    update_proposal,
+)
+from services.env_adapter.slots import replace, successor, withdraw
+from triforge.algorithms.acceptance import decide, paper_accepts
+from triforge.rollout.protocols import TaskDraft
+from triforge.store.database import Database
+from triforge.store.tables import MeasurementRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import AdaptSettings, Proposal, Task, TaskOutcome
+
+MAX_DISCARDED: Final = 12
+
+Pair = tuple[MeasurementRow, MeasurementRow]
+
+
+def proposal_id(group_id: str) -> str:
+    """The id of the proposal that a group's outcome may lead to: at most one, however often the outcome arrives."""
+    return f"prop-{hashlib.sha256(group_id.encode()).hexdigest()[:20]}"
+
+
+def new_proposal(outcome: TaskOutcome, task: Task, **fields: Any) -> Proposal:
+    """A proposal about the outcome's task, invalid until it has a candidate."""
+    accuracy = outcome.successes / outcome.measured if outcome.measured else 0.0
+    empty = dict.fromkeys(("critic", "prompt", "answer"), "")
+    return Proposal(
+        id=proposal_id(outcome.group_id),
+        pool_id=task.pool_id,
+        slot=task.slot,
+        parent_id=task.id,
+        candidate_id=None,
+        state="invalid",
+        run_id=outcome.run_id,
+        step=outcome.step,
+        trigger_accuracy=accuracy,
+        instruction_before=task.instruction,
+        **{**empty, **fields},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlot:
+    """A slot that may be rewritten now: its active version, its first one, and all it ever had (the parent too)."""
+
+    parent: Task
+    root: Task
+    earlier: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Why a slot is not rewritten now."""
+
+    reason: str
+
+
+class MeasurementStore:
+    """Writes measurements, proposals and verdicts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record(self, outcome: TaskOutcome) -> Proposal | None:
+        """Count a group once; the proposal comes back if this group brought its verdict.
+
+        Raises:
+            NotFoundError: there is no such pool.
+        """
+        with self._database.write() as session:
+            lock_pool(session, outcome.pool_id)
+            if session.get(MeasurementRow, outcome.group_id) is not None:
+                return None
+            columns = MeasurementRow.__table__.columns.keys()
+            session.add(MeasurementRow(**outcome.model_dump(include=set(columns))))
+            session.flush()
+            row = session.get(ProposalRow, outcome.proposal_id) if outcome.proposal_id else None
+            pair = _completed_pair(session, outcome)
+            if row is None or row.state != "pending" or pair is None:
+                return None
+            proposal = _measured(session, proposal_of(row), pair, outcome)
+            update_proposal(row, proposal)
+            return proposal if proposal.state != "pending" else None
+
+    def open_slot(self, outcome: TaskOutcome, *, in_work: int) -> OpenSlot | Closed:
+        """Whether the outcome's task may be rewritten now.
+
+        Args:
+            outcome: of a group of the task.
+            in_work: proposals of this pool that this process is writing already.
+
+        Raises:
+            NotFoundError: there is no such task.
+        """
+        with self._database.read() as session:
+            task = task_in(session, outcome.task_id)
+            reason = _proposed(session, outcome) or why_closed(
+                session, task, outcome, in_work=in_work
+            )
+            if reason:
+                return Closed(reason)
+            rows = session.scalars(
+                select(TaskRow).where(TaskRow.slot == task.slot).order_by(TaskRow.version)
+            )
+            versions = tuple(task_of(row, task.family) for row in rows)
+            return OpenSlot(parent=task, root=versions[0], earlier=versions)
+
+    def kept_original(self, outcome: TaskOutcome) -> bool:
+        """Whether the outcome's slot belongs to the share of its pool that is never rewritten.
+
+        Raises:
+            NotFoundError: there is no such task.
+        """
+        with self._database.read() as session:
+            task = task_in(session, outcome.task_id)
+            return kept_original(session, task, outcome.settings.adaptation.original_share)
+
+    def propose(
+        self, outcome: TaskOutcome, proposal: Proposal, candidate: TaskDraft | None
+    ) -> Proposal | Closed:
+        """Store a proposal with its candidate (None: it is invalid), unless the slot was closed in the meantime."""
+        with self._database.write() as session:
+            lock_pool(session, outcome.pool_id)
+            parent = task_in(session, proposal.parent_id)
+            reason = _proposed(session, outcome) or why_closed(session, parent, outcome, in_work=0)
+            if reason:
+                return Closed(reason)
+            if candidate is None:
+                if _repeats(session, proposal):
+                    return Closed(proposal.reason)
+            else:
+                row = successor(
+                    session, session.get_one(TaskRow, parent.id), candidate, state="pending"
+                )
+                session.add(row)
+                proposal = proposal.model_copy(
+                    update={
+                        "state": "pending",
+                        "candidate_id": row.id,
+                        "instruction_after": candidate.instruction,
+                    }
+                )
+            session.add(new_row(proposal))
+            return proposal
+
+
+def _proposed(session: Session, outcome: TaskOutcome) -> str:
+    made = session.get(ProposalRow, proposal_id(outcome.group_id))
+    return "" if made is None else "this group led to a proposal already"
+
+
+def _repeats(session: Session, proposal: Proposal) -> bool:
+    """Whether the newest proposal of the slot is invalid for the very same reason: saying it once is enough."""
+    if proposal.answer or not proposal.reason:
+        return False
+    newest = session.scalars(
+        select(ProposalRow)
+        .where(ProposalRow.slot == proposal.slot)
+        .order_by(ProposalRow.created_at.desc(), ProposalRow.id.desc())
+        .limit(1)
+    ).one_or_none()
+    if newest is None:
+        return False
+    before = proposal_of(newest)
+    same = ("state", "run_id", "parent_id", "direction", "reason")
+    return all(getattr(before, name) == getattr(proposal, name) for name in same)
+
+
+def _completed_pair(session: Session, outcome: TaskOutcome) -> Pair | None:
+    """(parent, candidate) of the outcome's round, once both are there."""
+    if outcome.proposal_id is None:
+        return None
+    rows = session.scalars(
+        select(MeasurementRow).where(
+            MeasurementRow.proposal_id == outcome.proposal_id,
+            MeasurementRow.run_id == outcome.run_id,
+            MeasurementRow.step == outcome.step,
+        )
+    )
+    groups = {row.purpose: row for row in rows}
+    if set(groups) != {"measure_parent", "measure_candidate"}:
+        return None
+    return groups["measure_parent"], groups["measure_candidate"]
+
+
+def _measured(session: Session, proposal: Proposal, pair: Pair, outcome: TaskOutcome) -> Proposal:
+    """The proposal with one more pair, and with its verdict if that brought it."""
+    settings = outcome.settings
+    lost = why_not_counted(pair, settings)
+    if lost:
+        discarded = (*proposal.discarded, f"step {outcome.step}: {lost}")
+        proposal = proposal.model_copy(update={"discarded": discarded})
+        if len(discarded) <= MAX_DISCARDED:
+            return proposal
+        session.get_one(TaskRow, proposal.candidate_id).state = "rejected"
+        reason = f"withdrawn: {len(discarded)} pairs were played and could not be counted"
+        return _decided(proposal, outcome, reason, state="rejected")
+    parent, candidate = ((group.successes, group.measured) for group in pair)
+    proposal = proposal.model_copy(
+        update={
+            "parent_counts": (*proposal.parent_counts, parent),
+            "candidate_counts": (*proposal.candidate_counts, candidate),
+        }
+    )
+    verdict, reason = judge(proposal, settings)
+    return _move(session, proposal, verdict, reason, outcome) if verdict else proposal
+
+
+def why_not_counted(pair: Pair, settings: AdaptSettings) -> str:
+    """Why a pair is played again instead of counted; empty if it counts."""
+    for group, name in zip(pair, ("parent", "candidate"), strict=True):
+        if not group.measured:
+            return f"no rollout of the {name} could be measured"
+    oldest = min(group.policy_version for group in pair)
+    newest = max(group.newest_version or group.policy_version for group in pair)
+    if newest - oldest > settings.version_gap:
+        return (
+            f"the policy versions {oldest} to {newest} are more than {settings.version_gap} apart "
+            "(adaptation.max_version_gap)"
+        )
+    return ""
+
+
+def judge(proposal: Proposal, settings: AdaptSettings) -> tuple[str, str]:
+    """(accepted, rejected or empty for another pair; the reason) by the run's acceptance rule.
+
+    `paper`: the published inequalities on one fresh group of the candidate and the accuracy that asked for the rewrite.
+    `confident`: the sequential test of `triforge.algorithms.acceptance`, which never looks at that selected accuracy.
+    """
+    algorithm = settings.algorithm
+    low, high = algorithm.alpha_low, algorithm.alpha_high
+    if algorithm.acceptance == "paper":
+        successes, measured = proposal.candidate_counts[0]
+        before, after = proposal.trigger_accuracy, successes / measured
+        accepted = paper_accepts(proposal.direction, before, after, low, high)
+        reason = f"published rule: accuracy {before:.3f} before, {after:.3f} after"
+        return "accepted" if accepted else "rejected", reason
+    decision = decide(
+        proposal.direction,
+        proposal.parent_counts,
+        proposal.candidate_counts,
+        low=low,
+        high=high,
+        alpha=algorithm.acceptance_alpha,
+        max_rollouts=settings.adaptation.max_rollouts,
+    )
+    words = {"accept": "accepted", "reject": "rejected", "continue": ""}
+    return words[decision.verdict], decision.reason
+
+
+def _move(
+    session: Session, proposal: Proposal, verdict: str, reason: str, outcome: TaskOutcome
+) -> Proposal:
+    """Give the slot its new version, or the candidate its end; one transaction with the measurement that decided."""
+    parent = session.get_one(TaskRow, proposal.parent_id)
+    candidate = session.get_one(TaskRow, proposal.candidate_id)
+    state = verdict
+    if proposal.null_control:
+        state, reason = "rejected", f"null control, never taken; the test said: {reason}"
+    elif verdict == "accepted":
+        over = over_acceptance(session, proposal, outcome.settings.adaptation)
+        if parent.state != "active":
+            state, reason = "rejected", f"the parent became {parent.state} meanwhile; {reason}"
+        elif over:
+            state, reason = "rejected", f"{over}; the test said: {reason}"
+        elif session.get_one(PoolRow, proposal.pool_id).approval == "manual":
+            state = "awaiting"
+    if state == "accepted":
+        replace(session, parent, candidate)
+    else:
+        candidate.state = state
+    return _decided(proposal, outcome, reason, state=state, verdict=verdict)
+
+
+def _decided(proposal: Proposal, outcome: TaskOutcome, reason: str, **fields: Any) -> Proposal:
+    said = add_reason(proposal, reason)
+    return proposal.model_copy(update={**fields, "reason": said, "decided_step": outcome.step})
+
+
+def take_over(session: Session, pool_id: str, run_id: str, *, adopt: bool) -> None:
+    """Go on with what other runs have left pending in a pool that the session holds, or (not `adopt`) withdraw it.
+
+    Runs of a deployment come one after another, so whoever made it plays no more. The pairs that were counted stay
+    valid: each compares parent and candidate under one policy, whichever that was.
+    """
+    foreign = (
+        ProposalRow.pool_id == pool_id,
+        ProposalRow.state == "pending",
+        ProposalRow.run_id != run_id,
+    )
+    if not adopt:
+        reason = f"its run was over before the verdict; run {run_id} makes its own"
+        withdraw(session, foreign, reason)
+        return
+    for row in session.scalars(select(ProposalRow).where(*foreign)).all():
+        proposal = proposal_of(row)
+        reason = add_reason(proposal, f"taken over from run {row.run_id}")
+        row.run_id = run_id
+        update_proposal(row, proposal.model_copy(update={"run_id": run_id, "reason": reason}))

@@ -1,0 +1,192 @@
+"""From a slot that should change to a proposal: menu, diagnosis, rewriter, checks. Asks models, touches no database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from services.env_adapter.adaptation.candidates import CandidateChecks, Solver, near_root
+from services.env_adapter.adaptation.diagnosis import Diagnosis, choose
+from services.env_adapter.adaptation.measurement import OpenSlot, new_proposal, proposal_id
+from services.env_adapter.adaptation.rewriter import (
+    Answer,
+    Choices,
+    Form,
+    Rewriter,
+    build_prompt,
+    choices,
+)
+from triforge.errors import InputError, PolicyError, UnavailableError
+from triforge.retry import RetryPolicy, retry
+from triforge.rollout.adapting import identity
+from triforge.rollout.protocols import EnvironmentFamily, Generate, RewriteMenu, TaskDraft
+from triforge.rollout.seeds import derive_seed
+from triforge.types import Direction, Proposal, TaskOutcome
+
+_log = logging.getLogger(__name__)
+
+MODEL_RETRY: Final = RetryPolicy(
+    first_s=2.0,
+    retries=2,
+    retry_on=lambda error: isinstance(error, PolicyError | UnavailableError),
+)
+
+Written = tuple[Proposal, TaskDraft | None]  # a proposal and its candidate; invalid without one
+
+
+class ProposalWriter:
+    """Writes proposals.
+
+    Args:
+        generate: the model that rewrites.
+        family: finds an environment family by name.
+        diagnoses: the model that explains failures; the same one by default.
+        solver: proves what a family does not prove itself.
+        form: how the rewriter is held to its choices, see `Rewriter`.
+        retry_policy: for a model that does not answer.
+    """
+
+    def __init__(
+        self,
+        generate: Generate,
+        family: Callable[[str], EnvironmentFamily],
+        *,
+        diagnoses: Generate | None = None,
+        solver: Solver | None = None,
+        form: Form = "regex",
+        retry_policy: RetryPolicy = MODEL_RETRY,
+    ) -> None:
+        self._diagnosis = Diagnosis(diagnoses or generate)
+        self._rewriter = Rewriter(generate, form=form)
+        self._checks = CandidateChecks(solver)
+        self._family = family
+        self._retry = retry_policy
+
+    async def write(self, outcome: TaskOutcome, direction: Direction, slot: OpenSlot) -> Written:
+        """One proposal. What goes wrong makes it an invalid one with the reason, never an error."""
+        null_control = is_null_control(
+            proposal_id(outcome.group_id), outcome.settings.adaptation.null_control
+        )
+        parent = slot.parent
+        proposal = new_proposal(outcome, parent, direction=direction, null_control=null_control)
+        if null_control:
+            same = TaskDraft(params=parent.params, instruction=parent.instruction, kind=parent.kind)
+            return proposal, same
+        try:
+            menu, offered, why = await asyncio.to_thread(
+                self._offer, proposal, slot, outcome.settings.adaptation.max_drift
+            )
+            if offered:
+                return await self._answered(proposal, outcome, slot, menu, offered)
+        except Exception as error:  # noqa: BLE001 (a family may raise anything, and would the next time, too)
+            _log.exception("%s: writing a proposal for %s", proposal.id, parent.id)
+            why = f"writing the proposal raised {type(error).__name__}: {error}"
+        return proposal.model_copy(update={"reason": why}), None
+
+    def _offer(
+        self, proposal: Proposal, slot: OpenSlot, max_drift: float
+    ) -> tuple[RewriteMenu, Choices, str]:
+        """The menu, what of it may be answered, and why nothing may be if so."""
+        family, parent = self._family(slot.parent.family), slot.parent
+        menu = family.rewrite_menu(parent, proposal.direction)
+        had = {identity(version.params) for version in slot.earlier}
+        refused: Counter[str] = Counter()
+
+        def keep(answer: Answer) -> bool:
+            try:
+                params = family.apply_rewrite(parent, answer).params
+            except InputError:
+                refused["impossible"] += 1
+                return False
+            if identity(params) in had:
+                refused["played by this slot before"] += 1
+                return False
+            if not near_root(family, slot, params, max_drift).passed:
+                refused[f"further than {max_drift} from the root (adaptation.max_drift)"] += 1
+                return False
+            return True
+
+        offered = choices(menu, keep, seed=derive_seed(proposal.id, "choices"))
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
+        left = f"nothing {proposal.direction} is left to offer for this slot"
+        return menu, offered, f"{left}: {why}" if why else left
+
+    async def _answered(
+        self,
+        proposal: Proposal,
+        outcome: TaskOutcome,
+        slot: OpenSlot,
+        menu: RewriteMenu,
+        offered: Choices,
+    ) -> Written:
+        """What the models make of it in time."""
+        deadline = outcome.settings.adaptation.deadline_s
+        try:
+            async with asyncio.timeout(deadline):
+                return await self._ask(proposal, outcome, slot, menu, offered)
+        except TimeoutError:
+            why = f"no candidate within {deadline:.0f} s (adaptation.deadline_s)"
+        except (PolicyError, UnavailableError, InputError) as error:
+            why = f"the rewriter's model gave no answer: {error.detail}"
+        return proposal.model_copy(update={"reason": why}), None
+
+    async def _ask(
+        self,
+        proposal: Proposal,
+        outcome: TaskOutcome,
+        slot: OpenSlot,
+        menu: RewriteMenu,
+        offered: Choices,
+    ) -> Written:
+        adaptation, parent = outcome.settings.adaptation, slot.parent
+        direction = proposal.direction
+        notes = await retry(
+            lambda: self._diagnosis.summarise(
+                choose(outcome.notes, direction, count=adaptation.notes),
+                parent.instruction,
+                direction,
+                tokens=adaptation.critic_tokens,
+                budget=adaptation.critic_budget,
+                seed=derive_seed(proposal.id, "critic"),
+            ),
+            self._retry,
+        )
+        prompt = build_prompt(
+            menu,
+            offered,
+            direction=direction,
+            accuracy=proposal.trigger_accuracy,
+            notes=notes,
+            root=slot.root.instruction,
+        )
+        answers = await retry(
+            lambda: self._rewriter.ask(
+                prompt,
+                offered,
+                sampling=outcome.settings.sampling,
+                candidates=adaptation.candidates,
+                seed=derive_seed(proposal.id, "rewriter"),
+            ),
+            self._retry,
+        )
+        family = self._family(parent.family)
+        checked = await self._checks.first_proved(family, slot, answers, offered, outcome.settings)
+        proposal = proposal.model_copy(
+            update={
+                "critic": "\n".join(notes),
+                "prompt": prompt,
+                "answer": "\n".join(answers),
+                "checks": checked.checks,
+                "drift": checked.drift,
+                "reason": "" if checked.candidate else "no answer passed all checks",
+            }
+        )
+        return proposal, checked.candidate
+
+
+def is_null_control(name: str, share: float) -> bool:
+    """Whether the proposal of that id is one of the share that measures false acceptance; repeated, the same."""
+    return derive_seed(name, "null control") < share * 2**31
