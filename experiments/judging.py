@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import Literal
 
+from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
-from triforge.types import Step, StepVotes, Trajectory, TrajectoryVotes, Vote
+from triforge.types import JudgeTask, Step, StepVotes, Trajectory, TrajectoryVotes, Vote
 
 
 class PlantedJudge:
-    """A `rollout.protocols.Judge` that knows the label of each step and is right with a fixed chance, vote by vote.
+    """A step scorer that knows the label of each step and is right with a fixed chance, vote by vote.
 
     The errors are independent, which is kinder than those of a model with the same accuracy. Its votes have no tokens and
     cannot train anything.
@@ -22,9 +23,14 @@ class PlantedJudge:
     def __init__(self, right: float) -> None:
         self._right = right
 
-    async def __call__(self, trajectory: Trajectory, *, votes: int, seed: int) -> TrajectoryVotes:
+    async def __call__(
+        self,
+        trajectory: Trajectory,
+        task: JudgeTask,
+        generate_many: GenerateMany,  # noqa: ARG002 (it asks no model)
+    ) -> TrajectoryVotes:
         """Vote on every labelled step."""
-        draw = random.Random(derive_seed(seed, "planted"))  # noqa: S311 (a draw, not a secret)
+        draw = random.Random(derive_seed(task.seed, "planted"))  # noqa: S311 (a draw, not a secret)
         return TrajectoryVotes(
             trajectory_id=trajectory.id,
             group_id=trajectory.group_id,
@@ -32,7 +38,7 @@ class PlantedJudge:
                 StepVotes(
                     step=step.index,
                     prompt_ids=(),
-                    votes=tuple(self._vote(step, draw) for _ in range(votes)),
+                    votes=tuple(self._vote(step, draw) for _ in range(task.votes)),
                 )
                 for step in trajectory.steps
                 if step.label is not None

@@ -15,7 +15,7 @@ from experiments.judging import PlantedJudge
 from experiments.model import LocalModel
 from experiments.settings import Arm, Settings
 from experiments.tasks import Tasks
-from services.reward.judge import StepJudge
+from services.reward.scorers.votes import score
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner import Learner
 from services.trainer.measures import (
@@ -31,13 +31,14 @@ from services.trainer.vote_memory import VoteMemory
 from triforge.algorithms.credit import accuracy, vote_weight
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
-from triforge.rollout.episode import run_group
-from triforge.rollout.protocols import Judge
-from triforge.rollout.seeds import derive_seed, nth_seed
+from triforge.rollout.episode import judge_task, run_group
+from triforge.rollout.protocols import StepScorer
+from triforge.rollout.seeds import nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
     GroupTask,
     JudgedGroup,
+    JudgeTask,
     PlannedGroup,
     RunState,
     TrainBatch,
@@ -120,13 +121,7 @@ class Run:
         )  # fmt: skip
         parts: Parts = SimpleNamespace(env_adapter=self._tasks)  # type: ignore[assignment]
         self._rounds = Rounds(parts, self._run, self._config)
-        self._judge: Judge = self._model_judge()
-        if arm.planted is not None:
-            self._judge = PlantedJudge(arm.planted)
-
-    def _model_judge(self) -> StepJudge:
-        sampling = self._config.models.reward.sampling()
-        return StepJudge(self._judges.many, sampling=sampling, prompt=self._config.reward.prompt)
+        self._score: StepScorer = score if arm.planted is None else PlantedJudge(arm.planted)
 
     async def play(self) -> Result:
         """The whole run."""
@@ -187,10 +182,8 @@ class Run:
 
         async def ended(trajectory: Trajectory) -> Trajectory:
             if group.votes and trajectory.measured and trajectory.steps:
-                votes[trajectory.id] = await self._judge(
-                    trajectory, votes=group.votes,
-                    seed=derive_seed(group.seed, "judge", trajectory.index),
-                )  # fmt: skip
+                job = judge_task(group, trajectory.index)
+                votes[trajectory.id] = await self._score(trajectory, job, self._judges.many)
             return trajectory
 
         played = await run_group(
@@ -310,10 +303,22 @@ class Run:
 
     async def _judged(self, played: list[Trajectory]) -> dict[str, float]:
         """`label` (the expert's view of a step) and `outcome`, each as balanced accuracy of one vote a step."""
-        judge = self._model_judge()
+        config = self._config
         votes = await asyncio.gather(
-            *(judge(t, votes=1, seed=i) for i, t in enumerate(played) if t.steps)
-        )
+            *(
+                score(
+                    t,
+                    JudgeTask(
+                        trajectory_id=t.id, group_id=t.group_id, run_id=self._run.id, votes=1, seed=i,
+                        sampling=config.models.reward.sampling(), prompt=config.reward.prompt,
+                        deadline_s=config.reward.deadline_s,
+                    ),
+                    self._judges.many,
+                )
+                for i, t in enumerate(played)
+                if t.steps
+            )
+        )  # fmt: skip
         by_label: dict[int, list[bool]] = {1: [], -1: []}
         by_outcome: dict[int, list[bool]] = {1: [], -1: []}
         for trajectory, given in zip((t for t in played if t.steps), votes, strict=True):

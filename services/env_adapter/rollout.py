@@ -166,7 +166,7 @@ class RolloutWorker:
             await self._retry(lambda: self._broker.send_unit_tests(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
-        if group.votes == 0 or group.reward.kind != "votes" or not trajectory.measured:
+        if group.votes == 0 or group.reward.kind == "unit_tests" or not trajectory.measured:
             return
         task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):

@@ -69,6 +69,7 @@ def api() -> int:
 
 def judge_worker(concurrency: int) -> int:
     """Work on the queue `judge` until SIGTERM."""
+    from services.reward.scorers import SCORERS
     from services.reward.worker import JudgeWorker
     from triforge.broker import JUDGE_QUEUE, JUDGE_TASK, UNIT_TEST_TASK, RedisBroker, Worker
     from triforge.clients.policy import PolicyClient
@@ -78,8 +79,11 @@ def judge_worker(concurrency: int) -> int:
 
     settings = Settings.from_env()
     settings.demand_secret()
-    if _config(settings).reward.kind == "unit_tests":
+    kind = _config(settings).reward.kind
+    if kind == "unit_tests":
         shared().check()  # better no worker than one that can run no program
+    else:
+        SCORERS.find(kind)
     serve_metrics(
         settings, service="reward", process="judge-worker", queue=JUDGE_QUEUE, slots=concurrency
     )

@@ -9,11 +9,12 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from services.reward.judge import GenerateMany, StepJudge
 from services.reward.prompts import Episode, PromptKind
+from services.reward.scorers.votes import vote
 from services.reward.worker import JUDGE_SECONDS, count_votes
 from triforge.access.callers import Rule
 from triforge.errors import InputError, RewardError
+from triforge.rollout.protocols import GenerateMany
 from triforge.types import JudgeReply, JudgeRequest, Sampling, StepJudgement, StepVotes, VoteText
 from triforge.types.judging import MAX_VOTES
 from triforge.web.app import Ready, install
@@ -95,8 +96,6 @@ class JudgeApi:
                 f"steps x votes: given {len(request.steps)} x {votes}, allowed at most {MAX_VOTES}; "
                 "send the trajectory in parts or ask for fewer votes"
             )
-        prompt: PromptKind = request.prompt or self._prompt
-        judge = StepJudge(self._generate_many, sampling=self._sampling, prompt=prompt)
         episode = Episode(
             instruction=request.instruction, steps=request.steps, system=request.system
         )
@@ -104,7 +103,14 @@ class JudgeApi:
         try:
             with JUDGE_SECONDS.time():
                 async with asyncio.timeout(self._deadline_s):
-                    judged = await judge.judge(episode, votes=votes, seed=seed)
+                    judged = await vote(
+                        episode,
+                        self._generate_many,
+                        kind=request.prompt or self._prompt,
+                        votes=votes,
+                        sampling=self._sampling,
+                        seed=seed,
+                    )
         except TimeoutError:
             raise RewardError(
                 f"no votes within {self._deadline_s:g} s; reward.deadline_s sets the limit"

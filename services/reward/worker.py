@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from prometheus_client import Counter, Histogram
 
-from services.reward.judge import GenerateMany, StepJudge
-from services.reward.unit_tests import ask_for_tests, run_tests
+from services.reward.scorers import SCORERS
+from services.reward.scorers.unit_tests import ask_for_tests, run_tests
 from triforge.broker import Broker, Taken
 from triforge.errors import RewardError, TriforgeError
 from triforge.retry import RetryPolicy, is_retryable, retry, waiting
+from triforge.rollout.protocols import GenerateMany
 from triforge.sandbox.client import Sandbox
 from triforge.types import (
     ErrorInfo,
@@ -117,14 +118,12 @@ class JudgeWorker:
             _log.debug("%s is dropped: %s", name, taken.state)
 
     async def _votes(self, task: JudgeTask, trajectory: Trajectory) -> TrajectoryVotes:
-        judge = StepJudge(self._generate_many, sampling=task.sampling, prompt=task.prompt)
         names = {"trajectory_id": task.trajectory_id, "group_id": task.group_id}
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(task.deadline_s):
-                votes = await self._insist(
-                    lambda: judge(trajectory, votes=task.votes, seed=task.seed)
-                )
+                score = SCORERS.find(task.scorer)
+                votes = await self._insist(lambda: score(trajectory, task, self._generate_many))
         except (TimeoutError, TriforgeError) as error:
             limit = f"no votes within {task.deadline_s:g} s; the judge's policy service is too slow or hangs; reward.deadline_s sets the limit"
             votes = TrajectoryVotes(steps=(), error=_as_data(error, limit), **names)

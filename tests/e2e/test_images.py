@@ -21,7 +21,7 @@ from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
-from services.reward.judge import StepJudge
+from services.reward.scorers.votes import score
 from services.trainer.learner import Learner
 from services.trainer.rows import Limits
 from services.trainer.samples import keep_ledger
@@ -29,7 +29,7 @@ from services.trainer.tiny_vision import build_tiny_vision_model
 from services.trainer.weight_tensors import TENSORS, copy_companions, save_tensors
 from tests.sections import flat_group
 from triforge.algorithms.algorithm import resolve
-from triforge.rollout.episode import run_group
+from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
@@ -163,8 +163,10 @@ async def played(step: int, policy: Role, reward: Role, keep: ImageStore) -> Jud
     found = await run_group(Buttons, policy.generate, TASK, group, keep=keep.put)
     assert [t.outcome.error for t in found.trajectories] == [None] * 6
     sampling = Sampling(max_new_tokens=2, temperature=reward.temperature, regex=r" ?\\boxed\{-?1\}")
-    judge = StepJudge(reward.gateway.generate, sampling=sampling, prompt="terse")
-    votes = [await judge(t, votes=2, seed=step) for t in found.trajectories]
+    job = judge_task(group, 0).model_copy(
+        update={"sampling": sampling, "seed": step, "prompt": "terse"}
+    )
+    votes = [await score(t, job, reward.gateway.generate) for t in found.trajectories]
     return JudgedGroup(played=found, votes=tuple(votes))
 
 

@@ -232,9 +232,10 @@ class AdaptationSection(Section):
 class RewardSection(Section):
     """How steps are judged."""
 
-    kind: Literal["votes", "unit_tests"] = Field(
+    kind: str = Field(
         default="votes",
-        description="What the model that judges writes: `votes` on steps, or `unit_tests` for problems that programs solve.",
+        pattern=r"^(votes|unit_tests|[A-Za-z_][\w.]*:\w+)$",
+        description="How steps are scored: `votes` of the reward model, its `unit_tests` for problems that programs solve, or the path of a step scorer, `package.module:function`.",
     )
     votes: Annotated[int, Field(ge=1, le=64)] = Field(
         default=3, description="m: votes a step; with `unit_tests` tests a problem."

@@ -72,6 +72,7 @@ def judge_task(group: GroupTask, index: int) -> JudgeTask:
         sampling=group.judge_sampling,
         deadline_s=group.reward.deadline_s,
         prompt=group.reward.prompt,
+        scorer=group.reward.kind,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ from triforge.types import (
     GenerateReply,
     GenerateRequest,
     ImageRef,
+    JudgeTask,
     Params,
     ProgramLimits,
     Task,
@@ -33,11 +34,27 @@ class Generate(Protocol):
         ...
 
 
-class Judge(Protocol):
-    """Anything that votes on the steps of a trajectory."""
+GenerateMany = Callable[[Sequence[GenerateRequest]], Awaitable[Sequence[GenerateReply]]]
+"""Samples several requests and answers in their order."""
 
-    async def __call__(self, trajectory: Trajectory, *, votes: int, seed: int) -> TrajectoryVotes:
-        """Vote `votes` times on every step. Never raises for an unparsable answer: such a vote is 0."""
+
+@runtime_checkable
+class StepScorer(Protocol):
+    """Scores the steps of a trajectory. `reward.kind` names one: `votes`, or a path `package.module:function`."""
+
+    async def __call__(
+        self, trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
+    ) -> TrajectoryVotes:
+        """Score every step; one that cannot be scored has no votes, and none is guessed.
+
+        Args:
+            trajectory: what was played.
+            task: how many votes, from which seed, sampled how.
+            generate_many: the reward model; a scorer need not ask it.
+
+        Raises:
+            TriforgeError: no scores; the trajectory then counts as not judged.
+        """
         ...
 
 
@@ -208,12 +225,13 @@ __all__ = [
     "Environment",
     "EnvironmentFamily",
     "Generate",
-    "Judge",
+    "GenerateMany",
     "KeepImage",
     "Observation",
     "ProgramFamily",
     "Reset",
     "RewriteMenu",
     "StepResult",
+    "StepScorer",
     "TaskDraft",
 ]

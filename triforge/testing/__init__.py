@@ -14,7 +14,6 @@ from triforge.testing.fakes import (
     FakeEnvironment,
     FakeFamily,
     FakeGenerate,
-    FakeJudge,
     FakeTokens,
 )
 
@@ -24,7 +23,6 @@ __all__ = [
     "FakeEnvironment",
     "FakeFamily",
     "FakeGenerate",
-    "FakeJudge",
     "FakeRouter",
     "FakeTokens",
     "check_environment",

@@ -1,12 +1,12 @@
 """Shipped fakes of the three protocols: a sampler, a judge and an environment family, small enough to check by eye."""
 
-# ruff: noqa: ARG001, ARG002 - a fake need not heed all that its protocol hands it
+# ruff: noqa: ARG002 - a fake need not heed all that its protocol hands it
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from triforge.errors import EnvError, InputError, TriforgeError
 from triforge.rollout.protocols import Observation, Reset, RewriteMenu, StepResult, TaskDraft
@@ -17,12 +17,8 @@ from triforge.types import (
     GenerateReply,
     GenerateRequest,
     Params,
-    StepVotes,
     Task,
-    Trajectory,
-    TrajectoryVotes,
     VersionSpan,
-    Vote,
 )
 
 FAKE_LOGPROB = -0.5
@@ -106,60 +102,6 @@ class FakeGenerate:
         if callable(self._answers):
             return self._answers(request)
         return self._answers[min(len(self.requests), len(self._answers) - 1)]
-
-
-class Opinion(Protocol):
-    """How a fake judge votes."""
-
-    def __call__(self, trajectory: Trajectory, step: int, vote: int) -> Literal[-1, 0, 1]:
-        """Vote number `vote` on step `step`."""
-        ...
-
-
-def _approve(trajectory: Trajectory, step: int, vote: int) -> Literal[-1, 0, 1]:
-    return 1
-
-
-class FakeJudge:
-    """A `Judge` with a given opinion; without one it approves of everything.
-
-    Attributes:
-        judged: ids of the trajectories it has seen.
-    """
-
-    def __init__(self, opinion: Opinion = _approve, *, version: int = 0) -> None:
-        self._opinion = opinion
-        self._tokens = FakeTokens()
-        self.version = version
-        self.judged: list[str] = []
-
-    async def __call__(self, trajectory: Trajectory, *, votes: int, seed: int) -> TrajectoryVotes:
-        """Vote; the seed changes nothing."""
-        await asyncio.sleep(0)
-        self.judged.append(trajectory.id)
-        return TrajectoryVotes(
-            trajectory_id=trajectory.id,
-            group_id=trajectory.group_id,
-            steps=tuple(self._votes(trajectory, step.index, votes) for step in trajectory.steps),
-        )
-
-    def _votes(self, trajectory: Trajectory, step: int, votes: int) -> StepVotes:
-        found = []
-        for number in range(votes):
-            value = self._opinion(trajectory, step, number)
-            text = {1: "good", -1: "bad", 0: "banana"}[value]
-            ids = self._tokens.encode(text)
-            found.append(
-                Vote(
-                    value=value,
-                    text=text,
-                    ids=ids,
-                    logprobs=(FAKE_LOGPROB,) * len(ids),
-                    versions=(VersionSpan(version=self.version, start=0, end=len(ids)),),
-                )
-            )
-        prompt = self._tokens.encode(f"judge step {step}")
-        return StepVotes(step=step, prompt_ids=prompt, votes=tuple(found))
 
 
 class FakeEnvironment:

@@ -88,7 +88,10 @@ class Trajectory(Message):
 
 
 class JudgeTask(Message):
-    """Vote m times on every step of one trajectory. Produced by: rollout worker. Consumed by: judge (queue `judge`)."""
+    """Score every step of one trajectory, m times. Produced by: rollout worker. Consumed by: judge (queue `judge`).
+
+    `scorer` is the group's `reward.kind`.
+    """
 
     trajectory_id: str
     group_id: str
@@ -98,6 +101,7 @@ class JudgeTask(Message):
     sampling: Sampling
     deadline_s: Annotated[float, Field(gt=0)]
     prompt: Literal["rubric", "terse"] = "rubric"
+    scorer: str = "votes"
 
 
 class Vote(Message):
@@ -200,7 +204,7 @@ class GroupTests(Message):
 class JudgedGroup(Message):
     """A played group with its votes, aligned with `played.trajectories` (None where judging was not asked or failed).
 
-    With `reward_kind` "unit_tests" there are no votes, but `tests` (None where the task has no programs or nothing was
+    With `reward.kind` "unit_tests" there are no votes, but `tests` (None where the task has no programs or nothing was
     measured). Produced by: reward (stream `judged`). Consumed by: orchestrator.
     """
 

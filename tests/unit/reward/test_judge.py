@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from services.reward.judge import StepJudge
 from services.reward.prompts import Episode, build_prompt
-from triforge.errors import InputError, PolicyError, RewardError
-from triforge.rollout.protocols import Judge
+from services.reward.scorers import SCORERS
+from triforge.errors import ConfigError, InputError, PolicyError, RewardError
+from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
     GenerateOutput,
     GenerateReply,
     GenerateRequest,
+    JudgeTask,
     Outcome,
     Sampling,
     Segment,
     Step,
     Trajectory,
+    TrajectoryVotes,
     VersionSpan,
 )
 
@@ -72,8 +74,19 @@ class Says:
         ]
 
 
-def judge(policy: Says, *, prompt: str = "terse") -> StepJudge:
-    return StepJudge(policy, sampling=Sampling(max_new_tokens=9, seed=1), prompt=prompt)  # type: ignore[arg-type]
+def judge(
+    policy: GenerateMany, *, prompt: str = "terse"
+) -> Callable[..., Awaitable[TrajectoryVotes]]:
+    async def ask(trajectory: Trajectory, *, votes: int, seed: int) -> TrajectoryVotes:
+        task = JudgeTask.model_validate(
+            {
+                "trajectory_id": trajectory.id, "group_id": trajectory.group_id, "run_id": "r", "votes": votes,
+                "seed": seed, "sampling": Sampling(max_new_tokens=9, seed=1), "deadline_s": 9.0, "prompt": prompt,
+            }
+        )  # fmt: skip
+        return await SCORERS.find("votes")(trajectory, task, policy)
+
+    return ask
 
 
 async def test_a_trajectory_is_judged_in_one_call_with_one_request_a_step() -> None:
@@ -143,12 +156,21 @@ async def test_an_error_of_the_policy_service_passes_through() -> None:
         raise PolicyError("engine says 500")
 
     with pytest.raises(PolicyError):
-        await StepJudge(down, sampling=Sampling())(TRAJECTORY, votes=1, seed=7)
+        await judge(down)(TRAJECTORY, votes=1, seed=7)
 
 
-def test_the_judge_fits_the_protocol() -> None:
-    fits: Judge = judge(Says())
-    assert callable(fits)
+async def says_good(
+    trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
+) -> TrajectoryVotes:
+    """A step scorer of somebody else."""
+    return TrajectoryVotes(trajectory_id=trajectory.id, group_id=trajectory.group_id, steps=())
+
+
+def test_a_scorer_is_found_by_its_name_or_by_its_path() -> None:
+    assert SCORERS.names() == ["votes"]
+    assert SCORERS.find(f"{__name__}:says_good") is says_good
+    with pytest.raises(ConfigError, match=r"reward\.kind: given 'stars'"):
+        SCORERS.find("stars")
 
 
 class TakesShort:
@@ -166,13 +188,13 @@ class TakesShort:
 
 
 async def test_a_step_that_does_not_fit_costs_only_its_own_votes() -> None:
-    judge = StepJudge(TakesShort("o2"), sampling=Sampling(max_new_tokens=9), prompt="terse")
-    found = await judge(TRAJECTORY, votes=1, seed=0)
+    ask = judge(TakesShort("o2"))
+    found = await ask(TRAJECTORY, votes=1, seed=0)
     assert [step.step for step in found.steps] == [0]
     assert [vote.value for vote in found.steps[0].votes] == [1]
 
 
 async def test_a_trajectory_none_of_whose_steps_fits_is_refused() -> None:
-    judge = StepJudge(TakesShort("o1"), sampling=Sampling(max_new_tokens=9), prompt="terse")
+    ask = judge(TakesShort("o1"))
     with pytest.raises(InputError, match="4097 tokens"):
-        await judge(TRAJECTORY, votes=1, seed=0)
+        await ask(TRAJECTORY, votes=1, seed=0)

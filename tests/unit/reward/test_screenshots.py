@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from services.reward.judge import StepJudge
 from services.reward.prompts import Episode, build_prompt
+from services.reward.scorers.votes import vote
 from triforge.types import (
     GenerateOutput,
     GenerateReply,
@@ -84,8 +84,7 @@ async def test_the_votes_know_the_images_of_their_prompt() -> None:
             )
         return replies
 
-    judge = StepJudge(generate, sampling=Sampling(), prompt="terse")
-    found = await judge.judge(EPISODE, votes=2, seed=1)
+    found = await vote(EPISODE, generate, kind="terse", votes=2, sampling=Sampling(), seed=1)
     assert [[placed.image for placed in votes.images] for votes in found] == [
         [shot(n), shot(n + 1)] for n in range(3)
     ]

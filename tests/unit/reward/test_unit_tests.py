@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.reward.unit_tests import build_test_prompt, parse_test, run_matrix
+from services.reward.scorers.unit_tests import build_test_prompt, parse_test, run_matrix
 from triforge.sandbox.cases import Case
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits, RunResult

@@ -9,16 +9,15 @@ import httpx
 import pytest
 
 from triforge.errors import EnvError, PolicyError
-from triforge.rollout.protocols import EnvironmentFamily, Generate, Judge
+from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.testing import (
     FakeEngine,
     FakeFamily,
     FakeGenerate,
-    FakeJudge,
     check_environment,
     require,
 )
-from triforge.types import ChatMessage, GenerateRequest, Outcome, Step, Task, Trajectory
+from triforge.types import ChatMessage, GenerateRequest, Task
 
 UP = GenerateRequest(messages=(ChatMessage(role="user", content="count up"),), n=2)
 TASK = Task(
@@ -43,22 +42,6 @@ async def test_the_fake_sampler_may_be_a_function() -> None:
     fake = FakeGenerate(lambda request: request.messages[-1].content.upper(), finish="length")
     (output, _) = (await fake(UP)).outputs
     assert (output.text, output.finish, len(output.ids)) == ("COUNT UP", "length", 2)
-
-
-async def test_the_fake_judge_votes_by_its_opinion() -> None:
-    steps = tuple(
-        Step(
-            index=i, observation="o", response="r", action="a", next_observation="n", start=0, end=0
-        )
-        for i in range(2)
-    )
-    trajectory = Trajectory(
-        id="x", group_id="g", index=0, task_id="t", task_version=0, instruction="i", steps=steps,
-        segments=(), outcome=Outcome(value=1),
-    )  # fmt: skip
-    judge: Judge = FakeJudge(lambda trajectory, step, vote: 1 if step == 0 else -1 if vote else 0)
-    found = await judge(trajectory, votes=2, seed=1)
-    assert [[vote.value for vote in step.votes] for step in found.steps] == [[1, 1], [0, -1]]
 
 
 async def test_the_fake_family_keeps_the_contract_of_families() -> None:

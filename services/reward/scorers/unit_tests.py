@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from services.reward.judge import GenerateMany
 from triforge.errors import RewardError
 from triforge.prompt_escaping import neutralise
+from triforge.rollout.protocols import GenerateMany
 from triforge.sandbox.cases import Case, same_output, together
 from triforge.sandbox.client import Sandbox
 from triforge.sandbox.limits import Limits

@@ -1,0 +1,154 @@
+"""m votes on every step of a trajectory, sampled from the model that judges."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from services.reward.prompts import Episode, PromptKind, build_prompt, parse_vote
+from services.reward.scorers import SCORERS
+from triforge.errors import InputError, RewardError
+from triforge.rollout.protocols import GenerateMany
+from triforge.rollout.seeds import derive_seed
+from triforge.types import (
+    GenerateReply,
+    GenerateRequest,
+    JudgeTask,
+    Sampling,
+    StepVotes,
+    Trajectory,
+    TrajectoryVotes,
+    Vote,
+)
+
+_log = logging.getLogger(__name__)
+
+
+async def score(
+    trajectory: Trajectory, task: JudgeTask, generate_many: GenerateMany
+) -> TrajectoryVotes:
+    """Vote on every step: one request a step with n = m, all steps in one call.
+
+    An answer that cannot be read is a vote of 0; a step whose prompt is refused (too long) has no votes. The m samples of a
+    step share their prompt, and the prompts of a trajectory share their beginning; the trajectory's id as affinity keeps them
+    on one engine, where both are cached.
+
+    Raises:
+        InputError: every step's prompt is refused.
+        RewardError: the model's answer has the wrong shape.
+        TriforgeError: what the policy service raised.
+    """
+    episode = Episode(
+        instruction=trajectory.instruction, steps=trajectory.steps, system=trajectory.system
+    )
+    requests = vote_requests(
+        episode, kind=task.prompt, votes=task.votes, sampling=task.sampling, seed=task.seed,
+        affinity=trajectory.id,
+    )  # fmt: skip
+    replies = await _ask_what_fits(generate_many, trajectory.id, requests)
+    return TrajectoryVotes(
+        trajectory_id=trajectory.id,
+        group_id=trajectory.group_id,
+        steps=tuple(_votes(index, reply, task.votes) for index, reply in replies.items()),
+    )
+
+
+SCORERS.add("votes", score)
+
+
+async def vote(
+    episode: Episode,
+    generate_many: GenerateMany,
+    *,
+    kind: PromptKind,
+    votes: int,
+    sampling: Sampling,
+    seed: int,
+) -> tuple[StepVotes, ...]:
+    """Vote on every step of an episode in text form; see `score`.
+
+    Raises:
+        InputError: a step's prompt is refused.
+    """
+    requests = vote_requests(episode, kind=kind, votes=votes, sampling=sampling, seed=seed)
+    replies = await _ask(generate_many, requests)
+    return tuple(_votes(index, reply, votes) for index, reply in enumerate(replies))
+
+
+def vote_requests(
+    episode: Episode,
+    *,
+    kind: PromptKind,
+    votes: int,
+    sampling: Sampling,
+    seed: int,
+    affinity: str = "",
+) -> list[GenerateRequest]:
+    """What the model is asked, one request a step."""
+    return [
+        GenerateRequest(
+            messages=build_prompt(kind, episode, index),
+            n=votes,
+            sampling=sampling.model_copy(update={"seed": derive_seed(seed, index)}),
+            affinity=affinity,
+        )
+        for index in range(len(episode.steps))
+    ]
+
+
+async def _ask(
+    generate_many: GenerateMany, requests: Sequence[GenerateRequest]
+) -> Sequence[GenerateReply]:
+    if not requests:
+        return ()
+    replies = await generate_many(requests)
+    if len(replies) != len(requests):
+        raise RewardError(f"asked for votes on {len(requests)} steps, got {len(replies)}")
+    return replies
+
+
+async def _ask_what_fits(
+    generate_many: GenerateMany, name: str, requests: Sequence[GenerateRequest]
+) -> dict[int, GenerateReply]:
+    """Replies by step. One refused prompt fails the whole call, so the steps are then asked one by one."""
+    try:
+        return dict(enumerate(await _ask(generate_many, requests)))
+    except InputError as error:
+        if len(requests) == 1:
+            raise
+        refused = error
+    replies: dict[int, GenerateReply] = {}
+    for index, request in enumerate(requests):
+        try:
+            replies[index] = (await _ask(generate_many, [request]))[0]
+        except InputError as error:
+            _log.warning("%s: step %d is not judged: %s", name, index, error.detail)
+    if not replies:
+        raise refused
+    return replies
+
+
+def _votes(index: int, reply: GenerateReply, votes: int) -> StepVotes:
+    if len(reply.outputs) != votes:
+        raise RewardError(
+            f"asked for {votes} votes on step {index}, got {len(reply.outputs)}; does the engine honour n?"
+        )
+    if any(output.finish == "abort" for output in reply.outputs):
+        # not an unreadable answer of the model, which would be held against it
+        raise RewardError(f"the engine aborted a vote on step {index}")
+    return StepVotes(
+        step=index,
+        prompt_ids=reply.prompt_ids,
+        images=reply.images,
+        votes=tuple(
+            Vote(
+                value=parse_vote(output.text),
+                text=output.text,
+                ids=output.ids,
+                logprobs=output.logprobs,
+                versions=output.versions,
+                finish=output.finish,
+            )
+            for output in reply.outputs
+        ),
+    )
