@@ -59,7 +59,7 @@ class Games:
         try:
             outer.load(data)
             state = outer.reset()
-        except Exception as error:  # noqa: BLE001  a suite may raise anything
+        except Exception as error:  # noqa: BLE001  the engine says no to a game in many ways
             raise Refused(
                 f"the engine cannot load the game ({type(error).__name__}: {error})"
             ) from None

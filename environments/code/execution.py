@@ -46,7 +46,7 @@ def _answers(entry):
         arguments, named = _ast.literal_eval(line)
         try:
             result = repr((True, entry(*arguments, **named)))
-        except Exception as error:  # noqa: BLE001  a suite may raise anything
+        except Exception as error:
             result = repr((False, type(error).__name__))
         _said.write(result.replace("\\n", " ") + "\\n")
     _said.flush()
@@ -237,7 +237,7 @@ for source in given["programs"]:
             with contextlib.redirect_stdout(out):
                 exec(code, {"__name__": "__main__"})
             row.append(out.getvalue())
-        except Exception:  # noqa: BLE001  a verifier that stumbles over an answer says that it is none
+        except Exception:
             row.append(None)
     table.append(row)
 print(json.dumps(table))

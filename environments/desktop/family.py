@@ -100,11 +100,13 @@ class DesktopFamily(Family[DesktopTask, PlayOptions]):
         made = generator.generate(count, seed, options)
         return [self.validate(params).params for params in made]
 
-    def begin(self, given: DesktopTask, options: PlayOptions, seed: int) -> ComputerEpisode:  # noqa: ARG002
+    def begin(
+        self, given: DesktopTask, options: PlayOptions, announced: str, _seed: int
+    ) -> ComputerEpisode:
         """A desktop that starts when the episode does."""
         return ComputerEpisode(
             self.name,
-            given.instruction,
+            announced,
             given.evaluator,
             lambda: DesktopComputer(given, options),
             given.horizon,

@@ -1,10 +1,10 @@
-"""Starts a screen, a window manager and a terminal. Run as a file under `gui/keeper.py`, not imported.
+"""Starts a screen, a window manager and a terminal. Run as a file under `gui/guard.py`, not imported.
 
     python -I -S launch.py FOLDER UID WIDTH HEIGHT
 
-FOLDER holds what `furniture` has put there. The screen runs under our own user, window manager and terminal under user UID
+FOLDER holds what `session.prepare_folder` has put there. The screen runs under our own user, window manager and terminal under user UID
 (-1: our own, too). Prints "display N" when
-the screen answers, and ends when the screen does; the keeper then ends the others.
+the screen answers, and ends when the screen does; the guard then ends the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 from typing import Any
 
 PROCESSES = 256  # of this user, when it is one of the episode's own; the shell has its own limit
-COOKIE = "authority"  # as furniture.py names it
+COOKIE = "authority"  # as session.py names it
 MONITOR = "Xvfb"
 TERMINAL = (
     "xterm", "-geometry", "76x20+8+8", "-title", "Terminal", "-fn", "fixed", "-bg", "white", "-fg", "black",

@@ -22,7 +22,7 @@ import numpy as np
 
 from environments.gui import png
 from environments.gui.actions import Action, pixels, x_key
-from environments.gui.processes import SPAWNING, KeptProcess
+from environments.gui.processes import SPAWNING, GuardedProcess
 from triforge.errors import EnvError
 from triforge.sandbox import filters, jail
 
@@ -140,7 +140,7 @@ class Desktop:
         uid = jail.first_uid()
         own = -1 if uid is None else uid + 64 * os.getpid() + next(_NUMBERS) % 64
 
-        def furnished(folder: Path) -> None:
+        def prepared(folder: Path) -> None:
             self._folder = folder
             prepare_folder(folder, prepare)
 
@@ -148,8 +148,8 @@ class Desktop:
         self._folder = Path()
         self._prompts = 0
         with _STARTING:
-            self._kept = KeptProcess(
-                [*launch, "{folder}", str(own), str(width), str(height)], before=furnished
+            self._kept = GuardedProcess(
+                [*launch, "{folder}", str(own), str(width), str(height)], before=prepared
             )
             self._wait_for_prompt()
 

@@ -1,4 +1,4 @@
-"""Programs of an episode: started under a keeper, ended with everything that came of them, whatever happens to us."""
+"""Programs of an episode: started under a guard process, ended with everything that came of them, whatever happens to us."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import IO
 
 from triforge.errors import EnvError
 
-_KEEPER = Path(__file__).with_name("keeper.py")
+_GUARD = Path(__file__).with_name("guard.py")
 SPAWNING = threading.Semaphore(2)
 """Held while a process is forked: that keeps the interpreter's lock, and with many threads at it the event loop's turn is far off."""
 _STOP_S = 20.0  # killing is quick; a loaded machine may take its time to reap
 
 
-class KeptProcess:
-    """A program under `keeper.py`, with a folder of its own that disappears with it."""
+class GuardedProcess:
+    """A program under `guard.py`, with a folder of its own that disappears with it."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class KeptProcess:
         words = [word.replace("{folder}", place) for word in command]
         self._command = words
         with SPAWNING:
-            self._keeper = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
-                [sys.executable, "-I", "-S", str(_KEEPER), place, *words],
+            self._guard = subprocess.Popen(  # noqa: S603 (a fixed argument vector, no shell)
+                [sys.executable, "-I", "-S", str(_GUARD), place, *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
@@ -59,11 +59,11 @@ class KeptProcess:
     @property
     def alive(self) -> bool:
         """Whether the program still runs."""
-        return self._keeper.poll() is None
+        return self._guard.poll() is None
 
     def read_line(self, containing: str, *, timeout_s: float) -> str:
         """The first line of the program's output that contains a text; later output is thrown away."""
-        output = self._keeper.stdout
+        output = self._guard.stdout
         assert output is not None
         deadline = time.monotonic() + timeout_s
         held = b""
@@ -87,19 +87,19 @@ class KeptProcess:
 
     def stop(self) -> None:
         """End the program and everything that came of it, and remove its folder. Idempotent."""
-        if self._keeper.stdin is not None and not self._keeper.stdin.closed:
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
             with contextlib.suppress(OSError):
-                self._keeper.stdin.close()
+                self._guard.stdin.close()
         try:
-            self._keeper.wait(_STOP_S)
+            self._guard.wait(_STOP_S)
         except (
             subprocess.TimeoutExpired
         ):  # somebody below it cannot be killed yet; we do not wait longer
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._keeper.pid, signal.SIGKILL)
-            self._keeper.wait(_STOP_S)
-        if self._keeper.stdout is not None and not self._drained:
-            self._keeper.stdout.close()
+                os.killpg(self._guard.pid, signal.SIGKILL)
+            self._guard.wait(_STOP_S)
+        if self._guard.stdout is not None and not self._drained:
+            self._guard.stdout.close()
 
 
 def _drain(output: IO[bytes]) -> None:

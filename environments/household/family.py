@@ -67,9 +67,9 @@ class HouseholdFamily(Family[World, PlayOptions]):
         worlds = generator.generate(count=count, seed=seed, options=options)
         return [params_of(world) for world in worlds]
 
-    def begin(self, given: World, options: PlayOptions, seed: int) -> Episode:  # noqa: ARG002
+    def begin(self, given: World, options: PlayOptions, announced: str, _seed: int) -> Episode:
         """A game; it is the same for every seed."""
-        return Episode(given, options, announce(given))
+        return Episode(given, options, announced)
 
     def solution(self, given: World, options: PlayOptions) -> Sequence[str] | None:
         """The responses of a shortest plan, or None when there is no plan."""

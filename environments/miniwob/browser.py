@@ -15,7 +15,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from environments.gui.processes import KeptProcess
+from environments.gui.processes import GuardedProcess
 from triforge.errors import EnvError
 
 _START_S = 60.0  # a loaded machine starts a browser slowly
@@ -37,7 +37,7 @@ class Browser:
     """A browser with one window. `stop` ends every process of it."""
 
     def __init__(self) -> None:
-        self._kept = KeptProcess(["chromedriver", "--port=0"])
+        self._kept = GuardedProcess(["chromedriver", "--port=0"])
         self._connection: http.client.HTTPConnection | None = None
         self._session = ""
         self.episodes = 0

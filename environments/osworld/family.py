@@ -60,12 +60,14 @@ class OsworldFamily(Family[OsworldTask, PlayOptions]):
             egress.demand(*place_of(url), "osworld options: field machines", looked_up=False)
         return super().make(options)
 
-    def begin(self, given: OsworldTask, options: PlayOptions, seed: int) -> ComputerEpisode:  # noqa: ARG002
+    def begin(
+        self, given: OsworldTask, options: PlayOptions, announced: str, _seed: int
+    ) -> ComputerEpisode:
         """A machine that is taken when the episode starts."""
         lease, egress = Lease(options), self._egress()
         return ComputerEpisode(
             self.name,
-            given.instruction,
+            announced,
             given.evaluator,
             lambda: MachineComputer(given, options, lease, egress),
             given.horizon,

@@ -127,7 +127,7 @@ class Catalogue:
         return Index(self.products)
 
 
-class Shelf:
+class CatalogueCache:
     """The catalogues that were used last: as many as have `room` products together, and at least one."""
 
     def __init__(self, room: int) -> None:
@@ -149,7 +149,7 @@ class Shelf:
         return sum(len(one.products) for one in self._kept.values())
 
 
-KEPT: Final = Shelf(50_000)
+KEPT: Final = CatalogueCache(50_000)
 
 
 def synthetic(seed: int, size: int) -> Catalogue:

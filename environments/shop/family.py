@@ -294,10 +294,12 @@ class ShopFamily(Family[VisitParams, PlayOptions]):
             made.append(first_valid(visit, self.validate, _DRAWS))
         return made
 
-    def begin(self, given: VisitParams, options: PlayOptions, seed: int) -> ShopEpisode:  # noqa: ARG002
+    def begin(
+        self, given: VisitParams, options: PlayOptions, announced: str, _seed: int
+    ) -> ShopEpisode:
         """A visit; nothing of it is drawn."""
         return ShopEpisode(
-            given.catalogue.load(), _goal(given), self.instruction(given), options.answer, given.horizon, guide=options.guide
+            given.catalogue.load(), _goal(given), announced, options.answer, given.horizon, guide=options.guide
         )  # fmt: skip
 
     def solution(self, given: VisitParams, options: PlayOptions) -> Sequence[str] | None:

@@ -11,34 +11,10 @@ from typing import Final
 SEPARATOR: Final = "\u203a"  # of a category's path in WebShop's files
 _ALIKE: Final = 0.85  # above it two phrases mean the same
 _EXACT: Final = ("size",)  # options that are compared letter by letter
-_WEAK: Final = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "for",
-        "from",
-        "in",
-        "is",
-        "it",
-        "of",
-        "on",
-        "or",
-        "pack",
-        "set",
-        "that",
-        "the",
-        "this",
-        "to",
-        "with",
-        "your",
-    ]
-)
+_WEAK: Final = {
+    "a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "in", "is", "it", "of", "on",
+    "or", "pack", "set", "that", "the", "this", "to", "with", "your",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

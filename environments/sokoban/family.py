@@ -166,7 +166,9 @@ class SokobanFamily(Family[BoardParams, PlayOptions]):
             {"board": list(board.rows(board.start)), "horizon": horizon} for board, horizon in made
         ]
 
-    def begin(self, given: BoardParams, options: PlayOptions, seed: int) -> SokobanEpisode:  # noqa: ARG002
+    def begin(
+        self, given: BoardParams, options: PlayOptions, _announced: str, _seed: int
+    ) -> SokobanEpisode:
         """A board to be played."""
         return SokobanEpisode(read_board(given.board), given.horizon, options)
 

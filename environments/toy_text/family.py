@@ -161,7 +161,7 @@ class ToyTextFamily(Family[Given, PlayOptions]):
         wanted = parse_model(GeneratorOptions, options, "toy_text generate")
         return [_generate(wanted, seed, index) for index in range(count)]
 
-    def begin(self, given: Given, options: PlayOptions, seed: int) -> ToyEpisode:
+    def begin(self, given: Given, options: PlayOptions, announced: str, seed: int) -> ToyEpisode:  # noqa: ARG002
         """A game whose chance is drawn from the seed."""
         return ToyEpisode(game_of(given), given.horizon, options, seed)
 

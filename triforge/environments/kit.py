@@ -304,8 +304,8 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
         """Solvable tasks; same seed and options, same tasks."""
 
     @abstractmethod
-    def begin(self, given: GivenT, options: PlayT, seed: int) -> Episode:
-        """The episode of a task, which announces what `given` rewards."""
+    def begin(self, given: GivenT, options: PlayT, announced: str, seed: int) -> Episode:
+        """The episode of a task, which announces what `given` rewards: its instruction, which `start` shows."""
 
     def check(self, given: GivenT) -> None:
         """Refuse, with an `InputError`, what can be read and cannot be won; may take its time."""
@@ -340,7 +340,7 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
         def begin(task: Task, seed: int) -> Episode:
             given = self.read(task.params)
             expect_announced(self.name, task, self.instruction(given))
-            return self.begin(given, play, seed)
+            return self.begin(given, play, task.instruction, seed)
 
         return OneEpisode(self.name, begin, blocks=self.blocks)
 

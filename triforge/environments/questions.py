@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -16,20 +16,17 @@ from pydantic import Field
 
 from triforge.environments.kit import (
     HOW_TO_ANSWER,
+    Family,
     Marked,
-    NeverRewritten,
-    OneEpisode,
     Strict,
-    expect_announced,
     first_valid,
-    parse_model,
     part_of,
     wrapped,
 )
 from triforge.environments.worker import TooSlowError
 from triforge.errors import InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
-from triforge.types import Params, Task
+from triforge.rollout.protocols import Observation, Reset, StepResult, TaskDraft
+from triforge.types import Params
 
 _log = logging.getLogger(__name__)
 
@@ -75,20 +72,15 @@ class QuestionOptions(Strict):
     guide: bool = True
 
 
-class QuestionFamily(NeverRewritten, ABC):
+class QuestionFamily(Family[Params, QuestionOptions]):
     """A family of questions; the suite's side is `ask` and `grade`, which may block."""
 
-    name: str
+    play_options = QuestionOptions
     never_blocks = True  # the episode asks the worker from the family's own thread
 
-    @cached_property
-    def thread(self) -> ThreadPoolExecutor:
-        """Where the worker is asked; it answers one question at a time, so more threads would only wait."""
-        return ThreadPoolExecutor(1, thread_name_prefix=self.name)
-
-    @abstractmethod
-    def normalise(self, params: Params) -> Params:
-        """Check the parameters and write them in full."""
+    def __init__(self) -> None:
+        # the worker answers one question at a time, so more threads would only wait
+        self.blocks = ThreadPoolExecutor(1, thread_name_prefix=self.name)
 
     @abstractmethod
     def ask(self, params: Params) -> Question:
@@ -110,10 +102,6 @@ class QuestionFamily(NeverRewritten, ABC):
 
         What it refuses follows from the question alone, what is too slow from the machine as well: so a slow question ends
         the drawing, unless `redraw_slow` gives up that a seed draws the same everywhere.
-
-        Raises:
-            InputError: it refused all of `_DRAWS` draws for one question (the sentence is that of the last), or one is
-                too slow.
         """
         drawn: Params = {}
 
@@ -135,41 +123,36 @@ class QuestionFamily(NeverRewritten, ABC):
                 ) from error
         return made
 
+    def write(self, given: Params) -> Params:
+        """The parameters, which `read` has written in full."""
+        return given
+
+    def instruction(self, given: Params) -> str:
+        """The question itself."""
+        return self.ask(given).text
+
     def _checked(self, params: Params) -> TaskDraft:
-        full = self.normalise(params)
+        full = self.read(params)
         question = self.ask(full)
         return TaskDraft(params=full, instruction=question.text, kind=question.kind[:64])
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check a question by making it.
-
-        Raises:
-            InputError: names what is unknown or impossible, or says that the suite is too slow with it.
-        """
+        """Check a question by making it; one with which the suite is too slow is refused."""
         try:
             return self._checked(params)
         except TooSlowError as error:
             raise InputError(f"{error.detail}; ask for an easier level") from error
 
-    def make(self, options: Params) -> Environment:
-        """A fresh environment (see `QuestionOptions`).
+    def begin(
+        self, given: Params, options: QuestionOptions, announced: str, _seed: int
+    ) -> QuestionEpisode:
+        """A question to be answered."""
+        return QuestionEpisode(self, given, announced, options)
 
-        Raises:
-            InputError: an option is unknown or out of its limits.
-        """
-        play = parse_model(QuestionOptions, options, f"{self.name} options")
-
-        def begin(task: Task, seed: int) -> QuestionEpisode:  # noqa: ARG001  nothing is drawn
-            expect_announced(self.name, task, self.ask(task.params).text)
-            return QuestionEpisode(self, task, play)
-
-        return OneEpisode(self.name, begin, blocks=self.thread)
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+    def solution(self, given: Params, options: QuestionOptions) -> Sequence[str] | None:
         """The suite's own answer, or None when it knows none that it accepts itself."""
-        play = parse_model(QuestionOptions, options, f"{self.name} options")
-        answer = self.ask(task.params).gold
-        return None if answer is None else [wrapped(answer, play.answer)]
+        answer = self.ask(given).gold
+        return None if answer is None else [wrapped(answer, options.answer)]
 
     def at_level(self, level: int, options: Params) -> Params:
         """Questions of the suite's own difficulty level."""
@@ -179,10 +162,13 @@ class QuestionFamily(NeverRewritten, ABC):
 class QuestionEpisode:
     """A question being answered."""
 
-    def __init__(self, family: QuestionFamily, task: Task, options: QuestionOptions) -> None:
+    def __init__(
+        self, family: QuestionFamily, given: Params, question: str, options: QuestionOptions
+    ) -> None:
         self.done = False
         self._family = family
-        self._task = task
+        self._given = given
+        self._question = question
         self._options = options
         self._left = options.tries
 
@@ -190,16 +176,16 @@ class QuestionEpisode:
         """The question."""
         told = HOW_TO_ANSWER[self._options.answer].format(what="the answer")
         return Reset(
-            observation=Observation(text=self._task.instruction),
+            observation=Observation(text=self._question),
             system=told if self._options.guide else "",
         )
 
     def _grade(self, answer: str) -> Grade:
         """The suite's word. An answer that uses up its processor time is none; a machine that is busy is an `EnvError`."""
         try:
-            return self._family.grade(self._task.params, answer)
+            return self._family.grade(self._given, answer)
         except TooSlowError as error:
-            _log.warning("%s: %s", self._task.id, error.detail)
+            _log.warning("%s: %s", self._given, error.detail)
         ENDLESS.labels(self._family.name).inc()
         return Grade(score=0.0, solved=False, readable=False)
 

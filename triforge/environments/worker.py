@@ -25,21 +25,10 @@ from triforge.errors import ConfigError, EnvError, InputError
 _START_S = 180.0  # a suite of hundreds of modules on a busy machine
 _CHUNK = 2**16
 _ROOT = Path(__file__).parents[2]
-_PASSED = frozenset(
-    [
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "LD_LIBRARY_PATH",
-        "VIRTUAL_ENV",
-        "XDG_CACHE_HOME",
-    ]
-)
+_PASSED = {
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
+    "XDG_CACHE_HOME",
+}  # fmt: skip
 _PREFIXES = ("LC_", "PYTHON", "ALFWORLD_")
 
 

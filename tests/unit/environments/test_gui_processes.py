@@ -1,4 +1,4 @@
-"""Programs under a keeper: their whole family ends with them, with us, and with our violent death."""
+"""Programs under a guard process: their whole family ends with them, with us, and with our violent death."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from environments.gui import png
-from environments.gui.processes import KeptProcess
+from environments.gui.processes import GuardedProcess
 from triforge.errors import EnvError
 
 # A program that leaves a grandchild behind in a session of its own, says so, and stays.
@@ -24,8 +24,8 @@ time.sleep(600)
 """
 OWNER = """
 import sys, time
-from environments.gui.processes import KeptProcess
-kept = KeptProcess([sys.executable, "-c", sys.argv[1], "{folder}"])
+from environments.gui.processes import GuardedProcess
+kept = GuardedProcess([sys.executable, "-c", sys.argv[1], "{folder}"])
 kept.read_line("begun", timeout_s=60)
 print(kept.folder, flush=True)
 time.sleep(600)
@@ -51,8 +51,8 @@ def expect_gone(folder: str) -> None:
         time.sleep(0.02)
 
 
-def kept() -> KeptProcess:
-    process = KeptProcess([sys.executable, "-c", FAMILY, "{folder}"])
+def kept() -> GuardedProcess:
+    process = GuardedProcess([sys.executable, "-c", FAMILY, "{folder}"])
     process.read_line("begun", timeout_s=60)
     return process
 
@@ -71,7 +71,7 @@ def test_a_program_that_ends_takes_its_orphans_along() -> None:
     process = kept()
     line = running(str(process.folder))
     program = next(pid for pid in line if b"begun" in Path(f"/proc/{pid}/cmdline").read_bytes()
-                   and b"keeper.py" not in Path(f"/proc/{pid}/cmdline").read_bytes())  # fmt: skip
+                   and b"guard.py" not in Path(f"/proc/{pid}/cmdline").read_bytes())  # fmt: skip
     os.kill(program, signal.SIGKILL)
     expect_gone(str(process.folder))
     process.stop()
@@ -91,7 +91,7 @@ def test_our_own_violent_death_leaves_nothing_behind() -> None:
 
 
 def test_a_program_that_cannot_start_says_so() -> None:
-    process = KeptProcess(["/no/such/program"])
+    process = GuardedProcess(["/no/such/program"])
     with pytest.raises(EnvError, match="/no/such/program ended at its start"):
         process.read_line("ready", timeout_s=60)
     process.stop()

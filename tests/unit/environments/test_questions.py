@@ -132,9 +132,13 @@ class Slow(QuestionFamily):
     name = "slow"
 
     def __init__(self, error: EnvError | None = None) -> None:
+        super().__init__()
         self.error = error
 
-    def normalise(self, params: Params) -> Params:
+    def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
+        return []
+
+    def read(self, params: Params) -> Params:
         return params
 
     def ask(self, params: Params) -> Question:

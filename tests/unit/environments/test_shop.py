@@ -12,8 +12,8 @@ import pytest
 from environments.shop.catalogue import (
     KEPT,
     Catalogue,
+    CatalogueCache,
     Index,
-    Shelf,
     synthetic,
 )
 from environments.shop.family import FAMILY, ShopEpisode
@@ -169,7 +169,7 @@ def test_an_option_that_could_mean_two_things_is_clicked_by_its_name_too() -> No
 
 def test_catalogues_are_dropped_when_there_is_no_room_and_made_once_for_many_threads() -> None:
     made: list[int] = []
-    shelf = Shelf(room=25)
+    shelf = CatalogueCache(room=25)
 
     def get(seed: int) -> Catalogue:
         def make() -> Catalogue:

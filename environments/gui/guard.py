@@ -1,6 +1,6 @@
 """A process of its own that starts a program and ends everything that came of it. Run as a file, not imported.
 
-    python -I -S keeper.py FOLDER PROGRAM [ARGUMENT ...]
+    python -I -S guard.py FOLDER PROGRAM [ARGUMENT ...]
 
 It becomes the parent of every orphan below it (a subreaper), so that a browser's helpers cannot escape by starting
 sessions of their own. When its standard input closes, because we closed it or because we died in any way, it asks the program
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         )
         status = watch(child)
     except OSError as error:
-        print(f"keeper: {error}", file=sys.stderr)  # noqa: T201
+        print(f"guard: {error}", file=sys.stderr)  # noqa: T201
     finally:
         end_descendants()
         remove(folder)
