@@ -33,11 +33,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 def compile_template(template: str) -> jinja2.Template:
-    """The template, compiled in the sandbox.
-
-    Raises:
-        WeightsError: its syntax is wrong.
-    """
+    """The template, compiled in the sandbox."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -51,11 +47,7 @@ def compile_template(template: str) -> jinja2.Template:
 
 
 def fill(template: jinja2.Template, **given: Any) -> str:
-    """What a template writes.
-
-    Raises:
-        InputError: it refuses what it was given, or fails on it.
-    """
+    """What a template writes."""
     try:
         return template.render(**given)
     except jinja2.TemplateError as error:
@@ -103,11 +95,7 @@ def _strftime_now(pattern: str) -> str:
 
 
 def tokenizer_of(text: str) -> Tokenizer:
-    """The tokenizer that the text of a tokenizer.json describes; it neither pads nor cuts.
-
-    Raises:
-        WeightsError: it describes none.
-    """
+    """The tokenizer that the text of a tokenizer.json describes; it neither pads nor cuts."""
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the Rust library raises bare Exception
@@ -118,11 +106,7 @@ def tokenizer_of(text: str) -> Tokenizer:
 
 
 def read_text(path: Path) -> str:
-    """A file of a model folder.
-
-    Raises:
-        WeightsError: it is missing or unreadable.
-    """
+    """A file of a model folder."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -164,11 +148,7 @@ def _content(value: Any) -> str:
 
 
 def template_of(folder: Path) -> str:
-    """The source of the chat template: chat_template.jinja, else `chat_template` of tokenizer_config.json.
-
-    Raises:
-        WeightsError: there is none.
-    """
+    """The source of the chat template: chat_template.jinja, else `chat_template` of tokenizer_config.json."""
     if (folder / "chat_template.jinja").exists():
         return read_text(folder / "chat_template.jinja")
     found = read_json(folder / "tokenizer_config.json").get("chat_template")

@@ -82,9 +82,6 @@ class Renderer:
             eos_ids: ids that the model's configuration says end a text.
             model_vocab_size: what it says of the number of ids, if that is more than the tokenizer names.
             sight: how the model sees images.
-
-        Raises:
-            WeightsError: the tokenizer or the template cannot be read, or the template hides assistant messages.
         """
         self.sight = sight
         self._live = tokenizer_of(tokenizer_json)
@@ -121,9 +118,6 @@ class Renderer:
         """Read tokenizer.json, the chat template and the end-of-text ids from a model folder.
 
         The template is chat_template.jinja, else `chat_template` of tokenizer_config.json.
-
-        Raises:
-            WeightsError: a file is missing or malformed; the sentence names it.
         """
         folder = Path(path)
         variables = special_tokens_of(folder)
@@ -144,11 +138,7 @@ class Renderer:
     def render(
         self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """The ids of a whole conversation.
-
-        Raises:
-            InputError: there is no message, or the template refuses the conversation.
-        """
+        """The ids of a whole conversation."""
         if not messages:
             raise InputError("messages: expected at least one, given none")
         literal: list[str] = []
@@ -157,11 +147,7 @@ class Renderer:
     def render_with_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> list[int]:
-        """The ids of a whole conversation in the template's own terms: with tools, their calls and their results.
-
-        Raises:
-            InputError: the template refuses the conversation, or shows no tools.
-        """
+        """The ids of a whole conversation in the template's own terms: with tools, their calls and their results."""
         literal: list[str] = []
         given = with_strings(
             {"messages": messages, "tools": tools or None}, lambda s: self._guard(s, literal)
@@ -190,9 +176,6 @@ class Renderer:
             prefix_ids: prompt and response as they came back; empty renders a new conversation.
             new_messages: messages after the response; none leaves the prefix as it is.
             generation_prompt: whether to open the next assistant turn.
-
-        Raises:
-            InputError: nothing was given, or the template refuses the conversation.
         """
         if not prefix_ids:
             return self.render(new_messages, add_generation_prompt=generation_prompt)
@@ -213,9 +196,6 @@ class Renderer:
 
         Image tokens of the prefix that belong to no image were sampled. No engine can tell them from real ones, so they
         give way to another token, and the prompt begins with other ids than the prefix.
-
-        Raises:
-            InputError: the model sees nothing, the prefix's images are not where they should be, or see `extend`.
         """
         sight = self.sight
         if sight is None:
@@ -249,9 +229,6 @@ class Renderer:
         Returns:
             The ids, and for each whether it is trained on: assistants' contents and their end-of-turn tokens. The ids
             end with the last of these.
-
-        Raises:
-            InputError: the first message is an assistant's, the last is not, or two assistants follow one another.
         """
         ids: list[int] = []
         mask: list[bool] = []

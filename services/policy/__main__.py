@@ -65,11 +65,7 @@ def build(settings: Settings) -> Gateway:
 
 
 def build_pool(settings: Settings) -> Pool:
-    """The engines that the settings name.
-
-    Raises:
-        ConfigError: no engine is named, or an address is none.
-    """
+    """The engines that the settings name."""
 
     def speak(kind: Callable[..., _Engine], url: str) -> _Engine:
         return kind(

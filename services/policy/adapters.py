@@ -74,11 +74,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
-    """Pass if a folder is a whole adapter, as published. `contents` reads every byte.
-
-    Raises:
-        WeightsError: it is not; the sentence names the file, what was found and what was expected.
-    """
+    """Pass if a folder is a whole adapter, as published. `contents` reads every byte."""
     manifest = announced(folder, digest)
     base = read_object(folder / MANIFEST).get("base")
     if not isinstance(base, dict) or not all(
@@ -124,11 +120,7 @@ def _all(values: Any, kind: type[float]) -> bool:
 
 
 def check_fits(adapter: AdapterFolder, base: Weights) -> None:
-    """Pass if an adapter has its two matrices for every layer that it should adapt, in the right shapes, and no others.
-
-    Raises:
-        WeightsError: it has not; the sentence names the tensor.
-    """
+    """Pass if an adapter has its two matrices for every layer that it should adapt, in the right shapes, and no others."""
     path = adapter.folder / TENSORS
     expected: dict[str, Sequence[int]] = {}
     for name, entry in base.tensors.items():
@@ -152,11 +144,7 @@ def check_fits(adapter: AdapterFolder, base: Weights) -> None:
 
 
 def adapter_version(update: WeightsUpdate, before: Version | None, depth: Depth) -> Version:
-    """An update whose folder is an adapter, and the base that it needs: what serves now if it is that, else its folder.
-
-    Raises:
-        WeightsError: the folder, or its base, is damaged or missing, or they do not fit.
-    """
+    """An update whose folder is an adapter, and the base that it needs: what serves now if it is that, else its folder."""
     found = check_adapter(Path(update.uri), digest=update.digest, depth=depth)
     base = _base_of(found, update, before and before.below, depth)
     if base.weights is not None:
@@ -327,9 +315,6 @@ class Adapters:
         Args:
             versions: as the engine says.
             used: the adapter that the request was sent with.
-
-        Raises:
-            MixedError: the base changed meanwhile.
         """
         if used is None:
             if any(span.version in self._bases for span in versions):

@@ -40,11 +40,7 @@ class Source:
 
 
 def parse_sources(text: str, option: str = "TRIFORGE_ENGINES") -> list[Source]:
-    """The entries of a comma-separated list.
-
-    Raises:
-        ConfigError: there is none, one is malformed, or a router is not alone.
-    """
+    """The entries of a comma-separated list."""
     sources = [_source(entry.strip(), option) for entry in text.split(",") if entry.strip()]
     if not sources:
         raise ConfigError(f"{option}: given none, expected at least one engine's address")

@@ -58,11 +58,7 @@ class Gateway:
     # ---- begin and end ----
 
     async def ready(self) -> None:
-        """Pass if requests can be served.
-
-        Raises:
-            UnavailableError: no engine serves, there is no tokenizer yet, or the service is ending.
-        """
+        """Pass if requests can be served."""
         self._raise_if_draining()
         await self.weights.ready()
 
@@ -131,11 +127,7 @@ class Gateway:
     async def stream(
         self, request: GenerateRequest, held: Held = _NOTHING
     ) -> AsyncGenerator[tuple[int, Partial], None]:
-        """Answer one request as it is written: which sample, and all of it so far.
-
-        Raises:
-            As `generate`, before the first piece or between two.
-        """
+        """Answer one request as it is written: which sample, and all of it so far."""
         with self._counted():
             rendered = await self._render(0, request, held)
             samples = [
@@ -173,11 +165,7 @@ class Gateway:
 
     @contextlib.contextmanager
     def _adapted(self) -> Iterator[Adapted | None]:
-        """Inside, requests may be sent with the adapter that is active now.
-
-        Raises:
-            LostEngineError: the engine has no such adapter; it was started again.
-        """
+        """Inside, requests may be sent with the adapter that is active now."""
         with self.weights.adapters.use() as adapter:
             try:
                 yield adapter

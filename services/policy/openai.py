@@ -81,11 +81,7 @@ class _ChatMessage(BaseModel):
         return self.role == "tool" or bool(self.tool_calls)
 
     def shown(self) -> dict[str, Any]:
-        """As templates take it, with calls and results of tools.
-
-        Raises:
-            InputError: it holds images, or the arguments of a call are no JSON.
-        """
+        """As templates take it, with calls and results of tools."""
         parts = self.content if isinstance(self.content, list) else []
         if any(isinstance(part, _Image) for part in parts):
             raise InputError("messages: given tools and images, expected one of them in a request")
@@ -388,12 +384,7 @@ class Deltas:
 async def events(
     pieces: AsyncGenerator[tuple[int, Partial], None], deltas: Deltas
 ) -> AsyncIterator[str]:
-    """Wait for the first piece, so that what fails before it still has a status of its own; then all events.
-
-    Raises:
-        TriforgeError: nothing could be sampled. A later failure is an event with `error`, and the stream ends without
-            `[DONE]`.
-    """
+    """Wait for the first piece, so that what fails before it still has a status of its own; then all events."""
     try:
         first = await anext(pieces)
     except BaseException:

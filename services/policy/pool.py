@@ -87,11 +87,7 @@ class Member:
             scope.reschedule(asyncio.get_running_loop().time())
 
     async def within(self, longest_s: float, work: Awaitable[_T]) -> _T:
-        """Await an answer of the engine.
-
-        Raises:
-            UnreachableError: it took too long, or the engine was given up meanwhile.
-        """
+        """Await an answer of the engine."""
         started = time.monotonic()
         try:
             async with asyncio.timeout(longest_s) as scope:
@@ -417,11 +413,7 @@ class Pool:
             )
 
     async def _someone(self) -> None:
-        """Wait a little for an engine to come (back).
-
-        Raises:
-            UnavailableError: none came.
-        """
+        """Wait a little for an engine to come (back)."""
         try:
             async with asyncio.timeout(self._wait_s):
                 while not self._targets():

@@ -341,11 +341,7 @@ class SGLangEngine:
             return await post_json(self._control, path, body, timeout_s=timeout_s)
 
     async def _command(self, path: str, body: dict[str, Any], what: str) -> None:
-        """`_post` with an answer that says whether it was done; `what` the engine was asked to take.
-
-        Raises:
-            WeightsError: the engine refuses.
-        """
+        """`_post` with an answer that says whether it was done; `what` the engine was asked to take."""
         try:
             found = await self._post(path, body)
         except InputError as error:
@@ -415,11 +411,7 @@ class SGLangRouter(SGLangEngine):
 
 
 async def _somebody_listens(offer: BroadcastOffer) -> None:
-    """Look before the engine does: one that finds nobody goes on trying for half an hour, and serves nothing meanwhile.
-
-    Raises:
-        PolicyError: nobody does.
-    """
+    """Look before the engine does: one that finds nobody goes on trying for half an hour, and serves nothing meanwhile."""
     try:
         async with asyncio.timeout(_CONNECT_S):
             _, writer = await asyncio.open_connection(offer.address, offer.port)

@@ -82,11 +82,7 @@ def sampling_params(sampling: Sampling, stop_ids: Sequence[int]) -> dict[str, An
 
 
 def samples_of(found: Any, prompts: Sequence[Prompt], engine: str) -> list[Sample]:
-    """The answers of `/generate`, prompt by prompt, each with its n samples.
-
-    Raises:
-        PolicyError: the answer is not one; `engine` names who gave it.
-    """
+    """The answers of `/generate`, prompt by prompt, each with its n samples."""
     asked = [prompt for prompt in prompts for _ in range(prompt.n)]
     if not isinstance(found, list) or len(found) != len(asked):
         shape = f"{len(found)} answers" if isinstance(found, list) else type(found).__name__
@@ -160,11 +156,7 @@ def _broken_off(error: Any, engine: str) -> InputError | PolicyError:
 
 
 def prompt_logprobs_of(found: Any, ids: Sequence[int], engine: str) -> list[float]:
-    """The log-probabilities of all ids of a prompt but the first.
-
-    Raises:
-        PolicyError: the answer holds something else.
-    """
+    """The log-probabilities of all ids of a prompt but the first."""
     try:
         pairs = found["meta_info"]["input_token_logprobs"][1:]
         # SGLang writes 0 for the last id of a vocabulary, so the ids beside them cannot be compared.
@@ -181,11 +173,7 @@ def _nonsense(engine: str, what: str, error: Exception, found: Any) -> PolicyErr
 
 
 def check_image_tokens(prompt: Prompt, counted: int, engine: str) -> None:
-    """Compare the tokens that an engine made of a prompt with images with those that we made of it.
-
-    Raises:
-        PolicyError: it counts more or fewer.
-    """
+    """Compare the tokens that an engine made of a prompt with images with those that we made of it."""
     if prompt.images is not None and counted != len(prompt.ids):
         raise PolicyError(
             f"engine {engine}: counts {counted} prompt tokens where we count {len(prompt.ids)}; does it scale images as "
@@ -194,11 +182,7 @@ def check_image_tokens(prompt: Prompt, counted: int, engine: str) -> None:
 
 
 def version_of(text: object, engine: str) -> int:
-    """A weight version as a number.
-
-    Raises:
-        PolicyError: it is none.
-    """
+    """A weight version as a number."""
     if text == NEVER_UPDATED:
         return 0
     try:
@@ -226,11 +210,7 @@ def _spans(meta: dict[str, Any], size: int, engine: str) -> tuple[VersionSpan, .
 
 
 def worker_urls(found: Any, router: str) -> list[str]:
-    """Addresses in a router's answer: `/workers` of today, or `/list_workers` of older ones; without the dead.
-
-    Raises:
-        PolicyError: it is no such list, or a worker is of a kind whose weights cannot be replaced over HTTP.
-    """
+    """Addresses in a router's answer: `/workers` of today, or `/list_workers` of older ones; without the dead."""
     if isinstance(found, dict) and isinstance(found.get("urls"), list):
         return [str(url).rstrip("/") for url in found["urls"]]
     rows = found.get("workers") if isinstance(found, dict) else None

@@ -33,11 +33,7 @@ class Tokenizers:
 
     @property
     def renderer(self) -> Renderer:
-        """The renderer in use.
-
-        Raises:
-            UnavailableError: there is none yet.
-        """
+        """The renderer in use."""
         if self.used.renderer is None:
             raise UnavailableError(
                 "no tokenizer yet: no engine has answered; set TRIFORGE_MODEL to the model folder"
@@ -45,11 +41,7 @@ class Tokenizers:
         return self.used.renderer
 
     def of(self, folder: Path) -> Tokenizer:
-        """The tokenizer of a folder; the one in use where the folder has the same or none. Blocking.
-
-        Raises:
-            WeightsError: its files cannot be read as a tokenizer.
-        """
+        """The tokenizer of a folder; the one in use where the folder has the same or none. Blocking."""
         digest = _digest(folder)
         if digest in ("", self.used.digest):
             return self.used
@@ -64,11 +56,7 @@ class Tokenizers:
 
 
 def _digest(folder: Path) -> str:
-    """Of what the renderer depends on; empty for a folder without a tokenizer.
-
-    Raises:
-        WeightsError: a file is there and cannot be read.
-    """
+    """Of what the renderer depends on; empty for a folder without a tokenizer."""
     if not (folder / _FILES[0]).is_file():
         return ""
     try:

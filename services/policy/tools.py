@@ -47,11 +47,7 @@ class PastCall(BaseModel):
     function: _Called
 
     def shown(self) -> dict[str, Any]:
-        """As templates take it: the arguments as an object and not as its text.
-
-        Raises:
-            InputError: the arguments are no JSON.
-        """
+        """As templates take it: the arguments as an object and not as its text."""
         try:
             arguments = json.loads(self.function.arguments or "{}")
         except (ValueError, RecursionError):

@@ -122,11 +122,7 @@ def version_beside(version: Version, number: int) -> Version | None:
 
 
 def read_weights(folder: Path) -> Weights:
-    """Config and headers of a folder.
-
-    Raises:
-        WeightsError: there is no config.json, or a file is damaged.
-    """
+    """Config and headers of a folder."""
     path = folder / CONFIG
     if not path.is_file():
         raise WeightsError(
@@ -145,9 +141,6 @@ def check_folder(
         digest: SHA-256 of its manifest as it was announced; empty asks for no manifest.
         depth: how much is read.
         serving: the weights that serve now, whose architecture and shapes are expected; None expects nothing.
-
-    Raises:
-        WeightsError: it cannot; the sentence names the file or the tensor, what was found and what was expected.
     """
     manifest = announced(folder, digest) if (folder / CONFIG).is_file() else None
     found = read_weights(folder)
@@ -159,11 +152,7 @@ def check_folder(
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object of a JSON file.
-
-    Raises:
-        WeightsError: there is none.
-    """
+    """The object of a JSON file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -174,11 +163,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def announced(folder: Path, digest: str) -> Manifest | None:
-    """The manifest of a folder, whose files are there with their sizes; None if no digest was announced.
-
-    Raises:
-        WeightsError: the manifest is another one than announced, or a file is not what it says.
-    """
+    """The manifest of a folder, whose files are there with their sizes; None if no digest was announced."""
     if not digest:
         return None
     manifest = load_manifest(folder, announced=digest)
@@ -217,11 +202,7 @@ def _named(weights: Weights) -> set[str]:
 
 
 def check_contents(tensors: Mapping[str, Entry], manifest: Manifest | None) -> None:
-    """Read every file: that it is what the manifest lists, if there is one, and that every value is finite.
-
-    Raises:
-        WeightsError: one is not.
-    """
+    """Read every file: that it is what the manifest lists, if there is one, and that every value is finite."""
     by_file: dict[Path, list[Entry]] = {}
     for entry in tensors.values():
         by_file.setdefault(entry.file, []).append(entry)
@@ -264,9 +245,6 @@ def choose_rows(new: Weights, old: Weights | None) -> tuple[Rows, ...]:
 
     If possible they differ by more than bfloat16 rounds away, so that an engine that says the new number and holds the old
     weights is found out.
-
-    Raises:
-        WeightsError: a file is gone or damaged.
     """
     names = [n for n in new.tensors if not any(part in n for part in _FUSED)]
     step = max(1, len(names) // _COMPARED)
@@ -306,9 +284,6 @@ def compare_rows(expected: Rows, given: Any) -> None:
     """Pass if an engine's answer is the expected rows in float32, bfloat16 or float16, bit for bit.
 
     An engine that splits a tensor over several devices shows the beginning of each row; then that is compared.
-
-    Raises:
-        WeightsError: it is something else.
     """
     try:
         found = np.asarray(given, dtype=np.float64)

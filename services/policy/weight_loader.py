@@ -198,11 +198,7 @@ class WeightLoader:
         return seat is not None
 
     async def ensure_adapter(self, engine: Engine, wanted: Version) -> None:
-        """Pass if an engine that holds the base of `wanted`, and is not paused, has its adapter, now or already.
-
-        Raises:
-            TriforgeError: it has not.
-        """
+        """Pass if an engine that holds the base of `wanted`, and is not paused, has its adapter, now or already."""
         if wanted.base is None:
             return
         try:

@@ -109,11 +109,7 @@ class WeightSync:
 
     @property
     def renderer(self) -> Renderer:
-        """The renderer of the active model.
-
-        Raises:
-            UnavailableError: no model folder was given and no engine has answered yet.
-        """
+        """The renderer of the active model."""
         return self._tokenizers.renderer
 
     @property
@@ -122,11 +118,7 @@ class WeightSync:
         return -1 if self._active is None else self._active.number
 
     def state(self) -> WeightsState:
-        """What serves.
-
-        Raises:
-            UnavailableError: no engine has answered yet.
-        """
+        """What serves."""
         active = self._known()
         return WeightsState(
             role=self.role,
@@ -142,11 +134,7 @@ class WeightSync:
         return self._active
 
     async def ready(self) -> None:
-        """Pass if requests can be served.
-
-        Raises:
-            UnavailableError: no engine serves, or there is no tokenizer yet.
-        """
+        """Pass if requests can be served."""
         _ = self.renderer
         if not self._pool.serving():
             raise self._pool.nobody()

@@ -8,15 +8,13 @@ from typing import Any, Literal, TypeVar
 import httpx
 
 from triforge.clients.transport import (
-    LOST,
-    error_of,
     get_json,
     http_client,
     parse_json,
     post_json,
     request,
     segment,
-    unreachable,
+    streamed,
 )
 from triforge.errors import PausedError, UnavailableError
 from triforge.types import (
@@ -49,13 +47,7 @@ _Page = TypeVar("_Page", PoolPage, TaskPage, ProposalPage, AuditPage)
 
 
 class EnvAdapterClient:
-    """Pools, tasks and plans of a deployment.
-
-    Args:
-        base_url: of env_adapter, e.g. http://127.0.0.1:8003.
-        api_key: sent with every request, where the deployment asks for keys.
-        transport: replaces the network in tests.
-    """
+    """Pools, tasks and plans of a deployment."""
 
     def __init__(
         self,
@@ -76,10 +68,6 @@ class EnvAdapterClient:
         """Make a pool. With an idempotency key the same request can be sent again.
 
         A dict is sent as it is: the API checks it and names every bad row.
-
-        Raises:
-            InputError: rows are malformed; `problems` names them.
-            ConflictError: the name is taken.
         """
         headers = {"Idempotency-Key": key} if key else {}
         reply = await request(self._http, "POST", "/v1/pools", body=pool, headers=headers)
@@ -96,25 +84,12 @@ class EnvAdapterClient:
     ) -> PoolState:
         """Make a pool from JSONL, whole or as it is read. Errors: see `create_pool`."""
         query = {"name": name, "environment": environment, "approval": approval}
-        return PoolState.model_validate(await self._upload(lines, _JSONL, query, key))
-
-    async def _upload(
-        self,
-        content: bytes | AsyncIterable[bytes],
-        kind: str,
-        query: dict[str, str],
-        key: str | None,
-    ) -> Any:
-        headers = {"content-type": kind} | ({"Idempotency-Key": key} if key else {})
-        try:
-            reply = await self._http.post(
-                "/v1/pools", content=content, params=query, headers=headers
-            )
-        except LOST as error:
-            raise unreachable(self._http, "POST", "/v1/pools", error) from error
-        if not reply.is_success:
-            raise error_of(reply)
-        return parse_json(reply)
+        headers = {"content-type": _JSONL} | ({"Idempotency-Key": key} if key else {})
+        async with streamed(
+            self._http, "POST", "/v1/pools", body=lines, params=query, headers=headers
+        ) as reply:
+            await reply.aread()
+            return PoolState.model_validate(parse_json(reply))
 
     async def pools(self, **wanted: str | None) -> list[PoolState]:
         """All pools by name, or those that meet the filters of the API."""
@@ -131,11 +106,7 @@ class EnvAdapterClient:
     async def change_pool(
         self, pool: str, verb: Literal["pause", "resume", "retire"], who: Change
     ) -> PoolState:
-        """Pause, resume or retire a pool.
-
-        Raises:
-            ConflictError: the pool is retired.
-        """
+        """Pause, resume or retire a pool."""
         return PoolState.model_validate(
             await self._change(f"/v1/pools/{segment(pool)}/{verb}", who)
         )
@@ -165,22 +136,11 @@ class EnvAdapterClient:
     async def export(
         self, pool: str, content: Literal["tasks", "versions", "proposals"] = "tasks"
     ) -> AsyncIterator[bytes]:
-        """A pool as JSONL, in parts of any size.
-
-        Raises:
-            NotFoundError: there is no such pool.
-            UnavailableError: nothing answers, or the answer breaks off.
-        """
+        """A pool as JSONL, in parts of any size."""
         path = f"/v1/pools/{segment(pool)}/export"
-        try:
-            async with self._http.stream("GET", path, params={"content": content}) as reply:
-                if not reply.is_success:
-                    await reply.aread()
-                    raise error_of(reply)
-                async for part in reply.aiter_bytes():
-                    yield part
-        except LOST as error:
-            raise unreachable(self._http, "GET", path, error) from error
+        async with streamed(self._http, "GET", path, params={"content": content}) as reply:
+            async for part in reply.aiter_bytes():
+                yield part
 
     async def _pages(
         self, path: str, kind: type[_Page], **params: str | None
@@ -215,21 +175,13 @@ class EnvAdapterClient:
         verb: Literal["pause", "resume", "retire", "pin", "unpin"],
         who: Change,
     ) -> TaskDetail:
-        """Change the slot of a version; its current version comes back.
-
-        Raises:
-            ConflictError: the slot is retired.
-        """
+        """Change the slot of a version; its current version comes back."""
         return TaskDetail.model_validate(
             await self._change(f"/v1/tasks/{segment(task_id)}/{verb}", who)
         )
 
     async def roll_back(self, task_id: str, wanted: Rollback) -> TaskDetail:
-        """Undo rewrites; the new version comes back.
-
-        Raises:
-            ConflictError: the slot is retired, or `to` is no ancestor of what it plays.
-        """
+        """Undo rewrites; the new version comes back."""
         path = f"/v1/tasks/{segment(task_id)}/rollback"
         return TaskDetail.model_validate(await self._change(path, wanted))
 
@@ -241,11 +193,7 @@ class EnvAdapterClient:
     async def decide(
         self, proposal_id: str, decision: Literal["approve", "reject"], who: Change
     ) -> ProposalDetail:
-        """Approve or reject a rewrite.
-
-        Raises:
-            ConflictError: it is in no state in which that can be decided.
-        """
+        """Approve or reject a rewrite."""
         reply = await self._change(f"/v1/proposals/{segment(proposal_id)}/{decision}", who)
         return ProposalDetail.model_validate(reply)
 

@@ -12,15 +12,13 @@ from typing import Any
 import httpx
 
 from triforge.clients.transport import (
-    LOST,
-    error_of,
     get_json,
     http_client,
     parse_json,
     post_json,
     request,
     segment,
-    unreachable,
+    streamed,
 )
 from triforge.errors import InputError, StorageError, UnavailableError
 from triforge.types import (
@@ -39,14 +37,7 @@ _SILENCE_S = 30.0  # the trainer says something every second, if only that nothi
 
 
 class TrainerClient:
-    """Runs of a deployment.
-
-    Args:
-        base_url: of the trainer, e.g. http://127.0.0.1:8004.
-        patience_s: how long to go on trying when the stream of events breaks off.
-        api_key: sent with every request, where the deployment asks for keys.
-        transport: replaces the network in tests.
-    """
+    """Runs of a deployment. `patience_s` is how long to go on trying when the stream of events breaks off."""
 
     def __init__(
         self,
@@ -122,13 +113,7 @@ class TrainerClient:
         return [WeightsRecord.model_validate(item) for item in reply]
 
     async def roll_back(self, run_id: str, role: TrainedRole, version: int) -> RunState:
-        """Take a stopped run's model back to an older version.
-
-        Raises:
-            ConflictError: somebody works on the run.
-            NotFoundError: there is no such run or version.
-            WeightsError: the version's folder is gone or damaged.
-        """
+        """Take a stopped run's model back to an older version."""
         body = RunRollback(role=role, version=version)
         reply = await post_json(self._http, f"/v1/runs/{segment(run_id)}/rollback", body)
         return RunState.model_validate(reply)
@@ -137,10 +122,6 @@ class TrainerClient:
         """(id, event) from the server-sent events, until the run has ended.
 
         When the stream breaks off (the trainer or Valkey is restarted) it is taken up after the last event.
-
-        Raises:
-            NotFoundError: there is no such run.
-            UnavailableError: nothing answers for `patience_s`.
         """
         entry = arrived = after
         silent_since = time.monotonic()
@@ -161,34 +142,17 @@ class TrainerClient:
 
     async def _event_lines(self, run_id: str, after: str) -> AsyncIterator[str]:
         url = f"/v1/runs/{segment(run_id)}/events"
-        timeout = httpx.Timeout(30.0, read=_SILENCE_S)
-        try:
-            async with self._http.stream(
-                "GET", url, params={"after": after}, timeout=timeout
-            ) as reply:
-                await _demand_success(reply)
-                async for line in reply.aiter_lines():
-                    yield line
-        except LOST as error:
-            raise unreachable(self._http, "GET", url, error) from error
+        params = {"after": after}
+        async with streamed(self._http, "GET", url, params=params, timeout=_SILENCE_S) as reply:
+            async for line in reply.aiter_lines():
+                yield line
 
     async def export(self, run_id: str, path: Path) -> None:
-        """Save the run's record as a Parquet file at `path`, whole or not at all.
-
-        Raises:
-            ConflictError: no step has finished yet.
-            StorageError: `path` cannot be written.
-            UnavailableError: the trainer does not answer, or the answer breaks off.
-        """
+        """Save the run's record as a Parquet file at `path`, whole or not at all."""
         await self._save(f"/v1/runs/{segment(run_id)}/export", path)
 
     async def report(self, run_id: str, path: Path) -> None:
-        """Save all finished steps as one file at `path`, whole or not at all: Parquet, or JSON lines by its suffix.
-
-        Raises:
-            InputError: the suffix is neither `.parquet` nor `.jsonl`.
-            StorageError, UnavailableError: as `export`.
-        """
+        """Save all finished steps as one file at `path`, whole or not at all: Parquet, or JSON lines by its suffix."""
         form = path.suffix.removeprefix(".")
         if form not in ("parquet", "jsonl"):
             raise InputError(f"given {path}, expected a file that ends in .parquet or .jsonl")
@@ -207,16 +171,6 @@ class TrainerClient:
             aside.unlink(missing_ok=True)
 
     async def _chunks(self, url: str) -> AsyncIterator[bytes]:
-        try:
-            async with self._http.stream("GET", url, timeout=600.0) as reply:
-                await _demand_success(reply)
-                async for chunk in reply.aiter_bytes():
-                    yield chunk
-        except LOST as error:
-            raise unreachable(self._http, "GET", url, error) from error
-
-
-async def _demand_success(reply: httpx.Response) -> None:
-    if not reply.is_success:
-        await reply.aread()
-        raise error_of(reply)
+        async with streamed(self._http, "GET", url, timeout=600.0) as reply:
+            async for chunk in reply.aiter_bytes():
+                yield chunk

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -185,20 +185,21 @@ async def streamed(
     method: str,
     path: str,
     *,
-    body: bytes | None = None,
+    body: bytes | AsyncIterable[bytes] | None = None,
     params: Mapping[str, Any] | None = None,
-    timeout: httpx.Timeout | float | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
 ) -> AsyncIterator[httpx.Response]:
     """A successful answer whose body is read as it comes. Tried once. Errors: see `request`."""
-    headers = ({} if body is None else _JSON_HEADERS) | tracing.headers()
+    sent = ({} if body is None else _JSON_HEADERS) | tracing.headers() | dict(headers or {})
     try:
         async with client.stream(
             method,
             path,
             content=body,
             params=params,
-            headers=headers,
-            timeout=client.timeout if timeout is None else timeout,
+            headers=sent,
+            timeout=client.timeout if timeout is None else _timeout(timeout),
         ) as response:
             if not response.is_success:
                 await response.aread()
@@ -224,11 +225,7 @@ async def post_json(client: httpx.AsyncClient, path: str, body: Any = None, **op
 
 
 def parse_json(response: httpx.Response) -> Any:
-    """The JSON of an answer.
-
-    Raises:
-        PolicyError: the answer is not JSON; something else listens at that address.
-    """
+    """The JSON of an answer."""
     try:
         return json.loads(response.content)
     except ValueError:
