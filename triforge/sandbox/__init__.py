@@ -6,11 +6,11 @@
     result = await Sandbox().run("print(int(input()) + 1)", stdin="41", limits=Limits(wall_s=2.0))
     result.ok, result.stdout.strip()    # True, "42"
 
-    client    `Sandbox`: the door, for any thread and any event loop of a service
+    client    `Sandbox`: the API, for any thread and any event loop of a service
     limits    `Limits` in, `RunResult` out
     jail      how bubblewrap is called: what a program sees, and nothing else
     filters   the system calls that it may not make
-    keeper    the process beside the service that starts, bounds and reaps; `runs` and `kernel` are its parts
+    runner    the process beside the service that starts, bounds and reaps; `runs` and `kernel` are its parts
     cases     programs against tests: input in, output compared
 
 What must stay secret from a program (hidden tests, expected output) is never given to it: it gets its source and its

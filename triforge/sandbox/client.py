@@ -25,7 +25,7 @@ from triforge.sandbox.limits import Limits, RunResult
 
 MAX_BYTES: Final = 2**26  # of program and standard input together
 _START: Final = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from triforge.sandbox.keeper import main; main()"
+    "import sys; sys.path.insert(0, sys.argv[1]); from triforge.sandbox.runner import main; main()"
 )
 _ROOT: Final = str(Path(__file__).parents[2])
 _CLOSE_S: Final = 10.0
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class Sandbox:
     """Runs programs, several at a time, each alone with its source and its standard input.
 
-    One object serves all threads and event loops of a process. It starts a keeper process at the first run, and another
+    One object serves all threads and event loops of a process. It starts a runner process at the first run, and another
     one if that is lost; runs beyond `concurrency` wait their turn. `close` ends everything that runs.
 
     As root, every run gets a user id that nothing else has. Otherwise runs have the service's own id: a program that
@@ -50,7 +50,7 @@ class Sandbox:
     def __init__(self, *, concurrency: int | None = None) -> None:
         self._concurrency = min(64, concurrency or os.cpu_count() or 1)
         self._lock = threading.Lock()
-        self._keeper: _Keeper | None = None
+        self._runner: _Runner | None = None
 
     async def run(self, program: str, stdin: str = "", limits: Limits = _DEFAULT) -> RunResult:
         """Run a Python program as a script. Cancelling the call kills the program.
@@ -85,9 +85,9 @@ class Sandbox:
     def close(self) -> None:
         """Kill what runs and wait until it is gone. A later run starts afresh."""
         with self._lock:
-            keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.close()
+            runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
 
     def _submit(self, program: str, stdin: str, limits: Limits) -> Future[RunResult]:
         size = len(program) + len(stdin)
@@ -96,14 +96,14 @@ class Sandbox:
                 f"program and standard input have {size} characters, at most {MAX_BYTES}"
             )
         with self._lock:
-            if self._keeper is None or not self._keeper.alive:
-                self._keeper = _Keeper(self._concurrency, jail.command())
-            keeper = self._keeper
-        return keeper.submit(program, stdin, limits)
+            if self._runner is None or not self._runner.alive:
+                self._runner = _Runner(self._concurrency, jail.command())
+            runner = self._runner
+        return runner.submit(program, stdin, limits)
 
 
-class _Keeper:
-    """Our end of one keeper process."""
+class _Runner:
+    """Our end of one runner process."""
 
     def __init__(self, concurrency: int, command: list[str]) -> None:
         uid = jail.first_uid()
@@ -132,7 +132,7 @@ class _Keeper:
             )
         self._lock = (
             threading.Lock()
-        )  # of what is pending; never held while sending, or reader and keeper could wait for us
+        )  # of what is pending; never held while sending, or reader and runner could wait for us
         self._sending = threading.Lock()
         self._pending: dict[int, Future[RunResult]] = {}
         self._next = 0
@@ -195,7 +195,7 @@ class _Keeper:
                 data = stream.read(size)
                 if len(data) < size:
                     break
-                self._settle(json.loads(data))
+                self._answer(json.loads(data))
         self._process.wait()
         with self._lock:
             self._lost = True
@@ -205,7 +205,7 @@ class _Keeper:
             if future.set_running_or_notify_cancel():
                 future.set_exception(_lost())
 
-    def _settle(self, frame: dict[str, Any]) -> None:
+    def _answer(self, frame: dict[str, Any]) -> None:
         with self._lock:
             future = self._pending.pop(frame["id"], None)
         if future is None or not future.set_running_or_notify_cancel():

@@ -1,6 +1,6 @@
-"""What the keeper asks of the kernel: processes looked at and waited for, files in memory, limits, and the way into a run.
+"""What the runner asks of the kernel: processes looked at and waited for, files in memory, limits, and the way into a run.
 
-Imports nothing but the standard library; see keeper.py.
+Imports nothing but the standard library; see runner.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def become(
         kept = {what: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, SPARE) for what, fd in given.items()}
         for what, fd in kept.items():
             os.dup2(fd, what)
-        os.closerange(max(given) + 1, 2**20)  # above all the door to the service
+        os.closerange(max(given) + 1, 2**20)  # above all the socket of the service
         if uid is not None:
             os.setgroups([])
             os.setresgid(uid, uid, uid)

@@ -1,6 +1,6 @@
-"""One sandboxed program as the keeper sees it: its limits, its pipes, what it has said, and how it ended.
+"""One sandboxed program as the runner sees it: its limits, its pipes, what it has said, and how it ended.
 
-Imports nothing but the standard library and kernel.py; see keeper.py.
+Imports nothing but the standard library and kernel.py; see runner.py.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Run:
         self.monitor = 0  # pid of bubblewrap itself
         self.reaped = False
         self.init = 0  # pid of the namespace's init, 0 while unknown
-        self.buried = False  # the whole namespace is gone
+        self.gone = False  # the whole namespace is gone
         self.exit_status = 0
-        self.cause = ""  # why the keeper killed it
+        self.cause = ""  # why the runner killed it
         self.pipes: dict[int, int] = {}  # our end of a pipe -> STDOUT, STDERR, MARK or STATUS
         self.held = {
             STDOUT: bytearray(),

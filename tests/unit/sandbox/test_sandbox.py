@@ -36,9 +36,9 @@ def own(sandbox: Sandbox) -> Iterator[Sandbox]:
         made.close()
 
 
-def keeper_pid(of: Sandbox) -> int:
-    assert of._keeper is not None
-    return of._keeper._process.pid
+def runner_pid(of: Sandbox) -> int:
+    assert of._runner is not None
+    return of._runner._process.pid
 
 
 def below(pid: int) -> set[int]:
@@ -124,18 +124,18 @@ async def test_a_call_that_is_given_up_kills_its_program(own: Sandbox) -> None:
 
 def test_nothing_is_left_behind(own: Sandbox) -> None:
     own.run_blocking("print(1)")
-    keeper = keeper_pid(own)
-    open_before = len(list(Path(f"/proc/{keeper}/fd").iterdir()))
+    runner = runner_pid(own)
+    open_before = len(list(Path(f"/proc/{runner}/fd").iterdir()))
     daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\n"
     for program in (daemon, "1 / 0", "import os; os.abort()", "while 1: print('x' * 999)"):
         own.run_blocking(program)
         own.run_blocking(FOREVER, limits=Limits(wall_s=0.05))
         assert (
-            below(keeper) == set()
+            below(runner) == set()
         )  # neither alive nor a zombie, at the very moment of the answer
-    assert len(list(Path(f"/proc/{keeper}/fd").iterdir())) == open_before
+    assert len(list(Path(f"/proc/{runner}/fd").iterdir())) == open_before
     own.close()
-    assert not Path(f"/proc/{keeper}").exists()
+    assert not Path(f"/proc/{runner}").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives every run a user id of its own")
@@ -146,7 +146,7 @@ async def test_every_run_has_a_user_id_that_nobody_else_has(own: Sandbox) -> Non
     async with asyncio.timeout(30):
         while len(seen) < 3:
             await asyncio.sleep(0.01)
-            seen |= {uid for uid in map(owner, below(keeper_pid(own))) if uid >= jail.FIRST_UID}
+            seen |= {uid for uid in map(owner, below(runner_pid(own))) if uid >= jail.FIRST_UID}
     assert all(uid < jail.LAST_UID for uid in seen)
     for call in calls:
         call.cancel()
@@ -155,18 +155,18 @@ async def test_every_run_has_a_user_id_that_nobody_else_has(own: Sandbox) -> Non
 
 async def test_a_lost_keeper_is_no_result_and_the_next_run_has_another(own: Sandbox) -> None:
     assert (await own.run("print(1)")).ok
-    keeper = keeper_pid(own)
+    runner = runner_pid(own)
     running = asyncio.ensure_future(own.run(FOREVER))
     async with asyncio.timeout(30):
-        while not below(keeper):  # noqa: ASYNC110  processes tell nobody
+        while not below(runner):  # noqa: ASYNC110  processes tell nobody
             await asyncio.sleep(0.01)
-    orphans = below(keeper)
-    os.kill(keeper, signal.SIGKILL)
+    orphans = below(runner)
+    os.kill(runner, signal.SIGKILL)
     with pytest.raises(SandboxError, match="was lost") as caught:
         await running
     assert caught.value.retryable
     assert (await own.run("print(2)")).stdout == "2\n"
-    async with asyncio.timeout(30):  # the kernel kills what the keeper had started
+    async with asyncio.timeout(30):  # the kernel kills what the runner had started
         while alive := [pid for pid in orphans if _lives(pid)]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert alive == []

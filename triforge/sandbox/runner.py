@@ -1,11 +1,11 @@
-"""The keeper: a small process beside a service that starts sandboxed programs, bounds them and buries them.
+"""The runner: a small process beside a service that starts sandboxed programs, bounds them and reaps them.
 
 It is started by `Sandbox` in an interpreter of its own and imports nothing but the standard library and this package: a
 worker with threads, an event loop and a broker's connections is a bad parent for processes that must be forked,
-limited, killed and reaped. The keeper has one thread. It is the subreaper of everything it starts, so that the init
+limited, killed and reaped. The runner has one thread. It is the subreaper of everything it starts, so that the init
 process of a dead namespace is reaped by it and not left to whatever runs as PID 1; a run is answered only after every
 process of it is gone, and only then its user id is used again. When its service goes away, by whatever death, it kills
-what runs and ends; when the keeper itself is killed, the kernel kills its sandboxes (bubblewrap's --die-with-parent).
+what runs and ends; when the runner itself is killed, the kernel kills its sandboxes (bubblewrap's --die-with-parent).
 
 Frames on the socket (its descriptor is the first argument): four bytes of length, then JSON. First the setup; then
 requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"}, {"id", "busy",
@@ -38,17 +38,17 @@ from triforge.sandbox.kernel import (
 )
 from triforge.sandbox.runs import CHUNK, Run
 
-SLOTS: Final = 64  # user ids of one keeper
+SLOTS: Final = 64  # user ids of one runner
 LOOK_S: Final = 0.1  # between two looks at memory and processor time
 IDLE_S: Final = 2.0  # between two looks at whether the service still lives
 SET_CHILD_SUBREAPER: Final = 36
 
 
-class Keeper:
+class Runner:
     """The loop: requests in, processes out, answers back."""
 
-    def __init__(self, door: socket.socket) -> None:
-        self._door = door
+    def __init__(self, service: socket.socket) -> None:
+        self._service_socket = service
         self._inbox = bytearray()
         self._service = os.getppid()
         self._command: list[str] = []
@@ -70,12 +70,12 @@ class Keeper:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(name, signal.SIG_IGN)  # it ends with its service, after the programs
-        self._door.setblocking(False)
-        self._selector.register(self._door, selectors.EVENT_READ)
+        self._service_socket.setblocking(False)
+        self._selector.register(self._service_socket, selectors.EVENT_READ)
         self._selector.register(woken, selectors.EVENT_READ)
         while self._open or self._runs:
             for key, _ in self._selector.select(self._patience()):
-                if key.fileobj is self._door:
+                if key.fileobj is self._service_socket:
                     self._hear()
                 elif key.fd == woken:
                     os.read(woken, CHUNK)
@@ -110,7 +110,7 @@ class Keeper:
 
     def _hear(self) -> None:
         try:
-            part = self._door.recv(2**20)
+            part = self._service_socket.recv(2**20)
         except BlockingIOError:
             return
         except OSError:
@@ -135,7 +135,7 @@ class Keeper:
             self._slots = min(frame["concurrency"], SLOTS)
             first = frame["first_uid"]
             if first is not None:
-                first += os.getpid() * SLOTS  # no two keepers share user ids
+                first += os.getpid() * SLOTS  # no two runners share user ids
                 self._uids = deque(range(first, first + SLOTS))
         elif "cancel" in frame:
             self._cancel(frame["cancel"])
@@ -154,18 +154,18 @@ class Keeper:
 
     def _say(self, frame: dict[str, Any]) -> None:
         data = json.dumps(frame).encode()
-        self._door.setblocking(True)
+        self._service_socket.setblocking(True)
         try:
-            self._door.sendall(len(data).to_bytes(4, "big") + data)
+            self._service_socket.sendall(len(data).to_bytes(4, "big") + data)
         except OSError:
             self._leave()
         finally:
-            self._door.setblocking(False)
+            self._service_socket.setblocking(False)
 
     def _leave(self) -> None:
         if self._open:
             self._open = False
-            self._selector.unregister(self._door)
+            self._selector.unregister(self._service_socket)
         self._waiting.clear()
         for run in self._runs.values():
             run.kill("cancelled")
@@ -184,7 +184,7 @@ class Keeper:
             if run.monitor == 0:
                 become(self._command, self._environment, theirs, run.uid, run.limits)
         except OSError as error:
-            run.buried = run.reaped = True
+            run.gone = run.reaped = True
             run.held[STDERR] += f"cannot fork: {error}".encode()
         finally:
             for fd in theirs.values():
@@ -194,11 +194,11 @@ class Keeper:
             run.pipes[ours] = what
             self._selector.register(ours, selectors.EVENT_READ, run)
         self._runs[run.id] = run
-        if run.buried:
+        if run.gone:
             self._end(run)
 
     def _reap(self) -> None:
-        """Bury the dead: the monitors first, then the init of each namespace, which is ours from then on."""
+        """Reap the dead: the monitors first, then the init of each namespace, which is ours from then on."""
         for run in list(self._runs.values()):
             if not run.reaped:
                 run.reaped, run.exit_status, used = waited(run.monitor)
@@ -206,12 +206,12 @@ class Keeper:
                     run.cpu_s = max(run.cpu_s, used)
                     run.seconds = time.monotonic() - (run.began or run.forked)
                     self._drain(run)
-            if run.reaped and not run.buried:
-                self._bury(run)
-            if run.buried:
+            if run.reaped and not run.gone:
+                self._reap_namespace(run)
+            if run.gone:
                 self._end(run)
 
-    def _bury(self, run: Run) -> None:
+    def _reap_namespace(self, run: Run) -> None:
         if (
             not run.init
         ):  # it died before it could say; whoever it left behind is found by its parent
@@ -221,7 +221,7 @@ class Keeper:
             for pid in strangers - known:
                 os.kill(pid, signal.SIGKILL)
                 waited(pid)
-            run.buried = not strangers - known
+            run.gone = not strangers - known
             return
         try:
             gone, _, used = waited(run.init)
@@ -233,7 +233,7 @@ class Keeper:
             run.cpu_s = max(run.cpu_s, used)
         except ChildProcessError:
             pass  # bubblewrap had reaped it
-        run.buried = True
+        run.gone = True
 
     def _drain(self, run: Run) -> None:
         for fd in list(run.pipes):
@@ -282,6 +282,6 @@ class Keeper:
 
 def main() -> None:
     """Serve the socket whose descriptor is the last argument."""
-    door = socket.socket(fileno=int(sys.argv[-1]))
-    door.set_inheritable(False)
-    Keeper(door).serve()
+    service = socket.socket(fileno=int(sys.argv[-1]))
+    service.set_inheritable(False)
+    Runner(service).serve()
