@@ -10,7 +10,7 @@ from services.trainer.auxiliary import AuxiliaryTerms
 from services.trainer.auxiliary_rows import auxiliary_rows
 from services.trainer.distributed import Ranks
 from services.trainer.train_settings import TrainSettings
-from triforge.config.auxiliary import AuxiliarySection
+from triforge.config import AuxiliarySection
 from triforge.rendering import Renderer
 from triforge.types import JudgedGroup, TrainRow, Trajectory
 

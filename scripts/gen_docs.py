@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr
@@ -21,7 +22,11 @@ from pydantic.fields import FieldInfo
 
 from scripts.gen_environments import environments_page
 from triforge import types
+from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.estimators import ESTIMATORS
+from triforge.algorithms.losses import LOSSES
 from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.registry import Only, Options, allowed
 from triforge.config import RunConfig, Section, Settings, parse
 from triforge.errors import ConfigError
 from triforge.types import Message
@@ -125,6 +130,10 @@ def type_of(schema: dict[str, Any]) -> str:
     """A fragment of a JSON schema in words; other types as links."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
+        if name == "Algorithm" or name.endswith("Options"):
+            return f"[{name}](algorithms.md#all-options)"
+        if name == "Sampling" or name.endswith("Section"):
+            return f"[{name}](configuration.md)"
         return "any JSON" if name == "JsonValue" else f"[{name}](#{name.lower()})"
     if "anyOf" in schema:
         return " or ".join(type_of(option) for option in schema["anyOf"])
@@ -172,6 +181,8 @@ def cell(text: str) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
+    if isinstance(field.default_factory, type | FunctionType) and field.default_factory is not dict:
+        return "its defaults"
     return f"`{_value(field.get_default(call_default_factory=True))}`"
 
 
@@ -298,7 +309,7 @@ def config_section(path: str, section: Section) -> list[str]:
             f"`{name}`",
             type_of(schema[name]),
             f"`{_value(getattr(section, name))}`",
-            field.description or "",
+            (field.description or "").replace("\n", " "),
         )
         for name, field in type(section).model_fields.items()
         if not isinstance(getattr(section, name), Section)  # has a heading of its own
@@ -326,7 +337,7 @@ def settings_section() -> list[str]:
             f"`TRIFORGE_{name.upper()}`",
             type_of(schema[name]),
             f"`{_value(field.default)}`",
-            field.description or "",
+            (field.description or "").replace("\n", " "),
         )
         for name, field in Settings.model_fields.items()
     )
@@ -379,12 +390,67 @@ def configuration_page() -> str:
     return "\n".join(lines)
 
 
+# ---- options of the arithmetic ----
+
+
+def _options(kind: type[Options], presets: tuple[str, ...]) -> list[str]:
+    """The options of the core or of a part: limits, what each preset makes of them, what they do."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name, field in kind.model_fields.items():
+            if name == "name":
+                continue
+            values = [PRESETS[preset].get(name, field.default) for preset in presets]
+            needs = [f"Read only with {o.needs}." for o in field.metadata if isinstance(o, Only)]
+            text = " ".join([field.description or "", *needs]).replace("\n", " ")
+            yield (f"`{name}`", allowed(field), *map(_plain, values), text)
+
+    return _table(("option", "allowed", *(f"`{p}`" for p in presets), "what it does"), rows())
+
+
+def _plain(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return f"[{value[0]:g}, {value[1]:g}]" if isinstance(value, tuple) else f"{value}"
+
+
+def algorithms_page() -> str:
+    """docs/algorithms.md, of which the tables of options are generated."""
+    kept, found, _ = (
+        (ROOT / "docs" / "algorithms.md").read_text("utf-8").partition("## All options")
+    )
+    lines = [
+        kept + found,
+        "",
+        "<!-- From here on written by scripts/gen_docs.py; change triforge/algorithms and run `make docs`. -->",
+        "",
+        *_options(CoreOptions, ("rlanything_paper", "rlanything")),
+    ]
+    for title, parts in (("Estimators", ESTIMATORS), ("Losses", LOSSES)):
+        lines += ["", f"### {title}, and the options that only they read", ""]
+        for name in parts.names():
+            part = parts.find(name)
+            if not part.options.model_fields:
+                lines += [f"`{name}` has none.", ""]
+            else:
+                lines += [f"`{name}`:", "", *_options(part.options, ("rlanything",)), ""]
+        lines.pop()
+    rows = (
+        (f"`{name}`", ", ".join(f"`{k}` {_plain(v)}" for k, v in options.items()))
+        for name, options in PRESETS.items()
+        if name != "rlanything"
+    )
+    lines += ["", "### The presets, by what they set over the defaults", ""]
+    return "\n".join([*lines, *_table(("preset", "options"), rows)])
+
+
 def main(arguments: list[str]) -> int:
     """Write the pages, or with `--check` name those that would change."""
     stale = []
     for name, page in (
         ("types.md", messages_page()),
         ("configuration.md", configuration_page()),
+        ("algorithms.md", algorithms_page()),
         ("environments.md", environments_page()),
     ):
         path = ROOT / "docs" / name

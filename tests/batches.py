@@ -11,8 +11,7 @@ from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
 from triforge.algorithms.losses import LOSSES
 from triforge.algorithms.registry import Options
-from triforge.config import CriticSection, LearnerSection
-from triforge.config.auxiliary import AuxiliarySection
+from triforge.config import AuxiliarySection, CriticSection, LearnerSection
 from triforge.types import TrainBatch
 
 

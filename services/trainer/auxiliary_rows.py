@@ -24,8 +24,7 @@ from services.trainer.transitions import (
     draw_transitions,
     with_foreign_targets,
 )
-from triforge.config import RunConfig
-from triforge.config.auxiliary import AuxiliarySection
+from triforge.config import AuxiliarySection, RunConfig
 from triforge.rendering import Renderer
 from triforge.rollout.seeds import derive_seed
 from triforge.types import ChatMessage, JudgedGroup, PlacedImage, TrainRow, Trajectory

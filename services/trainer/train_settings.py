@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.off_policy import Correction
-from triforge.config import CriticSection, LearnerSection
-from triforge.config.auxiliary import AuxiliarySection
+from triforge.config import AuxiliarySection, CriticSection, LearnerSection
 from triforge.errors import ConfigError
 from triforge.types import TrainBatch
 

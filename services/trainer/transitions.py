@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from services.trainer.samples import NOT_FOR_TRAINING
 from triforge.algorithms.auxiliary import displaced, draw_evenly
-from triforge.config.auxiliary import AuxiliarySection
+from triforge.config import AuxiliarySection
 from triforge.types import JudgedGroup, Step, Trajectory
 
 UNMEASURED = "no outcome"

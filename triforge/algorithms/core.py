@@ -43,268 +43,208 @@ _WEIGHED = _only(
 class CoreOptions(Options):
     """Rewards, votes, comparison, filters, penalties, acceptance, KL term, off-policy correction, aggregation."""
 
-    name: str = Field(default="", description="Preset that it started from.")
+    name: str = ""
+    """Preset that it started from."""
     # ---- rewards ----
-    lam: float = Field(
-        default=1.0, ge=0, le=100, description="Weight of the votes beside the outcome."
-    )
-    vote_weight: Literal["constant", "trust"] = Field(
-        default="constant",
-        description="`constant` adds lam times the votes to the outcome and standardises the sum; `trust` standardises "
-        "outcome and votes apart and adds the votes with the weight `lam * trust`, trust being the lower bound of `mu - 1` "
-        "on the run's recent groups.",
-    )
-    vote_share: Annotated[float, _COMPARED] = Field(
-        default=0.25, gt=0, le=0.9,
-        description="With `trust`, the highest share of the votes in an advantage whose two parts are equally large.",
-    )  # fmt: skip
-    trust_groups: int = Field(
-        default=256, ge=4, le=100_000, description="How many of the latest judged groups trust is measured on."
-    )  # fmt: skip
-    use_outcome: bool = Field(default=True, description="The policy's reward contains O.")
-    use_votes: bool = Field(default=True, description="The policy's reward contains the votes.")
-    train_reward_model: bool = Field(
-        default=True, description="Votes become training samples of the reward model."
-    )
-    invalid_vote_reward: float = Field(
-        default=-2.0, ge=-100, le=100, description="Reward recorded for an unparsable vote."
-    )
-    outcome: Literal["signed", "binary"] = Field(
-        default="signed", description="O is -1 or +1 (`signed`), or 0 or 1 (`binary`)."
-    )
+    lam: float = Field(1.0, ge=0, le=100)
+    """Weight of the votes beside the outcome."""
+    vote_weight: Literal["constant", "trust"] = "constant"
+    """`constant` adds lam times the votes to the outcome and standardises the sum; `trust`
+    standardises outcome and votes apart and adds the votes with the weight `lam * trust`, trust
+    being the lower bound of `mu - 1` on the run's recent groups."""
+    vote_share: Annotated[float, _COMPARED] = Field(0.25, gt=0, le=0.9)
+    """With `trust`, the highest share of the votes in an advantage whose two parts are equally
+    large."""
+    trust_groups: int = Field(256, ge=4, le=100_000)
+    """How many of the latest judged groups trust is measured on."""
+    use_outcome: bool = True
+    """The policy's reward contains O."""
+    use_votes: bool = True
+    """The policy's reward contains the votes."""
+    train_reward_model: bool = True
+    """Votes become training samples of the reward model."""
+    invalid_vote_reward: float = Field(-2.0, ge=-100, le=100)
+    """Reward recorded for an unparsable vote."""
+    outcome: Literal["signed", "binary"] = "signed"
+    """O is -1 or +1 (`signed`), or 0 or 1 (`binary`)."""
     # ---- what is trained ----
-    job: Job = Field(
-        default="pg",
-        description="The policy is trained by its advantages (`pg`), by imitating its successes (`ce`) or the better of its "
-        "rollouts (`distil`), or on pairs of a success and a failure (`dpo_pair`); `critic` trains the critic alone. The "
-        "reward model is always trained by its advantages.",
-    )
+    job: Job = "pg"
+    """The policy is trained by its advantages (`pg`), by imitating its successes (`ce`) or the
+    better of its rollouts (`distil`), or on pairs of a success and a failure (`dpo_pair`); `critic`
+    trains the critic alone. The reward model is always trained by its advantages."""
     imitation_temperature: Annotated[
         float, _only("job = distil", "job = 'distil': nothing else weighs candidates")
-    ] = Field(
-        default=1.0, ge=0, le=1e6,
-        description="With `distil`, how much better a rollout must be to be imitated more; 0 imitates the best.",
-    )  # fmt: skip
+    ] = Field(1.0, ge=0, le=1_000_000.0)
+    """With `distil`, how much better a rollout must be to be imitated more; 0 imitates the best."""
     dpo_beta: Annotated[
         float, _only("job = dpo_pair", "job = 'dpo_pair': nothing else compares pairs")
-    ] = Field(
-        default=0.1, gt=0, le=100,
-        description="With `dpo_pair`, what a nat between the weights being trained and the KL anchor is worth.",
-    )  # fmt: skip
+    ] = Field(0.1, gt=0, le=100)
+    """With `dpo_pair`, what a nat between the weights being trained and the KL anchor is worth."""
     # ---- comparison ----
-    estimator: str = Field(
-        default="step_index", description="How rewards become advantages: a name, or `package.module:name`."
-    )  # fmt: skip
-    normalise: Literal["std", "mean", "others", "relative", "raw"] = Field(
-        default="std", description="How compared rewards become advantages."
-    )
-    whiten: bool = Field(
-        default=False,
-        description="Make all advantages of the batch, a token counting once, zero in the mean and one in deviation.",
-    )
-    std_floor: float = Field(
-        default=0.5, ge=0, le=100, description="Smaller deviations are raised to it; 0 divides by what is there."
-    )  # fmt: skip
+    estimator: str = "step_index"
+    """How rewards become advantages: a name, or `package.module:name`."""
+    normalise: Literal["std", "mean", "others", "relative", "raw"] = "std"
+    """How compared rewards become advantages."""
+    whiten: bool = False
+    """Make all advantages of the batch, a token counting once, zero in the mean and one in
+    deviation."""
+    std_floor: float = Field(0.5, ge=0, le=100)
+    """Smaller deviations are raised to it; 0 divides by what is there."""
     std_eps: Annotated[
         float,
         Only(
             lambda a: a.whiten or a.estimator == "fused" or a.normalise in ("std", "relative"),
             "normalise = 'std', 'relative' or whiten = true: nothing is divided by a deviation",
         ),
-    ] = Field(default=0.0, ge=0, le=1, description="Added to the divisor.")
-    std_ddof: int = Field(
-        default=0, ge=0, le=1, description="0 population, 1 sample standard deviation."
-    )
+    ] = Field(0.0, ge=0, le=1)
+    """Added to the divisor."""
+    std_ddof: int = Field(0, ge=0, le=1)
+    """0 population, 1 sample standard deviation."""
     # ---- votes as samples ----
-    vote_scope: Annotated[Literal["step", "task"], _VOTES_TRAIN] = Field(
-        default="task", description="Votes are compared over one step, or over all votes on the task."
-    )  # fmt: skip
-    drop_unanimous: Annotated[bool, _VOTES_TRAIN] = Field(
-        default=False, description="Steps on which all votes agree do not train the reward model."
-    )
-    invalid_votes: Annotated[Literal["pooled", "apart"], _VOTES_TRAIN] = Field(
-        default="apart",
-        description="`pooled` lets `invalid_vote_reward` into the mean and deviation of its neighbours; `apart` keeps it out "
-        "and places it below every valid vote.",
-    )
+    vote_scope: Annotated[Literal["step", "task"], _VOTES_TRAIN] = "task"
+    """Votes are compared over one step, or over all votes on the task."""
+    drop_unanimous: Annotated[bool, _VOTES_TRAIN] = False
+    """Steps on which all votes agree do not train the reward model."""
+    invalid_votes: Annotated[Literal["pooled", "apart"], _VOTES_TRAIN] = "apart"
+    """`pooled` lets `invalid_vote_reward` into the mean and deviation of its neighbours; `apart`
+    keeps it out and places it below every valid vote."""
     invalid_vote_margin: Annotated[
         float,
         _VOTES_TRAIN,
-        _only("invalid_votes = apart", "invalid_votes = 'apart': otherwise invalid_vote_reward is compared"),
-    ] = Field(
-        default=1.0, gt=0, le=100,
-        description="With `apart`, how far below the worst valid vote (and below 0) an unparsable one lies.",
-    )  # fmt: skip
-    reinforce_unrewarded_votes: Annotated[bool, _VOTES_TRAIN] = Field(
-        default=False,
-        description="A vote whose own reward is not positive may still get a positive advantage.",
-    )
+        _only(
+            "invalid_votes = apart",
+            "invalid_votes = 'apart': otherwise invalid_vote_reward is compared",
+        ),
+    ] = Field(1.0, gt=0, le=100)
+    """With `apart`, how far below the worst valid vote (and below 0) an unparsable one lies."""
+    reinforce_unrewarded_votes: Annotated[bool, _VOTES_TRAIN] = False
+    """A vote whose own reward is not positive may still get a positive advantage."""
     # ---- filters ----
-    policy_band: Band | None = Field(
-        default=None, strict=False,
-        description="Accuracies (low, high), both inclusive, whose tasks train the policy; none trains on all.",
-    )  # fmt: skip
+    policy_band: Band | None = Field(None, strict=False)
+    """Accuracies (low, high), both inclusive, whose tasks train the policy; none trains on all."""
     reward_band: Annotated[
         Band | None,
         Only(
             lambda a: a.train_reward_model or a.reward_band is None,
             "train_reward_model = true (or 'none'): no vote is trained on",
         ),
-    ] = Field(default=(0.2, 0.8), strict=False, description="The same for the reward model.")
-    bands: Literal["stacked", "independent"] = Field(
-        default="independent",
-        description="`stacked` lets the reward band see only what the policy band kept; `independent` lets each read the "
-        "task's accuracy before any filter.",
-    )
-    mixed_groups_only: bool = Field(
-        default=False, description="Tasks whose rollouts all ended alike do not train the policy."
-    )
-    group_filter: Literal["none", "variance_topk", "variance_topp"] = Field(
-        default="none",
-        description="Keep all groups, the `filter_keep` share of them that differ most (`variance_topk`), or the fewest that "
-        "hold that share of all variance (`variance_topp`).",
-    )
+    ] = Field((0.2, 0.8), strict=False)
+    """The same for the reward model."""
+    bands: Literal["stacked", "independent"] = "independent"
+    """`stacked` lets the reward band see only what the policy band kept; `independent` lets each
+    read the task's accuracy before any filter."""
+    mixed_groups_only: bool = False
+    """Tasks whose rollouts all ended alike do not train the policy."""
+    group_filter: Literal["none", "variance_topk", "variance_topp"] = "none"
+    """Keep all groups, the `filter_keep` share of them that differ most (`variance_topk`), or the
+    fewest that hold that share of all variance (`variance_topp`)."""
     filter_keep: Annotated[
         float,
         _only(
             "group_filter != none",
             "group_filter = 'variance_topk' or 'variance_topp': all groups are kept",
         ),
-    ] = Field(default=0.25, gt=0, le=1, description="The share.")
-    truncated: Literal["keep", "mask"] = Field(
-        default="keep",
-        description="Responses that were cut off at their token limit are trained on (`keep`) or not (`mask`).",
-    )
+    ] = Field(0.25, gt=0, le=1)
+    """The share."""
+    truncated: Literal["keep", "mask"] = "keep"
+    """Responses that were cut off at their token limit are trained on (`keep`) or not (`mask`)."""
     # ---- penalties ----
-    invalid_action_penalty: float = Field(
-        default=0.0, ge=0, le=100,
-        description="Taken off for every step whose action was not understood or not allowed.",
-    )  # fmt: skip
-    step_cost: float = Field(default=0.0, ge=0, le=100, description="Taken off for every step.")
-    turn_limit_penalty: float = Field(
-        default=0.0, ge=0, le=100, description="Taken off where a trajectory used up its turns."
-    )
-    overlong_limit: int = Field(
-        default=0, ge=0, le=10_000_000,
-        description="Tokens of a trajectory's responses at which 1 is taken off; 0 never does.",
-    )  # fmt: skip
-    overlong_buffer: int = Field(
-        default=0, ge=0, le=10_000_000, description="How long before that the penalty begins to rise."
-    )  # fmt: skip
+    invalid_action_penalty: float = Field(0.0, ge=0, le=100)
+    """Taken off for every step whose action was not understood or not allowed."""
+    step_cost: float = Field(0.0, ge=0, le=100)
+    """Taken off for every step."""
+    turn_limit_penalty: float = Field(0.0, ge=0, le=100)
+    """Taken off where a trajectory used up its turns."""
+    overlong_limit: int = Field(0, ge=0, le=10_000_000)
+    """Tokens of a trajectory's responses at which 1 is taken off; 0 never does."""
+    overlong_buffer: int = Field(0, ge=0, le=10_000_000)
+    """How long before that the penalty begins to rise."""
     # ---- rewriting of tasks ----
-    alpha_low: float = Field(
-        default=0.2, ge=0, le=1, description="Tasks with lower accuracy are made easier."
-    )
-    alpha_high: float = Field(
-        default=0.8, ge=0, le=1, description="Tasks with higher accuracy are made harder."
-    )
-    acceptance: Literal["paper", "confident"] = Field(
-        default="confident",
-        description="`paper` compares two noisy accuracies once; `confident` is a sequential test.",
-    )
+    alpha_low: float = Field(0.2, ge=0, le=1)
+    """Tasks with lower accuracy are made easier."""
+    alpha_high: float = Field(0.8, ge=0, le=1)
+    """Tasks with higher accuracy are made harder."""
+    acceptance: Literal["paper", "confident"] = "confident"
+    """`paper` compares two noisy accuracies once; `confident` is a sequential test."""
     acceptance_alpha: Annotated[
         float,
         _only(
             "acceptance = confident",
             "acceptance = 'confident': two accuracies are compared once, without a test",
         ),
-    ] = Field(
-        default=0.05, ge=1e-6, le=0.5,
-        description="Highest chance of accepting a rewrite that changed nothing.",
-    )  # fmt: skip
+    ] = Field(0.05, ge=1e-06, le=0.5)
+    """Highest chance of accepting a rewrite that changed nothing."""
     # ---- loss ----
-    loss: str = Field(
-        default="ppo",
-        description="What is made of ratio and advantage: a name, or `package.module:name`.",
-    )
-    entropy_bonus: float = Field(
-        default=0.0, ge=0, le=100, description="How much a nat of entropy at a token is worth."
-    )
-    kl_beta: float = Field(
-        default=0.01, ge=0, le=100, description="Weight of the KL term; 0 turns it off."
-    )
-    kl_estimator: Annotated[Literal["k1", "k2", "k3"], _KL] = Field(
-        default="k3", description="Estimator of the KL."
-    )
-    kl_placement: Literal["loss", "reward"] = Field(
-        default="loss",
-        description="The KL is a term of the loss, or is taken off the reward of each token and so of the return of all "
-        "tokens before it (`reward`; before the batch is whitened).",
-    )
+    loss: str = "ppo"
+    """What is made of ratio and advantage: a name, or `package.module:name`."""
+    entropy_bonus: float = Field(0.0, ge=0, le=100)
+    """How much a nat of entropy at a token is worth."""
+    kl_beta: float = Field(0.01, ge=0, le=100)
+    """Weight of the KL term; 0 turns it off."""
+    kl_estimator: Annotated[Literal["k1", "k2", "k3"], _KL] = "k3"
+    """Estimator of the KL."""
+    kl_placement: Literal["loss", "reward"] = "loss"
+    """The KL is a term of the loss, or is taken off the reward of each token and so of the return
+    of all tokens before it (`reward`; before the batch is whitened)."""
     kl_reference: Annotated[
         Literal["step_start", "initial"],
         Only(
             lambda a: a.kl_beta > 0.0 or a.job == "dpo_pair",
             "kl_beta above 0 or job = 'dpo_pair': nothing is compared with an anchor",
         ),
-    ] = Field(
-        default="initial",
-        description="The anchor: the weights at the start of this step, or those the run began with.",
-    )
-    kl_clamp: Annotated[float | None, _KL] = Field(
-        default=10.0, gt=0, description="Limit of one token's KL value; none does not limit it."
-    )
-    kl_weighted: bool = Field(
-        default=False,
-        description="Multiply the KL term with the ratio, which makes it unbiased away from the weights that sampled.",
-    )
-    kl_target: float | None = Field(
-        default=None, gt=0, le=100,
-        description="Nats a token from the anchor that the weight of the KL term is adapted to; none leaves it at `kl_beta`.",
-    )  # fmt: skip
+    ] = "initial"
+    """The anchor: the weights at the start of this step, or those the run began with."""
+    kl_clamp: Annotated[float | None, _KL] = Field(10.0, gt=0)
+    """Limit of one token's KL value; none does not limit it."""
+    kl_weighted: bool = False
+    """Multiply the KL term with the ratio, which makes it unbiased away from the weights that
+    sampled."""
+    kl_target: float | None = Field(None, gt=0, le=100)
+    """Nats a token from the anchor that the weight of the KL term is adapted to; none leaves it at
+    `kl_beta`."""
     kl_gain: Annotated[
         float,
         _only("kl_target != None", "a kl_target: the weight of the KL term stays as it is"),
-    ] = Field(default=0.1, gt=0, le=1, description="How fast.")
+    ] = Field(0.1, gt=0, le=1)
+    """How fast."""
     # ---- samples of other weights ----
-    off_policy: Literal["auto", "none", "bypass", "decoupled", "tis", "mis"] = Field(
-        default="auto",
-        description="What is done about samples of other weights than those trained; `auto` is `none` with a staleness bound "
-        "of 0 and `tis` above.",
-    )
-    off_policy_level: Annotated[Literal["token", "sequence", "geometric"], _WEIGHED] = Field(
-        default="token",
-        description="The ratio of a token is its own, its response's product, or its geometric mean.",
-    )
+    off_policy: Literal["auto", "none", "bypass", "decoupled", "tis", "mis"] = "auto"
+    """What is done about samples of other weights than those trained; `auto` is `none` with a
+    staleness bound of 0 and `tis` above."""
+    off_policy_level: Annotated[Literal["token", "sequence", "geometric"], _WEIGHED] = "token"
+    """The ratio of a token is its own, its response's product, or its geometric mean."""
     off_policy_cap: Annotated[
         float | None,
-        _only("off_policy = auto | tis", "off_policy = 'tis' (or 'auto', which becomes it): nothing else truncates"),
-    ] = Field(
-        default=None, ge=1, le=1e6,
-        description="Largest weight of `tis`; none is 2 a token and 5 a sequence.",
-    )  # fmt: skip
+        _only(
+            "off_policy = auto | tis",
+            "off_policy = 'tis' (or 'auto', which becomes it): nothing else truncates",
+        ),
+    ] = Field(None, ge=1, le=1_000_000.0)
+    """Largest weight of `tis`; none is 2 a token and 5 a sequence."""
     off_policy_band: Annotated[
         Band | None, _only("off_policy = mis", "off_policy = 'mis': nothing else masks")
-    ] = Field(
-        default=None, strict=False,
-        description="Weights that `mis` keeps; none is 0.5 to 2, and 0.99 to 1.01 for geometric means.",
-    )  # fmt: skip
-    off_policy_veto: Annotated[float | None, _WEIGHED] = Field(
-        default=1e-4, ge=0, le=1,
-        description="A response with a token whose own ratio is below this is not trained on; none vetoes nothing.",
-    )  # fmt: skip
-    off_policy_normalize: Annotated[bool, _WEIGHED] = Field(
-        default=False, description="Divide the weights by their mean over the batch."
-    )
-    opsm_delta: float | None = Field(
-        default=None, ge=0, le=100,
-        description="Responses with a negative advantage whose KL from what sampled them is above this are not trained on; "
-        "none keeps them.",
-    )  # fmt: skip
+    ] = Field(None, strict=False)
+    """Weights that `mis` keeps; none is 0.5 to 2, and 0.99 to 1.01 for geometric means."""
+    off_policy_veto: Annotated[float | None, _WEIGHED] = Field(0.0001, ge=0, le=1)
+    """A response with a token whose own ratio is below this is not trained on; none vetoes
+    nothing."""
+    off_policy_normalize: Annotated[bool, _WEIGHED] = False
+    """Divide the weights by their mean over the batch."""
+    opsm_delta: float | None = Field(None, ge=0, le=100)
+    """Responses with a negative advantage whose KL from what sampled them is above this are not
+    trained on; none keeps them."""
     # ---- how much a token counts ----
-    aggregation: Aggregation = Field(
-        default="step_mean",
-        description="`step_mean` averages token means over step responses, `trajectory_mean` over trajectories, `task_mean` "
-        "over tasks; `token_mean` averages over all tokens; `step_sum` adds up the tokens of each response and divides by a "
-        "constant length.",
-    )
+    aggregation: Aggregation = "step_mean"
+    """`step_mean` averages token means over step responses, `trajectory_mean` over trajectories,
+    `task_mean` over tasks; `token_mean` averages over all tokens; `step_sum` adds up the tokens of
+    each response and divides by a constant length."""
     aggregation_length: Annotated[
         int,
-        _only("aggregation = step_sum", "aggregation = 'step_sum': nothing else divides by a constant"),
-    ] = Field(
-        default=0, ge=0, le=10_000_000,
-        description="That length in tokens; 0 is the longest response that may be sampled.",
-    )  # fmt: skip
+        _only(
+            "aggregation = step_sum", "aggregation = 'step_sum': nothing else divides by a constant"
+        ),
+    ] = Field(0, ge=0, le=10_000_000)
+    """That length in tokens; 0 is the longest response that may be sampled."""
 
     @property
     def needs_votes(self) -> bool:

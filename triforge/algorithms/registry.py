@@ -37,9 +37,10 @@ class Registry(Generic[T]):
         self._parts: dict[str, T] = {}
         self._searched = False
 
-    def add(self, name: str, part: T) -> None:
-        """Register a part; modules of the package do so when they are imported."""
-        self._parts.setdefault(name, part)
+    def add(self, name: str, part: T, module: str = "") -> None:
+        """Register a part by name if its module is one of the package's; any other is found by its path."""
+        if not module or module.startswith(f"{self._package}."):
+            self._parts[name] = part
 
     def names(self) -> list[str]:
         """The built-in parts."""
@@ -48,8 +49,7 @@ class Registry(Generic[T]):
             path = importlib.import_module(self._package).__path__
             for module in pkgutil.iter_modules(path, f"{self._package}."):
                 importlib.import_module(module.name)
-            self._built_in = sorted(self._parts)
-        return self._built_in
+        return sorted(self._parts)
 
     def find(self, name: str) -> T:
         """The part of that name or path.
@@ -92,7 +92,9 @@ class Only:
 class Options(BaseModel):
     """Options of one part: frozen, strict, unknown ones refused, every number finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     @classmethod
     def checked(cls, given: dict[str, Any]) -> Self:

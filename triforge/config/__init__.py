@@ -5,15 +5,16 @@ own document. Secrets and addresses come from the environment only (`Settings.fr
 Times are seconds, sizes are tokens or bytes, as the names say.
 """
 
-from triforge.config.base import Section
-from triforge.config.critic import CriticSection
+from triforge.config.base import Sampling, Section
 from triforge.config.document import assignment, load, merge, parse, read_document
-from triforge.config.learner import LearnerSection
 from triforge.config.sections import (
     AdaptationSection,
     AlgorithmSection,
+    AuxiliarySection,
+    CriticSection,
     EnvAdapterSection,
     LadderSection,
+    LearnerSection,
     ModelSection,
     ModelsSection,
     RewardSection,
@@ -26,6 +27,7 @@ from triforge.config.settings import Settings
 __all__ = [
     "AdaptationSection",
     "AlgorithmSection",
+    "AuxiliarySection",
     "CriticSection",
     "EnvAdapterSection",
     "LadderSection",
@@ -35,6 +37,7 @@ __all__ = [
     "RewardSection",
     "RunConfig",
     "RunSection",
+    "Sampling",
     "Section",
     "Settings",
     "TrainerSection",

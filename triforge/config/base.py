@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from triforge.algorithms.registry import Only
 
 Role = Literal["policy", "reward", "rewriter"]
 TrainedRole = Literal["policy", "reward"]
@@ -26,6 +28,7 @@ Params = dict[str, JsonValue]
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Tokens = Annotated[int, Field(ge=1, le=131072)]
 
 
@@ -44,9 +47,20 @@ Url = Annotated[str, AfterValidator(_address)]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, unknown fields refused, every number finite."""
+    """Base of all sections: frozen, unknown fields refused, every number finite; a field that nothing reads keeps its default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="after")
+    def _is_read(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            for only in field.metadata:
+                value = getattr(self, name)
+                if isinstance(only, Only) and value != field.default and not only.read(self):
+                    raise ValueError(f"{name}: given {value!r}, allowed only with {only.needs}")
+        return self
 
 
 class Sampling(Section):

@@ -13,6 +13,19 @@ from pydantic import BaseModel, ValidationError
 from triforge.config.sections import RunConfig
 from triforge.errors import ConfigError
 
+RENAMED = {
+    "models.acts": "models.policy",
+    "models.judges": "models.reward",
+    "models.rewrites": "models.rewriter",
+    "TRIFORGE_ACTS_URL": "TRIFORGE_POLICY_MODEL_URL",
+    "TRIFORGE_JUDGES_URL": "TRIFORGE_REWARD_MODEL_URL",
+    "TRIFORGE_REWRITES_URL": "TRIFORGE_REWRITER_MODEL_URL",
+    "TRIFORGE_ACTS_ENGINES": "TRIFORGE_POLICY_ENGINES",
+    "TRIFORGE_JUDGES_ENGINES": "TRIFORGE_REWARD_ENGINES",
+    "TRIFORGE_REWRITES_ENGINES": "TRIFORGE_REWRITER_ENGINES",
+}
+"""Names of version 0.1; none is translated silently."""
+
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `over` over `base`, section by section; neither is changed."""
@@ -66,6 +79,10 @@ def sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool =
     where, reason = item["loc"], str(item["msg"]).removeprefix("Value error, ")
     if not where:
         return reason
+    if item["type"] == "value_error" and isinstance(item["input"], Mapping):
+        return f"{name(*where)}.{reason}"  # a rule of the section, which names its field
+    if item["type"] == "extra_forbidden" and name(*where) in RENAMED:
+        return f"{name(*where)}: this field is named {RENAMED[name(*where)]} now"
     if item["type"] == "extra_forbidden":
         section: Any = root
         for part in where[:-1]:

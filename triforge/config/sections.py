@@ -1,4 +1,4 @@
-"""The document of a run: one section a service, `RunConfig` the whole."""
+"""The document of a run: one section a service, `RunConfig` the whole. A section is what travels to workers and learners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.off_policy import Correction
-from triforge.config.auxiliary import AuxiliarySection
+from triforge.algorithms.registry import Only
+from triforge.algorithms.schedules import Schedule, scheduled_weight
 from triforge.config.base import (
     ControllerName,
     Params,
@@ -17,74 +18,74 @@ from triforge.config.base import (
     Sampling,
     Seconds,
     Section,
+    Share,
     Tokens,
 )
-from triforge.config.critic import CriticSection
-from triforge.config.learner import LearnerSection
-from triforge.config.reporting import ReportSection
-from triforge.config.unread import unread
 from triforge.errors import ConfigError
+
+_ADAPTER = Only(lambda s: s.lora_rank > 0, "lora_rank above 0: no adapter is trained")
+_FALLS = Only(
+    lambda s: s.schedule != "constant",
+    "schedule = 'linear' or 'cosine': the step size does not fall",
+)
+_ADDS = Only(lambda s: s.adds, "a weight above 0: nothing is added to the policy's gradient")
+_WANTED = Only(
+    lambda s: s.wanted,
+    "sp.lambda0 or id.lambda0 above 0 or measure = true: no transition is looked at",
+)
+_WANDB = Only(
+    lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
+)
 
 
 class RunSection(Section):
     """What is run and for how long."""
 
-    name: str = Field(default="run", max_length=200, description="Name shown to people.")
-    seed: int = Field(
-        default=1, ge=0, le=2**32 - 1, description="Seed of everything that is drawn."
-    )
-    steps: int = Field(
-        default=30,
-        ge=0,
-        description="Training steps; each trains both models once. 0 only evaluates, once.",
-    )
-    groups_per_step: Positive = Field(default=16, description="Task versions played a step.")
-    staleness_bound: int = Field(
-        default=0,
-        ge=0,
-        description="Versions a trained token may lag behind the learner; 0 is synchronous.",
-    )
-    late_groups: Literal["wait", "mask"] = Field(
-        default="wait",
-        description="Groups too slow for the bound: `wait` for them, or `mask` the steps that are over it.",
-    )
-    judge_staleness_bound: int | None = Field(
-        default=None,
-        ge=0,
-        description="Versions a vote may lag behind the reward model; none is `staleness_bound`.",
-    )
-    stale_votes: Literal["rejudge", "drop"] = Field(
-        default="rejudge",
-        description="Votes over that bound: cast again, or left out of the credit of their group.",
-    )
-    min_measured: Positive = Field(
-        default=2, description="Measured rollouts without which a group is not trained on."
-    )
-    eval_every: int = Field(
-        default=10, ge=0, description="Steps between evaluations; 0 never evaluates."
-    )
-    eval_tasks: int = Field(default=64, ge=0, description="Held-out tasks an evaluation plays.")
-    eval_greedy: bool = Field(default=True, description="Evaluate greedily as well as sampled.")
-    keep_checkpoints: Positive = Field(default=3, description="Weight versions kept a model.")
-    step_deadline_s: Seconds = Field(
-        default=1800.0, description="A step that gathers for longer fails the run with the reason."
-    )
+    name: str = Field("run", max_length=200)
+    """Name shown to people."""
+    seed: int = Field(1, ge=0, le=2**32 - 1)
+    """Seed of everything that is drawn."""
+    steps: int = Field(30, ge=0)
+    """Training steps; each trains both models once. 0 only evaluates, once."""
+    groups_per_step: Positive = 16
+    """Task versions played a step."""
+    staleness_bound: int = Field(0, ge=0)
+    """Versions a trained token may lag behind the learner; 0 is synchronous."""
+    late_groups: Literal["wait", "mask"] = "wait"
+    """Groups too slow for the bound: `wait` for them, or `mask` the steps that are over it."""
+    judge_staleness_bound: int | None = Field(None, ge=0)
+    """Versions a vote may lag behind the reward model; none is `staleness_bound`."""
+    stale_votes: Literal["rejudge", "drop"] = "rejudge"
+    """Votes over that bound: cast again, or left out of the credit of their group."""
+    min_measured: Positive = 2
+    """Measured rollouts without which a group is not trained on."""
+    eval_every: int = Field(10, ge=0)
+    """Steps between evaluations; 0 never evaluates."""
+    eval_tasks: int = Field(64, ge=0)
+    """Held-out tasks an evaluation plays."""
+    eval_greedy: bool = True
+    """Evaluate greedily as well as sampled."""
+    keep_checkpoints: Positive = 3
+    """Weight versions kept a model."""
+    step_deadline_s: Seconds = 1800.0
+    """A step that gathers for longer fails the run with the reason."""
 
 
 class ModelSection(Section):
     """One model role: which folder, and how it is sampled."""
 
-    path: str = Field(default="", description="Model folder (config, tokenizer, safetensors).")
-    temperature: float = Field(default=1.0, ge=0.0, le=5.0, description="Sampling temperature.")
-    top_p: float = Field(
-        default=1.0, gt=0.0, le=1.0, description="Nucleus; 1 keeps the full softmax."
-    )
-    max_new_tokens: Tokens = Field(default=64, description="Tokens a response may have.")
-    stop: tuple[str, ...] = Field(default=(), description="Stop strings beside the model's own.")
-    regex: str | None = Field(
-        default=None,
-        description="Expression that every response has to match; none constrains nothing.",
-    )
+    path: str = ""
+    """Model folder (config, tokenizer, safetensors)."""
+    temperature: float = Field(1.0, ge=0.0, le=5.0)
+    """Sampling temperature."""
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    """Nucleus; 1 keeps the full softmax."""
+    max_new_tokens: Tokens = 64
+    """Tokens a response may have."""
+    stop: tuple[str, ...] = ()
+    """Stop strings beside the model's own."""
+    regex: str | None = None
+    """Expression that every response has to match; none constrains nothing."""
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """The section as `Sampling`; `greedy` sets temperature 0."""
@@ -108,116 +109,82 @@ class ModelsSection(Section):
 class EnvAdapterSection(Section):
     """How episodes are played."""
 
-    rollouts: Annotated[int, Field(ge=2, le=256)] = Field(
-        default=8, description="K: rollouts of one task version, compared with each other."
-    )
-    max_steps: Positive = Field(
-        default=14, description="Steps after which an episode is a failure."
-    )
-    options: Params = Field(
-        default_factory=dict,
-        description="Options of the environment family (wording, action format).",
-    )
-    admissible_only: bool = Field(
-        default=False,
-        description="Hold responses to the admissible commands; for environments whose responses are commands.",
-    )
-    episode_deadline_s: Seconds = Field(
-        default=300.0, description="An episode that takes longer is an infrastructure failure."
-    )
-    episode_retries: int = Field(
-        default=2, ge=0, description="Fresh tries after an infrastructure failure."
-    )
-    concurrency: Positive = Field(default=64, description="Episodes in flight in one worker.")
+    rollouts: Annotated[int, Field(ge=2, le=256)] = 8
+    """K: rollouts of one task version, compared with each other."""
+    max_steps: Positive = 14
+    """Steps after which an episode is a failure."""
+    options: Params = Field(default_factory=dict)
+    """Options of the environment family (wording, action format)."""
+    admissible_only: bool = False
+    """Hold responses to the admissible commands; for environments whose responses are commands."""
+    episode_deadline_s: Seconds = 300.0
+    """An episode that takes longer is an infrastructure failure."""
+    episode_retries: int = Field(2, ge=0)
+    """Fresh tries after an infrastructure failure."""
+    concurrency: Positive = 64
+    """Episodes in flight in one worker."""
 
 
 class LadderSection(Section):
     """The ladder's window of difficulty levels."""
 
-    levels: Positive = Field(default=4, description="Levels that the window holds.")
-    threshold: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        default=0.9, description="Success at the top level that moves the window up."
-    )
-    rollouts: Positive = Field(
-        default=128, description="Measured rollouts of the top level before that is decided."
-    )
-    start: int = Field(default=0, ge=0, description="Top level at the beginning of the run.")
-    options: Params = Field(
-        default_factory=dict,
-        description="Options of the family's generator that all levels have in common.",
-    )
+    levels: Positive = 4
+    """Levels that the window holds."""
+    threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
+    """Success at the top level that moves the window up."""
+    rollouts: Positive = 128
+    """Measured rollouts of the top level before that is decided."""
+    start: int = Field(0, ge=0)
+    """Top level at the beginning of the run."""
+    options: Params = Field(default_factory=dict)
+    """Options of the family's generator that all levels have in common."""
 
 
 class AdaptationSection(Section):
     """How tasks change."""
 
-    controller: ControllerName = Field(
-        default="llm_rewrite",
-        description="`llm_rewrite`, `ladder`, `mixed`, or `none`, which leaves every task as it is.",
-    )
-    mixed_with: Literal["llm_rewrite", "ladder"] = Field(
-        default="llm_rewrite", description="What `mixed` does with the slots that may change."
-    )
-    original_share: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        default=0.5, description="Share of the pool's slots that `mixed` never changes."
-    )
-    max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        default=1.0,
-        description="Share of a step's training groups that may play rewritten tasks; the others play their roots.",
-    )
-    max_pending: int = Field(default=2, ge=0, description="Proposals measured at the same time.")
-    adopt_pending: bool = Field(
-        default=False,
-        description="Go on with the proposals that earlier runs left pending in the pool, instead of withdrawing them.",
-    )
-    max_proposals: int = Field(
-        default=0, ge=0, description="Proposals of the whole run; 0 is no limit."
-    )
-    max_consecutive: int = Field(
-        default=8,
-        ge=0,
-        description="Measured rewrites of a slot in a row without a group inside the band; 0 is no limit.",
-    )
-    max_acceptance: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        default=1.0,
-        description="Share of the last `acceptance_window` verdicts that may be acceptances; more are rejected.",
-    )
-    acceptance_window: Positive = Field(
-        default=20, description="Verdicts over which that share is counted."
-    )
-    max_drift: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        default=0.75, description="Distance from the slot's root that a rewrite may have, 0 to 1."
-    )
-    candidates: Annotated[int, Field(ge=1, le=16)] = Field(
-        default=3,
-        description="Answers asked of the rewriter; the first that passes all checks is measured.",
-    )
-    max_rollouts: Annotated[int, Field(ge=8)] = Field(
-        default=64,
-        description="Fresh rollouts of parent and of candidate, each, before the verdict.",
-    )
-    max_version_gap: int | None = Field(
-        default=None,
-        ge=0,
-        description="Policy versions that the two groups of a pair may span; none is `run.staleness_bound`.",
-    )
-    critic_tokens: Positive = Field(default=48, description="Tokens of one answer of the critic.")
-    critic_budget: int = Field(
-        default=512,
-        ge=0,
-        description="Tokens of all answers of the critic for a proposal; 0 asks it nothing.",
-    )
-    notes: Positive = Field(default=2, description="Trajectories the critic reads a proposal.")
-    deadline_s: Seconds = Field(
-        default=600.0, description="A proposal that is not drafted by then is invalid."
-    )
-    solver_tries: Annotated[int, Field(ge=1, le=256)] = Field(
-        default=8, description="Tries of the solver at a candidate that its family cannot prove."
-    )
-    null_control: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        default=0.0,
-        description="Share of proposals whose candidate is the unchanged parent: measures false acceptance.",
-    )
+    controller: ControllerName = "llm_rewrite"
+    """`llm_rewrite`, `ladder`, `mixed`, or `none`, which leaves every task as it is."""
+    mixed_with: Literal["llm_rewrite", "ladder"] = "llm_rewrite"
+    """What `mixed` does with the slots that may change."""
+    original_share: Share = 0.5
+    """Share of the pool's slots that `mixed` never changes."""
+    max_adapted: Share = 1.0
+    """Share of a step's training groups that may play rewritten tasks; the others play their
+    roots."""
+    max_pending: int = Field(2, ge=0)
+    """Proposals measured at the same time."""
+    adopt_pending: bool = False
+    """Go on with the proposals that earlier runs left pending in the pool, instead of withdrawing
+    them."""
+    max_proposals: int = Field(0, ge=0)
+    """Proposals of the whole run; 0 is no limit."""
+    max_consecutive: int = Field(8, ge=0)
+    """Measured rewrites of a slot in a row without a group inside the band; 0 is no limit."""
+    max_acceptance: Share = 1.0
+    """Share of the last `acceptance_window` verdicts that may be acceptances; more are rejected."""
+    acceptance_window: Positive = 20
+    """Verdicts over which that share is counted."""
+    max_drift: Share = 0.75
+    """Distance from the slot's root that a rewrite may have, 0 to 1."""
+    candidates: Annotated[int, Field(ge=1, le=16)] = 3
+    """Answers asked of the rewriter; the first that passes all checks is measured."""
+    max_rollouts: Annotated[int, Field(ge=8)] = 64
+    """Fresh rollouts of parent and of candidate, each, before the verdict."""
+    max_version_gap: int | None = Field(None, ge=0)
+    """Policy versions that the two groups of a pair may span; none is `run.staleness_bound`."""
+    critic_tokens: Positive = 48
+    """Tokens of one answer of the critic."""
+    critic_budget: int = Field(512, ge=0)
+    """Tokens of all answers of the critic for a proposal; 0 asks it nothing."""
+    notes: Positive = 2
+    """Trajectories the critic reads a proposal."""
+    deadline_s: Seconds = 600.0
+    """A proposal that is not drafted by then is invalid."""
+    solver_tries: Annotated[int, Field(ge=1, le=256)] = 8
+    """Tries of the solver at a candidate that its family cannot prove."""
+    null_control: Share = 0.0
+    """Share of proposals whose candidate is the unchanged parent: measures false acceptance."""
     ladder: LadderSection = LadderSection()
 
     @property
@@ -232,22 +199,187 @@ class AdaptationSection(Section):
 class RewardSection(Section):
     """How steps are judged."""
 
-    kind: str = Field(
-        default="votes",
-        pattern=r"^(votes|unit_tests|[A-Za-z_][\w.]*:\w+)$",
-        description="How steps are scored: `votes` of the reward model, its `unit_tests` for problems that programs solve, or the path of a step scorer, `package.module:function`.",
-    )
-    votes: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=3, description="m: votes a step; with `unit_tests` tests a problem."
-    )
-    prompt: Literal["rubric", "terse"] = Field(
-        default="rubric",
-        description="`terse` suits models with a small closed vocabulary; `unit_tests` have a prompt of their own.",
-    )
-    deadline_s: Seconds = Field(
-        default=300.0,
-        description="A judge job that takes longer fails; running the programs of a group on its tests has as long again.",
-    )
+    kind: str = Field("votes", pattern=r"^(votes|unit_tests|[A-Za-z_][\w.]*:\w+)$")
+    """How steps are scored: `votes` of the reward model, its `unit_tests` for problems that programs
+    solve, or the path of a step scorer, `package.module:function`."""
+    votes: Annotated[int, Field(ge=1, le=64)] = 3
+    """m: votes a step; with `unit_tests` tests a problem."""
+    prompt: Literal["rubric", "terse"] = "rubric"
+    """`terse` suits models with a small closed vocabulary; `unit_tests` have a prompt of their
+    own."""
+    deadline_s: Seconds = 300.0
+    """A judge job that takes longer fails; running the programs of a group on its tests has as long
+    again."""
+
+
+class LearnerSection(Section):
+    """One learner's optimiser. The defaults are the published ones."""
+
+    learning_rate: float = Field(1e-06, gt=0)
+    """AdamW's highest step size."""
+    schedule: Schedule = "constant"
+    """How the step size falls: `constant`, `linear`, `cosine`."""
+    warmup_updates: int = Field(0, ge=0)
+    """Updates of the run in which the step size rises from 0."""
+    schedule_updates: Annotated[int, _FALLS] = Field(0, ge=0)
+    """Update of the run at which the fall ends."""
+    final_share: Annotated[float, _FALLS] = Field(0.0, ge=0, le=1)
+    """Of `learning_rate`, where the fall ends."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's weight decay."""
+    updates_per_step: Positive = 4
+    """Optimiser updates a training step."""
+    epochs: Positive = 1
+    """Passes over the step's rows."""
+    grad_clip: float = Field(1.0, gt=0)
+    """Largest gradient norm."""
+    token_budget: Positive = 8192
+    """Tokens a forward pass may hold; shared beginnings count once."""
+    updates_by: Literal["rows", "tasks"] = "rows"
+    """What is dealt out to a step's updates; all rows of a `tasks` share their prompt's
+    computation."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of matrix products; weights are float32. `auto` is bfloat16 on a GPU, float32 elsewhere."""
+    activation_checkpointing: bool = False
+    """Compute blocks of layers again on the way back, to save memory."""
+    max_tokens: Positive = 32_768
+    """Longer rows are not trained on."""
+    max_rows: int = Field(0, ge=0)
+    """Rows drawn a step; 0 trains on all."""
+    max_bad_updates: Positive = 3
+    """Non-finite updates skipped in a row before the run stops."""
+    lora_rank: int = Field(0, ge=0, le=1024)
+    """Rank of the low-rank adapter that is trained; 0 trains all weights."""
+    lora_alpha: Annotated[Positive, _ADAPTER] = 32
+    """The adapter counts `lora_alpha / lora_rank` times."""
+    lora_targets: Annotated[tuple[str, ...], _ADAPTER] = ()
+    """Layers that get an adapter, by name (`q_proj`); none is all linear layers of the blocks."""
+
+    @model_validator(mode="after")
+    def _falls_to_an_end(self) -> LearnerSection:
+        if self.schedule != "constant" and self.schedule_updates <= self.warmup_updates:
+            raise ValueError(
+                f"schedule_updates: given {self.schedule_updates} with schedule {self.schedule!r} and warmup_updates "
+                f"{self.warmup_updates}, expected more than those: they say where the fall ends"
+            )
+        return self
+
+
+class CriticSection(Section):
+    """The critic's optimiser; what is not here it shares with `trainer.policy`. Read with `gae` and `bilevel_gae` only."""
+
+    learning_rate: float = Field(1e-05, gt=0)
+    """AdamW's step size of the critic, constant after `warmup_updates`."""
+    warmup_updates: int = Field(0, ge=0)
+    """Updates of the run in which the step size rises from 0."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's weight decay."""
+    grad_clip: float = Field(1.0, gt=0)
+    """Largest gradient norm."""
+    alone_steps: int = Field(0, ge=0)
+    """Steps at the beginning of the run that train the critic alone and leave the policy as it
+    is."""
+
+
+class AuxiliaryTermSection(Section):
+    """One auxiliary objective."""
+
+    lambda0: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+    """Its weight at the first step, the schedule lowers it; 0 is off."""
+
+
+class AuxiliarySection(Section):
+    """State prediction and inverse dynamics on the transitions that the run itself played (policy only)."""
+
+    sp: AuxiliaryTermSection = AuxiliaryTermSection()
+    id: AuxiliaryTermSection = AuxiliaryTermSection()
+    schedule: Annotated[Schedule, _ADDS] = "cosine"
+    """How the weights fall: to 0 at `t_max`, or not at all."""
+    t_max: Annotated[int, _ADDS] = Field(0, ge=0)
+    """Steps until the weights are 0; 0 is `run.steps`."""
+    layout: Annotated[
+        Literal["separate", "in_sequence"],
+        Only(
+            lambda s: s.wants("sp"),
+            "sp.lambda0 above 0 or measure = true: nothing else stands in a played sequence",
+        ),
+    ] = "separate"
+    """State prediction as chat items of their own, or on the observations inside the played
+    sequences."""
+    prompt: Annotated[
+        Literal["plain", "terse"],
+        Only(
+            lambda s: s.wants("id") or (s.wanted and s.layout == "separate"),
+            "layout = `separate`, id.lambda0 above 0 or measure = true: no item is written",
+        ),
+    ] = "plain"
+    """Wording of separate items: sentences, or three marks for tiny closed vocabularies."""
+    history: Annotated[int, _WANTED] = Field(2, ge=0, le=64)
+    """Earlier observations and actions shown for state prediction."""
+    max_samples_per_update: Annotated[int, _WANTED] = Field(0, ge=0)
+    """Transitions drawn a step, evenly over tasks; 0 is as many as responses that are trained
+    on."""
+    max_target_tokens: Annotated[Positive, _WANTED] = 256
+    """Longer targets are cut off here."""
+    noop_cap: Annotated[Share, _WANTED] = 0.25
+    """Largest share of transitions in which nothing happened."""
+    noop_texts: Annotated[tuple[str, ...], _WANTED] = ("Nothing happens",)
+    """An observation that begins so says that nothing happened."""
+    warning_texts: Annotated[tuple[str, ...], _WANTED] = ()
+    """An observation that begins so is the harness speaking, and is not learned from."""
+    body_ends_at: Annotated[tuple[str, ...], _WANTED] = ("\n\nCommands:",)
+    """Where the list of admissible commands begins in an observation; it is never shown or
+    predicted."""
+    loss: Annotated[Literal["ce", "clipped_mae"], _ADDS] = "ce"
+    """Cross-entropy, or the bounded `min(1 - p, 0.99)`."""
+    placebo: Annotated[Literal["none", "shuffle"], _WANTED] = "none"
+    """`shuffle` gives every item another one's target: the control."""
+    measure: bool = False
+    """Measure both objectives also where their weight is 0; trains nothing."""
+    measure_gradients: Annotated[bool, _ADDS] = True
+    """Compare gradient norms once a step; holds one more gradient meanwhile."""
+
+    @property
+    def adds(self) -> bool:
+        """Whether anything is added to the policy's gradient."""
+        return self.sp.lambda0 > 0 or self.id.lambda0 > 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether transitions are looked at at all."""
+        return self.wants("sp") or self.wants("id")
+
+    def wants(self, objective: Literal["sp", "id"]) -> bool:
+        """Whether rows of an objective are made."""
+        term = self.sp if objective == "sp" else self.id
+        return self.measure or term.lambda0 > 0
+
+    def weights(self, step: int, steps: int) -> dict[Literal["sp", "id"], float]:
+        """The weight of each objective in training step `step` (from 1) of a run of `steps`."""
+        t_max = self.t_max or steps
+        t = max(0, step - 1)
+        return {
+            "sp": scheduled_weight(self.sp.lambda0, t, t_max, self.schedule),
+            "id": scheduled_weight(self.id.lambda0, t, t_max, self.schedule),
+        }
+
+    @model_validator(mode="after")
+    def _possible(self) -> AuxiliarySection:
+        if self.layout == "in_sequence" and self.placebo == "shuffle" and self.wants("sp"):
+            raise ValueError(
+                "placebo: given 'shuffle' with layout = 'in_sequence', allowed only with 'separate': what stands in "
+                "a sequence cannot be exchanged without changing what the policy read"
+            )
+        if self.schedule == "constant" and self.t_max > 0:
+            raise ValueError(
+                f"t_max: given {self.t_max} with schedule = 'constant', allowed 0: a constant weight does not fall"
+            )
+        if not all(self.noop_texts) or not all(self.warning_texts) or not all(self.body_ends_at):
+            raise ValueError(
+                "noop_texts, warning_texts and body_ends_at: given an empty text, expected texts of at least one "
+                "character: every observation begins with an empty one"
+            )
+        return self
 
 
 class TrainerSection(Section):
@@ -259,13 +391,28 @@ class TrainerSection(Section):
     aux: AuxiliarySection = AuxiliarySection()
 
 
+class ReportSection(Section):
+    """Where the reports of committed steps go. Every step is on record in any case (`GET /v1/runs/{id}/steps`)."""
+
+    tensorboard: bool = False
+    """Write event files to `runs/<id>/tensorboard` of the artifact store, which must be a local
+    folder."""
+    wandb_project: str = Field("", max_length=128)
+    """Project of Weights & Biases; empty sends nothing. The key comes from the trainer's
+    environment (`WANDB_API_KEY`)."""
+    wandb_entity: Annotated[str, _WANDB] = Field("", max_length=128)
+    """Who owns the project; empty is the key's default."""
+    wandb_mode: Annotated[Literal["online", "offline"], _WANDB] = "online"
+    """`offline` writes files for `wandb sync` to `runs/<id>` of the artifact store."""
+
+
 class AlgorithmSection(Section):
     """Which preset, and which of its options are turned."""
 
-    preset: str = Field(default="rlanything", description="Name of a preset.")
-    overrides: dict[str, Any] = Field(
-        default_factory=dict, description="Fields of the preset to change, by name."
-    )
+    preset: str = "rlanything"
+    """Name of a preset."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the preset to change, by name."""
 
     def resolved(self) -> Algorithm:
         """The preset with its overrides applied."""
@@ -367,9 +514,11 @@ class RunConfig(Section):
                 "trainer.aux: given weights with algorithm.overrides.job = 'critic', allowed only 0 and measure = false: the "
                 "policy is left as it is"
             )
-        sentence = unread(self)
-        if sentence is not None:
-            raise ValueError(sentence)
+        if preset.job == "critic" and critic.alone_steps:
+            raise ValueError(
+                f"trainer.critic.alone_steps: given {critic.alone_steps} with algorithm.overrides.job = 'critic', allowed "
+                "only with 'pg': all steps train the critic alone"
+            )
 
     def _demand_staleness(self) -> None:
         """Refuse bounds that nothing keeps and votes that nothing can stand in for."""

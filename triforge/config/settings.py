@@ -19,169 +19,116 @@ _SHORTEST: Final = 24  # characters of the services' secret
 class Settings(Section):
     """Addresses and secrets of a deployment, from environment variables named `TRIFORGE_<FIELD>`."""
 
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Valkey or Redis.")
-    database_url: str = Field(
-        default="sqlite:///var/triforge.sqlite", description="SQLAlchemy URL of the store."
-    )
-    artifacts_url: str = Field(
-        default="var/artifacts",
-        description="Folder or fsspec URL of the artifact store. A URL needs a folder for weights behind a #: "
-        "`s3://bucket/prefix#/data/artifacts` (extra `s3`).",
-    )
-    config: str = Field(default="", description="TOML document that runs start from.")
-    host: str = Field(default="127.0.0.1", description="Address the APIs listen on.")
-    metrics_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description="Port of `/metrics` and `/healthz` of a worker or learner; 0 serves none.",
-    )
-    log: Literal["text", "json"] = Field(
-        default="text", description="Form of log lines; the containers set `json`."
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info",
-        description="What is logged; `debug` also logs requests and what libraries say.",
-    )
-    otlp_endpoint: str = Field(
-        default="",
-        description="Where traces are sent (OTLP over HTTP, such as `http://collector:4318`); empty sends none, unless "
-        "OpenTelemetry's own variables say where. Needs the extra `otel`.",
-    )
-    policy_model_url: Url = Field(
-        default="http://127.0.0.1:8001", description="Policy service, role policy."
-    )
-    reward_model_url: Url = Field(
-        default="http://127.0.0.1:8011", description="Policy service, role reward."
-    )
-    rewriter_model_url: Url = Field(
-        default="http://127.0.0.1:8021",
-        description="Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names the model there.",
-    )
-    critic_url: str = Field(
-        default="",
-        description="Model that criticises, addressed likewise; empty asks the one that rewrites.",
-    )
-    solver_url: str = Field(
-        default="",
-        description="Stronger policy that proves rewrites by solving them, addressed likewise; empty has none.",
-    )
-    reward_url: Url = Field(default="http://127.0.0.1:8002", description="Reward service.")
-    env_adapter_url: Url = Field(
-        default="http://127.0.0.1:8003", description="env_adapter service."
-    )
-    trainer_url: Url = Field(default="http://127.0.0.1:8004", description="Trainer service.")
-    dashboard_url: Url = Field(
-        default="http://127.0.0.1:8005", description="Dashboard: the pages that people look at."
-    )
-    engines: str = Field(
-        default="http://127.0.0.1:9001",
-        description="Comma-separated engines of a policy service: `http://host:port`, `dns+http://name:port` for one a "
-        "resolved address, or a lone `router+http://host:port` for SGLang's router.",
-    )
-    policy_engines: str = Field(
-        default="",
-        description="Engines that run already, for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a local one.",
-    )
-    reward_engines: str = Field(default="", description="Likewise for the role reward.")
-    rewriter_engines: str = Field(default="", description="Likewise for the role rewriter.")
-    router_workers: str = Field(
-        default="",
-        description="Engines behind a router, as `http://` or `dns+http://`; empty asks the router for them.",
-    )
-    engine_in_flight: Positive = Field(
-        default=512, description="Most samples in flight at one engine; further ones wait."
-    )
-    max_waiting: Positive = Field(
-        default=4096,
-        description="Most samples that wait in a policy service; more are answered 429.",
-    )
-    queue_s: Seconds = Field(
-        default=60.0, description="A request that waits longer for an engine is answered 429."
-    )
-    request_s: Seconds = Field(
-        default=600.0,
-        description="An engine that takes longer for an answer has failed at it. Services and workers read it: whoever asks "
-        "a service waits for so long and `TRIFORGE_QUEUE_S`.",
-    )
-    drain_s: Seconds = Field(
-        default=10.0, description="How long a policy service that ends lets requests run on."
-    )
-    role: Literal["policy", "reward", "rewriter"] = Field(
-        default="policy", description="Model role of a policy service."
-    )
-    model: str = Field(
-        default="", description="Model folder that a policy service serves at start."
-    )
-    api_key: SecretStr = Field(default=SecretStr(""), description="Key that the engines ask for.")
-    admin_api_key: SecretStr = Field(
-        default=SecretStr(""), description="Key for the engines' weight and pause routes."
-    )
-    auth: Literal["auto", "open", "keys"] = Field(
-        default="auto",
-        description="`keys` asks for API keys and the services' secret at every API; `auto` asks for none and listens on "
-        "this machine only; `open` asks for none wherever it listens.",
-    )
-    service_secret: SecretStr = Field(
-        default=SecretStr(""),
-        description="What services and workers show each other where keys are asked for; 24 characters or more.",
-    )
-    key: SecretStr = Field(
-        default=SecretStr(""), description="API key that the command line and other clients send."
-    )
-    own_hosts: str = Field(
-        default="",
-        description="Comma-separated hosts whose policy services are this deployment's own, beside those that need not be "
-        "named (docs/security.md): addresses without a path are sent the services' secret there and nowhere else.",
-    )
-    env_egress: str = Field(
-        default="",
-        description="What tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts, addresses "
-        "and networks, separated by commas (docs/environments.md). Empty: `public` where keys are asked for, else `any`.",
-    )
-    cors_origins: str = Field(
-        default="",
-        description="Comma-separated web origins whose pages may ask the APIs; empty allows none.",
-    )
-    handover: Literal["disk", "distributed", "tensor"] = Field(
-        default="disk",
-        description="How new weights reach the engines; their folder is written and kept in any case.",
-    )
-    handover_backend: Literal["auto", "gloo", "nccl"] = Field(
-        default="auto",
-        description="Transport of a broadcast; `auto` is nccl for a learner on a GPU, gloo for one on a CPU.",
-    )
-    handover_host: str = Field(
-        default="127.0.0.1",
-        description="Name under which policy services and engines reach a learner that broadcasts.",
-    )
-    handover_timeout_s: Seconds = Field(
-        default=120.0,
-        description="A broadcast that takes longer is given up, and the folder is read; so is loading an adapter.",
-    )
-    pause_mode: Literal["retract", "in_place", "abort"] = Field(
-        default="retract", description="What becomes of running requests while weights change."
-    )
-    weights_check: Literal["contents", "sizes"] = Field(
-        default="contents",
-        description="What a policy service reads of a new folder before any engine does.",
-    )
-    weights_proof: Literal["tensors", "info"] = Field(
-        default="tensors",
-        description="What an engine has to show after an update: sampled tensors, or its version only.",
-    )
-    max_body_mb: Positive = Field(
-        default=64, description="MiB of a request's body; a larger one is answered with 413."
-    )
-    max_upload_mb: Positive = Field(
-        default=256, description="MiB of an upload to `POST /v1/pools`, which is read from disk."
-    )
-    lease_s: Seconds = Field(
-        default=10.0, description="Lease of a job; renewed while a worker works."
-    )
-    resend_s: Seconds = Field(
-        default=20.0, description="A job that nobody started for so long is sent again."
-    )
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    """Valkey or Redis."""
+    database_url: str = "sqlite:///var/triforge.sqlite"
+    """SQLAlchemy URL of the store."""
+    artifacts_url: str = "var/artifacts"
+    """Folder or fsspec URL of the artifact store. A URL needs a folder for weights behind a #:
+    `s3://bucket/prefix#/data/artifacts` (extra `s3`)."""
+    config: str = ""
+    """TOML document that runs start from."""
+    host: str = "127.0.0.1"
+    """Address the APIs listen on."""
+    metrics_port: int = Field(0, ge=0, le=65_535)
+    """Port of `/metrics` and `/healthz` of a worker or learner; 0 serves none."""
+    log: Literal["text", "json"] = "text"
+    """Form of log lines; the containers set `json`."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged; `debug` also logs requests and what libraries say."""
+    otlp_endpoint: str = ""
+    """Where traces are sent (OTLP over HTTP, such as `http://collector:4318`); empty sends none,
+    unless OpenTelemetry's own variables say where. Needs the extra `otel`."""
+    policy_model_url: Url = "http://127.0.0.1:8001"
+    """Policy service, role policy."""
+    reward_model_url: Url = "http://127.0.0.1:8011"
+    """Policy service, role reward."""
+    rewriter_model_url: Url = "http://127.0.0.1:8021"
+    """Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names the model
+    there."""
+    critic_url: str = ""
+    """Model that criticises, addressed likewise; empty asks the one that rewrites."""
+    solver_url: str = ""
+    """Stronger policy that proves rewrites by solving them, addressed likewise; empty has none."""
+    reward_url: Url = "http://127.0.0.1:8002"
+    """Reward service."""
+    env_adapter_url: Url = "http://127.0.0.1:8003"
+    """env_adapter service."""
+    trainer_url: Url = "http://127.0.0.1:8004"
+    """Trainer service."""
+    dashboard_url: Url = "http://127.0.0.1:8005"
+    """Dashboard: the pages that people look at."""
+    engines: str = "http://127.0.0.1:9001"
+    """Comma-separated engines of a policy service: `http://host:port`, `dns+http://name:port` for
+    one a resolved address, or a lone `router+http://host:port` for SGLang's router."""
+    policy_engines: str = ""
+    """Engines that run already, for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a
+    local one."""
+    reward_engines: str = ""
+    """Likewise for the role reward."""
+    rewriter_engines: str = ""
+    """Likewise for the role rewriter."""
+    router_workers: str = ""
+    """Engines behind a router, as `http://` or `dns+http://`; empty asks the router for them."""
+    engine_in_flight: Positive = 512
+    """Most samples in flight at one engine; further ones wait."""
+    max_waiting: Positive = 4096
+    """Most samples that wait in a policy service; more are answered 429."""
+    queue_s: Seconds = 60.0
+    """A request that waits longer for an engine is answered 429."""
+    request_s: Seconds = 600.0
+    """An engine that takes longer for an answer has failed at it. Services and workers read it:
+    whoever asks a service waits for so long and `TRIFORGE_QUEUE_S`."""
+    drain_s: Seconds = 10.0
+    """How long a policy service that ends lets requests run on."""
+    role: Literal["policy", "reward", "rewriter"] = "policy"
+    """Model role of a policy service."""
+    model: str = ""
+    """Model folder that a policy service serves at start."""
+    api_key: SecretStr = SecretStr("")
+    """Key that the engines ask for."""
+    admin_api_key: SecretStr = SecretStr("")
+    """Key for the engines' weight and pause routes."""
+    auth: Literal["auto", "open", "keys"] = "auto"
+    """`keys` asks for API keys and the services' secret at every API; `auto` asks for none and
+    listens on this machine only; `open` asks for none wherever it listens."""
+    service_secret: SecretStr = SecretStr("")
+    """What services and workers show each other where keys are asked for; 24 characters or more."""
+    key: SecretStr = SecretStr("")
+    """API key that the command line and other clients send."""
+    own_hosts: str = ""
+    """Comma-separated hosts whose policy services are this deployment's own, beside those that need
+    not be named (docs/security.md): addresses without a path are sent the services' secret there
+    and nowhere else."""
+    env_egress: str = ""
+    """What tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts,
+    addresses and networks, separated by commas (docs/environments.md). Empty: `public` where keys
+    are asked for, else `any`."""
+    cors_origins: str = ""
+    """Comma-separated web origins whose pages may ask the APIs; empty allows none."""
+    handover: Literal["disk", "distributed", "tensor"] = "disk"
+    """How new weights reach the engines; their folder is written and kept in any case."""
+    handover_backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Transport of a broadcast; `auto` is nccl for a learner on a GPU, gloo for one on a CPU."""
+    handover_host: str = "127.0.0.1"
+    """Name under which policy services and engines reach a learner that broadcasts."""
+    handover_timeout_s: Seconds = 120.0
+    """A broadcast that takes longer is given up, and the folder is read; so is loading an
+    adapter."""
+    pause_mode: Literal["retract", "in_place", "abort"] = "retract"
+    """What becomes of running requests while weights change."""
+    weights_check: Literal["contents", "sizes"] = "contents"
+    """What a policy service reads of a new folder before any engine does."""
+    weights_proof: Literal["tensors", "info"] = "tensors"
+    """What an engine has to show after an update: sampled tensors, or its version only."""
+    max_body_mb: Positive = 64
+    """MiB of a request's body; a larger one is answered with 413."""
+    max_upload_mb: Positive = 256
+    """MiB of an upload to `POST /v1/pools`, which is read from disk."""
+    lease_s: Seconds = 10.0
+    """Lease of a job; renewed while a worker works."""
+    resend_s: Seconds = 20.0
+    """A job that nobody started for so long is sent again."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from triforge.algorithms.algorithm import Algorithm, resolve
-from triforge.config.base import Sampling
-from triforge.config.sections import AdaptationSection, EnvAdapterSection
+from triforge.config import AdaptationSection, EnvAdapterSection, Sampling
 from triforge.types.base import (
     ControllerName,
     Direction,

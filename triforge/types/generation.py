@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triforge.config.base import Sampling as Sampling
+from triforge.config import Sampling as Sampling
 from triforge.types.base import Message
 
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from triforge.config.base import Sampling
-from triforge.config.sections import EnvAdapterSection, RewardSection
+from triforge.config import EnvAdapterSection, RewardSection, Sampling
 from triforge.types.base import Message, Params, Purpose, Split, TaskState
 
 

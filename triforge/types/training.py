@@ -7,9 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from triforge.algorithms.algorithm import Algorithm
-from triforge.config.auxiliary import AuxiliarySection
-from triforge.config.critic import CriticSection
-from triforge.config.learner import LearnerSection
+from triforge.config import AuxiliarySection, CriticSection, LearnerSection
 from triforge.types.base import ErrorInfo, Message, Role, TrainedRole
 from triforge.types.generation import PlacedImage
 

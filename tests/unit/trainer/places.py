@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.trainer.played import group_task, task_of
-from triforge.config.auxiliary import AuxiliarySection
+from triforge.config import AuxiliarySection
 from triforge.rendering import Renderer
 from triforge.types import (
     ChatMessage,

@@ -111,7 +111,7 @@ def estimator(
             name=name, options=options, function=function, tokens=tokens,
             sums_steps=sums_steps, whole=whole, splits=splits,
         )  # fmt: skip
-        ESTIMATORS.add(name, part)
+        ESTIMATORS.add(name, part, function.__module__)
         return part
 
     return register

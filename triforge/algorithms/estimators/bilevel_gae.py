@@ -20,7 +20,8 @@ from triforge.errors import InputError
 class BilevelGaeOptions(GaeOptions):
     """Options of `bilevel_gae`, beside those of `gae`."""
 
-    turn_gamma: float = Field(default=1.0, ge=0, le=1, description="Discount a turn.")
+    turn_gamma: float = Field(1.0, ge=0, le=1)
+    """Discount a turn."""
 
 
 def bilevel_gae_advantages(

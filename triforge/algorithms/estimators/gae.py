@@ -21,17 +21,12 @@ from triforge.errors import InputError
 class GaeOptions(Options):
     """Options of `gae`."""
 
-    gamma: float = Field(default=1.0, ge=0, le=1, description="Discount a token.")
-    gae_lam: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="How far beyond the next token a surprise reaches back.",
-    )
-    value_clip: float | None = Field(
-        default=None, gt=0, le=1e6,
-        description="How far a value of the critic may move in a step before the loss stops rewarding it.",
-    )  # fmt: skip
+    gamma: float = Field(1.0, ge=0, le=1)
+    """Discount a token."""
+    gae_lam: float = Field(1.0, ge=0, le=1)
+    """How far beyond the next token a surprise reaches back."""
+    value_clip: float | None = Field(None, gt=0, le=1_000_000.0)
+    """How far a value of the critic may move in a step before the loss stops rewarding it."""
 
     def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
         """Rollouts are not compared, and the tokens of a response have advantages of their own."""

@@ -26,11 +26,10 @@ from triforge.algorithms.registry import Options
 class GigpoOptions(Options):
     """Options of `gigpo`."""
 
-    gamma: float = Field(default=1.0, ge=0, le=1, description="Discount a step of the returns.")
-    state_weight: float = Field(
-        default=1.0, gt=0, le=100,
-        description="Weight of the comparison within states beside that of trajectories.",
-    )  # fmt: skip
+    gamma: float = Field(1.0, ge=0, le=1)
+    """Discount a step of the returns."""
+    state_weight: float = Field(1.0, gt=0, le=100)
+    """Weight of the comparison within states beside that of trajectories."""
 
 
 @estimator("gigpo", GigpoOptions, sums_steps=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from triforge.algorithms.advantages import ScoredRows, compared, frozen
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
@@ -15,10 +13,8 @@ from triforge.algorithms.registry import Options
 class StepIndexOptions(Options):
     """Options of `step_index`."""
 
-    lone_step: Literal["raw", "zero"] = Field(
-        default="zero",
-        description="What a step that only one trajectory reached is worth: its raw reward or nothing.",
-    )
+    lone_step: Literal["raw", "zero"] = "zero"
+    """What a step that only one trajectory reached is worth: its raw reward or nothing."""
 
 
 @estimator("step_index", StepIndexOptions, splits=True)

@@ -15,20 +15,17 @@ from triforge.algorithms.registry import Options
 class RatioOptions(Options):
     """Options of every loss with a ratio."""
 
-    log_ratio_clamp: float = Field(
-        default=10.0, gt=0, le=20, description="Log-ratios are limited to +- this before the exponential."
-    )  # fmt: skip
+    log_ratio_clamp: float = Field(10.0, gt=0, le=20)
+    """Log-ratios are limited to +- this before the exponential."""
 
 
 class ClipOptions(RatioOptions):
     """Options of a loss that clips the ratio."""
 
-    clip_low: float = Field(
-        default=0.2, gt=0, le=1, description="The ratio is clipped at 1 - clip_low."
-    )
-    clip_high: float = Field(
-        default=0.2, gt=0, le=100, description="The ratio is clipped at 1 + clip_high."
-    )
+    clip_low: float = Field(0.2, gt=0, le=1)
+    """The ratio is clipped at 1 - clip_low."""
+    clip_high: float = Field(0.2, gt=0, le=100)
+    """The ratio is clipped at 1 + clip_high."""
 
     def cut(self, ratio: Array) -> Array:
         """The clipped ratio."""
@@ -43,10 +40,9 @@ class ClipOptions(RatioOptions):
 class PpoOptions(ClipOptions):
     """Options of the clipped losses."""
 
-    dual_clip: float | None = Field(
-        default=None, gt=1, le=1e6,
-        description="A token of negative advantage costs at most this times the advantage, however likely it has become.",
-    )  # fmt: skip
+    dual_clip: float | None = Field(None, gt=1, le=1_000_000.0)
+    """A token of negative advantage costs at most this times the advantage, however likely it has
+    become."""
 
     def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
         """What is imitated has no ratio."""

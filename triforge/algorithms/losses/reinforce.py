@@ -17,10 +17,8 @@ class ReinforceOptions(Options):
 
     log_ratio_clamp: Annotated[
         float, Only(lambda a: a.kl_weighted, "another loss or kl_weighted = true: it has no ratio")
-    ] = Field(
-        default=10.0, gt=0, le=20,
-        description="Log-ratios, which weigh the KL term only, are limited to +- this.",
-    )  # fmt: skip
+    ] = Field(10.0, gt=0, le=20)
+    """Log-ratios, which weigh the KL term only, are limited to +- this."""
 
     def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
         """Samples of other weights need a correction from outside."""

@@ -12,12 +12,10 @@ from triforge.algorithms.losses.ppo import RatioOptions
 class SapoOptions(RatioOptions):
     """Options of `sapo`."""
 
-    sapo_temperature: float = Field(
-        default=1.0, gt=0, le=100, description="How fast the gate closes for tokens of positive advantage."
-    )  # fmt: skip
-    sapo_temperature_negative: float = Field(
-        default=1.05, gt=0, le=100, description="The same for the others."
-    )
+    sapo_temperature: float = Field(1.0, gt=0, le=100)
+    """How fast the gate closes for tokens of positive advantage."""
+    sapo_temperature_negative: float = Field(1.05, gt=0, le=100)
+    """The same for the others."""
 
 
 @loss("sapo", SapoOptions)
