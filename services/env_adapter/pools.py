@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
+from itertools import islice
 from typing import Any, Self
 
 from pydantic import ValidationError
@@ -45,12 +45,7 @@ _SPARE_DRAWS = 8  # draws more than are needed, before the options are said to a
 
 
 class PoolMaker:
-    """Makes pools.
-
-    Args:
-        database: at head.
-        family: finds an environment family by name; raises InputError naming the known ones.
-    """
+    """Makes pools; `family` finds an environment family by name, or raises InputError naming the known ones."""
 
     def __init__(self, database: Database, family: FindFamily) -> None:
         self._database = database
@@ -78,25 +73,27 @@ class PoolMaker:
                 return pool_states(session, [found])[0], False
         family = self._family(head.environment)
         family.make(head.options)  # refuses options that no episode could be played with
-        with Drafts() as drafts:
-            check_rows(family, rows, drafts)
-            generate(family, head.generate or GenerateSpec(count=0), drafts)
-            if not drafts.count:
+        with CheckedTasks() as checked:
+            check_rows(family, rows, checked)
+            generate(family, head.generate or GenerateSpec(count=0), checked)
+            if not checked.count:
                 raise InputError(
                     f"tasks: given 0, expected 1 to {MAX_TASKS} (uploaded and generated)"
                 )
             try:
-                return self._store(head, drafts, key, digest), True
+                return self._store(head, checked, key, digest), True
             except IntegrityError:  # somebody else made it while we checked the rows
                 with self._database.read() as session:
                     found = _repeated(session, head.name, key, digest)
                     assert found is not None
                     return pool_states(session, [found])[0], False
 
-    def _store(self, head: PoolRequest, drafts: Drafts, key: str | None, digest: str) -> PoolState:
+    def _store(
+        self, head: PoolRequest, checked: CheckedTasks, key: str | None, digest: str
+    ) -> PoolState:
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
         with self._database.write() as session:
-            demand_service_for_pool(session, caller().tenant, drafts.count)
+            demand_service_for_pool(session, caller().tenant, checked.count)
             pool = PoolRow(
                 id=pool_id,
                 tenant=caller().tenant,
@@ -111,25 +108,17 @@ class PoolMaker:
             )
             session.add(pool)
             session.flush()
-            for chunk in _task_rows(pool, drafts):
+            for chunk in _task_rows(pool, checked):
                 session.execute(insert(TaskRow), chunk)
-            counts = dict(drafts.splits)
+            counts = dict(checked.splits)
             record_change(
                 session, "pool.create", pool_id, pool_id=pool_id, who=Change(), detail=counts
             )
             return pool_states(session, [pool])[0]
 
 
-class Drafts:
-    """Checked tasks on their way to the database, on disk, in order; and what all of them are, by identity.
-
-    Args:
-        limit: most tasks.
-
-    Attributes:
-        count: tasks so far.
-        splits: tasks so far, by split.
-    """
+class CheckedTasks:
+    """Checked tasks on their way to the database, on disk, in order; at most `limit`. `count` and `splits` count them."""
 
     def __init__(self, limit: int = MAX_TASKS) -> None:
         self.limit = limit
@@ -141,12 +130,7 @@ class Drafts:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def __iter__(self) -> Iterator[tuple[Split, TaskDraft]]:
@@ -166,11 +150,7 @@ class Drafts:
         return self._seen.setdefault(same, (label, split))
 
     def add(self, split: Split, draft: TaskDraft) -> None:
-        """Append a task.
-
-        Raises:
-            InputError: there are too many.
-        """
+        """Append a task; raises InputError when there are too many."""
         if self.count == self.limit:
             raise self.too_many()
         line = json.dumps([split, draft.params, draft.instruction, draft.kind])
@@ -180,11 +160,7 @@ class Drafts:
 
 
 def request_of(document: Mapping[str, Any]) -> PoolRequest:
-    """The request that the fields of a body make, its tasks left out.
-
-    Raises:
-        InputError: names each field that is malformed.
-    """
+    """The request that the fields of a body make, its tasks left out; InputError names each malformed field."""
     demand_keepable(dict(document), "body")
     try:
         return PoolRequest.model_validate(document)
@@ -196,7 +172,7 @@ def request_of(document: Mapping[str, Any]) -> PoolRequest:
         raise InputError("; ".join(problems), problems=problems) from None
 
 
-def check_rows(family: EnvironmentFamily, rows: Iterable[Row], drafts: Drafts) -> None:
+def check_rows(family: EnvironmentFamily, rows: Iterable[Row], checked: CheckedTasks) -> None:
     """Check every row and add what the family makes of it.
 
     Raises:
@@ -206,18 +182,18 @@ def check_rows(family: EnvironmentFamily, rows: Iterable[Row], drafts: Drafts) -
     total = wrong = 0
     for label, row in rows:
         total += 1
-        if total > drafts.limit:
-            raise drafts.too_many()
+        if total > checked.limit:
+            raise checked.too_many()
         try:
             split, draft = _check_row(family, row)
-            _keep_apart(drafts, label, split, draft)
+            _keep_apart(checked, label, split, draft)
         except InputError as error:
             wrong += 1
             if wrong <= _LISTED:
                 bad.append(f"{label}: {error.detail}")
             continue
         if not wrong:
-            drafts.add(split, draft)
+            checked.add(split, draft)
     if wrong:
         rest = (f"and {wrong - _LISTED} more",) if wrong > _LISTED else ()
         raise InputError(
@@ -226,8 +202,8 @@ def check_rows(family: EnvironmentFamily, rows: Iterable[Row], drafts: Drafts) -
         )
 
 
-def _keep_apart(drafts: Drafts, label: str, split: Split, draft: TaskDraft) -> None:
-    first, other = drafts.first(draft, label, split)
+def _keep_apart(checked: CheckedTasks, label: str, split: Split, draft: TaskDraft) -> None:
+    first, other = checked.first(draft, label, split)
     if other != split:
         raise InputError(
             f"the same task as {first}, which is in the split {other!r}; "
@@ -253,7 +229,11 @@ def _check_row(family: EnvironmentFamily, row: Any) -> tuple[Split, TaskDraft]:
 
 
 def generate(
-    family: EnvironmentFamily, wanted: GenerateSpec, drafts: Drafts, *, at_a_time: int = _DRAW
+    family: EnvironmentFamily,
+    wanted: GenerateSpec,
+    checked: CheckedTasks,
+    *,
+    at_a_time: int = _DRAW,
 ) -> None:
     """Add tasks that differ from each other and from those that are there, so that no held-out task is trained on.
 
@@ -261,22 +241,20 @@ def generate(
         InputError: an option is unknown, the options allow too few different tasks, or there are too many tasks.
     """
     need = wanted.count + wanted.heldout
-    if drafts.count + need > drafts.limit:
-        raise drafts.too_many()
+    if checked.count + need > checked.limit:
+        raise checked.too_many()
     made = 0
     for draw in range(_SPARE_DRAWS + need // at_a_time):
         if made == need:
             return
-        seed = nth_seed(
-            draw, wanted.seed
-        )  # of the first draw it is the pool's own; then far from what people choose
+        seed = nth_seed(draw, wanted.seed)  # the pool's own, then far from what people choose
         count = min(need, at_a_time)
         for params in family.generate(count=count, seed=seed, options=wanted.options):
             draft = family.validate(params)
             split: Split = "train" if made < wanted.count else "heldout"
             name = f"generated {made}"
-            if made < need and drafts.first(draft, name, split) == (name, split):
-                drafts.add(split, draft)
+            if made < need and checked.first(draft, name, split) == (name, split):
+                checked.add(split, draft)
                 made += 1
     if made < need:
         raise InputError(
@@ -286,11 +264,7 @@ def generate(
 
 
 def _repeated(session: Session, name: str, key: str | None, digest: str) -> PoolRow | None:
-    """The pool that this very request made before.
-
-    Raises:
-        ConflictError: the key was used for another request, or the name is taken.
-    """
+    """The pool that this very request made before; ConflictError if the key or the name belongs to another one."""
     # The name is looked up first: whoever commits between the two queries is then seen by the key, as the same request.
     own = PoolRow.tenant == caller().tenant
     taken = session.scalars(select(PoolRow.id).where(PoolRow.name == name, own)).one_or_none()
@@ -309,35 +283,33 @@ def _repeated(session: Session, name: str, key: str | None, digest: str) -> Pool
 
 
 def _task_rows(
-    pool: PoolRow, drafts: Iterable[tuple[Split, TaskDraft]]
+    pool: PoolRow, checked: Iterable[tuple[Split, TaskDraft]]
 ) -> Iterator[list[dict[str, Any]]]:
-    positions: dict[str, int] = {"train": 0, "heldout": 0}
+    """The rows of the tasks' first versions, some at a time."""
     stem = pool.id.removeprefix("pool-")
-    chunk: list[dict[str, Any]] = []
-    for split, draft in drafts:
+    positions: dict[str, int] = {"train": 0, "heldout": 0}
+
+    def row(split: Split, draft: TaskDraft) -> dict[str, Any]:
         slot = f"t-{stem}-{split[0]}{positions[split]:06d}"
-        chunk.append(
-            {
-                "id": slot,
-                "pool_id": pool.id,
-                "slot": slot,
-                "version": 0,
-                "parent_id": None,
-                "split": split,
-                "state": "active",
-                "position": positions[split],
-                "instruction": draft.instruction,
-                "params": draft.params,
-                "kind": draft.kind,
-                "pinned": False,
-                "created_at": pool.created_at,
-            }
-        )
         positions[split] += 1
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
+        return {
+            "id": slot,
+            "pool_id": pool.id,
+            "slot": slot,
+            "version": 0,
+            "parent_id": None,
+            "split": split,
+            "state": "active",
+            "position": positions[split] - 1,
+            "instruction": draft.instruction,
+            "params": draft.params,
+            "kind": draft.kind,
+            "pinned": False,
+            "created_at": pool.created_at,
+        }
+
+    tasks = iter(checked)
+    while chunk := [row(split, draft) for split, draft in islice(tasks, _CHUNK)]:
         yield chunk
 
 

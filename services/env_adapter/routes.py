@@ -17,7 +17,7 @@ from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker, request_of
 from services.env_adapter.slots import pool_tag
 from services.env_adapter.store import Content, PoolStore
-from services.env_adapter.uploads import JSONL, Upload, read_head, read_lines, read_tasks, receive
+from services.env_adapter.uploads import JSONL, Upload, read_json, read_lines, receive
 from triforge.access.callers import Rule
 from triforge.errors import InputError
 from triforge.types import (
@@ -169,8 +169,8 @@ def _create(
 ) -> tuple[PoolState, bool]:
     """Make a pool of an upload: JSONL with its head, or JSON that brings one."""
     if head is None:
-        request, rows = request_of(read_head(upload.start())), read_tasks(upload.start())
-        digest = upload.digest
+        document, rows = read_json(upload.start())
+        request, digest = request_of(document), upload.digest
     else:
         request, rows = request_of(head), read_lines(upload.start())
         digest = hashlib.sha256(f"{request.model_dump_json()}{upload.digest}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""An upload on its way to a pool: kept on disk, read row by row, never whole in memory."""
+"""An upload on its way to a pool: kept on disk. JSONL is read line by line, so it may be large; JSON is parsed whole."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import codecs
 import hashlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
 from triforge.errors import InputError
 
 JSONL: Final = "application/x-ndjson"
-MAX_ROW: Final = 2**20  # bytes of one task, and of everything in a JSON body that is not a task
+MAX_ROW: Final = 2**20  # bytes of a line of JSONL
+MAX_JSON: Final = 2**26  # bytes of a JSON body, which is parsed whole
 _IN_MEMORY = 2**20  # bytes; what is larger goes to a temporary file
-_CHUNK = 2**16
-_AFTER = tuple(" \t\r\n,]}:")  # what may follow a value
 
 Row = tuple[str, Any]  # what people call the row ("tasks[3]", "line 4") and what it holds
 
@@ -104,156 +103,46 @@ def _parse(line: bytes, max_row: int) -> Any:
         return Unreadable(f"not JSON: {error}")
 
 
-def read_head(file: IO[bytes]) -> dict[str, Any]:
-    """Everything of a JSON body but its tasks.
+def read_json(file: IO[bytes], *, max_json: int = MAX_JSON) -> tuple[dict[str, Any], Iterable[Row]]:
+    """(everything of a JSON body but its tasks, its tasks).
 
     Raises:
-        InputError: the body is no JSON, no object, or a part of it is too large.
+        InputError: the body is no JSON object, a field is given twice, or it is too large to be parsed whole.
     """
-    head: dict[str, Any] = {}
-    for name, value in _members(file):
-        head.setdefault(name, value)
-    return {name: value for name, value in head.items() if name != "tasks"}
-
-
-def read_tasks(file: IO[bytes]) -> Iterator[Row]:
-    """The rows of a JSON body. Errors: see `read_head`."""
-    number = 0
-    for name, value in _members(file):
-        if name == "tasks":
-            yield f"tasks[{number}]", value
-            number += 1
-
-
-def _members(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    """The members of the object in the file; of `tasks` each element.
-
-    Raises:
-        InputError: see `read_head`.
-    """
-    text = _Text(file)
-    first = text.peek()
-    if first != "{":
-        given = text.value()
-        raise InputError(f"body: given {type(given).__name__}, expected a JSON object")
-    seen: set[str] = set()
-    for _ in text.items("}"):
-        name = text.value()
-        if not isinstance(name, str):
-            raise text.wrong("expected a name in double quotes")
-        if name in seen:
-            raise InputError(f"{name}: given twice")
-        seen.add(name)
-        text.take(":")
-        if name != "tasks" or text.peek() != "[":
-            value = text.value()
-            if name == "tasks":
-                raise InputError(f"tasks: given {type(value).__name__}, expected a list")
-            yield name, value
-            continue
-        for number, _ in enumerate(text.items("]")):
-            try:
-                yield name, text.value()
-            except InputError as error:
-                raise InputError(f"tasks[{number}]: {error.detail}") from None
-    if text.peek():
-        raise text.wrong("expected nothing after the object")
-
-
-class _Text:
-    """JSON text that is read a piece at a time and forgotten as soon as it is parsed."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
-        self._scan = json.JSONDecoder(parse_constant=_no_constant).raw_decode
-        self._text, self._at, self._before, self._ended = "", 0, 0, False
-
-    def peek(self) -> str:
-        """The next character that is no white space; empty at the end."""
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
-                self._at += 1
-            if self._at < len(self._text) or not self._more():
-                return self._text[self._at : self._at + 1]
-
-    def take(self, wanted: str) -> None:
-        """Pass one character.
-
-        Raises:
-            InputError: another one stands there.
-        """
-        if self.peek() != wanted:
-            raise self.wrong(f"expected {wanted!r}")
-        self._at += 1
-
-    def items(self, end: str) -> Iterator[None]:
-        """Stop before each item of an object or a list, whose opening bracket comes next; the caller reads the item.
-
-        Raises:
-            InputError: something else than a comma or `end` follows an item.
-        """
-        self.peek()
-        self._at += 1
-        if self.peek() == end:
-            self._at += 1
-            return
-        while True:
-            yield
-            if self.peek() == end:
-                self._at += 1
-                return
-            self.take(",")
-
-    def value(self) -> Any:
-        """Parse the next value.
-
-        Raises:
-            InputError: it is no JSON, or larger than `MAX_ROW` characters.
-        """
-        self.peek()
-        while True:
-            try:
-                value, end = self._scan(self._text, self._at)
-            except json.JSONDecodeError as error:
-                if self._ended:
-                    raise self.wrong(error.msg, error.pos) from None
-                if len(self._text) - self._at > MAX_ROW:
-                    reason = f"{error.msg}, or a value of more than {MAX_ROW} characters"
-                    raise self.wrong(reason, error.pos) from None
-            except RecursionError:
-                raise self.wrong("nested too deeply") from None
-            except ValueError as error:
-                raise self.wrong(str(error)) from None
-            else:
-                # Behind "0." the value 0 would end before its point; only more text says whether it does.
-                known = self._text[end : end + 1] in _AFTER or len(self._text) - end > MAX_ROW
-                if self._ended or known:
-                    self._at = end
-                    return value
-            self._more()
-
-    def wrong(self, reason: str, at: int | None = None) -> InputError:
-        """What is wrong with the body, and where."""
-        place = self._before + (self._at if at is None else at)
-        return InputError(
-            f"body: not JSON: {reason} (character {place}); JSONL needs the content type {JSONL}"
+    text = file.read(max_json + 1)
+    if len(text) > max_json:
+        raise InputError(
+            f"body: more than {max_json} bytes of JSON; send large pools as JSONL ({JSONL}), one task a line"
         )
+    try:
+        body = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+    except RecursionError:
+        raise _not_json("nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise _not_json(f"no UTF-8: {error.reason}") from None
+    except json.JSONDecodeError as error:
+        raise _not_json(f"{error.msg} (character {error.pos})") from None
+    except ValueError as error:
+        raise _not_json(str(error)) from None
+    if not isinstance(body, dict):
+        raise InputError(f"body: given {type(body).__name__}, expected a JSON object")
+    tasks = body.pop("tasks", [])
+    if not isinstance(tasks, list):
+        raise InputError(f"tasks: given {type(tasks).__name__}, expected a list")
+    return body, ((f"tasks[{number}]", task) for number, task in enumerate(tasks))
 
-    def _more(self) -> bool:
-        """Read on; whether there was anything left."""
-        if self._ended:
-            return False
-        chunk = self._file.read(_CHUNK)
-        self._ended = not chunk
-        self._before += self._at
-        try:
-            self._text = self._text[self._at :] + self._decode(chunk, final=self._ended)
-        except UnicodeDecodeError as error:
-            self._at = 0
-            raise self.wrong(f"no UTF-8: {error.reason}") from None
-        self._at = 0
-        return not self._ended
+
+def _not_json(reason: str) -> InputError:
+    return InputError(f"body: not JSON: {reason}; JSONL needs the content type {JSONL}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{twice}: given twice")
+    return found
 
 
 def _no_constant(name: str) -> None:
