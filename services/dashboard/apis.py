@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+from pydantic import BaseModel
 
 from triforge.clients.transport import (
     LOST,
@@ -31,10 +32,12 @@ from triforge.types import (
     WeightsRecord,
 )
 
+M = TypeVar("M", bound=BaseModel)
+
 PAGE = 50  # rows of a table
 _MOST_STEPS = 10_000  # what the trainer gives at once
 _ANSWER_S = 30.0
-_GLANCE_S = 3.0  # a service that needs longer to say that it is ready is not
+_READY_S = 3.0  # a service that needs longer to say that it is ready is not
 
 
 class KeyRefusedError(TriforgeError):
@@ -72,28 +75,23 @@ class Apis:
 
     async def _ready(self, name: str) -> str:
         try:
-            reply = await self._clients[name].get("/readyz", timeout=_GLANCE_S)
+            reply = await self._clients[name].get("/readyz", timeout=_READY_S)
         except LOST as error:
             return f"no answer ({type(error).__name__})"
         return "ready" if reply.is_success else error_of(reply).detail
 
     async def runs(self, key: str, cursor: str = "") -> RunPage:
         """A page of the runs, newest first."""
-        return RunPage.model_validate(
-            await self._get("trainer", key, "/v1/runs", limit=PAGE, cursor=cursor)
-        )
+        return await self._read(RunPage, "trainer", key, "/v1/runs", limit=PAGE, cursor=cursor)
 
     async def run(self, key: str, run_id: str) -> RunState:
         """One run."""
-        return RunState.model_validate(
-            await self._get("trainer", key, f"/v1/runs/{segment(run_id)}")
-        )
+        return await self._read(RunState, "trainer", key, f"/v1/runs/{segment(run_id)}")
 
     async def steps(self, key: str, run_id: str) -> list[RunStep]:
         """The finished steps of a run."""
-        reply = await self._get(
-            "trainer", key, f"/v1/runs/{segment(run_id)}/steps", after=-1, limit=_MOST_STEPS
-        )
+        path = f"/v1/runs/{segment(run_id)}/steps"
+        reply = await self._get("trainer", key, path, after=-1, limit=_MOST_STEPS)
         return [RunStep.model_validate(row) for row in reply]
 
     async def weights(self, key: str, run_id: str) -> list[WeightsRecord]:
@@ -103,39 +101,31 @@ class Apis:
 
     async def pools(self, key: str) -> PoolPage:
         """Pools by name, the first page of them."""
-        return PoolPage.model_validate(await self._get("env_adapter", key, "/v1/pools", limit=PAGE))
+        return await self._read(PoolPage, "env_adapter", key, "/v1/pools", limit=PAGE)
 
     async def pool(self, key: str, pool: str) -> PoolState:
         """A pool by id or name."""
-        return PoolState.model_validate(
-            await self._get("env_adapter", key, f"/v1/pools/{segment(pool)}")
-        )
+        return await self._read(PoolState, "env_adapter", key, f"/v1/pools/{segment(pool)}")
 
     async def tasks(self, key: str, pool: str, **wanted: str) -> TaskPage:
         """A page of a pool's task versions."""
         path = f"/v1/pools/{segment(pool)}/tasks"
-        return TaskPage.model_validate(
-            await self._get("env_adapter", key, path, limit=PAGE, **wanted)
-        )
+        return await self._read(TaskPage, "env_adapter", key, path, limit=PAGE, **wanted)
 
     async def proposals(self, key: str, pool: str, **wanted: str) -> ProposalPage:
         """A page of a pool's rewrites."""
         path = f"/v1/pools/{segment(pool)}/proposals"
-        return ProposalPage.model_validate(
-            await self._get("env_adapter", key, path, limit=PAGE, **wanted)
-        )
+        return await self._read(ProposalPage, "env_adapter", key, path, limit=PAGE, **wanted)
 
     async def lineage(self, key: str, task_id: str) -> Lineage:
         """All versions of the task's slot."""
-        return Lineage.model_validate(
-            await self._get("env_adapter", key, f"/v1/tasks/{segment(task_id)}/lineage")
-        )
+        path = f"/v1/tasks/{segment(task_id)}/lineage"
+        return await self._read(Lineage, "env_adapter", key, path)
 
     async def proposal(self, key: str, proposal_id: str) -> ProposalDetail:
         """A rewrite with everything said, measured and done about it."""
-        return ProposalDetail.model_validate(
-            await self._get("env_adapter", key, f"/v1/proposals/{segment(proposal_id)}")
-        )
+        path = f"/v1/proposals/{segment(proposal_id)}"
+        return await self._read(ProposalDetail, "env_adapter", key, path)
 
     @asynccontextmanager
     async def events(self, key: str, run_id: str, after: str) -> AsyncIterator[httpx.Response]:
@@ -151,6 +141,9 @@ class Apis:
                 yield reply
         except LOST as error:
             raise unreachable(client, "GET", path, error) from error
+
+    async def _read(self, model: type[M], api: str, key: str, path: str, **params: Any) -> M:
+        return model.model_validate(await self._get(api, key, path, **params))
 
     async def _get(self, api: str, key: str, path: str, **params: Any) -> Any:
         client = self._clients[api]

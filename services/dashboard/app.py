@@ -28,11 +28,7 @@ _HEADERS = {
 
 
 def create_app(*, apis: Apis) -> FastAPI:
-    """The ASGI app of the dashboard.
-
-    Args:
-        apis: what it reads.
-    """
+    """The ASGI app of the dashboard."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -44,27 +40,27 @@ def create_app(*, apis: Apis) -> FastAPI:
     install(app, max_body=_MAX_BODY)
     app.include_router(routes(apis, pages))
 
-    def sorry(status: int, detail: str) -> HTMLResponse:
+    def problem(status: int, detail: str) -> HTMLResponse:
         asks = {"www-authenticate": 'Basic realm="triforge: the key is the password"'}
         return HTMLResponse(
             pages.problem(status, detail), status_code=status, headers=asks if status == 401 else {}
         )
 
-    async def ours(_: Request, error: Exception) -> HTMLResponse:
+    async def triforge_error(_: Request, error: Exception) -> HTMLResponse:
         assert isinstance(error, TriforgeError)
-        return sorry(error.status, error.detail)
+        return problem(error.status, error.detail)
 
-    async def theirs(_: Request, error: Exception) -> HTMLResponse:
+    async def http_error(_: Request, error: Exception) -> HTMLResponse:
         assert isinstance(error, HTTPException)
-        return sorry(error.status_code, str(error.detail))
+        return problem(error.status_code, str(error.detail))
 
     async def malformed(_: Request, error: Exception) -> HTMLResponse:
         assert isinstance(error, RequestValidationError)
         fields = ", ".join(str(item["loc"][-1]) for item in error.errors())
-        return sorry(422, f"the address is malformed: {fields}")
+        return problem(422, f"the address is malformed: {fields}")
 
-    app.add_exception_handler(TriforgeError, ours)
-    app.add_exception_handler(HTTPException, theirs)
+    app.add_exception_handler(TriforgeError, triforge_error)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, malformed)
 
     @app.middleware("http")

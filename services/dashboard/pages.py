@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, draw, legend
-from services.dashboard.differences import differences
 from triforge.algorithms.theory import wilson
 from triforge.types import Measurement, RunStep
 from triforge.types.base import ProposalState, TaskState
+
+Part = tuple[Literal["same", "gone", "new"], str]
 
 _NEWEST_STEPS = 20
 _NOTHING = 5e-4  # smaller numbers are shown as 0; the full ones are in the run's report
@@ -36,11 +39,7 @@ COLUMNS = (
 
 
 class Pages:
-    """All pages of the service.
-
-    Args:
-        APIs: what they are made of.
-    """
+    """All pages of the service."""
 
     def __init__(self, apis: Apis) -> None:
         self._apis = apis
@@ -148,6 +147,21 @@ class Pages:
         )
 
 
+def differences(before: str, after: str) -> list[Part]:
+    """What changed, word by word, in reading order: `same` and `gone` are `before`, `same` and `new` are `after`."""
+    old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
+    found: list[Part] = []
+    for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if what == "equal":
+            found.append(("same", "".join(old[a:b])))
+            continue
+        if b > a:
+            found.append(("gone", "".join(old[a:b])))
+        if d > c:
+            found.append(("new", "".join(new[c:d])))
+    return found
+
+
 def _columns(steps: list[RunStep]) -> list[tuple[str, str]]:
     """The measures that this run has."""
     known = {name for step in steps for name in step.metrics}
@@ -168,7 +182,7 @@ def _success(measurements: Any) -> dict[str, float] | None:
 
 
 def _when(seconds: float) -> str:
-    """A time of the wire as people read it, UTC."""
+    """A time of the APIs as people read it, UTC."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

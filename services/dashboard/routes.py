@@ -82,14 +82,6 @@ def routes(apis: Apis, pages: Pages) -> APIRouter:
         """A rewrite with everything said about it."""
         return await pages.proposal(key, proposal_id)
 
-    router.include_router(_events(apis))
-    router.include_router(_assets())
-    return router
-
-
-def _events(apis: Apis) -> APIRouter:
-    router = APIRouter()
-
     @router.get("/runs/{run_id}/events", response_class=StreamingResponse)
     async def events(
         run_id: str,
@@ -105,13 +97,7 @@ def _events(apis: Apis) -> APIRouter:
         async def close() -> None:
             await opened.__aexit__(None, None, None)
 
-        return _Passing(_whole(reply), close)
-
-    return router
-
-
-def _assets() -> APIRouter:
-    router = APIRouter()
+        return _ForwardedStream(_until_lost(reply), close)
 
     @router.get("/assets/{name}", response_class=Response)
     async def asset(name: str) -> Response:
@@ -119,17 +105,14 @@ def _assets() -> APIRouter:
         if name not in _ASSETS:
             return Response("no such file", status_code=404, media_type="text/plain")
         content = files("services.dashboard").joinpath("html", name).read_bytes()
-        return Response(
-            content,
-            media_type=_ASSETS[name],
-            headers={"cache-control": f"public, max-age={_DAY_S}"},
-        )
+        headers = {"cache-control": f"public, max-age={_DAY_S}"}
+        return Response(content, media_type=_ASSETS[name], headers=headers)
 
     return router
 
 
-class _Passing(StreamingResponse):
-    """A stream that is passed on; its source is let go whatever becomes of the reader, also one that leaves at once."""
+class _ForwardedStream(StreamingResponse):
+    """A stream that is forwarded; its source is closed whatever becomes of the reader, also one that leaves at once."""
 
     def __init__(self, parts: AsyncIterator[bytes], close: Callable[[], Awaitable[None]]) -> None:
         super().__init__(parts, media_type="text/event-stream")
@@ -143,7 +126,7 @@ class _Passing(StreamingResponse):
             await self._close()
 
 
-async def _whole(reply: httpx.Response) -> AsyncIterator[bytes]:
+async def _until_lost(reply: httpx.Response) -> AsyncIterator[bytes]:
     """The stream until it ends or breaks off; the browser takes it up again by itself."""
     try:
         async for part in reply.aiter_bytes():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.dashboard.charts import Chart, draw, legend
-from services.dashboard.differences import differences
+from services.dashboard.pages import differences
 from triforge.types import RunStep
 
 SECONDS = Chart("Seconds", "s", {"play": "a", "train": "b"})
