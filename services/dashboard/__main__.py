@@ -11,7 +11,11 @@ from urllib.parse import urlsplit
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Serve the pages."""
-    _parser().parse_args(arguments)
+    argparse.ArgumentParser(
+        prog="python -m services.dashboard",
+        description="Serve the pages that people look at, until SIGTERM.",
+        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/configuration.md.",
+    ).parse_args(arguments)
     import uvicorn
 
     from services.dashboard.apis import Apis
@@ -30,17 +34,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2
-    services = (
-        "trainer",
-        "env_adapter",
-        "reward",
-        "policy_model",
-        "reward_model",
-        "rewriter_model",
-    )
-    apis = Apis(
-        {name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in services}
-    )
+    names = ["trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model"]
+    apis = Apis({name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in names})
     config = uvicorn.Config(
         create_app(apis=apis),
         host=settings.host,
@@ -51,14 +46,6 @@ def main(arguments: Sequence[str] = ()) -> int:
     )
     uvicorn.Server(config).run()
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        prog="python -m services.dashboard",
-        description="Serve the pages that people look at, until SIGTERM.",
-        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/configuration.md.",
-    )
 
 
 if __name__ == "__main__":

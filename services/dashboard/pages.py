@@ -15,11 +15,27 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from services.dashboard.apis import Apis
 from services.dashboard.charts import CHARTS, draw, legend
 from triforge.algorithms.theory import wilson
-from triforge.types import Measurement, RunStep
-from triforge.types.base import ProposalState, TaskState
+from triforge.clients.transport import segment
+from triforge.types import (
+    Lineage,
+    Measurement,
+    PoolPage,
+    PoolState,
+    ProposalDetail,
+    ProposalPage,
+    ProposalState,
+    RunPage,
+    RunState,
+    RunStep,
+    TaskPage,
+    TaskState,
+    WeightsRecord,
+)
 
 Part = tuple[Literal["same", "gone", "new"], str]
 
+PAGE = 50  # rows of a table
+_MOST_STEPS = 10_000  # what the trainer gives at once
 _NEWEST_STEPS = 20
 _NOTHING = 5e-4  # smaller numbers are shown as 0; the full ones are in the run's report
 _TEMPLATES = Path(__file__).with_name("html")
@@ -62,7 +78,9 @@ class Pages:
     async def overview(self, key: str, older: str = "") -> str:
         """Services, runs (the newest, or those behind a cursor) and pools."""
         services, runs, pools = await asyncio.gather(
-            self._apis.readiness(), self._apis.runs(key, older), self._apis.pools(key)
+            self._apis.readiness(),
+            self._apis.read(RunPage, "trainer", "/v1/runs", key, limit=PAGE, cursor=older),
+            self._apis.read(PoolPage, "env_adapter", "/v1/pools", key, limit=PAGE),
         )
         return self._page(
             "overview",
@@ -76,10 +94,13 @@ class Pages:
 
     async def run(self, key: str, run_id: str) -> str:
         """A run."""
+        path = f"/v1/runs/{segment(run_id)}"
         run, steps, weights = await asyncio.gather(
-            self._apis.run(key, run_id),
-            self._apis.steps(key, run_id),
-            self._apis.weights(key, run_id),
+            self._apis.read(RunState, "trainer", path, key),
+            self._apis.read_rows(
+                RunStep, "trainer", f"{path}/steps", key, after=-1, limit=_MOST_STEPS
+            ),
+            self._apis.read_rows(WeightsRecord, "trainer", f"{path}/weights", key),
         )
         pictures = [
             (chart, picture, legend(chart, steps))
@@ -100,10 +121,11 @@ class Pages:
         self, key: str, pool: str, *, tasks: Mapping[str, str], rewrites: Mapping[str, str]
     ) -> str:
         """A pool with a page of its tasks and a page of its rewrites."""
+        path, api = f"/v1/pools/{segment(pool)}", "env_adapter"
         found, page, proposals = await asyncio.gather(
-            self._apis.pool(key, pool),
-            self._apis.tasks(key, pool, **tasks),
-            self._apis.proposals(key, pool, **rewrites),
+            self._apis.read(PoolState, api, path, key),
+            self._apis.read(TaskPage, api, f"{path}/tasks", key, limit=PAGE, **tasks),
+            self._apis.read(ProposalPage, api, f"{path}/proposals", key, limit=PAGE, **rewrites),
         )
         return self._page(
             "pool",
@@ -118,7 +140,9 @@ class Pages:
 
     async def lineage(self, key: str, task_id: str) -> str:
         """All versions of a task."""
-        lineage = await self._apis.lineage(key, task_id)
+        lineage = await self._apis.read(
+            Lineage, "env_adapter", f"/v1/tasks/{segment(task_id)}/lineage", key
+        )
         texts = {version.task.id: version.task.instruction for version in lineage.versions}
         versions = [
             (
@@ -134,7 +158,9 @@ class Pages:
 
     async def proposal(self, key: str, proposal_id: str) -> str:
         """A rewrite."""
-        detail = await self._apis.proposal(key, proposal_id)
+        detail = await self._apis.read(
+            ProposalDetail, "env_adapter", f"/v1/proposals/{segment(proposal_id)}", key
+        )
         made = detail.proposal
         return self._page(
             "proposal",
