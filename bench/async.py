@@ -295,7 +295,7 @@ async def measure(
     )  # fmt: skip
     made = store.create(name="bench", pool_id="pool", config=config.model_dump(mode="json"))
     started = asyncio.get_running_loop().time()
-    await Orchestrator(parts).conduct(made)
+    await Orchestrator(parts).work_on(made)
     seconds = asyncio.get_running_loop().time() - started
     state = store.get(made.id)
     if state.status != "finished":

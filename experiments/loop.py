@@ -18,17 +18,11 @@ from experiments.tasks import Tasks
 from services.reward.scorers.votes import score
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner import Learner
-from services.trainer.measures import (
-    step_measures,
-    theory_measures,
-    vote_counts,
-)
-from services.trainer.outcomes import task_outcome
+from services.trainer.measures import VoteHistory, step_measures
 from services.trainer.parts import Parts
-from services.trainer.rounds import Rounds
-from services.trainer.samples import Limits, keep_ledger
-from services.trainer.vote_memory import VoteMemory
-from triforge.algorithms.credit import accuracy, vote_weight
+from services.trainer.samples import Limits, SampleOptions, build_samples
+from services.trainer.task_source import TaskSource, task_outcome
+from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate
 from triforge.config import LearnerSection, parse
 from triforge.rollout.episode import judge_task, run_group
@@ -101,7 +95,7 @@ class Run:
         }
         self._config = parse(settings.document(arm, seed, paths))
         self._algorithm = self._config.algorithm.resolved()
-        self._memory = VoteMemory({}, self._algorithm)
+        self._votes = VoteHistory({}, self._algorithm)
         self._auxiliary = AuxiliaryMaker(self._config, paths["policy"])
         self._sampled: list[JudgedGroup] = []  # of the last evaluation
         self._versions: dict[TrainedRole, int] = {"policy": 0, "reward": 0}
@@ -120,7 +114,7 @@ class Run:
             steps=self._config.run.steps, policy_version=0, reward_version=0, created_at=0.0, updated_at=0.0,
         )  # fmt: skip
         parts: Parts = SimpleNamespace(env_adapter=self._tasks)  # type: ignore[assignment]
-        self._rounds = Rounds(parts, self._run, self._config)
+        self._env = TaskSource(parts, self._run, self._config)
         self._score: StepScorer = score if arm.planted is None else PlantedJudge(arm.planted)
 
     async def play(self) -> Result:
@@ -150,20 +144,14 @@ class Run:
     async def _step(self, step: int) -> dict[str, float]:
         started = time.monotonic()
         groups = await asyncio.gather(
-            *(self._play_group(task) for task in await self._rounds.tasks(step))
+            *(self._play_group(task) for task in (await self._env.plan([step]))[step])
         )
         played = time.monotonic()
         measures = step_measures(
             groups, alpha_low=self._algorithm.alpha_low, alpha_high=self._algorithm.alpha_high
         )
-        counts = vote_counts(groups, lam=self._algorithm.lam)
-        trust = self._memory.trust(step)
-        self._memory.remember(step, counts)
-        measures |= theory_measures(counts, algorithm=self._algorithm)
-        measures |= {
-            "votes/trust": trust,
-            "votes/weight": vote_weight(trust, algorithm=self._algorithm),
-        }
+        trust = self._votes.trust(step)
+        measures |= self._votes.measure(step, groups)
         sampled = dict(self._versions)
         measures |= await self._train(step, groups, trust)
         trained = time.monotonic()
@@ -197,24 +185,26 @@ class Run:
 
     async def _train(self, step: int, groups: list[JudgedGroup], trust: float) -> dict[str, float]:
         trainer = self._config.trainer
-        ledger = keep_ledger(
+        samples = build_samples(
             groups,
-            algorithm=self._algorithm,
-            policy_version=self._versions["policy"],
-            reward_version=self._versions["reward"],
-            policy_limits=_limits(trainer.policy),
-            reward_limits=_limits(trainer.reward),
-            seed=nth_seed(self._config.run.seed, step),
-            trust=trust,
+            SampleOptions(
+                algorithm=self._algorithm,
+                policy_version=self._versions["policy"],
+                reward_version=self._versions["reward"],
+                policy_limits=_limits(trainer.policy),
+                reward_limits=_limits(trainer.reward),
+                seed=nth_seed(self._config.run.seed, step),
+                trust=trust,
+            ),
         )
-        beside = self._auxiliary.rows(step, groups, trained=ledger.reasons["trained"])
+        beside = self._auxiliary.rows(step, groups, trained=samples.reasons["trained"])
         measures = beside.measures | {
-            "rows/policy": float(len(ledger.policy_rows)),
-            "rows/reward": float(len(ledger.reward_rows)),
+            "rows/policy": float(len(samples.rows["policy"])),
+            "rows/reward": float(len(samples.rows["reward"])),
         }
         roles: tuple[tuple[TrainedRole, list[TrainRow], LearnerSection, str], ...] = (
-            ("policy", [*ledger.policy_rows, *beside.rows], trainer.policy, "policy"),
-            ("reward", ledger.reward_rows, trainer.reward, "reward"),
+            ("policy", [*samples.rows["policy"], *beside.rows], trainer.policy, "policy"),
+            ("reward", samples.rows["reward"], trainer.reward, "reward"),
         )
         for role, rows, section, prefix in roles:
             if rows:
@@ -338,7 +328,7 @@ class Run:
     def _late(self, result: Result) -> dict[str, float]:
         """The votes over the last steps together, and means of the last steps' measures."""
         last = self._config.run.steps
-        theory = estimate(self._memory.before(last + 1))
+        theory = estimate(self._votes.before(last + 1))
         found = {"groups": float(theory.groups)}
         for name in ("p_plus", "p_minus", "mu", "mu_within", "f_ratio"):
             value = getattr(theory, name)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from services.trainer.samples import UNKNOWN
+from services.trainer.step_records import UNKNOWN
 from services.trainer.transitions import (
     Transition,
     body,
@@ -75,18 +75,18 @@ def auxiliary_rows(
     if section.placebo == "shuffle":
         foretold, explained = with_foreign_targets(drawn.transitions, seed=seed + 1)
         drawn.left_out[PLACEBO] += len(drawn.transitions) - len(foretold)
-    drafts: list[_Draft] = []
+    items: list[_Item] = []
     if section.wants("sp") and section.layout == "separate":
-        drafts += [_item("sp", t, section, renderer) for t in foretold]
+        items += [_item("sp", t, section, renderer) for t in foretold]
     elif section.wants("sp"):
         played = {t.id: t for group in groups for t in group.played.trajectories}
         found, missed = _in_sequence(foretold, played, section, renderer)
-        drafts += found
+        items += found
         drawn.left_out[NOT_FOUND] += missed
     if section.wants("id"):
-        drafts += [_item("id", t, section, renderer) for t in explained]
-    fitting = [draft for draft in drafts if len(draft.ids) <= max_tokens]
-    drawn.left_out[TOO_LONG] += len(drafts) - len(fitting)
+        items += [_item("id", t, section, renderer) for t in explained]
+    fitting = [one for one in items if len(one.ids) <= max_tokens]
+    drawn.left_out[TOO_LONG] += len(items) - len(fitting)
     measures = {
         "aux/found": float(drawn.found),
         "aux/drawn": float(len(drawn.transitions)),
@@ -141,7 +141,7 @@ class AuxiliaryMaker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class _Item:
     kind: Objective
     key: str
     task_id: str
@@ -195,31 +195,31 @@ def _terse(kind: Objective, t: Transition) -> tuple[str, str]:
     return "", " ".join(" ".join(words).split())
 
 
-def _item(kind: Objective, t: Transition, section: AuxiliarySection, renderer: Renderer) -> _Draft:
+def _item(kind: Objective, t: Transition, section: AuxiliarySection, renderer: Renderer) -> _Item:
     messages = item(kind, t, section.prompt)
     ids, said = renderer.encode_supervised(messages)
     begin = said.index(True) if any(said) else len(ids)
     end = min(len(ids), begin + section.max_target_tokens)  # a target that is cut off does not end
-    return _Draft(kind, t.key, t.task_id, tuple(ids[:end]), tuple(said[:end]))
+    return _Item(kind, t.key, t.task_id, tuple(ids[:end]), tuple(said[:end]))
 
 
-def _rows(drafts: Sequence[_Draft]) -> list[TrainRow]:
+def _rows(items: Sequence[_Item]) -> list[TrainRow]:
     """Rows of one objective; each target token weighs the same, all together 1."""
-    total = sum(sum(draft.targets) for draft in drafts)
+    total = sum(sum(one.targets) for one in items)
     return [
         TrainRow(
-            key=f"{draft.kind}/{draft.key}",
-            ids=draft.ids,
-            logprobs=(0.0,) * len(draft.ids),
-            advantages=(0.0,) * len(draft.ids),
-            weights=tuple(1.0 / total if target else 0.0 for target in draft.targets),
-            versions=(UNKNOWN,) * len(draft.ids),
-            task_id=draft.task_id,
+            key=f"{one.kind}/{one.key}",
+            ids=one.ids,
+            logprobs=(0.0,) * len(one.ids),
+            advantages=(0.0,) * len(one.ids),
+            weights=tuple(1.0 / total if target else 0.0 for target in one.targets),
+            versions=(UNKNOWN,) * len(one.ids),
+            task_id=one.task_id,
             kind="ce",
-            objective=draft.kind,
-            images=draft.images,
+            objective=one.kind,
+            images=one.images,
         )
-        for draft in drafts
+        for one in items
     ]
 
 
@@ -231,8 +231,8 @@ def _in_sequence(
     played: Mapping[str, Trajectory],
     section: AuxiliarySection,
     renderer: Renderer,
-) -> tuple[list[_Draft], int]:
-    """One draft a segment, up to its last observation; and how many transitions were not found in theirs."""
+) -> tuple[list[_Item], int]:
+    """One item a segment, up to its last observation; and how many transitions were not found in theirs."""
     places: dict[tuple[str, int], list[range]] = {}
     missed = 0
     for transition in transitions:
@@ -243,7 +243,7 @@ def _in_sequence(
         else:
             segment = trajectory.steps[transition.step].segment
             places.setdefault((trajectory.id, segment), []).append(place)
-    drafts = []
+    items = []
     for (name, segment), spans in places.items():
         targets = {i for span in spans for i in span}
         whole = played[name].segments[segment]
@@ -251,8 +251,8 @@ def _in_sequence(
         marks = tuple(i in targets for i in range(len(ids)))
         seen = tuple(image for image in whole.images if image.end <= len(ids))
         key = f"{name}/segment {segment}"
-        drafts.append(_Draft("sp", key, played[name].task_id, ids, marks, seen))
-    return drafts, missed
+        items.append(_Item("sp", key, played[name].task_id, ids, marks, seen))
+    return items, missed
 
 
 def _place(

@@ -8,54 +8,48 @@ before each step, so that a run never plays or trains on weights that are not it
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
-from services.trainer.learners import Publisher
+from services.trainer.gauges import PUBLISHED
+from services.trainer.learners import Trained
+from services.trainer.parts import Parts
 from services.trainer.rollback import Versions
-from services.trainer.run_store import RunStore
 from triforge.config import RunConfig
 from triforge.errors import ConfigError
-from triforge.store.artifacts import ArtifactStore
-from triforge.types import TrainedRole, WeightsState
+from triforge.types import Handover, TrainedRole, WeightsState, WeightsUpdate
 
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
 
 
-class RunWeights:
-    """The weight versions of one run.
+class Engines:
+    """The policy services, as one run uses them.
 
     Args:
-        store: run tables.
-        publisher: asks and updates the policy services.
+        parts: stores, and a policy service a trained role.
         run_id: the run.
-        artifacts: where its versions lie; without, a service that somebody has rolled back is not noticed.
 
     Attributes:
-        state: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
+        notes: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
             are served, by role.
+        versions: what the run stands at.
+        newest: the newest versions that may have played or judged a group of the run, published or about to be.
     """
 
-    def __init__(
-        self,
-        store: RunStore,
-        publisher: Publisher,
-        run_id: str,
-        artifacts: ArtifactStore | None = None,
-    ) -> None:
-        self._artifacts = artifacts
-        self._store = store
-        self._publisher = publisher
-        self._run_id = run_id
-        self.state: dict[str, Any] = {}
+    def __init__(self, parts: Parts, run_id: str) -> None:
+        self._parts, self._store, self._run_id = parts, parts.store, run_id
+        self.notes: dict[str, Any] = {}
+        self.versions: dict[TrainedRole, int] = {}
+        self.newest: dict[TrainedRole, int] = {}
 
     async def begin(self, config: RunConfig) -> None:
-        """Read the notes; a new run takes the next version of each room for its initial folder.
+        """Read the notes; a new run takes the next version of each service for its initial folder.
 
         Raises:
             ConfigError: a model has no folder.
         """
-        self.state |= await asyncio.to_thread(self._store.run_state, self._run_id)
-        if self.state:
+        self.notes |= await asyncio.to_thread(self._store.run_state, self._run_id)
+        if self.notes:
             return
         paths = {role: getattr(config.models, role).path for role in ROLES}
         for role, path in paths.items():
@@ -63,100 +57,135 @@ class RunWeights:
                 raise ConfigError(
                     f"models.{role}.path: given nothing, expected the folder of the {role} model"
                 )
-        base = {role: (await self._publisher.live(role)).version + 1 for role in ROLES}
+        base = {role: (await self._parts.apis[role].weights()).version + 1 for role in ROLES}
         for role in ROLES:
             await self._record(role, base[role], paths[role])
-        self.state |= {"paths": paths, "base": base}
+        self.notes |= {"paths": paths, "base": base}
         await self._note(base)
 
-    async def hold(self) -> dict[TrainedRole, int]:
+    async def hold(self) -> Mapping[TrainedRole, int]:
         """Make both services serve the run's newest weights; returns the versions that the run stands at.
 
         A version that was published by a step that was not committed serves on: the step is repeated, with the samples
         and the weights that it had.
         """
         run = await asyncio.to_thread(self._store.get, self._run_id)
-        versions: dict[TrainedRole, int] = {
-            "policy": run.policy_version,
-            "reward": run.reward_version,
-        }
-        for role, version in list(versions.items()):
-            live = await self._publisher.live(role)
-            origin = await asyncio.to_thread(self._rolled_back, role, version, live)
+        self.versions = {"policy": run.policy_version, "reward": run.reward_version}
+        for role, version in list(self.versions.items()):
+            active = await self._parts.apis[role].weights()
+            origin = await asyncio.to_thread(self._rolled_back, role, version, active)
             if origin is not None:
-                await self._go_back(role, versions, origin, live.version + 1, step=max(run.step, 0))
+                await self._go_back(role, origin, active.version + 1, step=max(run.step, 0))
                 continue
-            if live.version >= version and await self._is_own(role, live):
+            if active.version >= version and await self._is_own(role, active):
                 continue
             uri, digest = await asyncio.to_thread(self._store.weights, self._run_id, role, version)
-            if live.version >= version:
-                await self._move(role, versions, live.version + 1, uri, digest)
-            await self._publisher.serve(role, version=versions[role], uri=uri, digest=digest)
-        return versions
+            if active.version >= version:
+                await self._move(role, active.version + 1, uri, digest)
+            await self._serve(role, self.versions[role], uri, digest)
+        for role in ROLES:
+            newest = await asyncio.to_thread(self._store.newest_weights, self._run_id, role)
+            self.newest[role] = max(self.versions[role], newest)
+        return self.versions
 
-    def _rolled_back(self, role: TrainedRole, version: int, live: WeightsState) -> int | None:
-        """The older version of this run to which somebody has taken the service back; None if nobody has."""
-        if self._artifacts is None or live.version <= version:
-            return None
-        mine = Versions(self._store, self._artifacts, self._run_id, role)
-        known = self._store.find_weights(self._run_id, role, version)
-        served, own = mine.folder_number(live.uri), mine.folder_number(known[0]) if known else None
-        older = served is not None and own is not None and served < own
-        return served if older else None
+    async def update_weights(
+        self, trained: Mapping[TrainedRole, Trained]
+    ) -> Mapping[TrainedRole, int]:
+        """Serve the new versions and record them; returns the versions that the run stands at.
 
-    async def _go_back(
+        A model that was not trained keeps its version, unless the step published one for it before it was interrupted and
+        its samples were lost. What somebody else has published is not taken over.
+        """
+        for role, out in trained.items():
+            ready = out.ready
+            self.newest[role] = ready.version  # from now on it may play
+            await self._serve(role, ready.version, ready.uri, ready.digest, ready.handover)
+            await self._record(role, ready.version, ready.uri, ready.digest)
+            PUBLISHED.labels(role).set_to_current_time()
+            self.versions[role] = ready.version
+        for role in self.versions.keys() - trained.keys():
+            active = await self._parts.apis[role].weights()
+            known = await self._find(role, active.version)
+            if known and known[0] == active.uri and active.version > self.versions[role]:
+                self.versions[role] = active.version
+        return self.versions
+
+    async def _serve(
         self,
         role: TrainedRole,
-        versions: dict[TrainedRole, int],
-        origin: int,
-        least: int,
-        *,
-        step: int,
-    ) -> None:
-        """Train on from the version that the service was taken back to, and not from the newer one."""
-        assert self._artifacts is not None
-        mine = Versions(self._store, self._artifacts, self._run_id, role)
-        new = await asyncio.to_thread(mine.next_number, least)
-        done = await asyncio.to_thread(mine.repeat, origin, new, step=step)
-        await asyncio.to_thread(
-            self._store.add_weights, self._run_id, role, new, done.uri, done.digest, origin=origin
-        )
-        versions[role] = new
-        await self._note(versions)
-        await self._publisher.serve(role, version=new, uri=done.uri, digest=done.digest)
-
-    async def _is_own(self, role: TrainedRole, live: WeightsState) -> bool:
-        known = await asyncio.to_thread(self._store.find_weights, self._run_id, role, live.version)
-        if known is not None:
-            return known[0] == live.uri
-        if f"/weights/{self._run_id}/{role}/" not in live.uri:
-            return False
-        await self._record(role, live.version, live.uri)
-        return True
-
-    async def _move(
-        self,
-        role: TrainedRole,
-        versions: dict[TrainedRole, int],
         version: int,
         uri: str,
         digest: str,
+        handover: Handover | None = None,
     ) -> None:
+        """Make a service serve a version; nothing happens when it serves it already."""
+        state = await self._parts.apis[role].weights()
+        if (state.version, state.uri) != (version, uri):
+            await self._parts.apis[role].update_weights(
+                WeightsUpdate(version=version, uri=uri, digest=digest, handover=handover)
+            )
+
+    def _rolled_back(self, role: TrainedRole, version: int, active: WeightsState) -> int | None:
+        """The older version of this run to which somebody has taken the service back; None if nobody has."""
+        if active.version <= version:
+            return None
+        mine = self._folders(role)
+        known = self._store.find_weights(self._run_id, role, version)
+        served = mine.folder_number(active.uri)
+        own = mine.folder_number(known[0]) if known else None
+        return served if served is not None and own is not None and served < own else None
+
+    async def _go_back(self, role: TrainedRole, origin: int, least: int, *, step: int) -> None:
+        """Train on from the version that the service was taken back to, and not from the newer one."""
+        mine = self._folders(role)
+        new = await asyncio.to_thread(mine.next_number, least)
+        done = await asyncio.to_thread(mine.repeat, origin, new, step=step)
+        await self._record(role, new, done.uri, done.digest, origin=origin)
+        self.versions[role] = new
+        await self._note(self.versions)
+        await self._serve(role, new, done.uri, done.digest)
+
+    async def _is_own(self, role: TrainedRole, active: WeightsState) -> bool:
+        known = await self._find(role, active.version)
+        if known is not None:
+            return known[0] == active.uri
+        if f"/weights/{self._run_id}/{role}/" not in active.uri:
+            return False
+        await self._record(role, active.version, active.uri)
+        return True
+
+    async def _move(self, role: TrainedRole, version: int, uri: str, digest: str) -> None:
         """Another run has served in between: the same weights get the next number."""
         await self._record(role, version, uri, digest)
-        if versions[role] == self.state["base"][role]:  # nothing is trained yet
-            self.state["base"] = {**self.state["base"], role: version}
-        versions[role] = version
-        await self._note(versions)
+        if self.versions[role] == self.notes["base"][role]:  # nothing is trained yet
+            self.notes["base"] = {**self.notes["base"], role: version}
+        self.versions[role] = version
+        await self._note(self.versions)
 
-    async def _record(self, role: TrainedRole, version: int, uri: str, digest: str = "") -> None:
-        await asyncio.to_thread(self._store.add_weights, self._run_id, role, version, uri, digest)
+    def _folders(self, role: TrainedRole) -> Versions:
+        return Versions(self._store, self._parts.artifacts, self._run_id, role)
 
-    async def _note(self, versions: dict[TrainedRole, int]) -> None:
+    async def _find(self, role: TrainedRole, version: int) -> tuple[str, str] | None:
+        return await asyncio.to_thread(self._store.find_weights, self._run_id, role, version)
+
+    async def _record(
+        self,
+        role: TrainedRole,
+        version: int,
+        uri: str,
+        digest: str = "",
+        *,
+        origin: int | None = None,
+    ) -> None:
+        await asyncio.to_thread(
+            self._store.add_weights, self._run_id, role, version, uri, digest, origin=origin
+        )
+
+    async def _note(self, versions: Mapping[TrainedRole, int]) -> None:
         await asyncio.to_thread(
             self._store.begin,
             self._run_id,
-            state=dict(self.state),
+            state=dict(self.notes),
             policy=versions["policy"],
             reward=versions["reward"],
         )

@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from services.trainer.in_flight import Collector
+from services.trainer.in_flight import InFlight
 from services.trainer.measures import success_rate
 from services.trainer.parts import Parts
-from services.trainer.samples import evaluation_records
+from services.trainer.samples import Limits, SampleOptions, build_samples
+from services.trainer.task_source import TaskSource
 from triforge.config import RunConfig
-from triforge.rollout.seeds import nth_seed
-from triforge.store.ledgers import write_ledger
-from triforge.types import GroupTask, JudgedGroup, RunState
+from triforge.store.step_records import write_step_records
+from triforge.types import JudgedGroup, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,96 +26,63 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates one run.
-
-    Args:
-        parts: env_adapter and events.
-        collector: plays the groups.
-        run: the run.
-        config: its config.
-    """
+    """Evaluates one run on the held-out tasks of its pool."""
 
     def __init__(
-        self, parts: Parts, collector: Collector, run: RunState, config: RunConfig
+        self, parts: Parts, tasks: TaskSource, in_flight: InFlight, run: RunState, config: RunConfig
     ) -> None:
-        self._parts = parts
-        self._collector = collector
-        self._run = run
-        self._config = config
+        self._parts, self._tasks, self._in_flight = parts, tasks, in_flight
+        self._run, self._config = run, config
         self._played: list[JudgedGroup] = []
+
+    def is_due(self, step: int) -> bool:
+        """Whether a step ends with an evaluation; step 0 is before training."""
+        run = self._config.run
+        due = step in (0, run.steps) or (run.eval_every > 0 and step % run.eval_every == 0)
+        return due and run.eval_every > 0 and run.eval_tasks > 0
 
     async def evaluate(self, step: int, version: int) -> Evaluation:
         """Play the held-out tasks with a policy version once sampled and, if asked, once greedily.
 
         Its measures are `eval/sampled`, `eval/greedy`, the number of measured episodes of each and the seconds. Nothing is
-        played when evaluation is off or the pool has no held-out tasks.
+        played when the pool has no held-out tasks.
         """
-        run, config = self._run, self._config
-        if config.run.eval_every == 0 or config.run.eval_tasks == 0:
+        if not self.is_due(step):
             return Evaluation()
         started = time.monotonic()
-        plan = await self._parts.env_adapter.plan(
-            run.pool_id,
-            run_id=run.id,
-            step=step,
-            kind="evaluate",
-            groups=config.run.eval_tasks,
-            seed=config.run.seed,
-            max_pending=0,
-        )
-        if not plan:
+        modes = await self._tasks.held_out(step)
+        tasks = [task for part in modes.values() for task in part]
+        if not tasks:
             return Evaluation()
-        modes = ("sampled", "greedy") if config.run.eval_greedy else ("sampled",)
-        tasks = [
-            self._task(step, mode, index, group.task_id)
-            for mode in modes
-            for index, group in enumerate(plan)
-        ]
-        groups = await self._collector.gather(
+        groups = await self._in_flight.play(
             tasks,
-            deadline_s=config.run.step_deadline_s,
+            deadline_s=self._config.run.step_deadline_s,
             versions={"policy": version},
-            arrived=partial(self._parts.emit_group, run.id),
+            arrived=partial(self._parts.emit_group, self._run.id),
         )
         measures = {"seconds/evaluate": time.monotonic() - started}
+        count = len(tasks) // len(modes)
         for number, mode in enumerate(modes):
-            part = groups[number * len(plan) : (number + 1) * len(plan)]
-            successes, measured = success_rate(part)
+            successes, measured = success_rate(groups[number * count : (number + 1) * count])
             measures[f"eval/{mode}_episodes"] = float(measured)
             if measured:
                 measures[f"eval/{mode}"] = successes / measured
         self._played += groups
-        uri = await asyncio.to_thread(
-            write_ledger,
-            self._parts.artifacts,
-            f"runs/{run.id}/evaluations/{step:05d}.parquet",
-            evaluation_records(
-                groups, algorithm=config.algorithm.resolved(), version=version, step=step
-            ),
-        )
-        await self._parts.emit("evaluation", run.id, step=step, metrics=measures)
+        uri = await asyncio.to_thread(self._record, step, version, groups)
+        await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)
         return Evaluation(measures, {"evaluation": uri})
 
-    def _task(self, step: int, mode: str, index: int, task_id: str) -> GroupTask:
-        config = self._config
-        return GroupTask(
-            group_id=f"{self._run.id}-{step:05d}-{mode}-{index:04d}",
-            run_id=self._run.id,
-            step=step,
-            task_id=task_id,
-            purpose="evaluate",
-            rollouts=1,
-            votes=0,
-            # the same seeds at every evaluation: a difference between two steps is then the policy's
-            seed=nth_seed(config.run.seed, index),
-            sampling=config.models.policy.sampling(greedy=mode == "greedy"),
-            env_adapter=config.env_adapter,
-            reward=config.reward,
-        )
+    def _record(self, step: int, version: int, groups: list[JudgedGroup]) -> str:
+        nothing = Limits(max_tokens=1, max_rows=1)
+        options = SampleOptions(
+            algorithm=self._config.algorithm.resolved(), policy_version=version, reward_version=0,
+            policy_limits=nothing, reward_limits=nothing, seed=0, step=step,
+        )  # fmt: skip
+        name = f"runs/{self._run.id}/evaluations/{step:05d}.parquet"
+        records = build_samples(groups, options).records
+        return write_step_records(self._parts.artifacts, name, records)
 
-    async def tidy(self) -> None:
+    async def discard(self) -> None:
         """Delete the payloads of what is committed by now; until then a repeated step reads them again."""
-        while self._played:
-            group = self._played.pop()
-            ids = tuple(t.id for t in group.played.trajectories)
-            await self._parts.broker.retire_group(group.played.group.group_id, ids)
+        played, self._played = self._played, []
+        await self._in_flight.discard(played)

@@ -1,23 +1,30 @@
-"""Getting groups played and judged: sends jobs, waits, and sends again what nobody holds.
+"""Groups in flight: submits their jobs, receives them judged, and submits again what nobody works on any more.
 
-A group is in flight from `send` until it has landed; `look` takes in what has come. Who needs groups now calls `look`
-until they are there; who does something else meanwhile does it inside `meanwhile`, and landing goes on beside it.
+A group is in flight from `submit` until it has landed. Whoever needs groups calls `receive` until they are there; whoever
+does something else meanwhile does it inside `receiving`, and groups land beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from services.trainer.gauges import LANDED, PROGRESS, REPLAYED, RESENT
-from services.trainer.lost import Look, Sendings, judged_parts
-from services.trainer.together import together
-from triforge.broker import JUDGE_QUEUE, JUDGED_STREAM, ROLLOUT_QUEUE, Broker, unit_tests_id
+from services.trainer.judged_groups import judged_by, played_by
+from services.trainer.lost import Submissions, Survey, judged_parts
+from services.trainer.parts import together
+from triforge.broker import (
+    JUDGE_QUEUE,
+    JUDGED_STREAM,
+    ROLLOUT_QUEUE,
+    Broker,
+    unit_tests_id,
+)
 from triforge.errors import StorageError, TrainerError, UnavailableError
 from triforge.event_loop import end_task
 from triforge.rollout.episode import judge_task, trajectory_id
@@ -26,55 +33,56 @@ from triforge.types import GroupTask, JudgedGroup, TrainedRole
 log = logging.getLogger(__name__)
 
 _BLOCK_S = 0.5  # how long one read of the stream waits
-_REST = 3  # after a look there is rest for so many times as long as it took
+_REST = 3  # after a survey there is rest for so many times as long as it took
 _REPLAYS = 2  # times that a group of foreign weights is played again before it is taken as it is
 
-_T = TypeVar("_T")
 Versions = Mapping[TrainedRole, int]
 Arrived = Callable[
     [JudgedGroup, int, int], Awaitable[None]
 ]  # a group, how many are done, of how many
 
 
-class _Count:
-    """How many groups of one sending have landed."""
+@dataclass(slots=True)
+class _Progress:
+    """How many groups of one submission have landed."""
 
-    def __init__(self, total: int, arrived: Arrived | None) -> None:
-        self._done, self._total, self._arrived = 0, total, arrived
+    total: int
+    arrived: Arrived | None
+    done: int = 0
 
     async def add(self, group: JudgedGroup) -> None:
-        self._done += 1
-        if self._arrived is not None:
-            await self._arrived(group, self._done, self._total)
+        self.done += 1
+        if self.arrived is not None:
+            await self.arrived(group, self.done, self.total)
 
 
 @dataclass(slots=True)
 class _Flight:
     task: GroupTask
-    oldest: Versions  # the weights that were live when it was offered
+    oldest: Versions  # the weights that were active when it was submitted
     exact: bool  # nothing newer may have played it either
-    count: _Count
-    sent: Sendings
+    progress: _Progress
+    sent: Submissions
     replays: int = 0
 
 
-class Collector:
-    """Keeps all groups of a run that are in flight.
+class InFlight:
+    """All groups of a run that are in flight.
 
     Args:
-        wire: queues and payloads.
+        broker: queues and payloads.
         resend_s: a job that nobody started for so long, with an empty queue, is sent again.
         lease_s: a job that was started is sent again when its lease has been gone for so long.
-        check: awaited regularly; raises to abandon the gathering (stop requested).
+        check: awaited regularly; raises to abandon the wait (stop requested).
+        newest: the newest weights of the run by role, active or about to be; a group of newer ones is not the run's.
         sweep_s: how often jobs without a holder are looked for.
         clock: seconds, monotone.
 
     Attributes:
-        newest: the newest weights of the run by role, live or about to be; a group of newer ones is not the run's.
         landed: groups that have come in and were not taken yet, by id.
         resent: jobs sent again because nobody held them.
         replayed: groups played again because other weights had played them.
-        overlap_s: seconds in `meanwhile` during which something was in flight.
+        overlap_s: seconds in `receiving` during which something was in flight.
     """
 
     def __init__(
@@ -84,30 +92,25 @@ class Collector:
         resend_s: float,
         lease_s: float,
         check: Callable[[], Awaitable[None]],
+        newest: Versions | None = None,
         sweep_s: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._broker = broker
-        self._resend_s = resend_s
-        self._lease_s = lease_s
-        self._check = check
-        self._sweep_s = sweep_s
-        self._clock = clock
+        self._broker, self._check, self._clock = broker, check, clock
+        self._resend_s, self._lease_s, self._sweep_s = resend_s, lease_s, sweep_s
+        self._newest = {} if newest is None else newest
         self._flights: dict[str, _Flight] = {}
         self._cursor: str | None = None
         self._swept = 0.0
-        self.newest: dict[TrainedRole, int] = {}
         self.landed: dict[str, JudgedGroup] = {}
         self.resent = 0
         self.replayed = 0
         self.overlap_s = 0.0
 
-    @property
-    def in_flight(self) -> int:
-        """How many groups are out."""
+    def __len__(self) -> int:
         return len(self._flights)
 
-    async def gather(
+    async def play(
         self,
         tasks: list[GroupTask],
         *,
@@ -115,29 +118,20 @@ class Collector:
         versions: Versions,
         arrived: Arrived | None = None,
     ) -> list[JudgedGroup]:
-        """Send groups and wait for all of them; groups that are complete already are not played again.
+        """Submit groups and wait for all of them, played and judged by these weights and no others; in the same order.
 
-        Args:
-            tasks: what to play.
-            deadline_s: for all of them.
-            versions: the weights that may play (`policy`) and judge (`reward`), and no others.
-            arrived: awaited with every group as it lands; must not raise.
-
-        Returns:
-            The groups in the order of `tasks`.
+        Groups that are complete already are not played again.
 
         Raises:
-            TrainerError: not all groups came within `deadline_s`, or not a single episode could be measured; the sentence
-                names what is missing, or the first episode's error.
+            TrainerError: not all came within `deadline_s`, or not a single episode could be measured.
         """
-        started = self._clock()
-        names = [task.group_id for task in tasks]
-        await self.send(tasks, oldest=versions, exact=True, arrived=arrived)
+        started, names = self._clock(), [task.group_id for task in tasks]
+        await self.submit(tasks, oldest=versions, exact=True, arrived=arrived)
         while missing := [name for name in names if name not in self.landed]:
-            await self.look(missing, since=started, deadline_s=deadline_s)
+            await self.receive(missing, since=started, deadline_s=deadline_s)
         return await self.take(names)
 
-    async def send(
+    async def submit(
         self,
         tasks: Sequence[GroupTask],
         *,
@@ -147,31 +141,31 @@ class Collector:
     ) -> None:
         """Put groups in flight. One that is complete lands at once; one that somebody holds is not sent again.
 
-        A group that other weights have played or judged than those from `oldest` to `newest` (a worker was up before the
+        A group that other weights have played or judged than those from `oldest` to the newest (a worker was up before the
         run's own weights were back) is forgotten and played again.
 
         Args:
             tasks: what to play.
-            oldest: the oldest weights that may play (`policy`) and judge (`reward`).
-            exact: and they alone.
+            oldest: the oldest weights that may play (`policy`) and judge (`reward`); with `exact` they alone.
+            exact: see there.
             arrived: awaited with every group as it lands; must not raise.
         """
         if self._cursor is None:
             self._cursor = await self._broker.last_id(JUDGED_STREAM)
             self._swept = self._clock()
-        count = _Count(len(tasks), arrived)
-        flights = [_Flight(task, oldest, exact, count, Sendings(self._clock())) for task in tasks]
+        progress, now = _Progress(len(tasks), arrived), self._clock()
+        flights = [_Flight(task, oldest, exact, progress, Submissions(now)) for task in tasks]
         self._flights |= {flight.task.group_id: flight for flight in flights}
         await together(self._send(flight) for flight in flights)
 
-    async def look(
+    async def receive(
         self, wanted: Sequence[str], *, since: float | None = None, deadline_s: float = 0.0
     ) -> None:
         """Take in what has come, wait a moment for more, and send again what is lost.
 
         Args:
             wanted: the groups that are waited for, for the sentence.
-            since: when the waiting began, by the collector's clock; None waits without end.
+            since: when the waiting began, by the clock; None waits without end.
             deadline_s: how long it may last.
 
         Raises:
@@ -179,41 +173,28 @@ class Collector:
         """
         await self._check()
         if since is not None and self._clock() - since > deadline_s:
-            raise TrainerError(_late(wanted, deadline_s))
+            names = ", ".join(wanted[:5]) + (f" and {len(wanted) - 5} more" if wanted[5:] else "")
+            raise TrainerError(
+                f"after {deadline_s:.0f} s {len(wanted)} groups are not played and judged: {names}; are rollout and "
+                "judge workers running? run.step_deadline_s sets the limit"
+            )
         await self._pump()
 
-    async def _pump(self) -> None:
-        if self._cursor is None:
-            return
-        heard = await self._broker.read_judged(self._cursor, block_s=_BLOCK_S)
-        if heard:  # a group that cannot be landed now is found when it is looked for
-            self._cursor = heard[-1][0]
-            names = dict.fromkeys(group_id for _, group_id in heard)
-            await together(self._land(self._flights[n]) for n in names if n in self._flights)
-        if self._clock() - self._swept > self._sweep_s:
-            begun = self._clock()
-            await self._sweep()
-            # with very many in flight a look takes long: it must not take all the time
-            self._swept = self._clock() + _REST * (self._clock() - begun)
+    @contextlib.asynccontextmanager
+    async def receiving(self) -> AsyncIterator[None]:
+        """Let groups land beside what is done inside.
 
-    async def meanwhile(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Do something else while groups land beside it.
-
-        That Redis is away costs the landing a moment and nothing else; any other error ends the work with it.
+        That Redis is away costs the landing a moment and nothing else; any other error of it ends the work inside.
         """
-        if not self._flights:
-            return await work
-        job, landing = asyncio.create_task(work), asyncio.create_task(self._land_on())
         try:
-            await asyncio.wait({job, landing}, return_when=asyncio.FIRST_COMPLETED)
-            if landing.done():  # it never ends but with an error
-                landing.result()
-            return await job
-        finally:
-            for task in (job, landing):
-                await end_task(task)  # type: ignore[arg-type]
-                if not task.cancelled():
-                    task.exception()  # both may have failed; one of them is told
+            async with asyncio.TaskGroup() as tasks:
+                landing = tasks.create_task(self._land_on())
+                try:
+                    yield
+                finally:
+                    await end_task(landing)  # redis-py may swallow a single cancellation
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def _land_on(self) -> None:
         while self._flights:
@@ -224,22 +205,31 @@ class Collector:
                 log.warning("landing waits: %s", error.detail)
                 await asyncio.sleep(_BLOCK_S)
             self.overlap_s += self._clock() - before
-        await asyncio.Event().wait()  # there is nothing left to land; the work goes on
 
     async def take(self, names: Iterable[str]) -> list[JudgedGroup]:
         """Hand over groups that have landed.
+
+        A run whose episodes all fail would finish without having learnt or measured anything: it stops instead.
 
         Raises:
             TrainerError: not a single one of their episodes could be measured.
         """
         groups = [self.landed[name] for name in names]
-        await self._demand_measured(groups)
+        trajectories = [t for group in groups for t in group.played.trajectories]
+        if trajectories and not any(t.measured for t in trajectories):
+            for group in groups:  # they are played afresh when the run is resumed
+                await self.forget(group.played.group)
+            first = trajectories[0].outcome.error
+            raise TrainerError(
+                f"none of {len(trajectories)} episodes could be measured; the first: "
+                f"{first.detail if first else 'no reason given'}"
+            )
         for group in groups:
             del self.landed[group.played.group.group_id]
         return groups
 
     async def forget(self, task: GroupTask) -> None:
-        """Take a group out of the air, and away what was stored of it."""
+        """Take a group out of flight, and away what was stored of it."""
         self._flights.pop(task.group_id, None)
         self.landed.pop(task.group_id, None)
         parts = tuple(trajectory_id(task.group_id, index) for index in range(task.rollouts))
@@ -252,27 +242,38 @@ class Collector:
         task = group.played.group
         self.landed.pop(task.group_id, None)
         await self._broker.forget_votes(task.group_id, judged_ids)
-        await self.send([task], oldest=oldest)
+        await self.submit([task], oldest=oldest)
 
-    async def _demand_measured(self, groups: list[JudgedGroup]) -> None:
-        """A run whose episodes all fail would finish without having learnt or measured anything: it stops instead."""
-        trajectories = [t for group in groups for t in group.played.trajectories]
-        if not trajectories or any(t.measured for t in trajectories):
-            return
-        for group in groups:  # they are played afresh when the run is resumed
-            await self.forget(group.played.group)
-        first = trajectories[0].outcome.error
-        raise TrainerError(
-            f"none of {len(trajectories)} episodes could be measured; the first: "
-            f"{first.detail if first else 'no reason given'}"
+    async def discard(self, groups: Iterable[JudgedGroup]) -> None:
+        """Delete the payloads of groups that are committed."""
+        await together(
+            self._broker.retire_group(
+                group.played.group.group_id, tuple(t.id for t in group.played.trajectories)
+            )
+            for group in groups
         )
+
+    async def _pump(self) -> None:
+        if self._cursor is None:
+            return
+        heard = await self._broker.read_judged(self._cursor, block_s=_BLOCK_S)
+        if heard:  # a group that cannot be landed now is found by the sweep
+            self._cursor = heard[-1][0]
+            names = dict.fromkeys(group_id for _, group_id in heard)
+            await together(self._land(self._flights[n]) for n in names if n in self._flights)
+        if self._clock() - self._swept > self._sweep_s:
+            begun = self._clock()
+            await self._sweep()
+            # with very many in flight a sweep takes long: it must not take all the time
+            self._swept = self._clock() + _REST * (self._clock() - begun)
 
     async def _send(self, flight: _Flight) -> None:
         """Land a group, or send its job unless somebody is still at it since before the orchestrator's restart."""
         if await self._land(flight):
             return
-        if not await self._is_held(flight.task):
-            await self._broker.send_rollout(flight.task)
+        task = flight.task
+        if not await self._broker.is_held(task.group_id, *judged_parts(task)):
+            await self._broker.send_rollout(task)
         flight.sent.at = self._clock()
 
     async def _land(self, flight: _Flight) -> bool:
@@ -294,15 +295,22 @@ class Collector:
         self.landed[group_id] = group
         LANDED.inc()
         PROGRESS.set_to_current_time()
-        await flight.count.add(group)
+        await flight.progress.add(group)
         return True
 
     def _is_foreign(self, group: JudgedGroup, flight: _Flight) -> bool:
-        """Whether other weights have played or judged it than those of the run since it was offered."""
-        for role, sampled in (("policy", played_by(group)), ("reward", judged_by(group))):
-            oldest = flight.oldest.get(role)  # type: ignore[call-overload]
-            newest = oldest if flight.exact else self.newest.get(role, oldest)  # type: ignore[call-overload]
-            if any(oldest is None or not oldest <= version <= newest for version in sampled):
+        """Whether other weights have played or judged it than those of the run since it was submitted."""
+        sampled: dict[TrainedRole, set[int]] = {
+            "policy": played_by(group),
+            "reward": judged_by(group),
+        }
+        for role, versions in sampled.items():
+            oldest = flight.oldest.get(role)
+            newest = oldest if flight.exact else self._newest.get(role, oldest)
+            if oldest is None or newest is None:
+                if versions:
+                    return True
+            elif any(not oldest <= version <= newest for version in versions):
                 return True
         return False
 
@@ -318,20 +326,20 @@ class Collector:
         stands = await self._broker.status([(name, judged_parts(f.task)) for name, f in flights])
         found = list(zip(flights, stands, strict=True))
         begun = [f.sent.at for (name, f), seen in found if name in seen.begun]
-        look = Look(
+        survey = Survey(
             now=begun_at, waiting=waiting, youngest=max(begun, default=-math.inf),
             lease_s=self._lease_s, resend_s=self._resend_s,
         )  # fmt: skip
         for (group_id, flight), seen in found:
             if self._flights.get(group_id) is not flight:
                 continue
-            if look.is_lost(group_id, flight.sent, seen):
+            if survey.is_lost(group_id, flight.sent, seen):
                 await self._broker.send_rollout(flight.task)
-                flight.sent.again(look.now)
+                flight.sent.again(survey.now)
                 self._count_resent(1)
-            elif dead := look.dead_judgements(group_id, flight.sent, seen):
+            elif dead := survey.dead_judgements(group_id, flight.sent, seen):
                 await self._judge_lost(flight.task, dead)
-                flight.sent.judge_again(dead, look.now, self._lease_s)
+                flight.sent.judge_again(dead, survey.now, self._lease_s)
         await asyncio.sleep(0)
 
     async def _judge_lost(self, task: GroupTask, dead: frozenset[str]) -> None:
@@ -347,41 +355,3 @@ class Collector:
     def _count_resent(self, jobs: int) -> None:
         self.resent += jobs
         RESENT.inc(jobs)
-
-    async def _is_held(self, task: GroupTask) -> bool:
-        """Whether a rollout worker holds the group, or a judge its tests or one of its trajectories."""
-        return await self._broker.is_held(task.group_id, *judged_parts(task))
-
-
-def played_by(group: JudgedGroup) -> set[int]:
-    """The policy versions that sampled a group."""
-    return {
-        span.version
-        for trajectory in group.played.trajectories
-        for segment in trajectory.segments
-        for span in segment.versions
-    }
-
-
-def judged_by(group: JudgedGroup) -> set[int]:
-    """The reward model versions that voted on a group or wrote its tests."""
-    voted = [
-        vote.versions
-        for votes in group.votes
-        for step in (votes.steps if votes else ())
-        for vote in step.votes
-    ]
-    written = [test.versions for test in (group.tests.tests if group.tests else ())]
-    return {span.version for versions in (*voted, *written) for span in versions}
-
-
-def _late(missing: Sequence[str], deadline_s: float) -> str:
-    names = ", ".join(missing[:5])
-    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    return (
-        f"after {deadline_s:.0f} s {len(missing)} groups are not played and judged: {names}{more}; are rollout and "
-        "judge workers running? run.step_deadline_s sets the limit"
-    )
-
-
-__all__ = ["Arrived", "Collector", "judged_by", "played_by"]

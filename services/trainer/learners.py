@@ -1,98 +1,98 @@
-"""Weights out: a batch to each learner, the new version to each policy service, live only when it is proven to serve."""
+"""Samples to learners, new weight versions back: writes the rows, announces a batch a model, waits for all of them."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal
 
-from triforge.broker import WEIGHTS_STREAM, Broker
+from services.trainer.parts import Parts
+from services.trainer.rollback import Versions
+from triforge.broker import WEIGHTS_STREAM
+from triforge.config import RunConfig
 from triforge.errors import TrainerError
-from triforge.types import (
-    Handover,
-    TrainBatch,
-    TrainedRole,
-    WeightsReady,
-    WeightsState,
-    WeightsUpdate,
-)
+from triforge.store.rows import write_rows
+from triforge.types import TrainBatch, TrainedRole, TrainRow, WeightsReady
 
 log = logging.getLogger(__name__)
 
 _BLOCK_S = 0.5
 
 
-class WeightsApi(Protocol):
-    """The part of a policy service's client that the orchestrator needs."""
-
-    async def weights(self) -> WeightsState:
-        """What the service serves."""
-        ...
-
-    async def update_weights(self, update: WeightsUpdate) -> WeightsState:
-        """Serve another version; returns when it is proven."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Published:
-    """A version that serves, and what its learner reported."""
+class Trained:
+    """A new version in its folder with its learner's report, and the seconds it took."""
 
     ready: WeightsReady
     seconds: float
 
 
-class Publisher:
-    """Hands batches to learners and their weights to the policy services.
+class Learners:
+    """The learners of one run.
 
     Args:
-        wire: streams.
-        APIs: policy service of each trained role.
+        parts: broker and stores.
+        run_id: the run.
+        config: its config.
+        notes: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, their versions.
         check: awaited regularly; raises to abandon the wait (stop requested).
     """
 
     def __init__(
         self,
-        broker: Broker,
-        apis: Mapping[TrainedRole, WeightsApi],
-        *,
+        parts: Parts,
+        run_id: str,
+        config: RunConfig,
+        notes: Mapping[str, Any],
         check: Callable[[], Awaitable[None]],
     ) -> None:
-        self._broker = broker
-        self._apis = apis
-        self._check = check
-        self._handovers: dict[str, Handover] = {}  # by folder, until it is served
-
-    async def live(self, role: TrainedRole) -> WeightsState:
-        """What the service serves now."""
-        return await self._apis[role].weights()
-
-    async def serve(self, role: TrainedRole, *, version: int, uri: str, digest: str = "") -> None:
-        """Make a service serve a version; nothing happens when it serves it already."""
-        state = await self._apis[role].weights()
-        if state.version == version and state.uri == uri:
-            return
-        handover = self._handovers.pop(uri, None)
-        await self._apis[role].update_weights(
-            WeightsUpdate(version=version, uri=uri, digest=digest, handover=handover)
-        )
+        self._parts, self._run_id, self._config = parts, run_id, config
+        self._notes, self._check = notes, check
+        self._written: list[str] = []
 
     async def train(
-        self, batches: list[TrainBatch], *, deadline_s: float
-    ) -> dict[TrainedRole, Published]:
-        """Let the learners of all batches take their step, at the same time, and wait for all.
+        self,
+        step: int,
+        rows: Mapping[TrainedRole, list[TrainRow]],
+        versions: Mapping[TrainedRole, int],
+        auxiliary_weights: Mapping[Literal["sp", "id"], float],
+    ) -> dict[TrainedRole, Trained]:
+        """Let each model's learner take its step on its rows, at the same time. A model without rows is not trained.
+
+        A learner that has published the next version of the run only announces it again, so nothing is trained twice.
+
+        Args:
+            step: of the run.
+            rows: to train on.
+            versions: that are trained on; each learner publishes the next.
+            auxiliary_weights: of the policy's auxiliary objectives in this step.
 
         Raises:
-            TrainerError: a learner failed, or did not answer within `deadline_s`.
+            TrainerError: a learner failed, or did not answer within `run.step_deadline_s`.
         """
-        cursor = await self._broker.last_id(WEIGHTS_STREAM)
-        started = time.monotonic()
+        batches = [
+            await self._batch(role, step, part, versions[role], auxiliary_weights)
+            for role, part in rows.items()
+            if part
+        ]
+        return await self.announce(batches)
+
+    async def discard(self) -> None:
+        """Delete the rows of the last step, which is committed."""
+        while self._written:
+            await asyncio.to_thread(self._parts.artifacts.delete, self._written.pop())
+
+    async def announce(self, batches: list[TrainBatch]) -> dict[TrainedRole, Trained]:
+        """Announce batches and wait for the weights of all. Errors: see `train`."""
+        broker, deadline_s = self._parts.broker, self._config.run.step_deadline_s
+        cursor, started = await broker.last_id(WEIGHTS_STREAM), time.monotonic()
         for batch in batches:
-            await self._broker.announce_batch(batch)
+            await broker.announce_batch(batch)
         waiting = {batch.role: batch for batch in batches}
-        published: dict[TrainedRole, Published] = {}
+        found: dict[TrainedRole, Trained] = {}
         while waiting:
             await self._check()
             if time.monotonic() - started > deadline_s:
@@ -100,7 +100,7 @@ class Publisher:
                     f"no weights from the learner of {', '.join(waiting)} after {deadline_s:.0f} s; is it running? "
                     "run.step_deadline_s sets the limit"
                 )
-            for entry, ready in await self._broker.read_weights(cursor, block_s=_BLOCK_S):
+            for entry, ready in await broker.read_weights(cursor, block_s=_BLOCK_S):
                 cursor = entry
                 if ready is None:
                     log.error("entry %s announces no weights: skipped", entry)
@@ -110,11 +110,51 @@ class Publisher:
                     continue
                 if ready.error is not None:
                     raise TrainerError(f"learner of {ready.role}: {ready.error.detail}")
-                if ready.handover is not None:
-                    self._handovers[ready.uri] = ready.handover
-                published[ready.role] = Published(ready, time.monotonic() - started)
+                found[ready.role] = Trained(ready, time.monotonic() - started)
                 del waiting[ready.role]
-        return published
+        return found
+
+    async def _batch(
+        self,
+        role: TrainedRole,
+        step: int,
+        rows: list[TrainRow],
+        version: int,
+        auxiliary_weights: Mapping[Literal["sp", "id"], float],
+    ) -> TrainBatch:
+        config, name = self._config, f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
+        uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
+        self._written.append(uri)
+        policy, algorithm = role == "policy", config.algorithm.resolved()
+        return TrainBatch(
+            batch_id=f"{self._run_id}-{step:05d}-{role}",
+            run_id=self._run_id,
+            role=role,
+            step=step,
+            version=version,
+            uri=uri,
+            num_rows=len(rows),
+            num_tokens=sum(len(row.ids) for row in rows),
+            model_path=self._notes["paths"][role],
+            algorithm=algorithm if policy else algorithm.of_reward_model(),
+            learner=getattr(config.trainer, role),
+            critic=config.trainer.critic,
+            auxiliary=config.trainer.aux,
+            auxiliary_weights=dict(auxiliary_weights) if policy else {},
+            staleness_bound=config.run.staleness_bound,
+            temperature=getattr(config.models, role).temperature,
+            seed=config.run.seed,
+            base_version=self._notes["base"][role],
+            folder_version=await asyncio.to_thread(self._folder_of, role, version),
+            keep=config.run.keep_checkpoints,
+        )
+
+    def _folder_of(self, role: TrainedRole, version: int) -> int | None:
+        """The number under which what serves now was written; None for the initial folder."""
+        store = self._parts.store
+        found = store.find_weights(self._run_id, role, version)
+        mine = Versions(store, self._parts.artifacts, self._run_id, role)
+        return mine.folder_number(found[0]) if found else None
 
 
 def _answers(ready: WeightsReady, batch: TrainBatch) -> bool:

@@ -1,4 +1,4 @@
-"""Whether anybody still works on a group in flight, from what is seen of it: pure decisions, the collector acts on them."""
+"""Whether anybody still works on a group in flight, from its leases and marks: pure decisions, `in_flight` acts on them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from triforge.broker import GroupStatus, unit_tests_id
 from triforge.rollout.episode import trajectory_id
 from triforge.types import GroupTask
 
-_DOUBLINGS = 4  # a job sent again and again waits up to 2**4 times as long before the next time
+_DOUBLINGS = (
+    4  # a job that is sent again and again waits up to 2**4 times as long before the next time
+)
 
 
 @dataclass(slots=True)
-class Sendings:
-    """When the jobs of a group were sent.
+class Submissions:
+    """When the jobs of a group were sent: `at` its own, the last time, and how often since a worker was last seen at it.
 
-    Attributes:
-        at: the group's own, the last time, by the collector's clock.
-        resends: of it since somebody was last seen at it.
-        judges: of the judge's, those that were sent again: not before when the next time, and how often already. Each waits
-            for itself: leases of one dead worker run out up to a third of a lease apart.
+    `judgements` holds the judge's jobs that were sent again: not before when the next time, and how often already. Each
+    waits for itself: leases of one dead worker run out up to a third of a lease apart.
     """
 
     at: float
     resends: int = 0
-    reward: dict[str, tuple[float, int]] = field(default_factory=dict)
+    judgements: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def again(self, now: float) -> None:
         """The group's job is sent again."""
@@ -35,8 +34,8 @@ class Sendings:
     def judge_again(self, jobs: Iterable[str], now: float, lease_s: float) -> None:
         """Some of the judge's are."""
         for name in jobs:
-            _, resends = self.reward.get(name, (0.0, 0))
-            self.reward[name] = (now + lease_s * 2.0**resends, min(resends + 1, _DOUBLINGS))
+            _, resends = self.judgements.get(name, (0.0, 0))
+            self.judgements[name] = (now + lease_s * 2.0**resends, min(resends + 1, _DOUBLINGS))
 
 
 def judged_parts(task: GroupTask) -> tuple[str, ...]:
@@ -46,13 +45,13 @@ def judged_parts(task: GroupTask) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
-    """One look at everything in flight.
+class Survey:
+    """One survey of everything in flight.
 
     Attributes:
-        now: by the collector's clock.
+        now: by the clock of `Submissions`.
         waiting: jobs in the queues.
-        youngest: when the last one was sent of those that somebody has begun.
+        youngest: when the last one was sent of those that a worker has begun.
         lease_s: a job that was begun is lost when its lease has been gone for so long.
         resend_s: one that nobody has begun is lost after that.
     """
@@ -63,7 +62,7 @@ class Look:
     lease_s: float
     resend_s: float
 
-    def is_lost(self, group_id: str, sent: Sendings, seen: GroupStatus) -> bool:
+    def is_lost(self, group_id: str, sent: Submissions, seen: GroupStatus) -> bool:
         """Whether nobody plays a group any more, or nobody ever will.
 
         A lease that is gone although the job was begun means that its worker died; how the judges of what it had played
@@ -84,7 +83,10 @@ class Look:
         passed = group_id not in seen.begun and sent.at < self.youngest
         return age > self.resend_s and (self.waiting == 0 or passed)
 
-    def dead_judgements(self, group_id: str, sent: Sendings, seen: GroupStatus) -> frozenset[str]:
+    def dead_judgements(
+        self, group_id: str, sent: Submissions, seen: GroupStatus
+    ) -> frozenset[str]:
         """The judge's jobs that were begun and that nobody holds; none before its wait is over."""
         dead = seen.begun - seen.held - seen.judged - {group_id}
-        return frozenset(name for name in dead if self.now >= sent.reward.get(name, (0.0, 0))[0])
+        due = (name for name in dead if self.now >= sent.judgements.get(name, (0.0, 0))[0])
+        return frozenset(due)

@@ -1,22 +1,41 @@
-"""What a step says about policy, reward model and tasks, as flat numbers."""
+"""What the numbers of a step are: of its groups, votes, tests, samples and learners, as flat names."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
-from services.trainer.samples import vote_values
-from services.trainer.unit_test_rows import accepted
+from services.trainer.gauges import PROGRESS
+from services.trainer.judged_groups import accepted, vote_values
+from services.trainer.learners import Trained
+from services.trainer.samples import Samples
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.credit import accuracy
-from triforge.algorithms.theory import Estimate, GroupVotes, Theory, count_votes, estimate
+from triforge.algorithms.credit import accuracy, vote_weight
+from triforge.algorithms.off_policy import staleness_measures
+from triforge.algorithms.theory import Estimate, GroupVotes, Theory, count_votes, estimate, trust
 from triforge.algorithms.unit_tests import count_unit_tests, total
-from triforge.types import CriticNote, JudgedGroup, JudgedStep, Step, Trajectory, Vote
+from triforge.telemetry import tracing
+from triforge.types import JudgedGroup, Step, TrainedRole
 
-_JUDGE_TEXT = 600  # characters of a vote that the critic may read
-_JUDGED_STEPS = 12  # steps of a trajectory with such texts
-_TRAINED = ("train", "measure_parent")
-_ESTIMATES = ("p_plus", "p_minus", "mu", "mu_within", "precision", "f_plus", "f_minus", "f_ratio")
+_TRAINED: Final = ("train", "measure_parent")
+_ESTIMATES: Final = (
+    "p_plus", "p_minus", "mu", "mu_within", "precision", "f_plus", "f_minus", "f_ratio"
+)  # fmt: skip
+
+
+@contextmanager
+def phase(name: str, measures: dict[str, float]) -> Iterator[None]:
+    """A part of a step: its seconds become the measure `seconds/<name>`, its trace a span."""
+    with tracing.span(name):
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            measures[f"seconds/{name}"] = time.monotonic() - started
+            PROGRESS.set_to_current_time()
 
 
 def step_measures(
@@ -83,13 +102,92 @@ def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
     )
     rows = [row for g in asked for row in accepted(g)]
     shares = [t.outcome.passed for g in asked for t in g.played.trajectories]
+    failed = sum(g.tests is not None and g.tests.error is not None for g in asked)
     measures = {f"unit_tests/{name}": value for name, value in counts.measures().items()}
-    measures["unit_tests/written"] = float(len(rows))
-    measures["unit_tests/failed"] = float(
-        sum(g.tests is not None and g.tests.error is not None for g in asked)
-    )
+    measures |= {"unit_tests/written": float(len(rows)), "unit_tests/failed": float(failed)}
     measures |= _mean("unit_tests/invalid", [float(row is None) for row in rows])
     return measures | _mean("unit_tests/hidden", [share for share in shares if share is not None])
+
+
+def sample_measures(samples: Samples) -> dict[str, float]:
+    """How much of a step is trained on, why the rest is not, and how old it is."""
+    measures = {f"rows/{role}": float(len(rows)) for role, rows in samples.rows.items()}
+    for name in ("partial", "voteless", "dead"):
+        measures[f"groups/{name}"] = float(getattr(samples, name))
+    if samples.asked:
+        measures["groups/dead_share"] = samples.dead / samples.asked
+    for role, ages in samples.ages.items():
+        for name, value in staleness_measures(ages).items():
+            measures[f"staleness/{role}/{name}"] = value
+    return measures | {f"steps/{reason}": float(n) for reason, n in samples.reasons.items()}
+
+
+def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]:
+    """What the learners report, and their seconds; what is not finite is left out."""
+    measures = {f"seconds/train_{role}": out.seconds for role, out in trained.items()}
+    for role, out in trained.items():
+        report = out.ready.report.metrics if out.ready.report else {}
+        measures |= {f"{role}/{name}": v for name, v in report.items() if math.isfinite(v)}
+    return measures
+
+
+def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:
+    """(successes, measured) over all trajectories of the groups."""
+    return accuracy([t.outcome.value for g in groups for t in g.played.trajectories])
+
+
+# ---- what is known of the votes ----
+
+
+class VoteHistory:
+    """What the latest groups said about the votes, kept in the orchestrator's notes so that a restart forgets nothing.
+
+    The notes hold, under `votes`, one entry a step: its number and one row of counts a group. A step is credited with what
+    the steps before it said; recording a step twice is the same as once. So a repeated step gets the same trust.
+
+    Args:
+        notes: the orchestrator's notes on the run.
+        algorithm: reads `trust_groups`, the groups that are remembered.
+    """
+
+    NOTE: Final = "votes"
+
+    def __init__(self, notes: dict[str, Any], algorithm: Algorithm) -> None:
+        self._notes, self._algorithm = notes, algorithm
+
+    def before(self, step: int) -> list[GroupVotes]:
+        """The latest groups of the steps before `step`."""
+        rows = [row for number, rows in self._entries() if number < step for row in rows]
+        return [GroupVotes(*row) for row in rows[-self._algorithm.trust_groups :]]
+
+    def trust(self, step: int) -> float:
+        """Trust in the votes of `step`, see `triforge.algorithms.theory.trust`."""
+        return trust(self.before(step))
+
+    def remember(self, step: int, groups: Sequence[GroupVotes]) -> None:
+        """Put the groups of a step into the notes. What `before(step)` does not read is dropped."""
+        kept: list[Any] = []
+        held = 0
+        for number, rows in reversed([e for e in self._entries() if e[0] < step]):
+            if held >= self._algorithm.trust_groups:
+                break
+            kept.insert(0, [number, rows])
+            held += len(rows)
+        judged = [list(g.as_row()) for g in groups if g.successes + g.failures]
+        self._notes[self.NOTE] = [*kept, [step, judged]]
+
+    def measure(self, step: int, groups: Iterable[JudgedGroup]) -> dict[str, float]:
+        """Remember the groups of a step, and what they and the latest ones say about the votes."""
+        counts, trusted = vote_counts(groups, lam=self._algorithm.lam), self.trust(step)
+        self.remember(step, counts)
+        measures = theory_measures(counts, algorithm=self._algorithm)
+        measures |= estimates("votes/recent", estimate(self.before(step + 1)))
+        weight = vote_weight(trusted, algorithm=self._algorithm)
+        return measures | {"votes/trust": trusted, "votes/weight": weight}
+
+    def _entries(self) -> list[Any]:
+        entries: list[Any] = self._notes.get(self.NOTE, [])
+        return entries
 
 
 def vote_counts(groups: Iterable[JudgedGroup], *, lam: float) -> list[GroupVotes]:
@@ -108,7 +206,7 @@ def vote_counts(groups: Iterable[JudgedGroup], *, lam: float) -> list[GroupVotes
 def theory_measures(counts: Sequence[GroupVotes], *, algorithm: Algorithm) -> dict[str, float]:
     """Theorems 1 and 2 as measured on one step's groups: `theory/<name>` with its 95 % interval at `/low` and `/high`.
 
-    The same for the tasks below (`hard`), in (`band`) and above (`easy`) the preset's alphas, as `theory/<bin>/<name>`.
+    The same for the tasks below (`hard`), in (`band`) and above (`easy`) the alphas, as `theory/<bin>/<name>`.
     """
     judged = [g for g in counts if g.successes + g.failures]
     measures = estimates("theory", estimate(judged)) if judged else {}
@@ -141,60 +239,6 @@ def _votes(groups: Iterable[JudgedGroup]) -> Iterator[tuple[Step, int | None, in
             for step in () if given is None else given.steps:
                 for vote in step.votes:
                     yield trajectory.steps[step.step], trajectory.outcome.value, vote.value
-
-
-def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:
-    """(successes, measured) over all trajectories of the groups."""
-    return accuracy([t.outcome.value for g in groups for t in g.played.trajectories])
-
-
-def critic_notes(group: JudgedGroup, *, succeeded: bool, count: int) -> tuple[CriticNote, ...]:
-    """What the critic may read: failures as they come, or the shortest successes."""
-    pairs = [
-        (t, v)
-        for t, v in zip(group.played.trajectories, group.votes, strict=True)
-        if t.measured and (t.outcome.value == 1) == succeeded
-    ]
-    if succeeded:
-        pairs.sort(key=lambda pair: len(pair[0].steps))
-    notes = []
-    for trajectory, given in pairs[:count]:
-        by_step = {} if given is None else {v.step: v.votes for v in given.steps}
-        steps = tuple(
-            (s.action, s.next_observation, tuple(vote.value for vote in by_step.get(s.index, ())))
-            for s in trajectory.steps
-        )
-        notes.append(
-            CriticNote(
-                trajectory_id=trajectory.id,
-                success=succeeded,
-                steps=steps,
-                judged=_judged(trajectory, by_step),
-                hidden=trajectory.outcome.share,
-                written=_written(group, trajectory),
-            )
-        )
-    return tuple(notes)
-
-
-def _judged(trajectory: Trajectory, by_step: dict[int, tuple[Vote, ...]]) -> tuple[JudgedStep, ...]:
-    """All texts of the steps with a negative vote, clipped: a job is no place for long ones."""
-    found = []
-    for step in trajectory.steps:
-        votes = by_step.get(step.index, ())
-        if any(vote.value == -1 for vote in votes):
-            texts = tuple(vote.text[:_JUDGE_TEXT] for vote in votes)
-            found.append(JudgedStep(step=step.index, texts=texts))
-    return tuple(found[:_JUDGED_STEPS])
-
-
-def _written(group: JudgedGroup, trajectory: Trajectory) -> tuple[int, int] | None:
-    """How many of the tests that could be read a program passes; None where it was not run on any."""
-    programs = group.tests.programs if group.tests else ()
-    rows = [row for row in accepted(group) if row is not None]
-    if not rows or trajectory.id not in programs:
-        return None
-    return sum(row[programs.index(trajectory.id)] for row in rows), len(rows)
 
 
 def _mean(name: str, values: Sequence[float]) -> dict[str, float]:

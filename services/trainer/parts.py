@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from services.trainer.learners import WeightsApi
 from services.trainer.run_store import RunStore
 from triforge.algorithms.credit import accuracy
 from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
-from triforge.types import JudgedGroup, PlannedGroup, TrainedRole
+from triforge.types import JudgedGroup, PlannedGroup, TrainedRole, WeightsState, WeightsUpdate
 
 
 class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
@@ -41,6 +41,18 @@ class PlanApi(Protocol):
         ...
 
 
+class WeightsApi(Protocol):
+    """The part of a policy service's client that the orchestrator needs."""
+
+    async def weights(self) -> WeightsState:
+        """What the service serves."""
+        ...
+
+    async def update_weights(self, update: WeightsUpdate) -> WeightsState:
+        """Serve another version; returns when its engines are verified to serve it."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """Everything an orchestrator talks to."""
@@ -57,7 +69,7 @@ class Parts:
         await self.broker.emit(kind, run_id=run_id, step=step, **data)
 
     async def emit_group(self, run_id: str, group: JudgedGroup, done: int, total: int) -> None:
-        """Tell people that a group has landed; that nobody can hear it costs the run nothing."""
+        """Say that a group has landed; that nobody can hear it costs the run nothing."""
         task = group.played.group
         outcomes = [trajectory.outcome.value for trajectory in group.played.trajectories]
         successes, measured = accuracy(outcomes)
@@ -66,3 +78,13 @@ class Parts:
                 "group", run_id, step=task.step, purpose=task.purpose, successes=successes,
                 measured=measured, done=done, total=total,
             )  # fmt: skip
+
+
+async def together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Do all at once, so that what they ask of Redis travels together. The first that fails ends the others."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in works:
+                tasks.create_task(work)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.trainer.learners import WeightsApi
+from services.trainer.parts import WeightsApi
 from services.trainer.run_store import RunStore
 from services.trainer.weight_folders import copy_version, version_name, versions
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError

@@ -1,29 +1,62 @@
-"""Runs and their steps in the database. One transaction moves a run by one step."""
+"""Runs, their steps and their weight versions in the database. One transaction moves a run by one step."""
 
 from __future__ import annotations
 
+import copy
 import time
 import uuid
-from typing import Any
+from typing import Any, Final, Self
 
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from services.trainer.run_rows import ORCHESTRATOR, hold, row_of, shown
-from services.trainer.run_weights import RunWeights
 from triforge.access.callers import DEFAULT, caller, own
 from triforge.access.tenants import demand_service_for_run, hold_tenant
-from triforge.errors import ConflictError, InputError
-from triforge.store.tables import RunRow, StepRow
-from triforge.types import ENDED, RunPage, RunState, RunStatus, RunStep
+from triforge.errors import ConflictError, InputError, NotFoundError
+from triforge.store.database import Database
+from triforge.store.tables import RunRow, StepRow, WeightsRow
+from triforge.types import (
+    ENDED,
+    RunPage,
+    RunState,
+    RunStatus,
+    RunStep,
+    TrainedRole,
+    WeightsRecord,
+)
+
+ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
 
 
-class RunStore(RunWeights):
+class Superseded(Exception):  # noqa: N818 (a signal, not a failure)
+    """Another orchestrator has taken the run; this one has nothing to say about it any more."""
+
+
+class RunStore:
     """Synchronous access to the run tables; every method is one transaction.
 
     Args:
         database: opened, its schema at head.
     """
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._holder = ""
+
+    def held_by(self, token: str) -> Self:
+        """This store for one orchestrator: once another one has taken a run, its status and all writes raise `Superseded`.
+
+        Whose run it is says the database, in the same transaction as the write. An orchestrator that stood still for an hour
+        and believes in its lease can therefore do no harm here.
+        """
+        held = copy.copy(self)
+        held._holder = token
+        return held
+
+    def _guard(self, row: RunRow) -> RunRow:
+        if self._holder and row.state.get(ORCHESTRATOR) != self._holder:
+            raise Superseded(row.id)
+        return row
 
     def create(
         self, *, name: str, pool_id: str, config: dict[str, Any], idempotency_key: str | None = None,
@@ -40,7 +73,7 @@ class RunStore(RunWeights):
             tenant_row = hold_tenant(session, tenant)  # two requests with one key take turns
             found = _repeated(session, tenant_row.name, idempotency_key, pool_id, config)
             if found is not None:
-                return shown(found)
+                return _shown(found)
             demand_service_for_run(session, tenant)
             row = RunRow(
                 id=f"run-{uuid.uuid4().hex[:10]}", name=name, pool_id=pool_id, status="queued", step=-1,
@@ -48,7 +81,7 @@ class RunStore(RunWeights):
                 idempotency_key=idempotency_key, created_at=now, updated_at=now,
             )  # fmt: skip
             session.add(row)
-        return shown(row)
+        return _shown(row)
 
     def get(self, run_id: str) -> RunState:
         """The run.
@@ -57,7 +90,7 @@ class RunStore(RunWeights):
             NotFoundError: there is no such run.
         """
         with self._db.read() as session:
-            return shown(row_of(session, run_id))
+            return _shown(_row_of(session, run_id))
 
     def runs(self, *, cursor: str = "", limit: int = 100) -> RunPage:
         """Runs, newest first, after the run `cursor`; InputError if that is none of the caller's."""
@@ -72,7 +105,7 @@ class RunStore(RunWeights):
             newest = query.order_by(RunRow.created_at.desc(), RunRow.id.desc())
             rows = session.scalars(newest.limit(limit + 1)).all()
             more = rows[limit - 1].id if len(rows) > limit else None
-            return RunPage(runs=tuple(map(shown, rows[:limit])), next_cursor=more)
+            return RunPage(runs=tuple(map(_shown, rows[:limit])), next_cursor=more)
 
     def count_by_status(self) -> dict[str, int]:
         """How many runs are in each status; none is left out."""
@@ -88,33 +121,33 @@ class RunStore(RunWeights):
                     select(RunRow).where(RunRow.status == status).order_by(RunRow.created_at)
                 ).first()
                 if row is not None:
-                    return shown(row)
+                    return _shown(row)
         return None
 
     def status(self, run_id: str) -> RunStatus:
         """The run's status now."""
         with self._db.read() as session:
-            return self._guard(row_of(session, run_id)).status  # type: ignore[return-value]
+            return self._guard(_row_of(session, run_id)).status  # type: ignore[return-value]
 
     def take(self, run_id: str) -> RunState:
         """Begin a queued run; one that was asked to stop in the meantime keeps its status. It is this orchestrator's now."""
         with self._db.write() as session:
-            row = hold(session, run_id)
+            row = _hold(session, run_id)
             if row.status == "queued":
                 row.status, row.updated_at = "running", time.time()
             if self._holder and row.status not in ENDED:
                 row.state = {**row.state, ORCHESTRATOR: self._holder}
-            return shown(row)
+            return _shown(row)
 
-    def say(self, run_id: str, reason: str) -> None:
-        """Tell people what a run waits for; the next finished step takes it back."""
+    def set_reason(self, run_id: str, reason: str) -> None:
+        """Say what a run waits for; the next finished step takes it back."""
         with self._db.write() as session:
-            self._guard(hold(session, run_id)).reason = reason
+            self._guard(_hold(session, run_id)).reason = reason
 
     def set_status(self, run_id: str, status: RunStatus, reason: str = "") -> None:
         """Move the run to a status."""
         with self._db.write() as session:
-            row = self._guard(hold(session, run_id))
+            row = self._guard(_hold(session, run_id))
             row.status, row.reason, row.updated_at = status, reason, time.time()
 
     def request_stop(self, run_id: str) -> RunState:
@@ -124,14 +157,14 @@ class RunStore(RunWeights):
             ConflictError: the run has ended already.
         """
         with self._db.write() as session:
-            row = hold(session, run_id)
+            row = _hold(session, run_id)
             if row.status in ENDED:
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a queued or running run can be stopped"
                 )
             row.status = "stopped" if row.status == "queued" else "stopping"
             row.updated_at = time.time()
-            return shown(row)
+            return _shown(row)
 
     def resume(self, run_id: str) -> RunState:
         """Queue a stopped or failed run again; it goes on after its last finished step.
@@ -141,32 +174,32 @@ class RunStore(RunWeights):
             QuotaError: the tenant may have no further unfinished run.
         """
         with self._db.write() as session:
-            row = hold(session, run_id)
+            row = _hold(session, run_id)
             if row.status not in ("stopped", "failed"):
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
                 )
             demand_service_for_run(session, row.tenant)
             row.status, row.reason, row.updated_at = "queued", "", time.time()
-            return shown(row)
+            return _shown(row)
 
     def begin(self, run_id: str, *, state: dict[str, Any], policy: int, reward: int) -> None:
         """Record the versions the run stands at without a step: its base, or new numbers for the same weights."""
         with self._db.write() as session:
-            row = self._guard(hold(session, run_id))
+            row = self._guard(_hold(session, run_id))
             row.state = _noted(row, state)
             row.policy_version, row.reward_version = policy, reward
 
     def run_state(self, run_id: str) -> dict[str, Any]:
         """The orchestrator's own notes on the run (initial folders, base versions)."""
         with self._db.read() as session:
-            notes = row_of(session, run_id).state
+            notes = _row_of(session, run_id).state
             return {name: value for name, value in notes.items() if name != ORCHESTRATOR}
 
     def note(self, run_id: str, name: str, value: Any) -> None:
         """Write one of the orchestrator's notes; the others stay."""
         with self._db.write() as session:
-            row = self._guard(hold(session, run_id))
+            row = self._guard(_hold(session, run_id))
             row.state = {**row.state, name: value}
 
     def commit_step(self, step: RunStep, state: dict[str, Any] | None = None) -> bool:
@@ -175,7 +208,7 @@ class RunStore(RunWeights):
         `state` replaces the orchestrator's notes in the same transaction.
         """
         with self._db.write() as session:
-            row = self._guard(hold(session, step.run_id))
+            row = self._guard(_hold(session, step.run_id))
             if session.get(StepRow, (step.run_id, step.step)) is not None:
                 return False
             row.step, row.updated_at, row.reason = step.step, step.at, ""
@@ -196,7 +229,7 @@ class RunStore(RunWeights):
     def steps(self, run_id: str, *, after: int = -1, limit: int = 1000) -> list[RunStep]:
         """Finished steps in order."""
         with self._db.read() as session:
-            row_of(session, run_id)
+            _row_of(session, run_id)
             rows = session.scalars(
                 select(StepRow)
                 .where(StepRow.run_id == run_id, StepRow.step > after)
@@ -210,6 +243,138 @@ class RunStore(RunWeights):
                 )
                 for row in rows
             ]  # fmt: skip
+
+    # ---- weights ----
+
+    def add_weights(
+        self,
+        run_id: str,
+        role: TrainedRole,
+        version: int,
+        uri: str,
+        digest: str,
+        *,
+        origin: int | None = None,
+    ) -> None:
+        """Record where a version of the run lies, and which it repeats. Recording it twice is the same as once."""
+        known = {} if origin is None else {"origin": origin}
+        with self._db.write() as session:
+            self._guard(_hold(session, run_id))
+            session.merge(
+                WeightsRow(
+                    run_id=run_id, role=role, version=version, uri=uri, digest=digest, at=time.time(),
+                    **known,
+                )
+            )  # fmt: skip
+
+    def weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str]:
+        """(uri, digest) of a recorded version.
+
+        Raises:
+            NotFoundError: the version was never recorded.
+        """
+        found = self.find_weights(run_id, role, version)
+        if found is None:
+            raise NotFoundError(f"run {run_id} has no {role} weights of version {version}")
+        return found
+
+    def find_weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str] | None:
+        """(uri, digest) of a recorded version, or None."""
+        with self._db.read() as session:
+            row = session.get(WeightsRow, (run_id, role, version))
+            return None if row is None else (row.uri, row.digest)
+
+    def weights_of(self, run_id: str, role: TrainedRole | None = None) -> list[WeightsRecord]:
+        """All recorded versions of a run, oldest first a role; `kept` is not looked at."""
+        query = select(WeightsRow).where(WeightsRow.run_id == run_id)
+        if role is not None:
+            query = query.where(WeightsRow.role == role)
+        with self._db.read() as session:
+            rows = session.scalars(query.order_by(WeightsRow.role, WeightsRow.version))
+            return [
+                WeightsRecord(
+                    role=row.role, version=row.version, uri=row.uri, digest=row.digest, at=row.at,
+                    origin=row.origin, kept=False,
+                )
+                for row in rows
+            ]  # fmt: skip
+
+    def resting(self, run_id: str) -> RunState:
+        """A run that nobody works on.
+
+        Raises:
+            NotFoundError: there is no such run.
+            ConflictError: it is queued, running or stopping.
+        """
+        with self._db.read() as session:
+            return _shown(_rested(_row_of(session, run_id)))
+
+    def roll_back(
+        self, run_id: str, role: TrainedRole, *, origin: int, new: int, uri: str, digest: str,
+        initial: bool,
+    ) -> None:  # fmt: skip
+        """Let a run stand at version `new`, which repeats `origin`; `initial` if nothing was trained on it.
+
+        Raises:
+            ConflictError: the run is no longer at rest.
+        """
+        with self._db.write() as session:
+            row = _rested(_hold(session, run_id))
+            session.merge(
+                WeightsRow(
+                    run_id=run_id, role=role, version=new, uri=uri, digest=digest, at=time.time(), origin=origin,
+                )
+            )  # fmt: skip
+            if initial:
+                row.state = {**row.state, "base": {**row.state["base"], role: new}}
+            _stand(row, role, new)
+            row.updated_at = time.time()
+
+    def undo_rollback(self, run: RunState, role: TrainedRole, new: int, base: int) -> None:
+        """Let a run stand where it stood before `roll_back` to `new`; `base` is the role's base from before."""
+        with self._db.write() as session:
+            row = _hold(session, run.id)
+            found = session.get(WeightsRow, (run.id, role, new))
+            if found is not None:
+                session.delete(found)
+            row.state = {**row.state, "base": {**row.state["base"], role: base}}
+            _stand(row, role, run.policy_version if role == "policy" else run.reward_version)
+
+    def newest_weights(self, run_id: str, role: TrainedRole) -> int:
+        """The newest recorded version of a role, committed or not; -1 if there is none."""
+        with self._db.read() as session:
+            query = select(func.max(WeightsRow.version)).where(
+                WeightsRow.run_id == run_id, WeightsRow.role == role
+            )
+            newest = session.scalar(query)
+            return -1 if newest is None else newest
+
+
+def _hold(session: Session, run_id: str) -> RunRow:
+    """The run, held until the end of the transaction: whoever moves it takes turns. SQLite's writers do so anyway."""
+    return _row_of(session, run_id, hold=True)
+
+
+def _row_of(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
+    """The run, if the caller may see it.
+
+    Raises:
+        NotFoundError: there is none that the caller may see.
+    """
+    row = session.get(RunRow, run_id, with_for_update=hold or None)
+    if row is None or not caller().sees(row.tenant):
+        raise NotFoundError(f"run {run_id!r} does not exist; GET /v1/runs lists all")
+    return row
+
+
+def _shown(row: RunRow) -> RunState:
+    """The run as the API shows it."""
+    return RunState(
+        id=row.id, name=row.name, pool_id=row.pool_id, status=row.status,
+        step=row.step, steps=int(row.config.get("run", {}).get("steps", 0)), policy_version=row.policy_version,
+        reward_version=row.reward_version, created_at=row.created_at, updated_at=row.updated_at, reason=row.reason,
+        config=row.config, tenant=row.tenant,
+    )  # fmt: skip
 
 
 def _repeated(
@@ -234,3 +399,15 @@ def _repeated(
 def _noted(row: RunRow, state: dict[str, Any]) -> dict[str, Any]:
     """Other notes of a run, by the same orchestrator."""
     return state | {name: value for name, value in row.state.items() if name == ORCHESTRATOR}
+
+
+def _rested(row: RunRow) -> RunRow:
+    if row.status not in ENDED:
+        raise ConflictError(
+            f"run {row.id} is {row.status}; stop it first: only a run that nobody works on can be rolled back"
+        )
+    return row
+
+
+def _stand(row: RunRow, role: TrainedRole, version: int) -> None:
+    setattr(row, "policy_version" if role == "policy" else "reward_version", version)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import Field
 
-from services.trainer.learners import WeightsApi
+from services.trainer.parts import WeightsApi
 from services.trainer.reporting import demand_packages
 from services.trainer.rollback import Rollbacks
 from services.trainer.run_store import RunStore
@@ -22,7 +22,7 @@ from triforge.broker import EVENTS_STREAM, Broker
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConfigError, ConflictError, InputError
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.ledgers import export_ledgers
+from triforge.store.step_records import export_step_records
 from triforge.store.step_tables import steps_jsonl, steps_parquet
 from triforge.types import (
     ENDED,
@@ -215,7 +215,7 @@ class Runs:
         folder = Path(tempfile.mkdtemp(prefix="triforge-export-", dir=self._exports))
         path = folder / f"{run_id}.parquet"
         try:
-            await asyncio.to_thread(export_ledgers, self._artifacts, uris, path)
+            await asyncio.to_thread(export_step_records, self._artifacts, uris, path)
         except BaseException:  # nobody hears of the folder, a caller that went away included
             shutil.rmtree(folder, ignore_errors=True)
             raise

@@ -1,48 +1,109 @@
-"""One record a step of a trajectory: what was played, what it was credited with, and what became of it in the batch."""
+"""The record of a step: one row a response of the policy, with its credit, its weight and the votes on it.
+
+Columns: `triforge.store.step_records.SCHEMA`. A stranger recomputes every number of a step from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from triforge.algorithms.credit import PolicyCredit, VoteCredit
 from triforge.types import JudgedGroup, StepVotes, VersionSpan
 
 UNKNOWN = -1  # the version of a token that nobody sampled, or nobody knows who
 
 
-def step_records(
-    group: JudgedGroup, t: int, policy: PolicyCredit, votes: VoteCredit, blocked: str | None
-) -> list[dict[str, Any]]:
-    """The records of trajectory t of a group, by the columns of `triforge.store.ledgers.SCHEMA`.
+@dataclass(slots=True)
+class Sample:
+    """One sampled text: tokens [start, end) of its row, their versions, its credit, and what became of it.
 
-    Args:
-        group: as it was judged.
-        t: which of its trajectories.
-        policy: credit of its steps.
-        votes: credit of its votes.
-        blocked: why nothing of the group is trained on, if so.
+    `weight` is that of one token in the loss; where `reason` is not empty it says why nothing was trained on.
     """
-    played, trajectory = group.played, group.played.trajectories[t]
-    given = {} if group.votes[t] is None else {v.step: v for v in group.votes[t].steps}  # type: ignore[union-attr]
+
+    index: int  # of the step, vote or test
+    start: int
+    end: int
+    versions: list[int]
+    reward: float | None
+    advantage: float
+    reason: str
+    weight: float = 0.0
+
+    def columns(self) -> dict[str, Any]:
+        """What a record says of it."""
+        return {
+            "reward": self.reward,
+            "advantage": 0.0 if self.reason else self.advantage,
+            "weight": 0.0 if self.reason else self.weight * (self.end - self.start),
+            "reason": self.reason,
+        }
+
+
+@dataclass(slots=True)
+class Credited:
+    """A group with the credit of its samples: `steps[trajectory][step]`, `votes[trajectory][step][vote]`, `tests[test]`.
+
+    `blocked` says why nothing of the group is trained on, if so; `dead` whether no step of it says anything.
+    """
+
+    group: JudgedGroup
+    successes: int
+    measured: int
+    spread: float
+    blocked: str
+    voteless: bool
+    dead: bool
+    steps: list[list[Sample]]
+    votes: list[dict[int, list[Sample]]]
+    tests: list[Sample]
+
+
+def versions_of(spans: Sequence[VersionSpan], length: int) -> list[int]:
+    """The version of each of `length` tokens."""
+    found = [UNKNOWN] * length
+    for span in spans:
+        end = min(length, span.end)
+        found[span.start : end] = [span.version] * (end - span.start)
+    return found
+
+
+def records_of(credited: Credited, step: int | None = None) -> list[dict[str, Any]]:
+    """The records of a group; `step` is the training step if that is not the group's round."""
+    records = [
+        record
+        for t in range(len(credited.steps))
+        for record in _trajectory_records(credited, t, step)
+    ]
+    if credited.group.tests is not None and records:
+        records[0] |= _test_columns(credited)
+    return records
+
+
+def _trajectory_records(
+    credited: Credited, t: int, training_step: int | None
+) -> list[dict[str, Any]]:
+    played, trajectory = credited.group.played, credited.group.played.trajectories[t]
+    group, outcome, votes = played.group, trajectory.outcome, credited.group.votes[t]
+    given = {v.step: v for v in (votes.steps if votes else ())}
     records, before, segment = [], 0, -1
-    for i, step in enumerate(trajectory.steps):
+    for step, sample in zip(trajectory.steps, credited.steps[t], strict=True):
         if step.segment != segment:
             before, segment = 0, step.segment
-        tokens = trajectory.segments[step.segment]
+        tokens, judged = trajectory.segments[segment], given.get(step.index)
         records.append(
             {
-                "run_id": played.group.run_id,
-                "step": played.group.step,
-                "purpose": played.group.purpose,
-                "proposal_id": played.group.proposal_id or "",
-                "group_id": played.group.group_id,
+                "run_id": group.run_id,
+                "step": group.step if training_step is None else training_step,
+                "purpose": group.purpose,
+                "proposal_id": group.proposal_id or "",
+                "group_id": group.group_id,
                 "task_id": played.task.id,
                 "task_slot": played.task.slot,
                 "task_version": played.task.version,
                 "instruction": trajectory.instruction,
                 "trajectory_id": trajectory.id,
-                "segment": step.segment,
+                "segment": segment,
                 "step_index": step.index,
                 "observation": step.observation,
                 "response": step.response,
@@ -53,61 +114,58 @@ def step_records(
                 "context_ids": list(tokens.ids[before : step.start]),
                 "response_ids": list(tokens.ids[step.start : step.end]),
                 "response_logprobs": list(tokens.logprobs[step.start : step.end]),
-                "policy_versions": versions_of(tokens.versions, step.start, step.end),
-                "outcome": trajectory.outcome.value,
-                "outcome_error": trajectory.outcome.error.detail
-                if trajectory.outcome.error
-                else "",
-                "successes": policy.successes,
-                "measured": policy.measured,
-                "reward": policy.rewards[t][i],
-                "advantage": policy.advantages[t][i],
-                "weight": 0.0,
-                "reason": blocked or policy.reasons[t][i] or "",
-                "judge_prompt_ids": list(given[step.index].prompt_ids)
-                if step.index in given
-                else [],
-                "votes": _vote_records(given.get(step.index), votes, t, i, blocked),
+                "policy_versions": sample.versions,
+                "outcome": outcome.value,
+                "outcome_error": outcome.error.detail if outcome.error else "",
+                "successes": credited.successes,
+                "measured": credited.measured,
+                **sample.columns(),
+                "judge_prompt_ids": list(judged.prompt_ids) if judged else [],
+                "votes": _vote_columns(judged, credited.votes[t]) if judged else [],
                 "images": [image.id for image in step.images],
                 "next_images": [image.id for image in step.next_images],
-                "share": trajectory.outcome.passed,
+                "share": outcome.passed,
                 "programs": [],
                 "tests": [],
-                "judge_images": [placed.image.id for placed in given[step.index].images]
-                if step.index in given
-                else [],
+                "judge_images": [placed.image.id for placed in judged.images] if judged else [],
             }
         )
         before = step.end
     return records
 
 
-def versions_of(spans: Sequence[VersionSpan], start: int, end: int) -> list[int]:
-    """The version of each of the tokens [start, end)."""
-    found = [UNKNOWN] * (end - start)
-    for span in spans:
-        first, last = max(start, span.start) - start, min(end, span.end) - start
-        if first < last:
-            found[first:last] = [span.version] * (last - first)
-    return found
-
-
-def _vote_records(
-    given: StepVotes | None, credit: VoteCredit, t: int, i: int, blocked: str | None
-) -> list[dict[str, Any]]:
-    if given is None:
-        return []
+def _vote_columns(given: StepVotes, samples: dict[int, list[Sample]]) -> list[dict[str, Any]]:
     return [
-        {
-            "value": vote.value,
-            "text": vote.text,
-            "ids": list(vote.ids),
-            "logprobs": list(vote.logprobs),
-            "versions": versions_of(vote.versions, 0, len(vote.ids)),
-            "reward": credit.rewards[t][i][j],
-            "advantage": credit.advantages[t][i][j],
-            "weight": 0.0,
-            "reason": blocked or credit.reasons[t][i][j] or "",
-        }
-        for j, vote in enumerate(given.votes)
+        {"value": vote.value, **_written(vote, sample)}
+        for vote, sample in zip(given.votes, samples[given.step], strict=True)
     ]
+
+
+def _test_columns(credited: Credited) -> dict[str, Any]:
+    """What a group's first record has of the tests that were written for it."""
+    given = credited.group.tests
+    assert given is not None
+    tests = [
+        {
+            "input": test.input,
+            "output": test.output,
+            "accepts": list(test.accepts),
+            **_written(test, sample),
+        }
+        for test, sample in zip(given.tests, credited.tests, strict=True)
+    ]
+    return {
+        "judge_prompt_ids": list(given.prompt_ids),
+        "programs": list(given.programs),
+        "tests": tests,
+    }
+
+
+def _written(text: Any, sample: Sample) -> dict[str, Any]:
+    return {
+        "text": text.text,
+        "ids": list(text.ids),
+        "logprobs": list(text.logprobs),
+        "versions": sample.versions,
+        **sample.columns(),
+    }

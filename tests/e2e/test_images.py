@@ -23,8 +23,7 @@ from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
 from services.reward.scorers.votes import score
 from services.trainer.learner import Learner
-from services.trainer.rows import Limits
-from services.trainer.samples import keep_ledger
+from services.trainer.samples import Limits, SampleOptions, build_samples
 from services.trainer.tiny_vision import build_tiny_vision_model
 from services.trainer.weight_tensors import TENSORS, copy_companions, save_tensors
 from tests.sections import flat_group
@@ -33,9 +32,9 @@ from triforge.rollout.episode import judge_task, run_group
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
-from triforge.store.ledgers import export_ledgers, write_ledger
 from triforge.store.manifests import write_manifest
 from triforge.store.rows import read_rows, write_rows
+from triforge.store.step_records import export_step_records, write_step_records
 from triforge.testing.pictures import png
 from triforge.types import (
     GenerateReply,
@@ -184,13 +183,12 @@ async def test_two_steps_with_screenshots_train_policy_and_judge_on_what_they_sa
     uris = []
     for step in (0, 1):
         group = await played(step, policy, reward, ImageStore(store))
-        ledger = keep_ledger(
-            [group], preset=PRESET, policy_version=policy.version, reward_version=reward.version,
-            policy_limits=limits, reward_limits=limits, seed=step,
-        )  # fmt: skip
-        uris.append(write_ledger(store, f"runs/run/steps/{step}.parquet", ledger.records))
-        for role, rows in ((policy, ledger.policy_rows), (reward, ledger.reward_rows)):
-            assert rows, (role.role, ledger.reasons)
+        samples = build_samples(
+            [group], SampleOptions(algorithm=PRESET, policy_version=policy.version, reward_version=reward.version,
+            policy_limits=limits, reward_limits=limits, seed=step))  # fmt: skip
+        uris.append(write_step_records(store, f"runs/run/steps/{step}.parquet", samples.records))
+        for role, rows in ((policy, samples.rows["policy"]), (reward, samples.rows["reward"])):
+            assert rows, (role.role, samples.reasons)
             assert all(row.images for row in rows)
             before = {name: p.detach().clone() for name, p in role.weights().items()}
             metrics = role.train(step, rows).metrics
@@ -200,7 +198,7 @@ async def test_two_steps_with_screenshots_train_policy_and_judge_on_what_they_sa
             assert changed(before, role, "visual"), "the gradient reaches what looks at the images"
             await role.publish()
     assert (policy.version, reward.version) == (2, 2)
-    export_ledgers(store, uris, tmp_path / "run.parquet")
+    export_step_records(store, uris, tmp_path / "run.parquet")
     records = pq.read_table(tmp_path / "run.parquet").to_pylist()
     assert len(records) == 2 * 6 * TURNS
     shots = [describe(screen(turn)).id for turn in range(TURNS + 1)]

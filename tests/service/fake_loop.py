@@ -293,7 +293,7 @@ class Loop:
 
     async def conduct(self, run: RunState) -> RunState:
         """One orchestrator takes the run up; returns how it left it."""
-        await self.orchestrator().conduct(self.store.get(run.id))
+        await self.orchestrator().work_on(self.store.get(run.id))
         return self.store.get(run.id)
 
     def start(self) -> None:

@@ -77,10 +77,10 @@ class FragileStore(RunStore):
         self._troubles.meet("noted")
 
     def add_weights(
-        self, run_id: str, role: TrainedRole, version: int, uri: str, digest: str
+        self, run_id: str, role: TrainedRole, version: int, uri: str, digest: str, **how: Any
     ) -> None:
         self._troubles.meet("add weights")
-        super().add_weights(run_id, role, version, uri, digest)
+        super().add_weights(run_id, role, version, uri, digest, **how)
 
     def commit_step(self, step: RunStep, state: dict[str, Any] | None = None) -> bool:
         self._troubles.meet("commit")

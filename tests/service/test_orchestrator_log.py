@@ -28,7 +28,7 @@ def lines() -> Iterator[io.StringIO]:
     text = io.StringIO()
     handler = logging.StreamHandler(text)
     handler.setFormatter(JsonLines("trainer", "api"))
-    logger = logging.getLogger("services.trainer.orchestrator")
+    logger = logging.getLogger("services.trainer")
     before = logger.level
     logger.setLevel("INFO")
     logger.addHandler(handler)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.run_rows import Superseded
-from services.trainer.run_store import RunStore
+from services.trainer.run_store import RunStore, Superseded
 from tests.service.fake_loop import FakePlans, Loop, loop_of
 from triforge.broker import Broker
 from triforge.event_loop import end_task
@@ -80,7 +79,7 @@ async def test_a_orchestrator_whose_run_was_taken_lets_go_of_it_without_a_word(l
 
 WRITES: dict[str, Callable[[RunStore, str], object]] = {
     "status": lambda store, run: store.status(run),
-    "say": lambda store, run: store.say(run, "waiting"),
+    "set_reason": lambda store, run: store.set_reason(run, "waiting"),
     "set_status": lambda store, run: store.set_status(run, "failed", "late"),
     "begin": lambda store, run: store.begin(run, state={}, policy=9, reward=9),
     "note": lambda store, run: store.note(run, "window", {}),

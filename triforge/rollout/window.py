@@ -1,6 +1,6 @@
 """The window: how far playing may run ahead of learning.
 
-Ledger. Consumes: rounds of groups that were offered, news that groups were judged, news that a step was published.
+Consumes: rounds of groups that were offered, news that groups were judged, news that a step was published.
 Waits for: nothing, it never blocks; it answers what may happen now. Produces: which round may be offered, and the batch
 to train on next. Unblocked by: `publish` (a trained batch leaves its slots).
 
@@ -124,9 +124,13 @@ class Window:
 
     def next_round(self) -> int | None:
         """The round that may be offered now, if there is room for one."""
+        return next(iter(self.open_rounds()), None)
+
+    def open_rounds(self) -> range:
+        """The rounds that may be offered now."""
         newest = self._step + len(self._places)
-        service = newest < self._steps and newest <= self._step + self._bound
-        return newest + 1 if service and self._training is None else None
+        last = min(self._steps, self._step + self._bound + 1)
+        return range(newest + 1, last + 1) if self._training is None else range(0)
 
     def offer(self, group_ids: Sequence[str]) -> None:
         """Put the groups of `next_round()` in flight at the live versions. A round may be empty.
@@ -161,7 +165,7 @@ class Window:
             return None
         ready = [group for group in self._offers if group in self._arrived]
         chosen = tuple(ready[: self._places[self._step + 1]])
-        if len(chosen) < self._places[self._step + 1] or not self._leaves_service(chosen):
+        if len(chosen) < self._places[self._step + 1] or not self._leaves_room(chosen):
             return None
         return chosen
 
@@ -255,15 +259,15 @@ class Window:
             )
         return window
 
-    def _leaves_service(self, chosen: tuple[str, ...]) -> bool:
+    def _leaves_room(self, chosen: tuple[str, ...]) -> bool:
         """Whether the groups that stay can all still be trained on in time: none is due before there is room for it."""
         if self._late == "mask":
             return True
         due = [o.step + self._bound + 1 for group, o in self._offers.items() if group not in chosen]
-        service = 0
+        room = 0
         for step in range(self._step + 1, self._step + self._bound + 2):
-            service += self._places.get(step, 0) if step > self._step + 1 else 0
-            if sum(last <= step for last in due) > service:
+            room += self._places.get(step, 0) if step > self._step + 1 else 0
+            if sum(last <= step for last in due) > room:
                 return False
         return True
 

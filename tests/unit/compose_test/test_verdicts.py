@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from scripts.compose_test.facts import files_of, rows_of
 from scripts.compose_test.verdicts import judge, totals
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.ledgers import SCHEMA, write_ledger
+from triforge.store.step_records import SCHEMA, write_step_records
 from triforge.store.tables import Base, PlanRow, PoolRow, RunRow, StepRow, TaskRow, WeightsRow
 
 RUN = "r"
@@ -34,7 +34,7 @@ def record(step: int, rollout: int) -> dict[str, Any]:
 def store(tmp_path: Path) -> Path:
     """What a run of two steps with one group of two rollouts leaves in the artifact store."""
     for step in (1, 2):
-        write_ledger(
+        write_step_records(
             ArtifactStore(str(tmp_path)), f"runs/{RUN}/steps/{step:05d}.parquet", [record(step, i) for i in (0, 1)]
         )  # fmt: skip
     for role in ("policy", "reward"):
@@ -102,13 +102,13 @@ def test_what_an_undisturbed_run_leaves_passes_every_check(store: Path) -> None:
 
 def test_a_record_that_was_written_twice_is_found(store: Path) -> None:
     twice = [record(2, 0), record(2, 0), record(2, 1)]
-    write_ledger(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", twice)
+    write_step_records(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", twice)
     assert "once" in wrong(facts(store))
 
 
 def test_a_lost_rollout_and_a_mixed_version_are_found(store: Path) -> None:
     mixed = record(2, 0) | {"policy_versions": [1, 2]}
-    write_ledger(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", [mixed])
+    write_step_records(ArtifactStore(str(store)), f"runs/{RUN}/steps/00002.parquet", [mixed])
     assert {"accounted", "unmixed"} <= set(wrong(facts(store)))
 
 

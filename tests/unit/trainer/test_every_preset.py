@@ -13,7 +13,7 @@ import torch
 from services.trainer.learner import Learner
 from services.trainer.loss import Tally
 from services.trainer.model import ScoringModel
-from services.trainer.samples import Ledger, Limits, keep_ledger
+from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
 from services.trainer.step_cost import Effort, Shape
 from services.trainer.step_state import StepState
 from services.trainer.tiny_models import TinyShape, build_tiny_model
@@ -40,14 +40,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("model") / "tiny", words, shape=shape, seed=7)
 
 
-def credited(algorithm: Algorithm) -> Ledger:
+def credited(algorithm: Algorithm) -> Samples:
     everything = Limits(max_tokens=1000, max_rows=0, response=8)
     votes = [[[1, -1], [1, 1]], [[-1, -1], [1, -1]]]
     groups = [judged(group_task(name), [1, -1], votes, length=3) for name in "gh"]
-    return keep_ledger(
-        groups, algorithm=algorithm, policy_version=1, reward_version=1,
-        policy_limits=everything, reward_limits=everything, seed=7,
-    )  # fmt: skip
+    return build_samples(
+        groups, SampleOptions(algorithm=algorithm, policy_version=1, reward_version=1,
+        policy_limits=everything, reward_limits=everything, seed=7))  # fmt: skip
 
 
 def step(
@@ -70,13 +69,13 @@ def step(
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_takes_a_finite_step(name: str, folder: Path) -> None:
     preset = resolve(name)
-    ledger = credited(preset)
-    metrics = step(folder, preset, ledger.policy_rows)
+    samples = credited(preset)
+    metrics = step(folder, preset, samples.rows["policy"])
     assert metrics["updates"] >= 1
     assert all(math.isfinite(value) for value in metrics.values())
-    assert bool(ledger.reward_rows) == preset.train_reward_model
-    if ledger.reward_rows:
-        assert step(folder, preset, ledger.reward_rows, policy=False)["updates"] >= 1
+    assert bool(samples.rows["reward"]) == preset.train_reward_model
+    if samples.rows["reward"]:
+        assert step(folder, preset, samples.rows["reward"], policy=False)["updates"] >= 1
 
 
 def test_all_presets_of_the_field_are_there() -> None:
@@ -124,9 +123,9 @@ def test_without_any_distance_the_charged_advantages_are_the_whitened_rewards(fo
 def test_rows_keep_the_reward_where_the_learner_charges_it_and_get_the_whitened_one_elsewhere() -> (
     None
 ):
-    charged = credited(resolve("reinforce_pp")).policy_rows
+    charged = credited(resolve("reinforce_pp")).rows["policy"]
     assert {a for r in charged for a, w in zip(r.advantages, r.weights, strict=True) if w} == {0, 1}
-    white = credited(resolve("reinforce_pp", {"kl_placement": "loss"})).policy_rows
+    white = credited(resolve("reinforce_pp", {"kl_placement": "loss"})).rows["policy"]
     found = {a for r in white for a, w in zip(r.advantages, r.weights, strict=True) if w}
     assert sorted(found) == pytest.approx([-1.0, 1.0], abs=1e-5)
 

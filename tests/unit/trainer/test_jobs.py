@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from services.trainer.learner import Learner
-from services.trainer.samples import Ledger, Limits, keep_ledger
+from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
@@ -137,37 +137,36 @@ def test_training_on_pairs_puts_the_better_trajectories_in_front(
 # ---- which rows a job is given ----
 
 
-def keep(groups: list[JudgedGroup], **overrides: Any) -> Ledger:
+def keep(groups: list[JudgedGroup], **overrides: Any) -> Samples:
     everything = Limits(max_tokens=1000, max_rows=0)
-    return keep_ledger(
-        groups, algorithm=resolve("grpo", overrides), policy_version=1, reward_version=1,
-        policy_limits=everything, reward_limits=everything, seed=7,
-    )  # fmt: skip
+    return build_samples(
+        groups, SampleOptions(algorithm=resolve("grpo", overrides), policy_version=1, reward_version=1,
+        policy_limits=everything, reward_limits=everything, seed=7))  # fmt: skip
 
 
 def played(group_id: str, outcomes: list[int | None]) -> JudgedGroup:
     return judged(group_task(group_id, rollouts=len(outcomes)), outcomes, [[[]]] * len(outcomes))
 
 
-def shares(ledger: Ledger) -> list[float]:
+def shares(samples: Samples) -> list[float]:
     return [
         a
-        for row in ledger.policy_rows
+        for row in samples.rows["policy"]
         for a, w in zip(row.advantages, row.weights, strict=True)
         if w
     ]
 
 
 def test_fine_tuning_imitates_the_successes_alone_even_where_nothing_failed():
-    ledger = keep([played("g", [1, -1, None]), played("h", [1, 1])], job="ce")
-    assert shares(ledger) == [1.0, 1.0, 1.0]
-    assert ledger.reasons == {"trained": 3, "not a success": 1, "no outcome": 1}
+    samples = keep([played("g", [1, -1, None]), played("h", [1, 1])], job="ce")
+    assert shares(samples) == [1.0, 1.0, 1.0]
+    assert samples.reasons == {"trained": 3, "not a success": 1, "no outcome": 1}
 
 
 def test_distillation_imitates_the_better_rollouts_more():
-    ledger = keep([played("g", [1, -1])], job="distil", imitation_temperature=2.0)
+    samples = keep([played("g", [1, -1])], job="distil", imitation_temperature=2.0)
     even = 1 / (1 + math.exp(-1))
-    assert shares(ledger) == pytest.approx([2 * even, 2 * (1 - even)])
+    assert shares(samples) == pytest.approx([2 * even, 2 * (1 - even)])
     best = keep([played("g", [1, -1])], job="distil", imitation_temperature=0.0)
     assert shares(best) == [2.0]
     assert best.reasons == {"trained": 1, "zero advantage": 1}
@@ -175,9 +174,9 @@ def test_distillation_imitates_the_better_rollouts_more():
 
 def test_pairs_need_a_success_and_a_failure_of_one_task():
     options: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
-    ledger = keep([played("g", [1, -1, -1]), played("h", [1, 1])], **options)
-    assert shares(ledger) == [1.0, -1.0, -1.0]
-    assert ledger.reasons == {"trained": 3, "no pair": 2}
+    samples = keep([played("g", [1, -1, -1]), played("h", [1, 1])], **options)
+    assert shares(samples) == [1.0, -1.0, -1.0]
+    assert samples.reasons == {"trained": 3, "no pair": 2}
 
 
 def halves(group_id: str, outcomes: list[int | None]) -> JudgedGroup:
@@ -208,12 +207,12 @@ def cut(group: JudgedGroup, index: int) -> JudgedGroup:
 def test_a_trajectory_that_is_not_whole_is_left_out_of_the_pairs_and_so_are_those_it_leaves_alone():
     options: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
     groups = [cut(halves("g", [1, -1, -1]), 1), cut(halves("h", [1, -1]), 0)]
-    ledger = keep(groups, truncated="mask", **options)
-    assert {row.key for row in ledger.policy_rows} == {"g-00/0", "g-00/1", "g-02/0", "g-02/1"}
-    assert ledger.reasons == {
+    samples = keep(groups, truncated="mask", **options)
+    assert {row.key for row in samples.rows["policy"]} == {"g-00/0", "g-00/1", "g-02/0", "g-02/1"}
+    assert samples.reasons == {
         "trained": 4, "truncated response": 2, "trajectory is not whole": 2, "no pair": 2,
     }  # fmt: skip
-    assert len(keep(groups, truncated="keep", **options).policy_rows) == 10
+    assert len(keep(groups, truncated="keep", **options).rows["policy"]) == 10
 
 
 @pytest.mark.parametrize("service", [3, 4, 7])
@@ -222,16 +221,15 @@ def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sid
     options: dict[str, Any] = {"job": "dpo_pair", "kl_beta": 0.0, "aggregation": "token_mean"}
     found = Counter[int]()
     for seed in range(20):
-        ledger = keep_ledger(
-            groups, algorithm=resolve("grpo", options), policy_version=1, reward_version=1, seed=seed,
-            policy_limits=Limits(max_tokens=99, max_rows=service), reward_limits=Limits(max_tokens=9, max_rows=0),
-        )  # fmt: skip
-        keys = Counter(row.key.partition("/")[0] for row in ledger.policy_rows)
-        assert len(ledger.policy_rows) <= service
+        samples = build_samples(
+            groups, SampleOptions(algorithm=resolve("grpo", options), policy_version=1, reward_version=1, seed=seed,
+            policy_limits=Limits(max_tokens=99, max_rows=service), reward_limits=Limits(max_tokens=9, max_rows=0)))  # fmt: skip
+        keys = Counter(row.key.partition("/")[0] for row in samples.rows["policy"])
+        assert len(samples.rows["policy"]) <= service
         assert set(keys.values()) <= {2}
-        sides = Counter(row.task_id for row in ledger.policy_rows)
+        sides = Counter(row.task_id for row in samples.rows["policy"])
         assert set(sides.values()) <= {4}
-        assert ledger.reasons["over max_rows"] + ledger.reasons["no pair"] == 12 - sum(
+        assert samples.reasons["over max_rows"] + samples.reasons["no pair"] == 12 - sum(
             keys.values()
         )
         found[len(keys)] += 1

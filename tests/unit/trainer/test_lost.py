@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from services.trainer.lost import Look, Sendings, judged_parts
+from services.trainer.lost import Submissions, Survey, judged_parts
 from tests.unit.trainer.played import group_task
 from triforge.broker import GroupStatus, unit_tests_id
 
 LEASE_S, RESEND_S = 10.0, 20.0
 
 
-def look(now: float = 1000.0, *, waiting: int = 0, youngest: float = 0.0) -> Look:
-    return Look(now=now, waiting=waiting, youngest=youngest, lease_s=LEASE_S, resend_s=RESEND_S)
+def survey(now: float = 1000.0, *, waiting: int = 0, youngest: float = 0.0) -> Survey:
+    return Survey(now=now, waiting=waiting, youngest=youngest, lease_s=LEASE_S, resend_s=RESEND_S)
 
 
 def seen(*, begun: str = "", held: str = "", judged: str = "", played: bool = False) -> GroupStatus:
@@ -36,47 +36,47 @@ def seen(*, begun: str = "", held: str = "", judged: str = "", played: bool = Fa
 def test_a_group_whose_player_died_is_lost_whatever_waits_and_whoever_judges(
     stands: GroupStatus, lost: bool
 ) -> None:
-    assert look(waiting=5).is_lost("g", Sendings(0.0), stands) is lost
+    assert survey(waiting=5).is_lost("g", Submissions(0.0), stands) is lost
 
 
 def test_nothing_is_lost_before_a_lease_can_have_run_out() -> None:
-    assert not look(LEASE_S - 1).is_lost("g", Sendings(0.0), seen(begun="g"))
-    assert look(LEASE_S).is_lost("g", Sendings(0.0), seen(begun="g"))
+    assert not survey(LEASE_S - 1).is_lost("g", Submissions(0.0), seen(begun="g"))
+    assert survey(LEASE_S).is_lost("g", Submissions(0.0), seen(begun="g"))
 
 
 def test_what_nobody_began_is_lost_when_the_queues_are_empty_or_a_younger_one_was_begun() -> None:
-    sent = Sendings(100.0)
-    assert not look(100.0 + RESEND_S).is_lost("g", sent, seen())
-    assert look(101.0 + RESEND_S).is_lost("g", sent, seen())
-    assert not look(200.0, waiting=3, youngest=100.0).is_lost("g", sent, seen())
-    assert look(200.0, waiting=3, youngest=101.0).is_lost("g", sent, seen())
-    assert not look(200.0, waiting=3, youngest=101.0).is_lost("g", sent, seen(begun="g", played=True))  # fmt: skip
+    sent = Submissions(100.0)
+    assert not survey(100.0 + RESEND_S).is_lost("g", sent, seen())
+    assert survey(101.0 + RESEND_S).is_lost("g", sent, seen())
+    assert not survey(200.0, waiting=3, youngest=100.0).is_lost("g", sent, seen())
+    assert survey(200.0, waiting=3, youngest=101.0).is_lost("g", sent, seen())
+    assert not survey(200.0, waiting=3, youngest=101.0).is_lost("g", sent, seen(begun="g", played=True))  # fmt: skip
 
 
 def test_the_waits_double_until_somebody_is_seen_at_it_again() -> None:
-    sent = Sendings(0.0)
+    sent = Submissions(0.0)
     sent.again(0.0)
     sent.again(0.0)
-    assert not look(4 * LEASE_S - 1).is_lost("g", sent, seen(begun="g"))
-    assert look(4 * LEASE_S).is_lost("g", sent, seen(begun="g"))
-    assert not look().is_lost("g", sent, seen(begun="g", held="g"))
-    assert look(LEASE_S).is_lost("g", sent, seen(begun="g"))
+    assert not survey(4 * LEASE_S - 1).is_lost("g", sent, seen(begun="g"))
+    assert survey(4 * LEASE_S).is_lost("g", sent, seen(begun="g"))
+    assert not survey().is_lost("g", sent, seen(begun="g", held="g"))
+    assert survey(LEASE_S).is_lost("g", sent, seen(begun="g"))
 
 
 def test_a_judgement_that_was_begun_and_is_held_by_nobody_is_dead_however_many_others_go_on() -> None:  # fmt: skip
     stands = seen(begun="g g-00 g-01 g-02", held="g g-01", judged="g-02")
-    sent = Sendings(0.0)
-    assert look(50.0).dead_judgements("g", sent, stands) == {"g-00"}
+    sent = Submissions(0.0)
+    assert survey(50.0).dead_judgements("g", sent, stands) == {"g-00"}
     for wait in (LEASE_S, 2 * LEASE_S, 4 * LEASE_S):
         sent.judge_again({"g-00"}, 50.0, LEASE_S)
-        assert not look(49.0 + wait).dead_judgements("g", sent, stands)
-        assert look(50.0 + wait).dead_judgements("g", sent, stands)
+        assert not survey(49.0 + wait).dead_judgements("g", sent, stands)
+        assert survey(50.0 + wait).dead_judgements("g", sent, stands)
 
 
 def test_a_judgement_that_dies_a_moment_after_its_sibling_does_not_wait_for_the_siblings_next_time() -> None:  # fmt: skip
-    sent = Sendings(0.0)
+    sent = Submissions(0.0)
     sent.judge_again({"g-00"}, 50.0, LEASE_S)
-    assert look(51.0).dead_judgements("g", sent, seen(begun="g g-00 g-01", held="g")) == {"g-01"}
+    assert survey(51.0).dead_judgements("g", sent, seen(begun="g g-00 g-01", held="g")) == {"g-01"}
 
 
 def test_the_judges_jobs_of_a_group_are_its_trajectories_and_its_tests() -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.trainer.measures import (
-    critic_notes,
-    judge_measures,
-    step_measures,
-    success_rate,
-)
+from services.trainer.measures import judge_measures, step_measures, success_rate
+from services.trainer.task_source import critic_notes
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory, votes_on
 from triforge.types import JudgedGroup, TrajectoryGroup
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -11,9 +13,8 @@ import torch
 
 from services.trainer.app import create_app
 from services.trainer.checkpoint import Shelf
-from services.trainer.engines import RunWeights
+from services.trainer.engines import Engines
 from services.trainer.learner import Learner
-from services.trainer.learners import Publisher
 from services.trainer.rollback import Rollbacks
 from services.trainer.run_store import RunStore
 from services.trainer.runs import Runs
@@ -188,15 +189,16 @@ async def test_a_service_that_is_away_or_serves_another_run_is_left_to_the_resum
 
 
 async def hold(scene: Scene) -> dict[str, int]:
-    async def check() -> None:
-        return
-
     reward = Service(VERSION, str(scene.initial))
-    publisher = Publisher(None, {"policy": scene.service, "reward": reward}, check=check)  # type: ignore[arg-type]
-    weights = RunWeights(scene.store, publisher, scene.run.id, scene.artifacts)
-    weights.state |= scene.store.run_state(scene.run.id)
+    parts: Any = SimpleNamespace(
+        store=scene.store,
+        artifacts=scene.artifacts,
+        apis={"policy": scene.service, "reward": reward},
+    )
+    engines = Engines(parts, scene.run.id)
+    engines.notes |= scene.store.run_state(scene.run.id)
     scene.store.add_weights(scene.run.id, "reward", VERSION, str(scene.initial), "")
-    return dict(await weights.hold())
+    return dict(await engines.hold())
 
 
 async def test_a_run_follows_a_service_that_was_rolled_back(

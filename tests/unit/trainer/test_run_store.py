@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 MOVES: dict[str, Callable[[RunStore, str], object]] = {
     "take": lambda store, run: store.take(run),
-    "say": lambda store, run: store.say(run, "waiting"),
+    "set_reason": lambda store, run: store.set_reason(run, "waiting"),
     "set_status": lambda store, run: store.set_status(run, "finished"),
     "request_stop": lambda store, run: store.request_stop(run),
     "begin": lambda store, run: store.begin(run, state={}, policy=1, reward=1),

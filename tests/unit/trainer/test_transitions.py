@@ -14,7 +14,7 @@ from services.trainer.auxiliary_rows import (
     item,
 )
 from services.trainer.learner import Learner
-from services.trainer.samples import Limits, keep_ledger
+from services.trainer.samples import Limits, SampleOptions, build_samples
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from services.trainer.transitions import (
     Drawn,
@@ -321,16 +321,15 @@ def test_a_step_of_either_estimator_trains_policy_and_objectives_in_one_batch(
     ]  # fmt: skip
     groups = [group_of(*walks)]
     limits = Limits(max_tokens=64, max_rows=0)
-    ledger = keep_ledger(
-        groups, algorithm=config.algorithm.resolved(), policy_version=0, reward_version=0,
-        policy_limits=limits, reward_limits=limits, seed=1,
-    )  # fmt: skip
-    trained = ledger.reasons["trained"]
+    samples = build_samples(
+        groups, SampleOptions(algorithm=config.algorithm.resolved(), policy_version=0, reward_version=0,
+        policy_limits=limits, reward_limits=limits, seed=1))  # fmt: skip
+    trained = samples.reasons["trained"]
     maker = AuxiliaryMaker(config, str(folder))
     made = maker.rows(1, groups, trained=trained)
     assert made == AuxiliaryMaker(config, str(folder)).rows(1, groups, trained=trained)
     assert 0 < made.measures["aux/drawn"] <= trained
-    rows = [*ledger.policy_rows, *made.rows]
+    rows = [*samples.rows["policy"], *made.rows]
     batch = train_batch(folder, version=0, num_rows=len(rows), aux={"weights": maker.weights(1)})
     metrics = Learner.fresh(folder).train(batch, rows).metrics
     assert metrics["updates"] >= 1

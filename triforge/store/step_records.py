@@ -89,7 +89,7 @@ wrote tests for a group, the group's first row has them in `tests`, their prompt
 the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read."""
 
 
-def write_ledger(store: ArtifactStore, name: str, records: Sequence[dict[str, Any]]) -> str:
+def write_step_records(store: ArtifactStore, name: str, records: Sequence[dict[str, Any]]) -> str:
     """Write one step's records; returns their URI.
 
     Raises:
@@ -100,7 +100,7 @@ def write_ledger(store: ArtifactStore, name: str, records: Sequence[dict[str, An
     return store.write(name, sink.getvalue())
 
 
-def export_ledgers(store: ArtifactStore, uris: Iterable[str], path: Path) -> int:
+def export_step_records(store: ArtifactStore, uris: Iterable[str], path: Path) -> int:
     """Join the records of several steps into one Parquet file at `path`; returns the number of rows.
 
     The file appears whole or not at all.

@@ -1,6 +1,6 @@
 """No trained token is staler than the bound and no group is trained on twice, whatever the order and whoever dies when.
 
-The window, the intake, the collector and the rounds are the real ones. Around them stands a world in memory: workers that
+The window, the collector, its groups in flight and the task source are the real ones. Around them stands a world in memory: workers that
 start and finish groups in any order while weights change under them, a learner that publishes each version once, and a
 database that keeps what was committed. The orchestrator dies at any of its calls, once or again and again.
 """
@@ -16,8 +16,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.trainer.collector import Intake
-from services.trainer.in_flight import Collector
+from services.trainer.collector import Collector
+from services.trainer.in_flight import InFlight
+from services.trainer.task_source import TaskSource
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import parse
 from triforge.types import GroupTask, JudgedGroup, PlannedGroup, VersionSpan
@@ -76,9 +77,6 @@ class World:
 
     # ---- the store and the plans ----
 
-    def newest_weights(self, run_id: str, role: str) -> int:
-        return self.live
-
     def note(self, run_id: str, name: str, value: Any) -> None:
         self.visit()
         self.notes = {**self.notes, name: copy.deepcopy(value)}
@@ -130,20 +128,26 @@ class World:
         parts: Any = SimpleNamespace(
             store=self, broker=self, env_adapter=self, emit_group=self.emit_group
         )
-        collector = Collector(parts.broker, resend_s=1e9, lease_s=1e9, check=check, sweep_s=1e9)
+        newest: dict[Any, int] = {}
+        in_flight = InFlight(
+            parts.broker, resend_s=1e9, lease_s=1e9, check=check, newest=newest, sweep_s=1e9
+        )
         run: Any = SimpleNamespace(id="run", pool_id="pool")
-        intake = Intake(parts, collector, run, config, copy.deepcopy(self.notes))
+        notes, env = copy.deepcopy(self.notes), TaskSource(parts, run, config)
+        collector = Collector(parts, in_flight, run, config, notes, env.plan)
         for step in range(self.step + 1, STEPS + 1):
-            await intake.hold({"policy": BASE + step - 1, "reward": 0}, step - 1)
-            await intake.fill()
-            batch = await intake.batch()
-            await collector.meanwhile(self._train(step, [*batch.offers], batch.groups, config))
-            collector.newest["policy"] = BASE + step
-            notes = await intake.free({"policy": BASE + step, "reward": 0})
+            newest |= {"policy": max(BASE + step - 1, self.live), "reward": self.live}
+            await collector.resume({"policy": BASE + step - 1, "reward": 0}, step - 1)
+            groups = await collector.collect(await env.plan(collector.open_rounds()))
+            names = [group.played.group.group_id for group in groups]
+            async with collector.receiving():
+                await self._train(step, names, groups, config)
+            newest["policy"] = BASE + step
+            collector.publish({"policy": BASE + step, "reward": 0})
             self.visit()
             self.step, self.notes = step, copy.deepcopy(notes)
             self.visit()
-            for name in batch.offers:
+            for name in names:
                 await self.forget_group(name, ())
 
     async def _train(

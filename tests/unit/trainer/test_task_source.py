@@ -1,4 +1,4 @@
-"""What adaptation is told of a group."""
+"""The outcome of a group that adaptation gets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.outcomes import adapt_settings, sampled_versions, task_outcome
+from services.trainer.task_source import adapt_settings, task_outcome
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import RunConfig
 from triforge.rollout.window import Offer
@@ -28,12 +28,12 @@ def played(*outcomes: int | None, version: int = 4, **task: Any) -> JudgedGroup:
     return judged(group_task(rollouts=len(outcomes), **task), outcomes, values, version=version)
 
 
-def told(group: JudgedGroup, **adaptation: Any) -> TaskOutcome:
+def outcome_of(group: JudgedGroup, **adaptation: Any) -> TaskOutcome:
     return task_outcome(group, OFFER, run=RUN, config=config(**adaptation))
 
 
 def test_an_outcome_has_the_round_and_the_versions_that_sampled_its_group() -> None:
-    found = told(played(1, -1, None))
+    found = outcome_of(played(1, -1, None))
     assert (found.step, found.policy_version, found.newest_version) == (7, 4, 4)
     assert (found.successes, found.measured, found.rollouts) == (1, 2, 3)
 
@@ -44,7 +44,8 @@ def test_a_group_that_spans_versions_says_the_oldest_and_the_newest() -> None:
     mixed = old.model_copy(
         update={"played": old.played.model_copy(update={"trajectories": trajectories})}
     )
-    assert sampled_versions(mixed, 0) == (4, 6)
+    outcome = outcome_of(mixed)
+    assert (outcome.policy_version, outcome.newest_version) == (4, 6)
 
 
 def test_a_group_without_a_token_has_the_version_it_was_offered_at() -> None:
@@ -57,17 +58,18 @@ def test_a_group_without_a_token_has_the_version_it_was_offered_at() -> None:
             "votes": (None,),
         }
     )
-    assert sampled_versions(silent, 3) == (3, 3)
+    outcome = outcome_of(silent)
+    assert (outcome.policy_version, outcome.newest_version) == (OFFER.policy, OFFER.policy)
 
 
 def test_every_training_group_is_for_the_controller_notes_only_outside_the_band() -> None:
-    inside, outside = told(played(1, -1)), told(played(-1, -1))
+    inside, outside = outcome_of(played(1, -1)), outcome_of(played(-1, -1))
     assert (inside.adapt, inside.notes) == (True, ())
     assert outside.adapt
     assert len(outside.notes) == 2
     assert outside.notes[0].judged[0].texts == ("good", "bad")
-    assert told(played(-1, -1), controller="ladder").notes == ()
-    measured = told(played(-1, -1, purpose="measure_parent", proposal_id="p"))
+    assert outcome_of(played(-1, -1), controller="ladder").notes == ()
+    measured = outcome_of(played(-1, -1, purpose="measure_parent", proposal_id="p"))
     assert (measured.adapt, measured.notes) == (False, ())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.samples import Ledger, Limits, keep_ledger
+from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
 from triforge.types import ImageRef, JudgedGroup, Step
@@ -14,15 +14,17 @@ from triforge.types import ImageRef, JudgedGroup, Step
 ROOMY = Limits(max_tokens=1000, max_rows=0, response=8)
 
 
-def keep(groups: list[JudgedGroup], preset: str = "grpo", **overrides: Any) -> Ledger:
-    return keep_ledger(
+def keep(groups: list[JudgedGroup], preset: str = "grpo", **overrides: Any) -> Samples:
+    return build_samples(
         groups,
-        algorithm=resolve(preset, overrides),
-        policy_version=1,
-        reward_version=1,
-        policy_limits=ROOMY,
-        reward_limits=ROOMY,
-        seed=7,
+        SampleOptions(
+            algorithm=resolve(preset, overrides),
+            policy_version=1,
+            reward_version=1,
+            policy_limits=ROOMY,
+            reward_limits=ROOMY,
+            seed=7,
+        ),
     )
 
 
@@ -43,8 +45,8 @@ def told(group: JudgedGroup, change: Any) -> JudgedGroup:
     return group.model_copy(update={"played": changed})
 
 
-def by_step(ledger: Ledger) -> dict[tuple[str, int], float]:
-    return {(r["trajectory_id"], r["step_index"]): r["advantage"] for r in ledger.records}
+def by_step(samples: Samples) -> dict[tuple[str, int], float]:
+    return {(r["trajectory_id"], r["step_index"]): r["advantage"] for r in samples.records}
 
 
 def test_gigpo_reads_the_observations_of_the_trajectories():
@@ -73,37 +75,37 @@ def test_a_state_is_what_was_seen_pictures_included():
 
 
 def test_whitening_spans_the_groups_of_a_batch_and_is_what_the_records_say():
-    ledger = keep(
+    samples = keep(
         [played("g", [1, -1]), played("h", [1, 1])], normalise="mean", outcome="binary", whiten=True
     )
     advantages = [
         a
-        for row in ledger.policy_rows
+        for row in samples.rows["policy"]
         for a, w in zip(row.advantages, row.weights, strict=True)
         if w
     ]
     assert sum(advantages) == pytest.approx(0.0)
     assert sum(a * a for a in advantages) / len(advantages) == pytest.approx(1.0, abs=1e-5)
-    assert by_step(ledger)["g-00", 0] == pytest.approx(1.414214, abs=1e-5)
-    assert ledger.reasons == {"trained": 8}
+    assert by_step(samples)["g-00", 0] == pytest.approx(1.414214, abs=1e-5)
+    assert samples.reasons == {"trained": 8}
 
 
 def test_a_group_in_which_nothing_can_be_learnt_is_counted():
-    ledger = keep([played("g", [1, -1]), played("h", [1, 1]), played("i", [None, None])])
-    assert (ledger.asked, ledger.dead, ledger.partial) == (2, 1, 1)
-    assert {row.key.split("-")[0] for row in ledger.policy_rows} == {"g"}
+    samples = keep([played("g", [1, -1]), played("h", [1, 1]), played("i", [None, None])])
+    assert (samples.asked, samples.dead, samples.partial) == (2, 1, 1)
+    assert {row.key.split("-")[0] for row in samples.rows["policy"]} == {"g"}
 
 
 def test_a_step_of_dead_groups_or_of_no_group_yields_no_rows():
-    assert keep([played("g", [1, 1]), played("h", [-1, -1])]).policy_rows == []
-    assert (keep([]).policy_rows, keep([]).dead) == ([], 0)
+    assert keep([played("g", [1, 1]), played("h", [-1, -1])]).rows["policy"] == []
+    assert (keep([]).rows["policy"], keep([]).dead) == ([], 0)
 
 
 def test_groups_that_differ_least_are_left_out_with_the_reason():
     groups = [played("g", [1, -1, -1, -1]), played("h", [1, 1, -1, -1])]
-    ledger = keep(groups, group_filter="variance_topk", filter_keep=0.5)
-    assert {row.key.split("-")[0] for row in ledger.policy_rows} == {"h"}
-    assert ledger.reasons["low spread"] == 8
+    samples = keep(groups, group_filter="variance_topk", filter_keep=0.5)
+    assert {row.key.split("-")[0] for row in samples.rows["policy"]} == {"h"}
+    assert samples.reasons["low spread"] == 8
 
 
 def test_a_response_that_was_cut_off_is_masked_if_told_so():
@@ -114,16 +116,16 @@ def test_a_response_that_was_cut_off_is_masked_if_told_so():
     assert keep([group]).reasons == {"trained": 4}
     masked = keep([group], truncated="mask")
     assert masked.reasons == {"trained": 3, "truncated response": 1}
-    assert sum(sum(row.weights) for row in masked.policy_rows) == pytest.approx(1.0)
+    assert sum(sum(row.weights) for row in masked.rows["policy"]) == pytest.approx(1.0)
 
 
 def test_an_invalid_action_costs_what_the_shaper_says():
     def invalid(t: int, step: Step) -> Step:
         return step.model_copy(update={"action_valid": not (t == 0 and step.index == 1)})
 
-    ledger = keep([told(played("g", [1, 1]), invalid)], invalid_action_penalty=0.1)
-    assert [record["reward"] for record in ledger.records] == [0.9, 0.9, 1.0, 1.0]
-    assert by_step(ledger)["g-00", 0] == pytest.approx(-1.0, abs=1e-4)
+    samples = keep([told(played("g", [1, 1]), invalid)], invalid_action_penalty=0.1)
+    assert [record["reward"] for record in samples.records] == [0.9, 0.9, 1.0, 1.0]
+    assert by_step(samples)["g-00", 0] == pytest.approx(-1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +138,11 @@ def test_an_invalid_action_costs_what_the_shaper_says():
 )
 def test_each_aggregation_has_its_own_denominator(aggregation: str, expected: list[float]):
     """One measured trajectory in the first task, two in the second; two steps of one token each."""
-    ledger = keep(
+    samples = keep(
         [played("g", [1, None]), played("h", [1, -1])],
         normalise="raw",
         whiten=True,
         aggregation=aggregation,
     )
-    weights = [w for row in ledger.policy_rows for w in row.weights if w]
+    weights = [w for row in samples.rows["policy"] for w in row.weights if w]
     assert weights == pytest.approx(expected)

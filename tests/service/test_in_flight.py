@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from services.trainer.in_flight import Collector
+from services.trainer.in_flight import InFlight
 from services.trainer.parts import StopRequested
 from tests.unit.trainer.played import group_task, judged
 from triforge.broker import ROLLOUT_QUEUE, RedisBroker
@@ -46,12 +46,12 @@ class Clock:
 
 
 class Scene:
-    """A collector, its clock and what it sent."""
+    """Groups in flight, their clock and what it sent."""
 
     def __init__(self, broker: Sent) -> None:
         self.broker, self.clock = broker, Clock()
         self.stopping = False
-        self.collector = Collector(
+        self.in_flight = InFlight(
             broker, resend_s=RESEND_S, lease_s=LEASE_S, check=self._check, sweep_s=1.0, clock=self.clock
         )  # fmt: skip
         self._rounds = 0
@@ -61,13 +61,13 @@ class Scene:
         if self.stopping:
             raise StopRequested
 
-    def gather(self, *tasks: GroupTask) -> asyncio.Task[list[JudgedGroup]]:
-        work = self.collector.gather(list(tasks), deadline_s=DEADLINE_S, versions=VERSIONS)
+    def play(self, *tasks: GroupTask) -> asyncio.Task[list[JudgedGroup]]:
+        work = self.in_flight.play(list(tasks), deadline_s=DEADLINE_S, versions=VERSIONS)
         self._work = asyncio.create_task(work)
         return self._work
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass, and wait until the collector has looked around since, or is done."""
+        """Let time pass, and wait until it has looked around since, or is done."""
         self.clock.now += seconds
         after = self._rounds + 2
         async with asyncio.timeout(20):
@@ -85,7 +85,7 @@ async def scene(redis_url: str) -> AsyncIterator[Scene]:
 @pytest.fixture
 async def waiting(scene: Scene) -> AsyncIterator[asyncio.Task[list[JudgedGroup]]]:
     """The gathering of one group, `g`, that was sent once and not heard of since."""
-    work = scene.gather(group_task("g"))
+    work = scene.play(group_task("g"))
     await scene.pass_time(0.0)
     assert scene.broker.sent == ["g"]
     yield work
@@ -109,14 +109,14 @@ async def done(work: asyncio.Task[list[JudgedGroup]]) -> list[JudgedGroup]:
     return await asyncio.wait_for(work, 20)
 
 
-Gathering = asyncio.Task[list[JudgedGroup]]
+Playing = asyncio.Task[list[JudgedGroup]]
 
 
 # ---- the plain way ----
 
 
 async def test_groups_come_back_in_the_order_of_the_tasks(scene: Scene) -> None:
-    work = scene.gather(group_task("a"), group_task("b"), group_task("c"))
+    work = scene.play(group_task("a"), group_task("b"), group_task("c"))
     await scene.pass_time(0.0)
     for name in ("c", "a", "b"):
         await put(scene.broker, complete(name))
@@ -127,13 +127,13 @@ async def test_groups_come_back_in_the_order_of_the_tasks(scene: Scene) -> None:
 
 async def test_a_group_that_is_complete_already_is_not_played_again(scene: Scene) -> None:
     await put(scene.broker, complete("a"))
-    work = scene.gather(group_task("a"))
+    work = scene.play(group_task("a"))
     assert await done(work) == [complete("a")]
     assert scene.broker.sent == []
 
 
 async def test_groups_of_others_on_the_stream_are_passed_over(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     await put(scene.broker, complete("other"))
     await scene.broker.announce_if_complete("other")
@@ -147,7 +147,7 @@ async def test_groups_of_others_on_the_stream_are_passed_over(
 # ---- what is lost ----
 
 
-async def test_a_lost_announcement_is_found_by_the_sweep(scene: Scene, waiting: Gathering) -> None:
+async def test_a_lost_announcement_is_found_by_the_sweep(scene: Scene, waiting: Playing) -> None:
     await put(scene.broker, complete())
     await scene.broker._redis.set("tf:announced:g", "1")  # and whoever wanted to announce it died
     await scene.pass_time(0.0)
@@ -158,7 +158,7 @@ async def test_a_lost_announcement_is_found_by_the_sweep(scene: Scene, waiting: 
 
 
 async def test_an_job_that_nobody_ever_started_is_sent_again_after_resend_s(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     await scene.pass_time(RESEND_S - 1)
     assert scene.broker.sent == ["g"]
@@ -166,11 +166,11 @@ async def test_an_job_that_nobody_ever_started_is_sent_again_after_resend_s(
     assert scene.broker.sent == ["g", "g"]
     await scene.pass_time(2.0)
     assert scene.broker.sent == ["g", "g"], "the wait begins anew"
-    assert scene.collector.resent == 1
+    assert scene.in_flight.resent == 1
 
 
 async def test_an_job_that_waits_in_a_queue_is_not_sent_again(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     await RedisBroker.send_rollout(scene.broker, group_task("g"))
     assert await scene.broker.depth(ROLLOUT_QUEUE) == 1
@@ -179,7 +179,7 @@ async def test_an_job_that_waits_in_a_queue_is_not_sent_again(
 
 
 async def test_an_job_whose_worker_died_is_sent_again_when_its_lease_is_gone(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     async with scene.broker.lease("g"):
         pass  # started, neither held nor played
@@ -193,7 +193,7 @@ async def test_an_job_whose_worker_died_is_sent_again_when_its_lease_is_gone(
 
 
 async def test_an_job_that_is_put_off_again_and_again_is_sent_again_ever_more_rarely(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     async with scene.broker.lease("g"):
         pass  # its worker met a service that is away, and tries again later
@@ -210,7 +210,7 @@ async def test_an_job_that_is_put_off_again_and_again_is_sent_again_ever_more_ra
 
 
 async def test_an_job_is_never_sent_again_while_a_worker_holds_it(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     async with scene.broker.lease("g"):
         await scene.pass_time(10 * RESEND_S)
@@ -218,7 +218,7 @@ async def test_an_job_is_never_sent_again_while_a_worker_holds_it(
 
 
 async def test_an_job_is_never_sent_again_while_a_judge_holds_one_of_its_trajectories(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     await put(scene.broker, complete(), votes=False)
     async with scene.broker.lease("g-01"):
@@ -228,7 +228,7 @@ async def test_an_job_is_never_sent_again_while_a_judge_holds_one_of_its_traject
     assert scene.broker.sent == ["g", "g"], "the judge died: the worker sends its job again"
 
 
-async def test_votes_that_wait_for_a_judge_are_waited_for(scene: Scene, waiting: Gathering) -> None:
+async def test_votes_that_wait_for_a_judge_are_waited_for(scene: Scene, waiting: Playing) -> None:
     await put(scene.broker, complete(), votes=False)
     task = JudgeTask(
         trajectory_id="g-00", group_id="g", run_id="run", votes=2, seed=1, sampling=Sampling(),
@@ -240,7 +240,7 @@ async def test_votes_that_wait_for_a_judge_are_waited_for(scene: Scene, waiting:
 
 
 async def test_a_judgement_whose_worker_died_is_sent_again_although_others_wait_in_the_queue(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     asked: list[str] = []
 
@@ -258,7 +258,7 @@ async def test_a_judgement_whose_worker_died_is_sent_again_although_others_wait_
         assert asked == ["g-00"]
         await scene.pass_time(LEASE_S / 2)
         assert asked == ["g-00"]
-        assert scene.collector.resent == 1
+        assert scene.in_flight.resent == 1
     assert scene.broker.sent == ["g"]
 
 
@@ -267,7 +267,7 @@ async def test_a_restarted_orchestrator_does_not_send_what_a_worker_or_a_judge_s
 ) -> None:
     await put(scene.broker, complete("b"), votes=False)
     async with scene.broker.lease("a"), scene.broker.lease("b-00"):
-        work = scene.gather(*(group_task(name) for name in "abc"))
+        work = scene.play(*(group_task(name) for name in "abc"))
         await scene.pass_time(0.0)
         assert scene.broker.sent == ["c"]
     await scene.pass_time(RESEND_S + 1)
@@ -276,7 +276,7 @@ async def test_a_restarted_orchestrator_does_not_send_what_a_worker_or_a_judge_s
 
 
 async def test_an_announced_group_whose_payload_is_gone_is_played_again(
-    scene: Scene, waiting: Gathering
+    scene: Scene, waiting: Playing
 ) -> None:
     await put(scene.broker, complete())
     await scene.broker._redis.set("tf:announced:g", "1")
@@ -290,7 +290,7 @@ async def test_an_announced_group_whose_payload_is_gone_is_played_again(
 
 @pytest.mark.parametrize("whose", ["version", "judge_version"])
 async def test_a_group_of_foreign_weights_is_forgotten_and_played_again(
-    scene: Scene, waiting: Gathering, whose: str
+    scene: Scene, waiting: Playing, whose: str
 ) -> None:
     await put(scene.broker, complete(**{whose: 0}))
     await scene.broker.announce_if_complete("g")
@@ -300,7 +300,7 @@ async def test_a_group_of_foreign_weights_is_forgotten_and_played_again(
     await put(scene.broker, complete())
     await scene.broker.announce_if_complete("g")
     assert await done(waiting) == [complete()]
-    assert scene.collector.replayed == 1
+    assert scene.in_flight.replayed == 1
 
 
 async def test_a_group_that_stays_foreign_is_taken_as_it_is_in_the_end(scene: Scene) -> None:
@@ -312,16 +312,16 @@ async def test_a_group_that_stays_foreign_is_taken_as_it_is_in_the_end(scene: Sc
         await scene.broker.announce_if_complete("g")
 
     scene.broker.react = lambda _: tasks.add(asyncio.create_task(play()))
-    assert await done(scene.gather(group_task("g"))) == [foreign]
+    assert await done(scene.play(group_task("g"))) == [foreign]
     assert scene.broker.sent == ["g"] * 3
-    assert scene.collector.replayed == 2
+    assert scene.in_flight.replayed == 2
 
 
 # ---- the end ----
 
 
 async def test_the_deadline_names_what_is_missing(scene: Scene) -> None:
-    work = scene.gather(*(group_task(f"g{n}") for n in range(7)))
+    work = scene.play(*(group_task(f"g{n}") for n in range(7)))
     await scene.pass_time(0.0)
     await put(scene.broker, complete("g0"))
     await scene.broker.announce_if_complete("g0")
@@ -339,11 +339,11 @@ async def test_a_group_list_of_which_nothing_could_be_measured_fails_with_the_fi
     broken = judged(group_task("g"), [None, None], [[[]], [[]]])
     await put(scene.broker, broken.model_copy(update={"votes": ()}))
     with pytest.raises(TrainerError, match=r"none of 2 episodes could be measured.*it broke"):
-        await done(scene.gather(group_task("g")))
+        await done(scene.play(group_task("g")))
     assert await scene.broker.group("g") is None, "it is played afresh when the run is resumed"
 
 
-async def test_a_stop_is_heard_while_nothing_comes_in(scene: Scene, waiting: Gathering) -> None:
+async def test_a_stop_is_heard_while_nothing_comes_in(scene: Scene, waiting: Playing) -> None:
     scene.stopping = True
     with pytest.raises(StopRequested):
         await done(waiting)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.trainer.rows import Limits
-from services.trainer.samples import keep_ledger
+from services.trainer.samples import Limits, SampleOptions, build_samples
 from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.ledgers import export_ledgers, write_ledger
 from triforge.store.rows import rows_from_bytes, rows_to_bytes
+from triforge.store.step_records import export_step_records, write_step_records
 from triforge.types import ImageRef, JudgedGroup, PlacedImage, TrainRow
 
 EXAMPLE = Path(__file__).parents[2] / "contract" / "types" / "JudgedGroup.json"
@@ -49,27 +48,26 @@ def seen(group: JudgedGroup) -> JudgedGroup:
 def test_images_go_on_record_and_into_the_rows(tmp_path: Path) -> None:
     group = seen(JudgedGroup.model_validate_json(EXAMPLE.read_text()))
     limits = Limits(max_tokens=4096, max_rows=0)
-    ledger = keep_ledger(
-        [group], algorithm=resolve("rlanything"), policy_version=7, reward_version=7,
-        policy_limits=limits, reward_limits=limits, seed=1,
-    )  # fmt: skip
+    samples = build_samples(
+        [group], SampleOptions(algorithm=resolve("rlanything"), policy_version=7, reward_version=7,
+        policy_limits=limits, reward_limits=limits, seed=1))  # fmt: skip
     store = ArtifactStore(str(tmp_path))
-    export_ledgers(
-        store, [write_ledger(store, "steps/1.parquet", ledger.records)], tmp_path / "out"
+    export_step_records(
+        store, [write_step_records(store, "steps/1.parquet", samples.records)], tmp_path / "out"
     )
-    for record in ledger.records:
+    for record in samples.records:
         at = record["step_index"]
         assert record["images"] == [shot(at).id]
         assert record["next_images"] == record["judge_images"][1:] == [shot(at + 1).id]
-    assert ledger.policy_rows
-    for row in ledger.policy_rows:
+    assert samples.rows["policy"]
+    for row in samples.rows["policy"]:
         assert row.images == group.played.trajectories[0].segments[0].images[: len(row.images)]
         assert row.images
-    assert ledger.reward_rows
-    for row in ledger.reward_rows:
+    assert samples.rows["reward"]
+    for row in samples.rows["reward"]:
         step = int(row.key.split("/")[1])
         assert row.images == (placed(step, 1), placed(step + 1, 3))
-    rows = [*ledger.policy_rows, *ledger.reward_rows]
+    rows = [*samples.rows["policy"], *samples.rows["reward"]]
     assert rows_from_bytes(rows_to_bytes(rows)) == rows
 
 

@@ -1,4 +1,4 @@
-"""What the ledger tells a critic: what each turn brought and where it ends, whatever part of a trajectory is trained on."""
+"""What the samples tells a critic: what each turn brought and where it ends, whatever part of a trajectory is trained on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.samples import Ledger, Limits, keep_ledger
+from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
 from services.trainer.trajectories import Courses
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
@@ -19,8 +19,8 @@ ROOMY = Limits(max_tokens=1000, max_rows=0, response=8)
 
 def keep(
     *, lengths: list[int], change: Any = None, limits: Limits = ROOMY, **how: Any
-) -> tuple[Ledger, dict[str, TrainRow]]:
-    """The ledger of a group of a success and a failure, and its rows by key."""
+) -> tuple[Samples, dict[str, TrainRow]]:
+    """The samples of a group of a success and a failure, and its rows by key."""
     group = group_task("g", max_steps=len(lengths))
     segments, overrides = how.pop("segments", None), how
     played = [
@@ -33,11 +33,10 @@ def keep(
         played=TrajectoryGroup(group=group, task=task_of(group), trajectories=tuple(played)),
         votes=(None, None),
     )
-    ledger = keep_ledger(
-        [judged], algorithm=resolve("ppo", overrides), policy_version=1, reward_version=1,
-        policy_limits=limits, reward_limits=ROOMY, seed=7,
-    )  # fmt: skip
-    return ledger, {row.key: row for row in ledger.policy_rows}
+    samples = build_samples(
+        [judged], SampleOptions(algorithm=resolve("ppo", overrides), policy_version=1, reward_version=1,
+        policy_limits=limits, reward_limits=ROOMY, seed=7))  # fmt: skip
+    return samples, {row.key: row for row in samples.rows["policy"]}
 
 
 def brought(row: TrainRow) -> dict[int, float]:
@@ -47,13 +46,13 @@ def brought(row: TrainRow) -> dict[int, float]:
 
 
 def test_the_outcome_stands_on_the_last_token_of_the_last_turn() -> None:
-    ledger, rows = keep(lengths=[3, 2])
+    samples, rows = keep(lengths=[3, 2])
     ends = (len(CONTEXT) + 2, 2 * len(CONTEXT) + 4)
     assert brought(rows["g-00/0"]) == {ends[1]: 1.0}
     assert brought(rows["g-01/0"]) == {}
     assert all(row.ends == ends and not any(row.advantages) for row in rows.values())
-    assert [r["reward"] for r in ledger.records] == [0.0, 1.0, 0.0, 0.0]
-    assert ledger.reasons == {"trained": 4}  # nothing is left out for being average
+    assert [r["reward"] for r in samples.records] == [0.0, 1.0, 0.0, 0.0]
+    assert samples.reasons == {"trained": 4}  # nothing is left out for being average
 
 
 def test_each_turn_brings_its_own_penalty() -> None:
@@ -69,11 +68,13 @@ def test_the_reward_of_a_turn_that_is_not_trained_on_falls_due_at_the_one_before
     def last_is_cut_off(step: Step) -> Step:
         return step.model_copy(update={"finish": "length" if step.index == 2 else "stop"})
 
-    ledger, rows = keep(lengths=[1, 2, 3], change=last_is_cut_off, truncated="mask", step_cost=0.25)
+    samples, rows = keep(
+        lengths=[1, 2, 3], change=last_is_cut_off, truncated="mask", step_cost=0.25
+    )
     assert rows["g-00/0"].ends == (2, 6)
     assert brought(rows["g-00/0"]) == {2: -0.25, 6: 0.5}
     assert brought(rows["g-01/0"]) == {2: -0.25, 6: -0.5}
-    assert ledger.reasons == {"trained": 4, "truncated response": 2}
+    assert samples.reasons == {"trained": 4, "truncated response": 2}
 
 
 def test_what_was_brought_before_the_first_trained_turn_is_past() -> None:
@@ -117,8 +118,7 @@ def test_without_a_critic_rows_do_not_say_it(preset: str) -> None:
         played=TrajectoryGroup(group=group, task=task_of(group), trajectories=played),
         votes=(None, None),
     )
-    ledger = keep_ledger(
-        [judged], algorithm=resolve(preset), policy_version=1, reward_version=1,
-        policy_limits=ROOMY, reward_limits=ROOMY, seed=7,
-    )  # fmt: skip
-    assert all(row.rewards == row.ends == () for row in ledger.policy_rows)
+    samples = build_samples(
+        [judged], SampleOptions(algorithm=resolve(preset), policy_version=1, reward_version=1,
+        policy_limits=ROOMY, reward_limits=ROOMY, seed=7))  # fmt: skip
+    assert all(row.rewards == row.ends == () for row in samples.rows["policy"])

@@ -8,16 +8,24 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from services.trainer.collector import stale_votes
-from services.trainer.in_flight import judged_by
-from services.trainer.measures import critic_notes, step_measures
-from services.trainer.samples import NO_TOKENS, STALE, TOO_LONG, Ledger, Limits, keep_ledger
+from services.trainer.judged_groups import judged_by, stale_votes
+from services.trainer.measures import step_measures
+from services.trainer.samples import (
+    NO_TOKENS,
+    STALE,
+    TOO_LONG,
+    Limits,
+    SampleOptions,
+    Samples,
+    build_samples,
+)
+from services.trainer.task_source import critic_notes
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM
 from triforge.broker import unit_tests_id
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.ledgers import write_ledger
+from triforge.store.step_records import write_step_records
 from triforge.types import (
     ErrorInfo,
     GroupTests,
@@ -72,28 +80,27 @@ def programs(
     return JudgedGroup(played=group, votes=(None,) * len(played), tests=given)
 
 
-def keep(*groups: JudgedGroup, reward: Limits = ROOMY, **overrides: Any) -> Ledger:
-    return keep_ledger(
-        groups, algorithm=resolve("rlanything_paper", overrides), policy_version=1, reward_version=1,
-        policy_limits=ROOMY, reward_limits=reward, seed=7,
-    )  # fmt: skip
+def keep(*groups: JudgedGroup, reward: Limits = ROOMY, **overrides: Any) -> Samples:
+    return build_samples(
+        groups, SampleOptions(algorithm=resolve("rlanything_paper", overrides), policy_version=1, reward_version=1,
+        policy_limits=ROOMY, reward_limits=reward, seed=7))  # fmt: skip
 
 
-def recorded_tests(ledger: Ledger) -> list[dict[str, Any]]:
-    return [test for record in ledger.records for test in record["tests"]]
+def recorded_tests(samples: Samples) -> list[dict[str, Any]]:
+    return [test for record in samples.records for test in record["tests"]]
 
 
 def test_programs_are_rewarded_by_hidden_tests_and_tests_by_programs() -> None:
-    ledger = keep(programs())
-    assert [r["reward"] for r in ledger.records] == [1.0, 1.0, 0.5, 0.0]
-    assert [r["share"] for r in ledger.records] == list(SHARES)
+    samples = keep(programs())
+    assert [r["reward"] for r in samples.records] == [1.0, 1.0, 0.5, 0.0]
+    assert [r["share"] for r in samples.records] == list(SHARES)
     z = [0.9045, 0.9045, -0.3015, -1.5076]
-    assert [r["advantage"] for r in ledger.records] == pytest.approx(z, abs=1e-4)
-    assert len(ledger.policy_rows) == 4
-    on_record = recorded_tests(ledger)
+    assert [r["advantage"] for r in samples.records] == pytest.approx(z, abs=1e-4)
+    assert len(samples.rows["policy"]) == 4
+    on_record = recorded_tests(samples)
     assert [t["reward"] for t in on_record] == REWARDS
     assert [t["advantage"] for t in on_record] == pytest.approx(Z, abs=1e-3)
-    assert [r["votes"] for r in ledger.records] == [[]] * 4
+    assert [r["votes"] for r in samples.records] == [[]] * 4
 
 
 def test_the_critic_learns_how_programs_fared_on_hidden_tests_and_on_those_of_the_judge() -> None:
@@ -106,22 +113,22 @@ def test_the_critic_learns_how_programs_fared_on_hidden_tests_and_on_those_of_th
 def test_every_test_is_a_row_of_the_reward_model_with_its_advantage_on_its_own_tokens_only() -> (
     None
 ):
-    ledger = keep(programs())
-    assert [row.key for row in ledger.reward_rows] == [f"g/tests/{j}" for j in range(6)]
-    for row, wanted in zip(ledger.reward_rows, Z, strict=True):
+    samples = keep(programs())
+    assert [row.key for row in samples.rows["reward"]] == [f"g/tests/{j}" for j in range(6)]
+    for row, wanted in zip(samples.rows["reward"], Z, strict=True):
         assert row.ids == (*PROMPT, 1, 2)
         assert row.logprobs == (0.0, 0.0, 0.0, LOGPROB, LOGPROB)
         assert row.advantages == pytest.approx((0, 0, 0, wanted, wanted), abs=1e-3)
         assert row.weights == pytest.approx((0, 0, 0, 1 / 12, 1 / 12))
         assert row.versions == (-1, -1, -1, 1, 1)
-    assert sum(t["weight"] for t in recorded_tests(ledger)) == pytest.approx(1.0)
+    assert sum(t["weight"] for t in recorded_tests(samples)) == pytest.approx(1.0)
 
 
 def test_the_matrix_is_on_record_once_and_comes_back_from_the_file(tmp_path: Path) -> None:
-    ledger = keep(programs(shares=(None, *SHARES)))
-    assert [r["step_index"] for r in ledger.records] == [0] * 4  # the first was not even begun
+    samples = keep(programs(shares=(None, *SHARES)))
+    assert [r["step_index"] for r in samples.records] == [0] * 4  # the first was not even begun
     store = ArtifactStore(str(tmp_path))
-    write_ledger(store, "one.parquet", ledger.records)
+    write_step_records(store, "one.parquet", samples.records)
     first, *others = pq.read_table(tmp_path / "one.parquet").to_pylist()
     assert first["programs"] == ["g-01", "g-02", "g-03", "g-04"]
     assert first["judge_prompt_ids"] == list(PROMPT)
@@ -140,31 +147,31 @@ def test_what_is_not_trained_on_says_why() -> None:
         written("1111", tokens=9),
         written("1011"),
     )
-    ledger = keep(programs(tests=tests), reward=Limits(max_tokens=8, max_rows=0))
-    reasons = [t["reason"] for t in recorded_tests(ledger)]
+    samples = keep(programs(tests=tests), reward=Limits(max_tokens=8, max_rows=0))
+    reasons = [t["reason"] for t in recorded_tests(samples)]
     assert reasons == [STALE, STALE, TOO_LONG, ""]
-    assert [row.key for row in ledger.reward_rows] == ["g/tests/3"]
+    assert [row.key for row in samples.rows["reward"]] == ["g/tests/3"]
     nothing = keep(programs(tests=(written("1100", version=None, tokens=0), written("1101"))))
     assert recorded_tests(nothing)[0]["reason"] == NO_TOKENS
 
 
 def test_without_a_good_program_tests_train_nobody_and_programs_are_still_compared() -> None:
-    ledger = keep(programs(shares=(0.5, 0.0), tests=(written("10"), written("00"))))
-    assert [t["reason"] for t in recorded_tests(ledger)] == [NO_GOOD_PROGRAM] * 2
-    assert (len(ledger.policy_rows), ledger.reward_rows) == (2, [])
+    samples = keep(programs(shares=(0.5, 0.0), tests=(written("10"), written("00"))))
+    assert [t["reason"] for t in recorded_tests(samples)] == [NO_GOOD_PROGRAM] * 2
+    assert (len(samples.rows["policy"]), samples.rows["reward"]) == (2, [])
 
 
 def test_a_held_out_or_measured_group_trains_nobody() -> None:
-    ledger = keep(programs(purpose="measure_candidate"))
-    assert {t["reason"] for t in recorded_tests(ledger)} == {"proposal awaits its verdict"}
-    assert (ledger.policy_rows, ledger.reward_rows) == ([], [])
+    samples = keep(programs(purpose="measure_candidate"))
+    assert {t["reason"] for t in recorded_tests(samples)} == {"proposal awaits its verdict"}
+    assert (samples.rows["policy"], samples.rows["reward"]) == ([], [])
 
 
 def test_a_group_whose_tests_could_not_be_run_trains_the_policy_alone() -> None:
     error = ErrorInfo(kind="sandbox", detail="no bubblewrap", retryable=True)
     for group in (programs(tests=(), error=error), programs(tests=None)):
-        ledger = keep(group)
-        assert (len(ledger.policy_rows), ledger.reward_rows) == (4, [])
+        samples = keep(group)
+        assert (len(samples.rows["policy"]), samples.rows["reward"]) == (4, [])
 
 
 def test_the_versions_of_tests_are_those_of_the_judge_and_old_ones_are_written_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from pydantic import SecretStr
 from services.trainer.batch_trainer import Answers
 from services.trainer.broadcast_serving import broadcasts
 from services.trainer.checkpoint import Shelf
+from services.trainer.engines import Engines
 from services.trainer.learner import Learner
 from services.trainer.learner_process import LearnerLoop
-from services.trainer.learners import Publisher
+from services.trainer.learners import Learners
 from tests.batches import train_batch
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from tests.unit.trainer.test_rollback import Service
@@ -49,18 +51,20 @@ class Stream:
         return [("0", None), ("1", ready)]
 
 
-async def check() -> None:
-    return
-
-
 async def test_the_service_hears_of_the_learners_api_with_the_new_version_only() -> None:
-    stream: Any = Stream()
-    service = Service(3, "/w/v000003")
-    publisher = Publisher(stream, {"policy": service}, check=check)
-    ready = (await publisher.train([BATCH], deadline_s=5.0))["policy"].ready
-    await publisher.serve("policy", version=4, uri=ready.uri, digest=ready.digest)
-    await publisher.serve("policy", version=5, uri=ready.uri, digest=ready.digest)
-    assert [update.handover for update in service.served] == [OFFER, None]
+    async def check() -> None:
+        return
+
+    service, recorded = Service(3, "/w/v000003"), list[Any]()
+    store = SimpleNamespace(add_weights=lambda *row, **_: recorded.append(row))
+    parts: Any = SimpleNamespace(broker=Stream(), apis={"policy": service}, store=store)
+    config: Any = SimpleNamespace(run=SimpleNamespace(step_deadline_s=5.0))
+    trained = await Learners(parts, "run", config, {}, check).announce([BATCH])
+    engines = Engines(parts, "run")
+    assert await engines.update_weights(trained) == {"policy": 4}
+    assert await engines.update_weights(trained) == {"policy": 4}
+    assert [update.handover for update in service.served] == [OFFER]
+    assert recorded[0] == ("run", "policy", 4, "/w/v000004", "d")
 
 
 class Told:

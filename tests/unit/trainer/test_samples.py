@@ -17,16 +17,17 @@ from services.trainer.samples import (
     OVER_BUDGET,
     STALE,
     TOO_LONG,
-    Ledger,
     Limits,
-    keep_ledger,
+    SampleOptions,
+    Samples,
+    build_samples,
 )
 from tests.unit.trainer.played import CONTEXT, group_task, judged, task_of, trajectory, votes_on
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.presets import PRESETS
 from triforge.errors import StorageError
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.ledgers import export_ledgers, write_ledger
+from triforge.store.step_records import export_step_records, write_step_records
 from triforge.types import JudgedGroup, TrainRow, TrajectoryGroup
 
 VERSION, JUDGE_VERSION = 1, 1
@@ -44,18 +45,20 @@ def keep(
     min_measured: int = 1,
     drop_stale_votes: bool = False,
     **overrides: Any,
-) -> Ledger:
-    return keep_ledger(
+) -> Samples:
+    return build_samples(
         groups,
-        algorithm=resolve(preset, overrides),
-        policy_version=VERSION,
-        reward_version=JUDGE_VERSION,
-        policy_limits=policy,
-        reward_limits=reward,
-        seed=seed,
-        step=step,
-        min_measured=min_measured,
-        drop_stale_votes=drop_stale_votes,
+        SampleOptions(
+            algorithm=resolve(preset, overrides),
+            policy_version=VERSION,
+            reward_version=JUDGE_VERSION,
+            policy_limits=policy,
+            reward_limits=reward,
+            seed=seed,
+            step=step,
+            min_measured=min_measured,
+            drop_stale_votes=drop_stale_votes,
+        ),
     )
 
 
@@ -111,8 +114,8 @@ thorough = settings(max_examples=60)
 def test_the_weights_of_all_rows_sum_to_one(
     groups: list[JudgedGroup], preset: str, policy: Limits, reward: Limits
 ) -> None:
-    ledger = keep(groups, preset=preset, policy=policy, reward=reward)
-    for rows, limit in ((ledger.policy_rows, policy), (ledger.reward_rows, reward)):
+    samples = keep(groups, preset=preset, policy=policy, reward=reward)
+    for rows, limit in ((samples.rows["policy"], policy), (samples.rows["reward"], reward)):
         if rows:
             assert sum(sum(row.weights) for row in rows) == pytest.approx(1.0)
         assert limit.max_rows == 0 or len(rows) <= limit.max_rows
@@ -125,10 +128,10 @@ def test_the_weights_of_all_rows_sum_to_one(
 def test_what_is_trained_on_has_a_weight_and_what_is_not_has_a_reason(
     groups: list[JudgedGroup], preset: str, policy: Limits, reward: Limits
 ) -> None:
-    ledger = keep(groups, preset=preset, policy=policy, reward=reward)
-    assert len(ledger.records) == sum(len(t.steps) for g in groups for t in g.played.trajectories)
-    assert sum(ledger.reasons.values()) == len(ledger.records)
-    for record in ledger.records:
+    samples = keep(groups, preset=preset, policy=policy, reward=reward)
+    assert len(samples.records) == sum(len(t.steps) for g in groups for t in g.played.trajectories)
+    assert sum(samples.reasons.values()) == len(samples.records)
+    for record in samples.records:
         for entry in (record, *record["votes"]):
             if entry["reason"]:
                 assert (entry["weight"], entry["advantage"]) == (0.0, 0.0), entry
@@ -144,17 +147,17 @@ def test_what_is_trained_on_has_a_weight_and_what_is_not_has_a_reason(
 def test_evaluation_candidates_and_stale_samples_never_train(
     groups: list[JudgedGroup], preset: str
 ) -> None:
-    ledger = keep(groups, preset=preset)
-    trained = [r for r in ledger.records if r["reason"] == ""]
+    samples = keep(groups, preset=preset)
+    trained = [r for r in samples.records if r["reason"] == ""]
     assert all(r["purpose"] in ("train", "measure_parent") for r in trained)
     assert all(set(r["policy_versions"]) == {VERSION} for r in trained)
     assert all(r["outcome"] is not None for r in trained)
     allowed = {r["trajectory_id"] for r in trained}
-    assert {row.key.split("/")[0] for row in ledger.policy_rows} == allowed
-    votes = [(r, v) for r in ledger.records for v in r["votes"] if v["reason"] == ""]
+    assert {row.key.split("/")[0] for row in samples.rows["policy"]} == allowed
+    votes = [(r, v) for r in samples.records for v in r["votes"] if v["reason"] == ""]
     assert all(r["purpose"] in ("train", "measure_parent") for r, _ in votes)
     assert all(set(v["versions"]) == {JUDGE_VERSION} for _, v in votes)
-    assert len(ledger.reward_rows) == len(votes)
+    assert len(samples.rows["reward"]) == len(votes)
 
 
 @thorough
@@ -162,10 +165,10 @@ def test_evaluation_candidates_and_stale_samples_never_train(
 def test_the_rows_are_the_records_token_for_token(
     groups: list[JudgedGroup], preset: str, policy: Limits, reward: Limits
 ) -> None:
-    ledger = keep(groups, preset=preset, policy=policy, reward=reward)
-    expected = {row.key: row for row in _rows_of(ledger.records)}
-    assert {row.key for row in ledger.policy_rows} == set(expected)
-    for row in ledger.policy_rows:
+    samples = keep(groups, preset=preset, policy=policy, reward=reward)
+    expected = {row.key: row for row in _rows_of(samples.records)}
+    assert {row.key for row in samples.rows["policy"]} == set(expected)
+    for row in samples.rows["policy"]:
         wanted = expected[row.key]
         assert (row.ids, row.logprobs) == (wanted.ids, wanted.logprobs)
         assert row.advantages == wanted.advantages
@@ -225,29 +228,29 @@ def one_group(**changes: Any) -> JudgedGroup:
     return judged(group_task(), [1, -1], [[[1, 1]], [[1, -1]]], **changes)
 
 
-def reasons(ledger: Ledger) -> list[str]:
-    return [record["reason"] for record in ledger.records]
+def reasons(samples: Samples) -> list[str]:
+    return [record["reason"] for record in samples.records]
 
 
-def vote_reasons(ledger: Ledger) -> set[str]:
-    return {vote["reason"] for record in ledger.records for vote in record["votes"]}
+def vote_reasons(samples: Samples) -> set[str]:
+    return {vote["reason"] for record in samples.records for vote in record["votes"]}
 
 
 def test_a_good_and_a_bad_rollout_train_the_policy_with_opposite_advantages() -> None:
-    ledger = keep([one_group()])
-    assert reasons(ledger) == ["", ""]
-    assert [row.advantages for row in ledger.policy_rows] == [(0, 0, 1.0), (0, 0, -1.0)]
-    assert [row.weights for row in ledger.policy_rows] == [(0, 0, 0.5), (0, 0, 0.5)]
-    assert ledger.reasons == {"trained": 2}
+    samples = keep([one_group()])
+    assert reasons(samples) == ["", ""]
+    assert [row.advantages for row in samples.rows["policy"]] == [(0, 0, 1.0), (0, 0, -1.0)]
+    assert [row.weights for row in samples.rows["policy"]] == [(0, 0, 0.5), (0, 0, 0.5)]
+    assert samples.reasons == {"trained": 2}
 
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_samples_of_any_other_weight_version_are_stale(version: int) -> None:
-    ledger = keep([one_group(version=version)])
-    assert (reasons(ledger), ledger.policy_rows) == ([STALE, STALE], [])
+    samples = keep([one_group(version=version)])
+    assert (reasons(samples), samples.rows["policy"]) == ([STALE, STALE], [])
     judged_by_another = keep([one_group(judge_version=version)])
     assert vote_reasons(judged_by_another) == {STALE, "zero advantage"}
-    assert judged_by_another.reward_rows == []
+    assert judged_by_another.rows["reward"] == []
     assert reasons(judged_by_another) == ["", ""]
 
 
@@ -257,15 +260,15 @@ def test_a_row_longer_than_max_tokens_is_left_out_whole() -> None:
 
 
 def test_a_response_without_tokens_is_not_trained_on() -> None:
-    ledger = keep([one_group(length=0)])
-    assert (reasons(ledger), ledger.policy_rows) == ([NO_TOKENS, NO_TOKENS], [])
+    samples = keep([one_group(length=0)])
+    assert (reasons(samples), samples.rows["policy"]) == ([NO_TOKENS, NO_TOKENS], [])
 
 
 def test_the_draw_of_max_rows_is_seeded_and_the_rest_is_over_budget() -> None:
     groups = [judged(group_task(f"g{n}"), [1, -1], [[[1]], [[-1]]]) for n in range(10)]
     small = Limits(max_tokens=1000, max_rows=5)
     first, again, other = (keep(groups, policy=small, seed=seed) for seed in (1, 1, 2))
-    keys = [[row.key for row in ledger.policy_rows] for ledger in (first, again, other)]
+    keys = [[row.key for row in samples.rows["policy"]] for samples in (first, again, other)]
     assert keys[0] == keys[1] != keys[2]
     assert len(keys[0]) == 5
     assert first.reasons == {"trained": 5, OVER_BUDGET: 15}
@@ -277,9 +280,9 @@ def test_a_candidate_that_awaits_its_verdict_trains_nobody_but_its_parent_does()
         judged(group_task(purpose, purpose=purpose), [1, -1], [[[1, 1]], [[1, -1]]])
         for purpose in ("measure_parent", "measure_candidate")
     )
-    ledger = keep([parent, candidate])
-    assert ledger.reasons == {"trained": 2, "proposal awaits its verdict": 2}
-    assert {row.key.split("-")[0] for row in ledger.reward_rows} == {"measure_parent"}
+    samples = keep([parent, candidate])
+    assert samples.reasons == {"trained": 2, "proposal awaits its verdict": 2}
+    assert {row.key.split("-")[0] for row in samples.rows["reward"]} == {"measure_parent"}
 
 
 def test_a_rollout_without_outcome_is_on_record_with_its_error_and_trains_nobody() -> None:
@@ -302,11 +305,11 @@ def test_a_stranger_recomputes_reward_advantage_and_weight_from_the_export(tmp_p
     second = judged(group_task("g2"), [1, -1], [[[1, 1]], [[1, -1]]], length=2)
     store = ArtifactStore(str(tmp_path / "artifacts"))
     uris = [
-        write_ledger(store, f"{n}.parquet", keep([group]).records)
+        write_step_records(store, f"{n}.parquet", keep([group]).records)
         for n, group in enumerate((first, second))
     ]
     path = tmp_path / "run.parquet"
-    assert export_ledgers(store, uris, path) == 7
+    assert export_step_records(store, uris, path) == 7
     rows = pq.read_table(path).to_pylist()
     for group_id in ("g1", "g2"):
         mine = [row for row in rows if row["group_id"] == group_id]
@@ -353,8 +356,8 @@ def _recompute_votes(rows: list[dict[str, Any]]) -> None:
 
 def test_an_export_holds_ids_logprobs_versions_and_texts(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
-    uri = write_ledger(store, "one.parquet", keep([one_group(length=2)]).records)
-    export_ledgers(store, [uri], tmp_path / "out" / "run.parquet")
+    uri = write_step_records(store, "one.parquet", keep([one_group(length=2)]).records)
+    export_step_records(store, [uri], tmp_path / "out" / "run.parquet")
     row = pq.read_table(tmp_path / "out" / "run.parquet").to_pylist()[0]
     assert (row["context_ids"], row["response_ids"]) == ([*CONTEXT], [1, 2])
     assert row["response_logprobs"] == [-0.5, -0.5]
@@ -372,11 +375,11 @@ def test_an_export_holds_ids_logprobs_versions_and_texts(tmp_path: Path) -> None
 
 def test_an_export_that_fails_leaves_no_half_file(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path / "artifacts"))
-    good = write_ledger(store, "good.parquet", keep([one_group()]).records)
+    good = write_step_records(store, "good.parquet", keep([one_group()]).records)
     bad = store.write("bad.parquet", b"this is no Parquet file")
     with pytest.raises(StorageError, match="cannot export"):
-        export_ledgers(store, [good, bad], tmp_path / "run.parquet")
+        export_step_records(store, [good, bad], tmp_path / "run.parquet")
     (tmp_path / "artifacts" / "good.parquet").unlink()
     with pytest.raises(LookupError, match="not found"):
-        export_ledgers(store, [good], tmp_path / "run.parquet")
+        export_step_records(store, [good], tmp_path / "run.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["artifacts"]

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.measures import theory_measures, vote_counts
-from services.trainer.vote_memory import NOTE, VoteMemory
+from services.trainer.measures import VoteHistory, theory_measures, vote_counts
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.theory import GroupVotes, count_votes
@@ -18,9 +17,9 @@ GOOD = count_votes([1, -1], [[[1]], [[-1]]])
 INVERTED = count_votes([1, -1], [[[-1]], [[1]]])
 
 
-def memory(*steps: tuple[int, list[GroupVotes]]) -> tuple[VoteMemory, dict[str, Any]]:
+def memory(*steps: tuple[int, list[GroupVotes]]) -> tuple[VoteHistory, dict[str, Any]]:
     notes: dict[str, Any] = {"paths": {}}
-    made = VoteMemory(notes, PRESET)
+    made = VoteHistory(notes, PRESET)
     for step, groups in steps:
         made.remember(step, groups)
     return made, notes
@@ -33,7 +32,7 @@ def test_a_step_is_weighed_by_the_steps_before_it() -> None:
 
 def test_a_restart_in_the_middle_of_a_step_changes_no_weight() -> None:
     made, notes = memory((1, [GOOD] * 6), (2, [INVERTED] * 6))
-    again = VoteMemory(json.loads(json.dumps(notes)), PRESET)
+    again = VoteHistory(json.loads(json.dumps(notes)), PRESET)
     assert (again.trust(2), again.trust(3)) == (made.trust(2), made.trust(3)) == (1.0, 0.0)
     again.remember(2, [INVERTED] * 6)
     assert again.before(3) == [INVERTED] * 6
@@ -42,13 +41,17 @@ def test_a_restart_in_the_middle_of_a_step_changes_no_weight() -> None:
 def test_only_the_latest_groups_count_and_older_ones_are_dropped() -> None:
     made, notes = memory(*[(step, [GOOD] * 4) for step in range(1, 9)])
     assert len(made.before(9)) == 6
-    assert [step for step, _ in notes[NOTE]] == [6, 7, 8]  # step 8's own weight needs 6 and 7
+    assert [step for step, _ in notes[VoteHistory.NOTE]] == [
+        6,
+        7,
+        8,
+    ]  # step 8's own weight needs 6 and 7
     assert notes["paths"] == {}
 
 
 def test_groups_without_votes_are_not_remembered() -> None:
     made, notes = memory((1, [count_votes([1, -1], [[[]], [[]]])]))
-    assert (notes[NOTE], made.before(2), made.trust(2)) == ([[1, []]], [], 0.0)
+    assert (notes[VoteHistory.NOTE], made.before(2), made.trust(2)) == ([[1, []]], [], 0.0)
 
 
 def test_measures_name_every_estimate_with_its_interval_and_bin() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.trainer.samples import PARTIAL, STALE, Limits
 from tests.unit.trainer.played import group_task, judged
-from tests.unit.trainer.test_ledger import keep, one_group, reasons, vote_reasons
+from tests.unit.trainer.test_samples import keep, one_group, reasons, vote_reasons
 from triforge.types import JudgedGroup, VersionSpan
 
 
@@ -27,16 +27,16 @@ def of_two_versions(first: int, second: int) -> JudgedGroup:
 
 
 def test_every_trained_token_carries_the_version_that_sampled_it() -> None:
-    ledger = keep([of_two_versions(0, 1)], policy=within(1))
-    assert [row.versions for row in ledger.policy_rows] == [(-1, -1, 0, 1), (-1, -1, 1, 1)]
-    assert dict(ledger.policy_ages) == {0: 3, 1: 1}
-    assert [r["policy_versions"] for r in ledger.records] == [[0, 1], [1, 1]]
+    samples = keep([of_two_versions(0, 1)], policy=within(1))
+    assert [row.versions for row in samples.rows["policy"]] == [(-1, -1, 0, 1), (-1, -1, 1, 1)]
+    assert dict(samples.ages["policy"]) == {0: 3, 1: 1}
+    assert [r["policy_versions"] for r in samples.records] == [[0, 1], [1, 1]]
 
 
 def test_a_response_with_one_token_over_the_bound_is_not_trained_on() -> None:
-    ledger = keep([of_two_versions(0, 1)])
-    assert reasons(ledger) == [STALE, ""]
-    assert dict(ledger.policy_ages) == {0: 2}
+    samples = keep([of_two_versions(0, 1)])
+    assert reasons(samples) == [STALE, ""]
+    assert dict(samples.ages["policy"]) == {0: 2}
     assert reasons(keep([of_two_versions(1, 2)], policy=within(5))) == [STALE, STALE], "the future"
 
 
@@ -44,7 +44,7 @@ def test_votes_over_their_own_bound_do_not_train_the_judge() -> None:
     old = one_group(judge_version=0)
     assert vote_reasons(keep([old])) == {STALE, "zero advantage"}
     assert vote_reasons(keep([old], reward=within(1))) == vote_reasons(keep([one_group()]))
-    assert dict(keep([old], reward=within(1)).reward_ages).keys() == {1}
+    assert dict(keep([old], reward=within(1)).ages["reward"]).keys() == {1}
 
 
 def test_a_group_whose_votes_are_too_old_is_credited_by_outcome_alone() -> None:
@@ -53,16 +53,16 @@ def test_a_group_whose_votes_are_too_old_is_credited_by_outcome_alone() -> None:
     assert dropped.voteless == 1
     assert [r["advantage"] for r in dropped.records] == [r["advantage"] for r in by_outcome.records]
     assert [r["reward"] for r in dropped.records] != [r["reward"] for r in kept.records]
-    assert dropped.reward_rows == []
+    assert dropped.rows["reward"] == []
     assert keep([one_group()], drop_stale_votes=True) == keep([one_group()])
 
 
 def test_a_group_with_too_few_measured_rollouts_is_on_record_and_not_trained_on() -> None:
     partial = judged(group_task(), [1, None], [[[1, -1]], [[]]])
-    ledger = keep([partial, one_group()], min_measured=2)
-    assert reasons(ledger) == [PARTIAL, PARTIAL, "", ""]
-    assert (ledger.partial, len(ledger.policy_rows)) == (1, 2)
-    assert {v["reason"] for v in ledger.records[0]["votes"]} == {PARTIAL}
+    samples = keep([partial, one_group()], min_measured=2)
+    assert reasons(samples) == [PARTIAL, PARTIAL, "", ""]
+    assert (samples.partial, len(samples.rows["policy"])) == (1, 2)
+    assert {v["reason"] for v in samples.records[0]["votes"]} == {PARTIAL}
     assert keep([partial]).partial == 0
 
 

@@ -1,0 +1,58 @@
+"""What a judged group says: its votes and tests as numbers, and which weights played and judged it."""
+
+from __future__ import annotations
+
+from triforge.broker import unit_tests_id
+from triforge.types import JudgedGroup, Trajectory, TrajectoryVotes
+
+
+def vote_values(trajectory: Trajectory, votes: TrajectoryVotes | None) -> list[list[int]]:
+    """`[step][vote]` in {-1, 0, +1}; empty where a step was not judged."""
+    by_step: dict[int, list[int]] = {
+        v.step: [vote.value for vote in v.votes] for v in (votes.steps if votes else ())
+    }
+    return [by_step.get(step.index, []) for step in trajectory.steps]
+
+
+def accepted(group: JudgedGroup) -> list[tuple[bool, ...] | None]:
+    """One entry a test: whether it accepts each measured program; None for a test that could not be parsed."""
+    given = group.tests.tests if group.tests else ()
+    return [None if test.input is None else test.accepts for test in given]
+
+
+def played_by(group: JudgedGroup) -> set[int]:
+    """The policy versions that sampled a group."""
+    return {
+        span.version
+        for trajectory in group.played.trajectories
+        for segment in trajectory.segments
+        for span in segment.versions
+    }
+
+
+def judged_by(group: JudgedGroup) -> set[int]:
+    """The reward model versions that voted on a group or wrote its tests."""
+    voted = {version for votes in group.votes for version in _voted_by(votes)}
+    written = group.tests.tests if group.tests else ()
+    return voted | {span.version for test in written for span in test.versions}
+
+
+def stale_votes(group: JudgedGroup, oldest: int) -> tuple[str, ...]:
+    """Ids of the trajectories with a vote, or of the tests, that come from a reward model older than `oldest`."""
+    if group.tests is not None:
+        stale = min(judged_by(group), default=oldest) < oldest
+        return (unit_tests_id(group.tests.group_id),) if stale else ()
+    return tuple(
+        votes.trajectory_id
+        for votes in group.votes
+        if votes is not None and min(_voted_by(votes), default=oldest) < oldest
+    )
+
+
+def _voted_by(votes: TrajectoryVotes | None) -> set[int]:
+    return {
+        span.version
+        for step in (votes.steps if votes else ())
+        for vote in step.votes
+        for span in vote.versions
+    }

@@ -1,0 +1,67 @@
+"""Committing a run's steps: the record of its samples, one row in the database, and whoever hears of it after that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.trainer.gauges import PROGRESS, STEPS
+from services.trainer.parts import Parts
+from services.trainer.reporting import Reporting
+from triforge.store.step_records import write_step_records
+from triforge.telemetry import about
+from triforge.types import RunState, RunStep, TrainedRole
+
+log = logging.getLogger(__name__)
+
+# What the log says of a step; `GET /v1/runs/{id}/steps` says everything.
+_LOGGED = (
+    "success", "eval/greedy", "judge/outcome", "infrastructure_failures", "retries", "resent"
+)  # fmt: skip
+
+
+class RunRecord:
+    """The record of one run.
+
+    Args:
+        parts: stores and events.
+        run: the run.
+        dashboards: follow its steps.
+    """
+
+    def __init__(self, parts: Parts, run: RunState, dashboards: Reporting) -> None:
+        self._parts, self._run, self._dashboards = parts, run, dashboards
+
+    async def write(self, step: int, records: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """Write the step record; returns where it lies, as artifacts of the step."""
+        name = f"runs/{self._run.id}/steps/{step:05d}.parquet"
+        uri = await asyncio.to_thread(write_step_records, self._parts.artifacts, name, records)
+        return {"ledger": uri}
+
+    async def commit(
+        self,
+        step: int,
+        notes: Mapping[str, Any] | None,
+        versions: Mapping[TrainedRole, int],
+        measures: dict[str, float],
+        artifacts: dict[str, str],
+    ) -> None:
+        """Move the run to a step, with the orchestrator's notes, in one transaction; then say so."""
+        record = RunStep(
+            run_id=self._run.id, step=step, at=time.time(), policy_version=versions["policy"],
+            reward_version=versions["reward"], metrics=measures, artifacts=artifacts,
+        )  # fmt: skip
+        state = None if notes is None else dict(notes)
+        await asyncio.to_thread(self._parts.store.commit_step, record, state)
+        STEPS.show(record, self._run.pool_id)
+        PROGRESS.set_to_current_time()
+        with about(step=step, policy=versions["policy"], reward=versions["reward"]):
+            numbers = [f"{name} {measures[name]:.4g}" for name in _LOGGED if name in measures]
+            log.info("step %d is committed: %s", step, ", ".join(numbers))
+        await self._dashboards.update()
+        await self._parts.emit(
+            "step", self._run.id, step=step, metrics=measures, versions=dict(versions)
+        )

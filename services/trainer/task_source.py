@@ -1,0 +1,220 @@
+"""What a run plays, round by round, and what adaptation hears of it: the loop's side of env_adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from services.trainer.judged_groups import accepted, played_by
+from services.trainer.parts import Parts, together
+from triforge.algorithms.credit import accuracy
+from triforge.algorithms.filters import rewrite_direction
+from triforge.config import RunConfig
+from triforge.rollout.seeds import nth_seed
+from triforge.rollout.window import Offer
+from triforge.types import (
+    AdaptSettings,
+    CriticNote,
+    GroupTask,
+    JudgedGroup,
+    JudgedStep,
+    PlannedGroup,
+    RunState,
+    TaskOutcome,
+    Trajectory,
+    Vote,
+)
+
+_JUDGE_TEXT = 600  # characters of a vote that the diagnosis may read
+_JUDGED_STEPS = 12  # steps of a trajectory with such texts
+
+
+class TaskSource:
+    """The tasks of one run. A round is one plan; it is drawn once, so its groups can be built again any time.
+
+    Args:
+        parts: env_adapter draws the plans, the broker takes outcomes.
+        run: the run.
+        config: its config.
+    """
+
+    def __init__(self, parts: Parts, run: RunState, config: RunConfig) -> None:
+        self._parts, self._run, self._config = parts, run, config
+        algorithm = config.algorithm.resolved()
+        by_tests = config.reward.kind == "unit_tests"  # they do not enter the policy's reward
+        needed = algorithm.train_reward_model if by_tests else algorithm.needs_votes
+        self._votes = config.reward.votes if needed else 0
+
+    async def plan(self, rounds: Iterable[int]) -> dict[int, list[GroupTask]]:
+        """The groups of rounds, counted from 1; the same every time."""
+        return {number: await self._round(number) for number in rounds}
+
+    async def _round(self, number: int) -> list[GroupTask]:
+        config, adaptation = self._config, self._config.adaptation
+        plan = await self._draw(
+            "train", number, config.run.groups_per_step,
+            max_pending=adaptation.max_pending if adaptation.rewrites else 0,
+            adopt=adaptation.adopt_pending,
+            max_adapted=adaptation.max_adapted,
+        )  # fmt: skip
+        return [
+            self._task(
+                number, "train", index, group,
+                rollouts=config.env_adapter.rollouts,
+                votes=self._votes,
+                seed=nth_seed(config.run.seed, number, index),
+                sampling=config.models.policy.sampling(),
+                judge_sampling=config.models.reward.sampling(),
+            )
+            for index, group in enumerate(plan)
+        ]  # fmt: skip
+
+    async def held_out(self, step: int) -> dict[str, list[GroupTask]]:
+        """The held-out tasks of an evaluation by mode, each played once; the same seeds every time.
+
+        A difference between two steps is then the policy's.
+        """
+        run, policy = self._config.run, self._config.models.policy
+        plan = await self._draw("evaluate", step, run.eval_tasks, max_pending=0)
+        modes = ("sampled", "greedy") if run.eval_greedy else ("sampled",)
+        return {
+            mode: [
+                self._task(
+                    step, mode, index, group, rollouts=1, votes=0, seed=nth_seed(run.seed, index),
+                    sampling=policy.sampling(greedy=mode == "greedy"),
+                )
+                for index, group in enumerate(plan)
+            ]
+            for mode in modes
+        }  # fmt: skip
+
+    async def _draw(
+        self, kind: Literal["train", "evaluate"], step: int, groups: int, **how: Any
+    ) -> list[PlannedGroup]:
+        return await self._parts.env_adapter.plan(
+            self._run.pool_id, run_id=self._run.id, step=step, kind=kind, groups=groups,
+            seed=self._config.run.seed, **how,
+        )  # fmt: skip
+
+    def _task(self, step: int, mode: str, index: int, group: PlannedGroup, **how: Any) -> GroupTask:
+        return GroupTask(
+            group_id=f"{self._run.id}-{step:05d}-{mode}-{index:04d}",
+            run_id=self._run.id,
+            step=step,
+            task_id=group.task_id,
+            purpose=group.purpose,
+            proposal_id=group.proposal_id,
+            env_adapter=self._config.env_adapter,
+            reward=self._config.reward,
+            **how,
+        )
+
+    async def adapt(self, groups: Sequence[JudgedGroup], offers: Mapping[str, Offer]) -> None:
+        """Submit how each group went. The groups of a pair have the same round and versions of the same offer."""
+        if self._config.adaptation.controller == "none":
+            return
+        outcomes = [
+            task_outcome(
+                group, offers[group.played.group.group_id], run=self._run, config=self._config
+            )
+            for group in groups
+        ]
+        await together(
+            self._parts.broker.send_adapt(outcome)
+            for outcome in outcomes
+            if outcome.measured or outcome.proposal_id  # a lost half of a pair is on record
+        )
+
+
+def task_outcome(
+    group: JudgedGroup, offer: Offer, *, run: RunState, config: RunConfig
+) -> TaskOutcome:
+    """The outcome of a group, before any filter.
+
+    Args:
+        group: played and judged.
+        offer: its round, and the policy version that it was offered under.
+        run: whose group it is.
+        config: of the run.
+    """
+    played, algorithm = group.played, config.algorithm.resolved()
+    successes, measured = accuracy([t.outcome.value for t in played.trajectories])
+    direction = rewrite_direction(successes, measured, band=algorithm)
+    trains = played.group.purpose == "train"
+    notes: tuple[CriticNote, ...] = ()
+    if direction and trains and config.adaptation.controller != "ladder":
+        notes = critic_notes(group, succeeded=direction == "harder", count=config.adaptation.notes)
+    versions = played_by(group) or {offer.policy}
+    return TaskOutcome(
+        group_id=played.group.group_id,
+        run_id=run.id,
+        step=offer.round,
+        pool_id=run.pool_id,
+        task_id=played.task.id,
+        purpose=played.group.purpose,
+        proposal_id=played.group.proposal_id,
+        successes=successes,
+        measured=measured,
+        rollouts=played.group.rollouts,
+        policy_version=min(versions),
+        newest_version=max(versions),
+        notes=notes,
+        adapt=trains,
+        settings=adapt_settings(config),
+    )
+
+
+def adapt_settings(config: RunConfig) -> AdaptSettings:
+    """The sections of a run that adaptation reads."""
+    gap = config.adaptation.max_version_gap
+    return AdaptSettings(
+        adaptation=config.adaptation,
+        algorithm=config.algorithm.resolved(),
+        env_adapter=config.env_adapter,
+        sampling=config.models.rewriter.sampling(),
+        version_gap=config.run.staleness_bound if gap is None else gap,
+    )
+
+
+def critic_notes(group: JudgedGroup, *, succeeded: bool, count: int) -> tuple[CriticNote, ...]:
+    """What the diagnosis may read: failures as they come, or the shortest successes."""
+    pairs = [
+        (trajectory, {v.step: v.votes for v in (votes.steps if votes else ())})
+        for trajectory, votes in zip(group.played.trajectories, group.votes, strict=True)
+        if trajectory.measured and (trajectory.outcome.value == 1) == succeeded
+    ]
+    if succeeded:
+        pairs.sort(key=lambda pair: len(pair[0].steps))
+    return tuple(
+        CriticNote(
+            trajectory_id=trajectory.id,
+            success=succeeded,
+            steps=tuple(
+                (s.action, s.next_observation, tuple(vote.value for vote in votes.get(s.index, ())))
+                for s in trajectory.steps
+            ),
+            judged=_judged(votes),
+            hidden=trajectory.outcome.share,
+            written=_written(group, trajectory),
+        )
+        for trajectory, votes in pairs[:count]
+    )
+
+
+def _judged(by_step: Mapping[int, tuple[Vote, ...]]) -> tuple[JudgedStep, ...]:
+    """All texts of the steps with a negative vote, clipped: a job is no place for long ones."""
+    found = [
+        JudgedStep(step=step, texts=tuple(vote.text[:_JUDGE_TEXT] for vote in votes))
+        for step, votes in sorted(by_step.items())
+        if any(vote.value == -1 for vote in votes)
+    ]
+    return tuple(found[:_JUDGED_STEPS])
+
+
+def _written(group: JudgedGroup, trajectory: Trajectory) -> tuple[int, int] | None:
+    """How many of the tests that could be read a program passes; None where it was not run on any."""
+    programs = group.tests.programs if group.tests else ()
+    rows = [row for row in accepted(group) if row is not None]
+    if not rows or trajectory.id not in programs:
+        return None
+    return sum(row[programs.index(trajectory.id)] for row in rows), len(rows)
