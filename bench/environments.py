@@ -153,12 +153,12 @@ async def at_once(bench: Bench) -> tuple[float, float, float]:
 
 def stock_toy_text(bench: Bench, played: list[list[str]]) -> float:
     """Steps per CPU second of gymnasium alone, on the same games with the same moves."""
-    from environments.toy_text.family import _read  # noqa: PLC0415
+    from environments.toy_text.family import FAMILY  # noqa: PLC0415
     from environments.toy_text.games import game_of  # noqa: PLC0415
 
     steps, begun = 0, time.process_time()
     for number, words in enumerate(played):
-        game = game_of(_read(bench.tasks[number % TASKS].params))
+        game = game_of(FAMILY.read(bench.tasks[number % TASKS].params))
         engine: Any = game.engine()
         game.start(engine, number)
         for word in words:
