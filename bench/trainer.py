@@ -31,7 +31,7 @@ from bench.gateway import free_port, machine
 from scripts.trl_equality.install import ensure
 from services.trainer.distributed import Ranks, Sharding
 from services.trainer.learner import Learner
-from services.trainer.memory import keep_freed_memory
+from services.trainer.learner_process import keep_freed_memory
 from services.trainer.model import ScoringModel
 from services.trainer.smollm2 import smollm2_folder
 from services.trainer.step_cost import Shape

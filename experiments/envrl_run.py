@@ -6,10 +6,9 @@ from experiments.envrl import WORDING, EnvrlSettings
 from experiments.loop import Models, Result, Run
 from experiments.loop import play as play_run
 from experiments.settings import Arm, Settings
-from services.trainer.auxiliary import AuxiliaryTerms
+from services.trainer.auxiliary import Auxiliary
 from services.trainer.auxiliary_rows import auxiliary_rows
 from services.trainer.distributed import Ranks
-from services.trainer.train_settings import TrainSettings
 from triforge.config import AuxiliarySection
 from triforge.rendering import Renderer
 from triforge.types import JudgedGroup, TrainRow, Trajectory
@@ -56,12 +55,11 @@ class EnvrlRun(Run):
         ).rows
 
     def _measure(self, rows: list[TrainRow]) -> dict[str, float]:
-        model = self._learners["policy"].model
-        settings = TrainSettings.of(self._batch("policy", 1, rows, self._config.trainer.policy))
-        terms = AuxiliaryTerms(
-            rows, settings, vocabulary=model.vocabulary, ranks=Ranks(model.device)
-        )
-        terms.measure(model, lambda: None, guesses=_GUESSES)
+        learner = self._learners["policy"]
+        terms = Auxiliary(learner.model, learner.initial, Ranks(learner.model.device))
+        batch = self._batch("policy", 1, rows, self._config.trainer.policy)
+        terms.take(rows, batch)
+        terms.measure(batch, lambda: None, guesses=_GUESSES)
         return terms.metrics()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from services.trainer.train_settings import TrainSettings
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
@@ -61,8 +60,3 @@ def train_batch(folder: Path | str, **options: Any) -> TrainBatch:
             **fields,
         }
     )
-
-
-def train_settings(**options: Any) -> TrainSettings:
-    """What the learner reads of such a batch."""
-    return TrainSettings.of(train_batch("m", **options))

@@ -62,7 +62,7 @@ def ask(case: Mapping[str, Any], folder: Path, reference: Path) -> Said:
         rows = _as_sampled(rows, learner)
     learner.counters.updates = 1  # no fresh run: the anchor is read from its folder
     report = learner.train(_batch(case, folder), rows)
-    tensors = learner.optimizer_tensors()
+    tensors = learner.saved().tensors["optimizer"]
     gradient = {
         name.removesuffix(".exp_avg"): (10.0 * value).flatten().tolist()
         for name, value in tensors.items()

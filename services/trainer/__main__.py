@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from triforge.errors import ConfigError, TriforgeError
 
 if TYPE_CHECKING:
-    from services.trainer.batch_trainer import Answers
+    from services.trainer.batch_trainer import BatchTrainer
 
-SHARDINGS = ("auto", "full", "replicate")  # see `weights.sharding.Sharding`, which needs torch
+SHARDINGS = ("auto", "full", "replicate")  # see `distributed.Sharding`, which needs torch
 
 
 def api() -> int:
@@ -105,8 +105,7 @@ def learner(arguments: Sequence[str]) -> int:
 
     torch is loaded beside the wait for a batch; before it only where ranks have to meet, or an API has to open.
     """
-    from services.trainer.learner_process import serve_learner
-    from services.trainer.memory import keep_freed_memory
+    from services.trainer.learner_process import keep_freed_memory, serve_learner
     from triforge.config import Settings
     from triforge.metrics import serve_metrics
     from triforge.store.artifacts import ArtifactStore
@@ -119,26 +118,26 @@ def learner(arguments: Sequence[str]) -> int:
     store = ArtifactStore(settings.artifacts_url)
     store.try_out()
 
-    def load() -> Answers:
-        from services.trainer.batch_trainer import Answers
+    def load() -> BatchTrainer:
+        from services.trainer.batch_trainer import BatchTrainer
         from services.trainer.distributed import Ranks
 
-        return Answers(store, options.role, Ranks.join(sharding=options.sharding))
+        return BatchTrainer(store, Ranks.join(sharding=options.sharding))
 
-    given: Callable[[], Answers] = load
+    given: Callable[[], BatchTrainer] = load
     api, distributed = None, settings.handover == "distributed"
     if distributed or os.environ.get("WORLD_SIZE", "1") != "1":
-        answers = load()
-        ranks, given = answers.ranks, lambda: answers
+        trainer = load()
+        ranks, given = trainer.ranks, lambda: trainer
         if distributed and ranks.world > 1:
             raise ConfigError(
                 f"TRIFORGE_HANDOVER: given distributed with {ranks.world} ranks, expected folders: only one rank can broadcast"
             )
         if ranks.rank > 0:
-            answers.follow()
+            trainer.follow()
             return 0
         if distributed:
-            from services.trainer.broadcast_serving import broadcasts
+            from services.trainer.broadcast import broadcasts
 
             api = partial(broadcasts, store, settings, ranks.device)
     serve_metrics(settings, service="trainer", process=f"learner-{options.role}")

@@ -1,4 +1,4 @@
-"""The learner's side of a broadcast: rank 0 of a process group whose other ranks are the processes of one engine.
+"""Weights by broadcast: the learner's API, and rank 0 of a process group whose other ranks are the processes of one engine.
 
 SGLang joins such a group at `/init_weights_update_group`: a TCP store at the address it is given, and in it the names
 `<group>/<group>/<device>/`, under which its backend meets the others. The same names are used here, with torch's own
@@ -13,25 +13,37 @@ the next training step can begin meanwhile.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hmac
 import logging
 import math
+import socket
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+import uvicorn
+from fastapi import Depends, FastAPI, Request
 from safetensors import SafetensorError, safe_open
+from starlette.exceptions import HTTPException
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from services.trainer.weight_tensors import TENSORS
+from triforge.config import Settings
 from triforge.errors import InputError, NotFoundError, WeightsError
+from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import load_manifest
-from triforge.types import BroadcastOffer, BroadcastRequest, TensorBucket
+from triforge.telemetry import server_options
+from triforge.types import BroadcastOffer, BroadcastRequest, Handover, TensorBucket
+from triforge.web.app import install
 
 log = logging.getLogger(__name__)
 
@@ -233,3 +245,87 @@ def _parts(tensors: Sequence[_Named], limit: int) -> Iterator[list[_Named]]:
         size += more
     if held:
         yield held
+
+
+# ---- the learner's API, which exists only while weights travel that way ----
+
+
+def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
+    """The application; callers must send `admin_api_key` as a bearer token, if there is one."""
+    app = FastAPI(title="triforge learner")
+    install(app)
+
+    def authorised(request: Request) -> None:
+        given = request.headers.get("authorization", "")
+        if admin_api_key and not hmac.compare_digest(
+            given.encode(), f"Bearer {admin_api_key}".encode()
+        ):
+            raise HTTPException(
+                401,
+                "a bearer token is needed: the policy service's TRIFORGE_ADMIN_API_KEY must be the learner's",
+                {"WWW-Authenticate": "Bearer"},
+            )
+
+    key = [Depends(authorised)]
+
+    @app.post("/v1/broadcasts", dependencies=key)
+    async def begin(body: BroadcastRequest) -> BroadcastOffer:
+        """Broadcast a published folder to so many receivers; answers where they meet."""
+        return await asyncio.to_thread(broadcaster.offer, body)
+
+    @app.delete("/v1/broadcasts/{group}", dependencies=key)
+    async def end(group: str) -> dict[str, str]:
+        """Nobody listens any more; answers what became of it."""
+        return {"state": await asyncio.to_thread(broadcaster.end, group)}
+
+    return app
+
+
+@contextlib.asynccontextmanager
+async def open_api(
+    broadcaster: Broadcaster, *, host: str, listen: str, admin_api_key: str = ""
+) -> AsyncIterator[Handover]:
+    """Serve the API at a port that the kernel chooses, as long as the block lasts.
+
+    Args:
+        broadcaster: what answers.
+        host: name under which services reach this machine.
+        listen: address to listen on.
+        admin_api_key: bearer token that callers must send.
+    """
+    with socket.create_server((listen, 0)) as listener:
+        app = create_api(broadcaster, admin_api_key=admin_api_key)
+        config = uvicorn.Config(
+            app, **server_options(), timeout_graceful_shutdown=1, lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        # In a thread of its own: there the server leaves the learner's signals alone.
+        serving = asyncio.create_task(asyncio.to_thread(server.run, [listener]))
+        try:
+            yield Handover(url=f"http://{host}:{listener.getsockname()[1]}")
+        finally:
+            server.should_exit = True
+            broadcaster.close()
+            await serving
+
+
+def broadcasts(
+    store: ArtifactStore, settings: Settings, device: torch.device
+) -> AbstractAsyncContextManager[Handover]:
+    """The API of a learner as the settings want it. A GPU's tensors go over NCCL, a CPU's over gloo."""
+    backend = settings.handover_backend
+    if backend == "auto":
+        backend = "nccl" if device.type == "cuda" else "gloo"
+    broadcaster = Broadcaster(
+        store.local_path("weights"),
+        host=settings.handover_host,
+        device=device,
+        backend=backend,
+        timeout_s=settings.handover_timeout_s,
+    )
+    return open_api(
+        broadcaster,
+        host=settings.handover_host,
+        listen=settings.host,
+        admin_api_key=(settings.admin_api_key or settings.api_key).get_secret_value(),
+    )

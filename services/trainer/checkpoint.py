@@ -1,36 +1,44 @@
 """A role's versions of one run on disk: weights for the engines, optimiser state for the learner.
 
-    <artifacts>/weights/<run>/<role>/v000012/        see `weights`; its manifest names the checkpoint that belongs to it
-    <artifacts>/checkpoints/<run>/<role>/v000012/    optimizer.safetensors, state.json, manifest.json
-                                                     and of a critic critic.safetensors, critic_optimizer.safetensors
+    <artifacts>/weights/<run>/<role>/v000012/                model.safetensors (or an adapter), tokenizer, manifest.json
+    <artifacts>/checkpoints/<run>/<role>/v000012-5f3a0c1e/   optimizer.safetensors, state.json, manifest.json, and what the
+                                                             objectives keep (critic.safetensors)
 
-The checkpoint is written first. A version is published when its weight folder has its name; a learner that is killed
-before that takes the step again, from the version before, and comes to the same weights.
+The checkpoint is written first, under the digest of its content; the weights' manifest names that digest. A version is
+published when its weight folder has its name, which is given once. So a learner that is killed before that takes the step
+again and comes to the same weights, and of two learners that took one step, the second finds the version published and
+announces that.
 
-A version that was damaged on the disk since (truncated, changed, of another run) is not trained on: the one before it is,
-and the manifest of the version that comes of it says what was passed over and why. What a rollback gave up stays given up.
+A version that was damaged on the disk since is not trained on: the one before it is, and the manifest of the version that
+comes of it says what was passed over and why. What a rollback gave up stays given up.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import asdict
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from services.trainer.critic import CriticState
 from services.trainer.distributed import Ranks
 from services.trainer.learner import Learner
-from services.trainer.lora import AdaptedModel, LoraShape, load_version, publish_adapter
-from services.trainer.publish_lock import GRACE_S, LoneWriter
-from services.trainer.weight_folders import atomic_folder, prune, sweep, version_name, versions
-from services.trainer.weight_tensors import load_tensors, publish_model, save_tensors
-from triforge.errors import WeightsError
+from services.trainer.lora import LoraShape, load_version
+from services.trainer.objectives import Saved
+from services.trainer.weight_folders import (
+    aside,
+    find_version,
+    place,
+    prune,
+    sweep,
+    version_name,
+    versions,
+)
+from services.trainer.weight_tensors import load_tensors, save_tensors, write_json
+from triforge.errors import StorageError, WeightsError
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.images import ImageStore
 from triforge.store.manifests import read_manifest, verify_manifest, write_manifest
@@ -38,11 +46,33 @@ from triforge.types import StepReport, TrainBatch, TrainedRole, WeightsReady
 
 log = logging.getLogger(__name__)
 
-_OPTIMIZER, _STATE = "optimizer.safetensors", "state.json"
-_CRITIC, _CRITIC_OPTIMIZER = "critic.safetensors", "critic_optimizer.safetensors"
+_STATE = "state.json"
 
 
-class Shelf:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Where a learner begins if the run has no versions yet, and how it holds what it loads.
+
+    Attributes:
+        initial: the run's initial model folder.
+        base_version: the version that serves it.
+        expected: the number of the folder that serves the batch's version; if it is gone, that is noted.
+        device: where to train; the CPU by default.
+        shape: of the adapter that is trained instead of the weights.
+        seed: an adapter is drawn with.
+        ranks: who train together.
+    """
+
+    initial: Path
+    base_version: int = 0
+    expected: int | None = None
+    device: torch.device | None = None
+    shape: LoraShape | None = None
+    seed: int = 0
+    ranks: Ranks | None = None
+
+
+class CheckpointStore:
     """The versions of one run and role.
 
     Args:
@@ -60,7 +90,6 @@ class Shelf:
         self.checkpoints = store.local_path(f"checkpoints/{run_id}/{role}")
         self.passed_over: list[str] = []
         self._images = ImageStore(store)
-        self._writer = LoneWriter(self.checkpoints)
 
     def newest(self) -> int | None:
         """The newest published version, or None."""
@@ -77,18 +106,9 @@ class Shelf:
             return None
         digest = verify_manifest(folder)
         about = self._about(folder, version)
-        report = StepReport(
-            run_id=self.run_id, role=self.role, step=about["step"], metrics=about["metrics"]
-        )
-        return WeightsReady(
-            run_id=self.run_id,
-            role=self.role,
-            step=about["step"],
-            version=version,
-            uri=str(folder),
-            digest=digest,
-            report=report,
-        )
+        ours: Any = {"run_id": self.run_id, "role": self.role, "step": about["step"]}
+        report = StepReport(**ours, metrics=about["metrics"])
+        return WeightsReady(**ours, version=version, uri=str(folder), digest=digest, report=report)
 
     def _about(self, folder: Path, version: int) -> dict[str, Any]:
         about = read_manifest(folder)
@@ -100,24 +120,21 @@ class Shelf:
             )
         return about
 
-    def alone(
-        self, should_stop: Callable[[], bool] = lambda: False, grace_s: float = GRACE_S
-    ) -> AbstractContextManager[None]:
-        """Be the only process that publishes versions of this model; see `LoneWriter.held`."""
-        return self._writer.held(should_stop, grace_s)
+    # ---- writing ----
 
     def publish(
         self, learner: Learner, batch: TrainBatch, report: StepReport, *, keep: int
-    ) -> WeightsReady:
+    ) -> tuple[WeightsReady, bool]:
         """Write checkpoint and weights of version `batch.version + 1` and forget old ones.
+
+        Returns:
+            The version's announcement, and whether it is what this learner holds: False where another one was first.
 
         Raises:
             StorageError: disk full or no permission; no half version is left.
-            UnavailableError: another process has passed this one by; see `alone`.
-            WeightsError: the version is published already.
+            WeightsError: the version is published already, and damaged.
         """
         version = batch.version + 1
-        name = version_name(version)
         about = {
             "run_id": self.run_id,
             "role": self.role,
@@ -131,134 +148,98 @@ class Shelf:
             except OSError as error:
                 raise storage_error("create", str(parent), error) from error
             sweep(parent)
-        critic = learner.critic.state() if learner.critic else None
-        state = {
-            **about,
-            "counters": asdict(learner.counters),
-            **({"critic": critic.counters} if critic else {}),
-            **({} if learner.steering.beta is None else {"kl_beta": learner.steering.beta}),
-            "random": bytes(torch.get_rng_state().tolist()).hex(),
-        }
-        with atomic_folder(self.checkpoints / name, replace=True) as aside:
-            save_tensors(learner.optimizer_tensors(), aside / _OPTIMIZER)
-            if critic:
-                save_tensors(critic.weights, aside / _CRITIC)
-                save_tensors(critic.moments, aside / _CRITIC_OPTIMIZER)
-            (aside / _STATE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
-            checkpoint = write_manifest(aside, about)
-            self._writer.check()
-        told = {**about, "checkpoint": checkpoint, "metrics": report.metrics}
+        manifest: dict[str, Any] = {**about, "metrics": dict(report.metrics)}
         if self.passed_over:
-            told["passed_over"] = self.passed_over
-            told["metrics"] = report.metrics | {"passed_over": float(len(self.passed_over))}
-        if isinstance(learner.model, AdaptedModel):
-            publish_adapter(
-                learner.model, self.weights / name, told, learner.sample, learner.adapter
-            )
-        else:
-            publish_model(
-                learner.model.module,
-                learner.initial,
-                self.weights / name,
-                told,
-                weights=learner.weights,
-            )
-        for parent in (self.checkpoints, self.weights):
-            prune(parent, newest=version, keep=keep)
+            manifest["passed_over"] = self.passed_over
+            manifest["metrics"]["passed_over"] = float(len(self.passed_over))
+        checkpoint, digest = "", ""
+        try:
+            checkpoint = manifest["checkpoint"] = self._write_checkpoint(learner.saved(), about)
+            digest = learner.publish(self.weights / version_name(version), manifest)
+        except (StorageError, WeightsError):  # perhaps another learner was first
+            if not (self.weights / version_name(version)).is_dir():
+                raise
         ready = self.ready(version)
         assert ready is not None
-        return ready
+        mine = ready.digest == digest
+        if not mine:
+            log.warning("version %d was published by another learner", version)
+            if read_manifest(Path(ready.uri)).get("checkpoint") != checkpoint:
+                unused = self.checkpoints / version_name(version, checkpoint)
+                shutil.rmtree(unused, ignore_errors=True)
+        for parent in (self.checkpoints, self.weights):
+            prune(parent, newest=version, keep=keep)
+        return ready, mine
 
-    def load(
-        self,
-        version: int,
-        initial: Path,
-        device: torch.device | None = None,
-        *,
-        shape: LoraShape | None = None,
-        ranks: Ranks | None = None,
-    ) -> Learner:
+    def _write_checkpoint(self, saved: Saved, about: dict[str, Any]) -> str:
+        """Returns the digest; one that is there already is the same."""
+        with aside(self.checkpoints) as folder:
+            for name, tensors in saved.tensors.items():
+                save_tensors(tensors, folder / f"{name}.safetensors")
+            random = bytes(torch.get_rng_state().tolist()).hex()
+            write_json(folder / _STATE, {**about, **saved.state, "random": random})
+            digest = write_manifest(folder, about)
+            place(folder, self.checkpoints / version_name(about["version"], digest))
+            return digest
+
+    # ---- reading ----
+
+    def load(self, version: int, start: Start) -> Learner:
         """The learner as it was when it published `version`, over however many ranks it is now.
 
         Raises:
-            ConfigError: it trained another adapter than `shape`, or an adapter where there is none.
-            WeightsError: the version is missing, truncated, of another run, or its two folders do not belong together.
+            ConfigError: it trained another adapter than `start.shape`, or an adapter where there is none.
+            WeightsError: the version is missing, truncated, of another run, or its checkpoint is gone.
         """
-        folder, state_folder = (p / version_name(version) for p in (self.weights, self.checkpoints))
+        folder = self.weights / version_name(version)
         verify_manifest(folder)
-        about = self._about(folder, version)
-        if not state_folder.is_dir():
+        digest = str(self._about(folder, version).get("checkpoint"))
+        checkpoint = find_version(self.checkpoints, version, digest)
+        if checkpoint is None:
             raise WeightsError(
-                f"{state_folder}: not found; without it version {version} cannot be trained on"
+                f"{self.checkpoints / version_name(version, digest)}: not found (SHA-256 of its manifest {digest}); without "
+                f"it version {version} cannot be trained on"
             )
-        digest = verify_manifest(state_folder)
-        if digest != about.get("checkpoint"):
-            raise WeightsError(
-                f"{state_folder}: does not belong to {folder} (its manifest has SHA-256 {digest}, expected "
-                f"{about.get('checkpoint')})"
-            )
-        state = _read_state(state_folder / _STATE)
-        model = load_version(folder, initial, shape, device, self._images)
-        learner = Learner(model, initial, ranks)
-        moments = load_tensors(state_folder / _OPTIMIZER)
-        learner.restore(moments, state["counters"], _critic_of(state_folder, state))
-        learner.steering.beta = state.get("kl_beta")
+        verify_manifest(checkpoint)
+        state = _read_state(checkpoint / _STATE)
+        model = load_version(folder, start.initial, start.shape, start.device, self._images)
+        learner = Learner(model, start.initial, start.ranks)
+        names = [path.stem for path in checkpoint.glob("*.safetensors")]
+        tensors = {name: load_tensors(checkpoint / f"{name}.safetensors") for name in names}
+        learner.restore(Saved(tensors, state))
         torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["random"])), dtype=torch.uint8))
         return learner
 
-    def start_of(
-        self,
-        batch: TrainBatch,
-        *,
-        base_version: int,
-        expected: int | None = None,
-        initial: Path,
-        device: torch.device | None = None,
-        shape: LoraShape | None = None,
-        seed: int = 0,
-        ranks: Ranks | None = None,
-    ) -> Learner:
+    def start_of(self, batch: TrainBatch, start: Start) -> Learner:
         """The learner that a batch is to be trained with: the initial folder's, or the newest whole one of the run.
 
-        Args:
-            batch: to be trained on.
-            base_version: the version that serves the initial folder.
-            expected: the number of the folder that serves the batch's version; if it is gone, that is noted.
-            initial: the run's initial model folder.
-            device: where to train.
-            shape: of the adapter that is trained.
-            seed: an adapter is drawn with.
-            ranks: who train together.
-
         Raises:
-            ConfigError: the run trained another adapter than `shape`, or an adapter where there is none.
-            WeightsError: no version that the run has trained is on the shelf, or none of them is whole.
+            ConfigError: see `load`.
+            WeightsError: no version that the run has trained is here, or none of them is whole.
             StorageError: a version could not be read now; that says nothing against it, so no older one is taken.
         """
         self.passed_over = []
-        newest = batch.version
+        newest, base, expected = batch.version, start.base_version, start.expected
         if expected is not None and expected not in versions(self.weights):
             self._pass_over(expected, f"{self.weights / version_name(expected)}: not found")
         for version in reversed(versions(self.weights)):
-            if not base_version < version <= newest:
+            if not base < version <= newest:
                 continue
             try:
                 about = read_manifest(self.weights / version_name(version))
                 # One that people went back to: what lies between was given up.
                 newest = min(newest, int(about.get("origin", newest)))
                 if int(about.get("step", -1)) < batch.step:
-                    learner = self.load(version, initial, device, shape=shape, ranks=ranks)
+                    learner = self.load(version, start)
                     learner.behind = max(0, (expected or version) - version)
                     return learner
             except WeightsError as error:
                 self._pass_over(version, error.detail)
-        if batch.version == base_version or (
-            self.passed_over and base_version + 1 in versions(self.weights)
-        ):
+        if batch.version == base or (self.passed_over and base + 1 in versions(self.weights)):
             learner = Learner.fresh(
-                initial, device, shape=shape, seed=seed, ranks=ranks, images=self._images
-            )
-            learner.behind = max(0, (expected or base_version) - base_version)
+                start.initial, start.device, shape=start.shape, seed=start.seed, ranks=start.ranks, images=self._images
+            )  # fmt: skip
+            learner.behind = max(0, (expected or base) - base)
             return learner
         raise WeightsError(
             f"{self.weights}: no whole version up to {batch.version} of run {self.run_id}, expected the one that the batch "
@@ -269,14 +250,6 @@ class Shelf:
     def _pass_over(self, version: int, why: str) -> None:
         log.error("version %d is not trained on: %s", version, why)
         self.passed_over.append(why)
-
-
-def _critic_of(folder: Path, state: dict[str, Any]) -> CriticState | None:
-    """The critic of a checkpoint, if it has one."""
-    if "critic" not in state:
-        return None
-    weights, moments = (load_tensors(folder / name) for name in (_CRITIC, _CRITIC_OPTIMIZER))
-    return CriticState(weights, moments, state["critic"])
 
 
 def _read_state(path: Path) -> dict[str, Any]:

@@ -8,33 +8,103 @@ one update an update of the policy's, over the same tokens, in the same forward 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from services.trainer.distributed import Ranks
-from services.trainer.model import ScoringModel
+from services.trainer.model import ScoringModel, load_into, recompute_blocks
+from services.trainer.objectives import Objective, Saved
 from services.trainer.optimiser import Optimiser
-from services.trainer.step_state import StepState
-from services.trainer.token_batches import Floats, TokenBatch
-from services.trainer.train_settings import TrainSettings
-from services.trainer.value_model import ValueModel
+from services.trainer.step import Plan, Step, Update
+from services.trainer.step_cost import Shape
+from services.trainer.token_batches import Floats, Ints, TokenBatch
+from services.trainer.vision import VisionBody
 from services.trainer.weight_tensors import whole_weights
-from triforge.algorithms.advantages import whitened
-from triforge.algorithms.loss_terms import KL_ESTIMATORS, value_loss
+from triforge.algorithms.loss_terms import value_loss
 from triforge.config import LearnerSection
-from triforge.errors import TrainerError
+from triforge.errors import ConfigError, TrainerError
 from triforge.store.images import ImageStore
 
 _NEGLIGIBLE = 1e-12  # a variance of returns that is their rounding
 
 
+class ValueModel(nn.Module):
+    """The backbone of a model folder, and one layer that makes a number of each hidden state.
+
+    The value of a token is that of the state it was chosen in, so it is read where the policy's log-probability is: at the
+    token before it. The layer begins at 0, and so do all values.
+
+    Args:
+        body: gives hidden states [B, T, d].
+        width: d.
+        shape: what a pass costs.
+        vision: the body as a model that sees images is called; None is the body itself.
+
+    Attributes:
+        dtype: of the body's matrix products; the weights, and the last layer, are float32.
+    """
+
+    def __init__(
+        self, body: nn.Module, width: int, shape: Shape, vision: VisionBody | None = None
+    ) -> None:
+        super().__init__()
+        self.body, self._vision = body, vision
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is thrown away
+            self.head = nn.Linear(width, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.shape, self.dtype = shape, torch.float32
+
+    @staticmethod
+    def over(
+        folder: Path,
+        device: torch.device,
+        tensors: dict[str, Tensor] | None = None,
+        images: ImageStore | None = None,
+    ) -> ValueModel:
+        """The backbone of a model folder, with the values of a checkpoint if there are any.
+
+        Raises:
+            ConfigError: the model does not show its hidden states.
+            WeightsError: the folder is not a complete model folder, or the tensors are those of another model.
+        """
+        scoring = ScoringModel.load(folder)
+        model: Any = scoring.module
+        if model.base_model is model:
+            raise ConfigError(
+                f"algorithm.overrides.estimator: 'gae' and 'bilevel_gae' need a critic, and none can be made of "
+                f"{type(model).__name__} ({folder}): it does not show its hidden states; choose an estimator without a critic"
+            )
+        width = int(model.config.get_text_config().hidden_size)
+        # The output layer stays behind; a value costs a row of it.
+        shape, sight = replace(scoring.shape, head=width), scoring.sight
+        vision = None if sight is None else VisionBody(model.base_model, sight, images)
+        made = ValueModel(model.base_model, width, shape, vision)
+        if tensors is not None:
+            load_into(made, tensors, where=f"critic over {folder}")
+        return made.to(device)
+
+    def compute(self, dtype: torch.dtype, *, checkpointing: bool) -> None:
+        """Say how the passes from now on are computed."""
+        self.dtype = dtype
+        recompute_blocks(self.body, on=checkpointing)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Values [N], float32, with gradient."""
+        narrow = self.dtype != torch.float32
+        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=narrow):
+            hidden = (self._vision or self.body)(**batch.arguments()).last_hidden_state
+        picked = hidden.reshape(-1, hidden.shape[-1])[batch.predict].float()
+        values: Tensor = self.head(picked)[:, 0]
+        return values
+
+
 @dataclass(slots=True)
-class Lesson:
+class _Values:
     """What a critic learns in a step. Flat float32 arrays [N] of the step's scored tokens.
 
     Attributes:
@@ -53,6 +123,15 @@ class Lesson:
     passed: int = 0
     skipped: int = 0
     rate: float = 0.0
+
+    def measure(self, cells: Ints, clip: float | None) -> None:
+        """Count the tokens whose value the clip holds: it moved further than allowed, and away would cost less."""
+        self.passed += len(cells)
+        if clip is None:
+            return
+        new, old, returns = (a[cells] for a in (self.new, self.old, self.returns))
+        near = old + np.clip(new - old, -clip, clip)
+        self.clipped += int(((near - returns) ** 2 > (new - returns) ** 2).sum())
 
     def metrics(self) -> dict[str, float]:
         """Of the step. `explained_variance` is `1 - Var(returns - old) / Var(returns)`; 0 where all returns are equal."""
@@ -74,198 +153,144 @@ class Lesson:
         return {f"critic/{name}": value for name, value in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class CriticState:
-    """All that a checkpoint holds of a critic, whole."""
+class Critic(Objective):
+    """A value model and its optimiser, which take updates of their own."""
 
-    weights: dict[str, Tensor]
-    moments: dict[str, Tensor]
-    counters: dict[str, Any]
+    value_model: ValueModel | None = None
+    _optimiser: Optimiser
+    _values: _Values | None = None
 
+    def use(self, model: ValueModel) -> ValueModel:
+        """Train this model from now on."""
+        self.ranks.shard(model)
+        self.value_model = model
+        self._optimiser = Optimiser(dict(model.named_parameters()), self.ranks)
+        return model
 
-class Critic:
-    """A value model and its optimiser.
+    def _over(self, tensors: dict[str, Tensor] | None = None) -> ValueModel:
+        made = ValueModel.over(self.initial, self.model.device, tensors, self.model.images)
+        return self.use(made)
 
-    Args:
-        model: not sharded yet.
-        device: where it is.
-        ranks: the processes that train it together.
-    """
+    def layout(self, step: Step) -> int:
+        """Begin with a new critic; a run that was trained without one has none to go on with."""
+        self._values = None
+        if self.value_model is None and not step.fresh:
+            raise ConfigError(
+                f"algorithm.overrides.estimator: given {step.algorithm.estimator!r}, but the checkpoint of this run has no "
+                "critic; expected the estimator that the run began with"
+            )
+        model = self.value_model or self._over()
+        checkpointing = step.batch.learner.activation_checkpointing
+        model.compute(self.model.dtype, checkpointing=checkpointing)
+        return 0
 
-    def __init__(self, model: ValueModel, device: torch.device, ranks: Ranks) -> None:
-        self.model, self._device, self._ranks = model, device, ranks
-        ranks.shard(model)
-        self._optimiser = Optimiser(dict(model.named_parameters()), ranks)
-        self._gathered: CriticState | None = None
-
-    @staticmethod
-    def over(
-        initial: Path,
-        device: torch.device,
-        ranks: Ranks,
-        state: CriticState | None = None,
-        images: ImageStore | None = None,
-    ) -> Critic:
-        """The critic that a run begins with, or the one of a checkpoint, over however many ranks it is now.
-
-        Raises:
-            ConfigError: the model can have no critic.
-            WeightsError: the state belongs to another model.
-        """
-        if state is None:
-            return Critic(ValueModel.over(initial, device, images=images), device, ranks)
-        critic = Critic(ValueModel.over(initial, device, state.weights, images), device, ranks)
-        critic._optimiser.restore(state.moments, state.counters)
-        return critic
-
-    # ---- the step ----
-
-    def value(self, step: StepState, policy: ScoringModel, plans: list[list[int]]) -> Lesson:
+    def begin(self, step: Step, plan: Plan) -> None:
         """Value all tokens of a step, and put the advantages that follow in place of the rows'.
-
-        Args:
-            step: its advantages are replaced.
-            policy: says how rows become batches and in which numbers passes are computed.
-            plans: forward passes of all rows.
 
         Raises:
             TrainerError: the rows do not say what their tokens brought.
         """
-        learner = step.settings.learner
-        self.model.compute(policy.dtype, checkpointing=learner.activation_checkpointing)
+        if not plan:
+            return
+        assert self.value_model is not None  # since `layout`
         values = np.zeros(step.data.sequences.total, dtype=np.float32)
-        with step.effort.phase("critic"):
-            for rows, counts, _ in self._ranks.share(plans, step.should_stop):
-                batch = policy.batch(step.data.sequences, rows)
-                found = self._glance(step, batch)
+        with step.cost.phase("critic"):
+            for rows, counts, _ in self.ranks.passes(plan, step.should_stop):
+                batch = self.model.batch(step.data.sequences, rows)
+                step.cost.flops += self.value_model.shape.forward_flops(batch)
+                with torch.no_grad():
+                    found = self.value_model(batch).cpu().numpy()
                 if counts:
                     values[batch.cells] = found
-            self._ranks.merge(values)
-        returns = _estimate(step, values)
-        return Lesson(values, returns, new=values.copy())
+            self.ranks.all_reduce(values)
+        self._values = _Values(values, estimate(step, values), new=values.copy())
 
-    @torch.no_grad()
-    def _glance(self, step: StepState, batch: TokenBatch) -> Floats:
-        step.effort.flops += self.model.shape.forward_flops(batch)
-        found: Floats = self.model(batch).cpu().numpy()
-        return found
-
-    def update(
-        self, step: StepState, lesson: Lesson, policy: ScoringModel, plan: list[list[int]]
-    ) -> None:
-        """Take one update on the tokens of some forward passes; their mean loss is what falls.
+    def backward(self, step: Step, update: Update) -> float | None:
+        """Take one update on the tokens of the policy's forward passes; their mean loss is what falls.
 
         Raises:
             TrainerError: too many updates in a row were not finite.
         """
+        values, model, plan = self._values, self.value_model, update.plan
+        if values is None or model is None or not plan:
+            return None
         cells = step.data.sequences.cells_of([row for rows in plan for row in rows])
-        lesson.new[cells] = 0.0
+        values.new[cells] = 0.0
         total = 0.0
-        with step.effort.phase("critic"):
-            for rows, counts, last in self._ranks.share(plan, step.should_stop):
-                batch = policy.batch(step.data.sequences, rows)
-                total += self._pass(step, lesson, batch, len(cells), counts=counts, last=last)
-            self._ranks.settle(self.model)
-            loss = self._ranks.sum(total)
-            applied = self._optimiser.apply(loss, _section(step.settings))
-        lesson.new[cells] = self._ranks.merge(lesson.new[cells])
-        lesson.rate = applied.rate
-        _measure(lesson, cells, step.settings)
+        with step.cost.phase("critic"):
+            for rows, counts, last in self.ranks.passes(plan, step.should_stop):
+                batch = self.model.batch(step.data.sequences, rows)
+                new = model(batch)
+                known = (step.tensor(array[batch.cells]) for array in (values.returns, values.old))
+                losses = value_loss(new, *known, clip=step.algorithm.value_clip)
+                loss = losses.sum() / len(cells)
+                self.ranks.before_backward(model, last=last)
+                (loss * (self.ranks.grad_scale if counts else 0.0)).backward()
+                if counts:
+                    step.cost.flops += 3.0 * model.shape.forward_flops(batch)
+                    values.new[batch.cells] = new.detach().cpu().numpy()
+                    total += float(loss.detach())
+            self.ranks.all_reduce_gradients(model)
+            loss_of_all = self.ranks.sum(total)
+            applied = self._optimiser.apply(loss_of_all, _section(step))
+        values.new[cells] = self.ranks.all_reduce(values.new[cells])
+        values.rate = applied.rate
+        values.measure(cells, step.algorithm.value_clip)
         if applied.taken:
-            lesson.losses.append(loss)
-            lesson.norms.append(applied.norm)
+            values.losses.append(loss_of_all)
+            values.norms.append(applied.norm)
         else:
-            lesson.skipped += 1
+            values.skipped += 1
+        return None
 
-    def _pass(
-        self,
-        step: StepState,
-        lesson: Lesson,
-        batch: TokenBatch,
-        tokens: int,
-        *,
-        counts: bool,
-        last: bool,
-    ) -> float:
-        """One forward pass and its way back; returns its part of the loss."""
-        values = self.model(batch)
-        returns = torch.from_numpy(lesson.returns[batch.cells]).to(self._device)
-        old = torch.from_numpy(lesson.old[batch.cells]).to(self._device)
-        losses = value_loss(values, returns, old, clip=step.settings.algorithm.value_clip)
-        loss = losses.sum() / tokens
-        self._ranks.exchange(self.model, last=last)
-        (loss * (self._ranks.lift if counts else 0.0)).backward()
-        if not counts:
-            return 0.0
-        step.effort.flops += 3.0 * self.model.shape.forward_flops(batch)
-        lesson.new[batch.cells] = values.detach().cpu().numpy()
-        return float(loss.detach())
+    def metrics(self) -> dict[str, float]:
+        """`critic/...`."""
+        return self._values.metrics() if self._values else {}
 
-    # ---- state ----
+    def saved(self) -> Saved:
+        """Weights, moments and counters."""
+        if self.value_model is None:
+            return Saved()
+        tensors = {
+            "critic": whole_weights(self.value_model),
+            "critic_optimizer": self._optimiser.tensors(),
+        }
+        return Saved(tensors, {"critic": asdict(self._optimiser.counters)})
 
-    def gather(self) -> None:
-        """Bring the shares of all ranks together for the one that writes them down."""
-        state = self._whole()
-        self._gathered = state if self._ranks.rank == 0 else None
-
-    def state(self) -> CriticState:
-        """What is to be checkpointed. Of ranks that hold shares the first has it after `gather`."""
-        return self._gathered or self._whole()
-
-    def _whole(self) -> CriticState:
-        return CriticState(
-            whole_weights(self.model), self._optimiser.tensors(), asdict(self._optimiser.counters)
-        )
+    def restore(self, saved: Saved) -> None:
+        """Raises WeightsError if the state belongs to another model."""
+        if "critic" in saved.state:
+            self._over(saved.tensors["critic"])
+            self._optimiser.restore(saved.tensors["critic_optimizer"], saved.state["critic"])
 
 
-def _estimate(step: StepState, values: Floats) -> Floats:
+def estimate(step: Step, values: Floats) -> Floats:
     """Put advantages into the step; returns what the values should have been, before any whitening."""
-    settings, data = step.settings, step.data
-    if data.courses is None:
+    algorithm, data = step.algorithm, step.data
+    if data.turns is None:
         raise TrainerError(
-            f"estimator: given {settings.algorithm.estimator!r}, expected rows that say what their tokens brought and where turns end"
+            f"estimator: given {algorithm.estimator!r}, expected rows that say what their tokens brought and where turns end"
         )
-    rewards, known = data.courses.rewards.copy(), values.astype(np.float64)
-    if settings.algorithm.kl_placement == "reward":
-        assert step.reference is not None  # the placement asks for one
-        kl_of = KL_ESTIMATORS[settings.algorithm.kl_estimator]
-        kl = kl_of(step.prox.astype(np.float64), step.reference, clamp=settings.algorithm.kl_clamp)
-        rewards -= settings.algorithm.kl_beta * kl
+    rewards, known = data.turns.rewards.copy(), values.astype(np.float64)
+    if algorithm.charged:
+        rewards -= algorithm.kl_beta * step.token_kl()
     advantages, returns = np.zeros(len(values)), np.zeros(len(values))
-    algorithm, estimate = settings.algorithm, settings.algorithm.estimator_part.tokens
-    assert estimate is not None  # or there would be no critic
-    for cells, ends in data.courses:
-        found = estimate(rewards[cells], known[cells], ends.tolist(), algorithm.estimator_options)
+    estimator, options = algorithm.estimator_part.tokens, algorithm.estimator_options
+    assert estimator is not None  # or there would be no critic
+    for cells, ends in data.turns:
+        found = estimator(rewards[cells], known[cells], ends.tolist(), options)
         advantages[cells], returns[cells] = found.advantages, found.returns
-    if algorithm.whiten:
-        advantages[:] = whitened(
-            advantages.tolist(),
-            [1] * len(advantages),
-            ddof=algorithm.std_ddof,
-            eps=algorithm.std_eps,
-        )
-    data.advantages[:] = advantages
+    data.advantages[:] = step.whitened(advantages) if algorithm.whiten else advantages
     return returns.astype(np.float32)
 
 
-def _measure(lesson: Lesson, cells: Any, settings: TrainSettings) -> None:
-    """Count the tokens whose value the clip holds: it moved further than allowed, and away would cost less."""
-    lesson.passed += len(cells)
-    clip = settings.algorithm.value_clip
-    if clip is None:
-        return
-    new, old, returns = (a[cells] for a in (lesson.new, lesson.old, lesson.returns))
-    near = old + np.clip(new - old, -clip, clip)
-    lesson.clipped += int(((near - returns) ** 2 > (new - returns) ** 2).sum())
-
-
-def _section(settings: TrainSettings) -> LearnerSection:
+def _section(step: Step) -> LearnerSection:
     """The options of the critic's optimiser, as every optimiser reads them."""
-    own = settings.critic_section
+    own = step.batch.critic
     return LearnerSection(
         learning_rate=own.learning_rate,
         warmup_updates=own.warmup_updates,
         weight_decay=own.weight_decay,
         grad_clip=own.grad_clip,
-        max_bad_updates=settings.learner.max_bad_updates,
+        max_bad_updates=step.batch.learner.max_bad_updates,
     )

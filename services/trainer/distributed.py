@@ -1,14 +1,13 @@
-"""Several processes that train one model: the ranks of torchrun, what each holds of it, and what they agree on.
+"""Several processes that train one model: the ranks of torchrun, what each holds of it, and what they exchange.
 
 Each rank takes a share of an update's forward passes. One rank is the ordinary case: then everything here is the identity.
 
     torchrun --nproc-per-node 2 -m services.trainer learner --role policy
 
-full        a share of every tensor, of its gradient and of its optimiser state lies on each rank (FSDP2). PyTorch's
-            `fully_shard` shards block by block, so that only one block is whole at a time on a GPU; on a CPU blocks stay
-            whole within an update, and gradients are exchanged once an update
-replicate   every rank holds all of it, adds up the gradients of all ranks once an update and takes the same step: nothing
-            else is sent
+full        a share of every tensor, of its gradient and of its optimiser state lies on each rank (FSDP2): block by block,
+            so that only one block is whole at a time on a GPU; on a CPU blocks stay whole within an update, and gradients
+            are reduced once an update
+replicate   every rank holds all of it, and the sum of the gradients is taken once an update
 auto        replicate on a CPU if that fits in half of the machine's memory, else full
 """
 
@@ -29,12 +28,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from services.trainer.shared_memory import CommonMemory
+from services.trainer.shared_memory import SharedMemory
 
 _PATIENCE = timedelta(days=30)  # ranks wait for work; torchrun ends them all when one dies
-
-_HELD = 16  # bytes of a trained number: weight, gradient and AdamW's two moments
-_KEPT = 4  # of one that is not trained
+_TRAINED = 16  # bytes of a trained number: weight, gradient and AdamW's two moments
+_FROZEN = 4  # of one that is not trained
 
 Floats = npt.NDArray[np.float32]
 Sharding = Literal["auto", "full", "replicate"]
@@ -53,7 +51,7 @@ class Ranks:
         sharding: what each of them holds of a model.
 
     Attributes:
-        shards: whether a rank holds shares of tensors and not all of them; known when a model was looked at.
+        shards: whether a rank holds shares of tensors and not all of them; known after `choose_sharding`.
     """
 
     def __init__(
@@ -66,24 +64,23 @@ class Ranks:
         self.rank = 0 if mesh is None else dist.get_rank()
         self.world = 1 if mesh is None else mesh.size()
         self.shards = self.world > 1 and sharding == "full"
-        self._memory: CommonMemory | None = None
+        self._memory: SharedMemory | None = None
         self._asked = False
 
     @staticmethod
     def join(device: torch.device | None = None, sharding: Sharding = "auto") -> Ranks:
         """This process among those that torchrun started, by its environment; alone without one."""
-        told = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ)
-        world = int(os.environ["WORLD_SIZE"]) if told else 1
+        names = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+        world = int(os.environ["WORLD_SIZE"]) if names <= set(os.environ) else 1
         kind = "cuda" if torch.cuda.is_available() else "cpu"
         if world == 1:
             return Ranks(device or torch.device(kind), sharding=sharding)
         local = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else device
         if kind == "cuda":
             torch.cuda.set_device(local)
-        # Words between ranks are CPU tensors, also where weights are on GPUs.
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo", timeout=_PATIENCE
-        )
+        # Numbers that ranks agree on are CPU tensors, also where weights are on GPUs.
+        backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=_PATIENCE)
         return Ranks(local or torch.device(kind), init_device_mesh(kind, (world,)), sharding)
 
     def leave(self) -> None:
@@ -91,13 +88,74 @@ class Ranks:
         if self._mesh is not None:
             dist.destroy_process_group()
 
-    # ---- what they agree on ----
+    # ---- numbers ----
 
     def any(self, flag: bool) -> bool:
         """Whether any rank says so; all of them ask at the same place."""
         return flag if self.world == 1 else self.sum(float(flag)) > 0
 
-    def ask(self, flag: bool) -> Callable[[], bool]:
+    def sum(self, value: float) -> float:
+        """The sum over the ranks, the same on each."""
+        if self.world == 1:
+            return value
+        whole = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(whole)
+        return float(whole)
+
+    def all_reduce(self, values: Floats) -> Floats:
+        """Flat arrays of which every rank filled its own cells, the others 0: filled everywhere."""
+        if self.world > 1:
+            dist.all_reduce(torch.from_numpy(values))
+        return values
+
+    def broadcast(self, text: str | None = None) -> str:
+        """The text of rank 0, on every rank. The others wait for it, for days if need be."""
+        if self.world == 1:
+            return text or ""
+        raw = (text or "").encode()
+        size = torch.tensor([len(raw)])
+        dist.broadcast(size, 0)
+        body = torch.zeros(int(size), dtype=torch.uint8)
+        if raw and self.rank == 0:
+            body = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        dist.broadcast(body, 0)
+        return bytes(body.tolist()).decode()
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        dist.barrier()
+
+    # ---- forward passes ----
+
+    def passes(
+        self, plan: Sequence[list[int]], should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[list[int], bool, bool]]:
+        """This rank's forward passes: the rows, whether they count, whether it is the last one.
+
+        Ranks that hold shares meet in every pass, so each has as many as any other: who has none left computes a row that
+        does not count. Ranks that hold everything do not wait for each other between passes: that one of them is to stop
+        is known a pass later.
+
+        Args:
+            plan: of all ranks, see `token_batches.passes`; as many passes for each, some of them without rows.
+            should_stop: asked before each pass.
+
+        Raises:
+            Interrupted: a rank is to stop; raised by all of them at the same place.
+        """
+        mine = plan[self.rank :: self.world]
+        spare = next((rows[:1] for rows in plan if rows), [])
+        asked: list[Callable[[], bool]] = []
+        for turn, rows in enumerate(mine):
+            asked.append(self._ask(should_stop()))
+            if (self.world == 1 or turn) and asked.pop(0)():
+                raise Interrupted
+            if rows or self.shards:
+                yield rows or spare, bool(rows), turn == len(mine) - 1
+        if any(answer() for answer in asked):
+            raise Interrupted
+
+    def _ask(self, flag: bool) -> Callable[[], bool]:
         """Whether any rank says so, for later: the answer is waited for when it is called."""
         if self.world == 1:
             return lambda: flag
@@ -110,83 +168,23 @@ class Ranks:
 
         return answer
 
-    def sum(self, value: float) -> float:
-        """The sum over the ranks, the same on each."""
-        if self.world == 1:
-            return value
-        whole = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(whole)
-        return float(whole)
-
-    def merge(self, values: Floats) -> Floats:
-        """Flat arrays of which every rank filled its own cells, the others 0: filled everywhere."""
-        if self.world > 1:
-            dist.all_reduce(torch.from_numpy(values))
-        return values
-
-    def tell(self, word: str | None = None) -> str:
-        """Rank 0 says a word, everybody returns it. The others wait for it, for days if need be."""
-        if self.world == 1:
-            return word or ""
-        raw = (word or "").encode()
-        size = torch.tensor([len(raw)])
-        dist.broadcast(size, 0)
-        body = torch.zeros(int(size), dtype=torch.uint8)
-        if raw and self.rank == 0:
-            body = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-        dist.broadcast(body, 0)
-        return bytes(body.tolist()).decode()
-
-    # ---- work ----
-
-    @property
-    def lift(self) -> int:
-        """What a rank's loss is multiplied with, so that the gradient of an update is the sum over the ranks.
-
-        FSDP takes the mean; `settle` adds up.
-        """
-        return self.world if self.shards else 1
-
-    def share(
-        self, plan: Sequence[list[int]], should_stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[list[int], bool, bool]]:
-        """This rank's forward passes: the rows, whether they count, whether it is the last one.
-
-        Ranks that hold shares meet in every pass, so each has as many as any other: who has none left computes a row that
-        does not count. Ranks that hold everything do not wait for each other between passes: what one of them was told
-        is heard a pass later.
-
-        Args:
-            plan: of all ranks, see `batches.passes`; as many passes for each, some of them without rows.
-            should_stop: asked before each pass.
-
-        Raises:
-            Interrupted: a rank was told to stop; raised by all of them at the same place.
-        """
-        mine = plan[self.rank :: self.world]
-        spare = next((rows[:1] for rows in plan if rows), [])
-        heard: list[Callable[[], bool]] = []
-        for turn, rows in enumerate(mine):
-            heard.append(self.ask(should_stop()))
-            if (self.world == 1 or turn) and heard.pop(0)():
-                raise Interrupted
-            if rows or self.shards:
-                yield rows or spare, bool(rows), turn == len(mine) - 1
-        if any(answer() for answer in heard):
-            raise Interrupted
-
     # ---- tensors ----
 
-    def look_at(self, scorer: nn.Module) -> None:
+    @property
+    def grad_scale(self) -> int:
+        """What a rank's loss is multiplied with, so that an update's gradient is the sum over the ranks: FSDP takes the mean."""
+        return self.world if self.shards else 1
+
+    def choose_sharding(self, scorer: nn.Module) -> None:
         """Decide by the model that is to be trained what each rank holds, of it and of those beside it.
 
-        Nothing is sent: a rank may fail before it comes here. Ranks of unlike machines may disagree; a crew asks them.
+        Nothing is sent: a rank may fail before it comes here. Ranks of unlike machines may disagree, which is found later.
         """
         if self._mesh is None or self._sharding != "auto":
             return
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
         needed = here * sum(
-            p.numel() * (_HELD if p.requires_grad else _KEPT) for p in scorer.parameters()
+            p.numel() * (_TRAINED if p.requires_grad else _FROZEN) for p in scorer.parameters()
         )
         half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2
         self.shards = self.device.type != "cpu" or needed > half
@@ -201,16 +199,15 @@ class Ranks:
             fully_shard(block, mesh=self._mesh, reshard_after_forward=not keep)
         fully_shard(scorer, mesh=self._mesh)
 
-    def exchange(self, scorer: nn.Module, *, last: bool) -> None:
-        """Say whether the backward pass that follows is the last before the optimiser's step."""
+    def before_backward(self, scorer: nn.Module, *, last: bool) -> None:
+        """On a CPU, shares of gradients are sent once an update, with its last backward pass."""
         if isinstance(scorer, FSDPModule) and self.device.type == "cpu":
             scorer.set_requires_gradient_sync(last)
 
-    def settle(self, scorer: nn.Module) -> None:
+    def all_reduce_gradients(self, scorer: nn.Module) -> None:
         """Have the gradient of the whole update, before the optimiser's step.
 
-        Whole tensors are let go of, so that the next pass sees what the optimiser makes of this rank's shares. Ranks that
-        hold everything add up their gradients.
+        Whole tensors of shares are let go of, so that the next pass sees what the optimiser makes of the shares.
         """
         if self.world > 1 and not self.shards:
             self._add_up([p for p in scorer.parameters() if p.requires_grad])
@@ -222,7 +219,9 @@ class Ranks:
         """Gradients become the sum over the ranks; what no rank has touched stays without one."""
         touched = torch.tensor([float(p.grad is not None) for p in parameters])
         dist.all_reduce(touched)
-        memory = self._common_memory()
+        if not self._asked and self.device.type == "cpu":
+            self._memory = SharedMemory.of(self)
+        self._asked = True
         near: list[Tensor] = []
         far: list[Tensor] = []
         for parameter, ranks in zip(parameters, touched.tolist(), strict=True):
@@ -230,35 +229,25 @@ class Ranks:
                 continue
             grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = grad.contiguous()
-            fits = memory is not None and grad.dtype == torch.float32
+            fits = self._memory is not None and grad.dtype == torch.float32
             (near if fits else far).append(parameter.grad)
         under_way = [dist.all_reduce(grad, async_op=True) for grad in far]
         for work in under_way:
             work.wait()
-        if memory is not None:
-            memory.add_up(near)
+        if self._memory is not None:
+            self._memory.all_reduce(near)
 
-    def _common_memory(self) -> CommonMemory | None:
-        """Where ranks of one machine that train on its CPU add up; all of them ask at the same place."""
-        if not self._asked and self.device.type == "cpu":
-            self._memory = CommonMemory.over(
-                self.rank, self.world, tell=self.tell, any_of=self.any, wait=dist.barrier
-            )
-        self._asked = True
-        return self._memory
-
-    def squares(self, change: Tensor) -> float:
-        """The sum of squares of what has come to a gradient, on all ranks together. `change` is used up."""
+    def squared_norm(self, change: Tensor) -> float:
+        """Of what was added to a gradient on all ranks together. `change` is used up."""
         if self.world > 1 and not self.shards:
             dist.all_reduce(change)
             return float(change.double().square().sum())
         return self.sum(float(change.double().square().sum()))
 
-    def place(self, value: Tensor, like: Tensor) -> Tensor:
-        """A whole tensor as this rank's share of it, laid out as `like`."""
+    def distribute(self, value: Tensor, like: Tensor) -> Tensor:
+        """A whole tensor as this rank's share of it, laid out as `like`; every rank has the whole, so nothing is sent."""
         value = value.to(like.device)
         if isinstance(like, DTensor):
-            # Every rank has the whole; nothing is sent.
             return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
         return value
 
@@ -268,6 +257,6 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def shares(named: dict[str, Any]) -> bool:
+def is_sharded(named: dict[str, Any]) -> bool:
     """Whether these are shares of tensors and not the tensors themselves."""
     return any(isinstance(value, DTensor) for value in named.values())

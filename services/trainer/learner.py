@@ -1,47 +1,35 @@
-"""One model, its optimiser, and the training step. Knows no algorithm by name: rows bring advantages and weights.
+"""One training step from top to bottom.
 
-    rows ─► updates_per_step parts ─► forward passes within token_budget ─► log-probabilities ─► loss ─► AdamW
+    batch ─► published already? ─► rows, and the model as the last version left it ─► updates ─► checkpoint, weights ─► announced
 
-With an off-policy correction one forward pass comes before: log-probabilities under the weights at the start of the step,
-in the very shapes that training uses, so that at equal versions and equal numbers the correction changes nothing.
+    update:  forward passes within token_budget ─► log-probabilities ─► each objective's gradient ─► all-reduce ─► AdamW
 
-Every update has the scale of the whole batch (`StepData.scale`). How many rows share a forward pass, and how many ranks share the passes, changes nothing but the last
-bits. Every rank has all rows, takes its share of the passes, and then has the log-probabilities of all of them, so that
-what is measured is the same everywhere.
+Every update has the scale of the whole batch. How many rows share a forward pass, and how many ranks share the passes, changes
+nothing but the last bits: every rank has all rows, takes its share of the passes, and then has the log-probabilities of
+all of them. Knows no objective by name: `objectives` finds them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from services.trainer.adaptive_kl import Steering
-from services.trainer.auxiliary import AuxiliaryTerms, GradientNorms, own_rows
-from services.trainer.critic import Critic, CriticState, Lesson
 from services.trainer.distributed import Interrupted as Interrupted
 from services.trainer.distributed import Ranks
-from services.trainer.lora import AdaptedModel, Gathered, LoraShape
-from services.trainer.loss import Tally, loss_of
-from services.trainer.model import ScoringModel
+from services.trainer.lora import AdaptedModel, BaseModel, LoraShape
+from services.trainer.loss import AdaptiveKL
+from services.trainer.model import ScoringModel, Weights
+from services.trainer.objectives import Objective, Saved, find_objective, objectives_of
 from services.trainer.optimiser import Counters, Optimiser
-from services.trainer.pairs import Pairing
-from services.trainer.reference import LookBack
-from services.trainer.step_cost import Effort
-from services.trainer.step_state import StepState
-from services.trainer.token_batches import TokenBatch
-from services.trainer.train_settings import TrainSettings
+from services.trainer.step import Scores, Step, Update
+from services.trainer.step_cost import StepCost
 from services.trainer.training_data import StepData
-from services.trainer.weight_tensors import whole_weights
-from triforge.algorithms.packing import minibatches
-from triforge.errors import ConfigError, TrainerError
+from triforge.errors import TrainerError
 from triforge.store.images import ImageStore
 from triforge.types import StepReport, TrainBatch, TrainRow
 
@@ -57,34 +45,24 @@ class Learner:
         ranks: the processes that train this model together; this one alone by default.
 
     Attributes:
-        weights: of ranks that hold shares the first has the whole weights here after each step; else None.
-        adapter: the same of a model with an adapter.
-        critic: what estimates the advantages, once a step wanted it.
-        steering: of the weight of the KL term.
+        adaptive_kl: of the weight of the KL term.
         sample: the end of a row of the last step.
         behind: by how many versions these weights are older than the next batch believes, since newer ones were lost.
     """
 
     def __init__(self, model: ScoringModel, initial: Path, ranks: Ranks | None = None) -> None:
-        self.model = model
-        self.initial = initial
+        self.model, self.initial = model, initial
         self.ranks = ranks or Ranks(model.device)
-        self.critic: Critic | None = None
-        self.steering = Steering()
+        self.adaptive_kl = AdaptiveKL()
         self.sample: tuple[int, ...] = (0, 1)
         self.behind = 0
-        self.weights: dict[str, Tensor] | None = None
-        self.adapter: Gathered | None = None
-        self._moments: dict[str, Tensor] | None = None
-        self.ranks.look_at(model.scorer)
+        self.ranks.choose_sharding(model.scorer)
         self.ranks.shard(model.scorer)
-        self._eyes = LookBack(model, initial, self.ranks)
+        self._anchor: Scores | None = None
+        self._objectives: dict[str, Objective] = {}
+        self._restored = Saved()
+        self._gathered: tuple[Weights, Saved] | None = None
         self._optimiser = Optimiser(model.parameters(), self.ranks)
-
-    @property
-    def counters(self) -> Counters:
-        """Updates of the whole run."""
-        return self._optimiser.counters
 
     @staticmethod
     def fresh(
@@ -96,15 +74,7 @@ class Learner:
         ranks: Ranks | None = None,
         images: ImageStore | None = None,
     ) -> Learner:
-        """Start from a model folder with an empty optimiser.
-
-        Args:
-            initial: the folder.
-            device: where to train; the CPU by default.
-            shape: of the adapter that is trained instead of the weights.
-            seed: the adapter is drawn with.
-            ranks: see the class.
-            images: where the pixels of the rows are, for a model that sees.
+        """Start from a model folder with an empty optimiser; with `shape`, from an adapter that is drawn with `seed`.
 
         Raises:
             ConfigError: the model cannot have such an adapter.
@@ -114,6 +84,11 @@ class Learner:
             return Learner(ScoringModel.load(initial, device, images=images), initial, ranks)
         model = AdaptedModel.over(initial, shape, seed=seed, device=device, images=images)
         return Learner(model, initial, ranks)
+
+    @property
+    def counters(self) -> Counters:
+        """Updates of the whole run."""
+        return self._optimiser.counters
 
     # ---- the step ----
 
@@ -137,213 +112,92 @@ class Learner:
             Interrupted: `should_stop` said so. After any exception this learner is to be thrown away.
         """
         started = time.monotonic()
-        settings = self.steering.settings(TrainSettings.of(batch))
-        policy, others = own_rows(rows)
-        step = self._prepare(batch, settings, rows, policy, should_stop)
-        teaches = settings.teaches_policy(batch.step)
-        lesson: Lesson | None = None
-        auxiliary = AuxiliaryTerms(
-            others if teaches else [], settings, vocabulary=self.model.vocabulary, ranks=self.ranks
-        )
-        sequences = step.data.sequences
-        pairing = Pairing(policy, step.data) if settings.algorithm.job == "dpo_pair" else None
-        auxiliary.measure(self.model, partial(step.pause, self.ranks))
-        for epoch in range(settings.learner.epochs):
-            seed = _seed(settings.seed, batch.role, batch.step, epoch)
-            parts = minibatches(
-                sequences.counts,
-                num_updates=settings.learner.updates_per_step,
-                seed=seed,
-                together=step.together,
-            )
-            budget = settings.learner.token_budget
-            plans = [
-                self.model.passes(sequences, part, budget, ranks=self.ranks.world) for part in parts
-            ]
-            plans = auxiliary.beside(plans, settings.learner.updates_per_step, seed)
+        self._gathered = None
+        objectives = [self.objective(name) for name in objectives_of(batch)]
+        step = self._step(batch, rows, objectives, should_stop)
+        most = max(objective.layout(step) for objective in objectives)
+        for epoch in range(batch.learner.epochs):
+            plans = step.plans(epoch, coupled=any(o.coupled for o in objectives))
+            if not plans:  # the policy's loss has no rows
+                plans = [[] for _ in range(min(batch.learner.updates_per_step, most))]
             if epoch == 0:
-                everything = [m for plan in plans for m in plan]
-                self._eyes.look_back(step, everything)
-                if self.critic and settings.algorithm.needs_critic and everything:
-                    lesson = self.critic.value(step, self.model, everything)
+                everything = [part for plan in plans for part in plan]
+                step.look_at_references(everything)
+                for objective in objectives:
+                    objective.begin(step, everything)
+            for objective in objectives if plans else ():
+                objective.split(len(plans), step.seed(epoch))
             for number, plan in enumerate(plans):
-                if teaches:
-                    self._update(step, auxiliary, pairing, plan, epoch=epoch, number=number)
-                if lesson and self.critic and plan:
-                    self.critic.update(step, lesson, self.model, plan)
-        metrics = (
-            step.tally.metrics()
-            | auxiliary.metrics()
-            | (lesson.metrics() if lesson else {})
-            | {
-                "rows": float(len(rows)),
-                "tokens": float(step.data.sequences.total),
-                "learning_rate": step.rate,
-                **step.distributions(),
-                **step.effort.metrics(
-                    time.monotonic() - started, [self.ranks.sum(v) for v in step.effort.totals()]
-                ),
-            }
-        )
-        metrics |= self.steering.moved(settings, metrics)
+                self._update(step, objectives, Update(plan, epoch, number))
+        metrics = self._metrics(step, objectives, time.monotonic() - started)
+        metrics["rows"] = float(len(rows))
         if self.ranks.shards:
-            self._gather()
+            gathered = self.model.whole(self.sample), self._saved()
+            self._gathered = gathered if self.ranks.rank == 0 else None
         return StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics=metrics)
 
-    def _update(
-        self,
-        step: StepState,
-        auxiliary: AuxiliaryTerms,
-        pairing: Pairing | None,
-        plan: list[list[int]],
-        *,
-        epoch: int,
-        number: int,
-    ) -> None:
-        """Take one update of the policy."""
-        first = epoch == 0 and number == 0
-        norms = self._norms(step, auxiliary, first=first)
-        with step.effort.phase("auxiliary"):
-            total = auxiliary.backward(
-                self.model, number, step.should_stop, count=step.effort.count
-            )
-        auxiliary.look(norms)
-        if plan and pairing:
-            total += self._accumulate_pairs(step, plan, pairing, first=first)
-        elif plan:
-            anchored = epoch > 0 or step.settings.algorithm.kl_placement == "reward"
-            total += self._accumulate(step, plan, first=first, anchored=anchored)
-        auxiliary.look(norms)
-        self._apply(step, total)
-
-    def _prepare(
+    def _step(
         self,
         batch: TrainBatch,
-        settings: TrainSettings,
         rows: Sequence[TrainRow],
-        policy: Sequence[TrainRow],
+        objectives: Sequence[Objective],
         should_stop: Callable[[], bool],
-    ) -> StepState:
+    ) -> Step:
+        """Check the rows and lay them out; have the model and the KL anchor ready for its passes."""
         if not rows or len(rows) != batch.num_rows:
             raise TrainerError(
                 f"batch {batch.batch_id}: given {len(rows)} rows, expected the announced {batch.num_rows}, one at least"
             )
+        learner, algorithm = batch.learner, self.adaptive_kl.applied(batch.algorithm)
         data = StepData.from_rows(
-            policy,
-            max_tokens=settings.learner.max_tokens,
+            [row for row in rows if not row.objective],
+            max_tokens=learner.max_tokens,
             vocabulary=self.model.vocabulary,
             version=batch.version - self.behind,
         )
         self.behind = 0
         self.sample = max((row.ids for row in rows), key=len)[-_SAMPLE:]
-        self._have_critic(settings)
-        learner = settings.learner
         self.model.compute(
             precision=learner.precision, checkpointing=learner.activation_checkpointing
         )
-        wanted = settings.algorithm.kl_beta > 0 or settings.algorithm.job == "dpo_pair"
+        fresh = self.counters.updates + self.counters.skipped == 0
+        anchored = algorithm.kl_beta > 0 or any(o.anchored for o in objectives)
+        if anchored and algorithm.kl_reference == "initial":
+            self._anchor = self._anchor or self._first_model()
+            if isinstance(self._anchor, ScoringModel):  # equal weights are to give equal numbers
+                self._anchor.compute(precision=learner.precision)
         empty = np.zeros(data.sequences.total, dtype=np.float32)
-        if wanted and settings.algorithm.kl_reference == "initial":
-            self._eyes.find_anchor(settings, untouched=self.counters.updates == 0)
-        return StepState(
-            settings=settings,
-            data=data,
-            tally=Tally(),
-            effort=Effort(self.model.shape, self.model.device),
-            device=self.model.device,
-            reference=empty.copy() if wanted else None,
-            prox=data.old,
-            should_stop=should_stop,
-            new=empty.copy(),
-            entropy=empty,
-        )
+        return Step(
+            batch=batch, algorithm=algorithm, data=data, others=[row for row in rows if row.objective],
+            model=self.model, anchor=self._anchor, ranks=self.ranks, fresh=fresh, should_stop=should_stop,
+            cost=StepCost(self.model.shape, self.model.device),
+            prox=data.old, new=empty.copy(), entropy=empty, reference=empty.copy() if anchored else None,
+        )  # fmt: skip
 
-    def _have_critic(self, settings: TrainSettings) -> None:
-        """Begin with a critic if one is wanted; a run that was trained without one has none to go on with."""
-        if not settings.algorithm.needs_critic or self.critic is not None:
-            return
-        if self.counters.updates or self.counters.skipped:
-            raise ConfigError(
-                f"algorithm.overrides.estimator: given {settings.algorithm.estimator!r}, but the checkpoint of this run has no "
-                "critic; expected the estimator that the run began with"
-            )
+    def _first_model(self) -> Scores:
+        """The model that the run began with."""
+        if isinstance(self.model, AdaptedModel):
+            return BaseModel(self.model)
+        if self.counters.updates == 0 and not self.ranks.shards:
+            return self.model.frozen_copy()
         images = self.model.images
-        self.critic = Critic.over(self.initial, self.model.device, self.ranks, images=images)
+        model = ScoringModel.load(self.initial, self.model.device, images=images).frozen()
+        self.ranks.shard(model.scorer)
+        return model
 
-    def _norms(
-        self, step: StepState, auxiliary: AuxiliaryTerms, *, first: bool
-    ) -> GradientNorms | None:
-        """Compares the two sides of the sum in the first update of a step, if that is wanted."""
-        wanted = first and auxiliary.trains and step.settings.auxiliary.measure_gradients
-        return GradientNorms(self.model.parameters(), self.ranks) if wanted else None
-
-    def _accumulate_pairs(
-        self, step: StepState, plan: list[list[int]], pairing: Pairing, *, first: bool
-    ) -> float:
-        """The same for pairs of trajectories, which are scored before they are trained on; returns their loss."""
-        rows = [row for rows in plan for row in rows]
-        cells = step.data.sequences.cells_of(rows)
-        assert step.reference is not None  # the job asks for one
-        if step.settings.algorithm.kl_reference == "initial":
-            assert self._eyes.anchor is not None
-            step.reference[cells] = self._eyes.look(step, plan, self._eyes.anchor)[cells]
-        new = self._eyes.look(step, plan, self.model)
-        beta = step.settings.algorithm.dpo_beta
-        found, step.slopes = pairing.couple(rows, new, step.reference, beta=beta)
-        step.tally.pairs.append(found)
-        self._accumulate(step, plan, first=first, anchored=True)
-        return found.loss / self.ranks.world
-
-    def _accumulate(
-        self, step: StepState, plan: list[list[int]], *, first: bool, anchored: bool
-    ) -> float:
-        """Accumulate the gradient of one part of the rows over its forward passes; returns this rank's loss."""
-        cells = step.data.sequences.cells_of([r for rows in plan for r in rows])
-        scale = step.data.scale(cells, summed=step.settings.algorithm.aggregation == "step_sum")
-        lazily = step.settings.algorithm.kl_reference == "initial" and not anchored
-        reference = step.reference if lazily else None
-        arrays = [step.new, step.entropy, *([] if reference is None else [reference])]
-        for values in arrays:
-            values[cells] = 0.0
-        total = 0.0
-        for rows, counts, last in self.ranks.share(plan, step.should_stop):
-            batch = self.model.batch(step.data.sequences, rows)
-            if reference is not None and self._eyes.anchor is not None:
-                with step.effort.phase("reference"):
-                    found = self._eyes.glance(step, batch, self._eyes.anchor)
-                if counts:
-                    reference[batch.cells] = found
-            total += self._pass(step, batch, scale, counts=counts, last=last)
-        with step.effort.phase("exchange"):
-            for values in arrays:
-                values[cells] = self.ranks.merge(values[cells])
-        step.measure(cells, scale, first=first)
-        return total
-
-    def _pass(
-        self, step: StepState, batch: TokenBatch, scale: float, *, counts: bool, last: bool
-    ) -> float:
-        """One forward pass and its way back; returns the loss. One that does not count adds nothing to the gradient."""
-        with step.effort.phase("forward"):
-            new, entropy = self.model.score(batch, step.settings.temperature)
-            loss = loss_of(step.scored(batch.cells, new, entropy, scale), step.settings)
-        with step.effort.phase("backward"):
-            self.ranks.exchange(self.model.scorer, last=last)
-            (loss * (self.ranks.lift if counts else 0.0)).backward()  # type: ignore[no-untyped-call]
-        if not counts:
-            return 0.0
-        step.effort.count(batch)
-        step.new[batch.cells] = new.detach().cpu().numpy()
-        step.entropy[batch.cells] = entropy.detach().cpu().numpy()
-        return float(loss.detach())
-
-    def _apply(self, step: StepState, total: float) -> None:
-        """Take the step; `total` is this rank's loss."""
-        with step.effort.phase("exchange"):
-            loss = self.ranks.sum(total)
-            self.ranks.settle(self.model.scorer)
-        with step.effort.phase("optimizer"):
-            applied = self._optimiser.apply(loss, step.settings.learner)
+    def _update(self, step: Step, objectives: Sequence[Objective], update: Update) -> None:
+        """Add up the gradients of the objectives and take one optimiser update, if any of them trains this model."""
+        losses = [objective.backward(step, update) for objective in objectives]
+        for objective in objectives:
+            objective.gradient_done(step)
+        mine = [loss for loss in losses if loss is not None]
+        if not mine:
+            return
+        with step.cost.phase("all_reduce"):
+            loss = self.ranks.sum(sum(mine))
+            self.ranks.all_reduce_gradients(self.model.scorer)
+        with step.cost.phase("optimizer"):
+            applied = self._optimiser.apply(loss, step.batch.learner)
         step.rate = applied.rate
         if applied.taken:
             step.tally.losses.append(loss)
@@ -351,43 +205,57 @@ class Learner:
         else:
             step.tally.skipped += 1
 
+    def _metrics(
+        self, step: Step, objectives: Sequence[Objective], seconds: float
+    ) -> dict[str, float]:
+        metrics = step.tally.metrics()
+        for objective in objectives:
+            metrics |= objective.metrics()
+        metrics |= {
+            "tokens": float(step.data.sequences.total),
+            "learning_rate": step.rate,
+            **step.distributions(),
+            **step.cost.metrics(seconds, [self.ranks.sum(v) for v in step.cost.totals()]),
+        }
+        return metrics | self.adaptive_kl.update(step.algorithm, metrics)
+
     # ---- state ----
 
-    def _gather(self) -> None:
-        """Bring the shares of all ranks together for the one that writes them down."""
-        if isinstance(self.model, AdaptedModel):
-            self.adapter = Gathered(self.model.tensors(), self.model.logprobs(self.sample))
-        else:
-            self.weights = whole_weights(self.model.module)
-        self._moments = self._optimiser.tensors()
-        if self.critic:
-            self.critic.gather()
-        if self.ranks.rank:
-            self.adapter = self.weights = self._moments = None
+    def objective(self, name: str) -> Objective:
+        """The objective of that name, with what it has kept."""
+        if name not in self._objectives:
+            made = find_objective(name)(self.model, self.initial, self.ranks)
+            made.restore(self._restored)
+            self._objectives[name] = made
+        return self._objectives[name]
 
-    def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's state, whole; see `Optimiser.tensors`. Of ranks that hold shares the first has it after each step."""
-        return self._optimiser.tensors() if self._moments is None else self._moments
+    def saved(self) -> Saved:
+        """What a checkpoint is to hold; of ranks that hold shares the first has it after each step."""
+        return self._gathered[1] if self._gathered else self._saved()
 
-    def restore(
-        self,
-        tensors: dict[str, Tensor],
-        counters: dict[str, Any],
-        critic: CriticState | None = None,
-    ) -> None:
-        """Put back what `optimizer_tensors`, `counters` and the critic's `state` gave, whatever the number of ranks was then.
+    def _saved(self) -> Saved:
+        found = Saved({"optimizer": self._optimiser.tensors()}, {"counters": asdict(self.counters)})
+        if self.adaptive_kl.beta is not None:
+            found.state["kl_beta"] = self.adaptive_kl.beta
+        for objective in self._objectives.values():
+            more = objective.saved()
+            found.tensors |= more.tensors
+            found.state |= more.state
+        return found
+
+    def restore(self, saved: Saved) -> None:
+        """Put back what `saved` gave, whatever the number of ranks was then.
 
         Raises:
             WeightsError: the state belongs to another model.
         """
-        self._optimiser.restore(tensors, counters)
-        if critic:
-            self.critic = Critic.over(
-                self.initial, self.model.device, self.ranks, critic, self.model.images
-            )
+        self._optimiser.restore(saved.tensors["optimizer"], saved.state["counters"])
+        self.adaptive_kl.beta = saved.state.get("kl_beta")
+        self._restored = saved
 
-
-def _seed(*parts: object) -> int:
-    """Of the order of an epoch's rows. Not `derive_seed`, because the results on record were trained in this order."""
-    text = "/".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    def publish(self, target: Path, about: dict[str, object]) -> str:
+        """Write the weights as a version; see `ScoringModel.publish`."""
+        weights = self._gathered[0] if self._gathered else None
+        return self.model.publish(
+            target, about, initial=self.initial, sample=self.sample, weights=weights
+        )

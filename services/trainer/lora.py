@@ -1,13 +1,12 @@
-"""Low-rank adapters (Hu et al., 2021): W·x becomes W·x + alpha/rank · B·(A·x), and only A and B are trained.
+"""Low-rank adapters (Hu et al., 2021): W x becomes W x + alpha/rank B (A x), and only A and B are trained.
 
 PEFT puts the layers into the model. B begins at 0, so an adapter that was not trained changes nothing. Of a model that sees
-only the layers of its language model get one; what sees stays as it is. A version is a folder in PEFT's format over a base
-that is never written again:
+only the layers of its language model get one. A version is a folder in PEFT's format over a base that is never written again:
 
     adapter_config.json, adapter_model.safetensors      as PEFT and engines read them, float32
     config.json, tokenizer files, chat template         copied from the base
     probe.json                                          a prompt and its log-probabilities under the new weights
-    manifest.json                                       see `folders`; `base` is the base's folder and digest
+    manifest.json                                       with `base`: the base's folder and digest
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from services.trainer.distributed import shares, whole
-from services.trainer.model import ScoringModel
+from services.trainer.distributed import is_sharded, whole
+from services.trainer.model import ScoringModel, Weights, check_tensors
 from services.trainer.token_batches import Sequences, TokenBatch
 from services.trainer.weight_folders import atomic_folder
 from services.trainer.weight_tensors import (
@@ -33,6 +32,8 @@ from services.trainer.weight_tensors import (
     load_tensors,
     publish_model,
     save_tensors,
+    whole_weights,
+    write_json,
 )
 from triforge.config import LearnerSection
 from triforge.errors import ConfigError, WeightsError
@@ -44,13 +45,6 @@ from triforge.vision.sight import Sight
 CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"
 _PREFIX = "base_model.model."  # PEFT's, before every tensor of a file
 _NAME = "default"  # PEFT's, of the only adapter of a model
-
-
-class Gathered(NamedTuple):
-    """What is published of an adapter: its tensors, and the log-probabilities of the probe."""
-
-    weights: dict[str, Tensor]
-    logprobs: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +140,18 @@ class AdaptedModel(ScoringModel):
             for layer in layers:
                 layer._disable_adapters = False
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The adapter by PEFT's names, float32 on the CPU: A [rank, in] and B [out, rank] a layer."""
+    def named(self) -> dict[str, nn.Parameter]:
+        """The adapter's tensors by PEFT's names: A [rank, in] and B [out, rank] a layer."""
         return {
-            _PREFIX + name.replace(f".{_NAME}.", "."): whole(p.detach()).to("cpu", torch.float32).contiguous()
-            for name, p in self.parameters().items()
-        }  # fmt: skip
+            _PREFIX + name.replace(f".{_NAME}.", "."): p for name, p in self.parameters().items()
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The same, whole, float32 on the CPU."""
+        return {
+            name: whole(p.detach()).to("cpu", torch.float32).contiguous()
+            for name, p in self.named().items()
+        }
 
     def read(self, folder: Path) -> None:
         """Take over the adapter of a folder.
@@ -160,21 +160,8 @@ class AdaptedModel(ScoringModel):
             WeightsError: a tensor is missing, unknown, of another shape or not finite.
         """
         path = folder / TENSORS
-        given = load_tensors(path)
-        known = {
-            _PREFIX + name.replace(f".{_NAME}.", "."): p for name, p in self.parameters().items()
-        }
-        odd = sorted(set(given) ^ set(known))
-        if odd:
-            word = "missing" if odd[0] in known else "unknown"
-            raise WeightsError(f"{path}: tensor {odd[0]} is {word} ({len(odd)} such in all)")
-        for name, tensor in given.items():
-            if tensor.shape != known[name].shape:
-                raise WeightsError(
-                    f"{path}: tensor {name} has shape {list(tensor.shape)}, expected {list(known[name].shape)}"
-                )
-            if not torch.isfinite(tensor).all():
-                raise WeightsError(f"{path}: tensor {name} holds values that are not finite")
+        given, known = load_tensors(path), self.named()
+        check_tensors(given, known, set(known), where=str(path))
         with torch.no_grad():
             for name, tensor in given.items():
                 known[name].copy_(tensor)
@@ -188,7 +175,7 @@ class AdaptedModel(ScoringModel):
     def logprobs(self, ids: Sequence[int]) -> list[float]:
         """Log-probability of each `readable` id but the first, given those before it. All ranks of a sharded model ask together."""
         ids = self.readable(ids)
-        if shares(self.parameters()):
+        if is_sharded(self.parameters()):
             probe = Sequences([np.asarray(ids)], [np.arange(1, len(ids))])
             return [float(x) for x in self.score(self.batch(probe, [0]), 1.0)[0]]
         row = torch.tensor([list(ids)], device=self.device)
@@ -196,13 +183,33 @@ class AdaptedModel(ScoringModel):
         found: list[float] = scores[:-1].gather(-1, row[0, 1:, None])[:, 0].tolist()
         return found
 
+    def whole(self, sample: Sequence[int]) -> Weights:
+        """See `ScoringModel.whole`."""
+        return Weights(self.tensors(), self.logprobs(sample))
 
-class Bare:
-    """The base below an adapter, as a scorer.
+    def publish(
+        self,
+        target: Path,
+        about: Mapping[str, Any],
+        *,
+        initial: Path,  # noqa: ARG002 (the base is)
+        sample: Sequence[int],
+        weights: Weights | None = None,
+    ) -> str:
+        """See `ScoringModel.publish`. Raises WeightsError, too, if the base has gone."""
+        base = {"uri": str(self.base), "digest": model_digest(self.base)}
+        with atomic_folder(target) as folder:
+            copy_companions(self.base, folder)
+            write_json(folder / CONFIG, self.settings | {"inference_mode": True})
+            tensors, logprobs = weights or self.whole(sample)
+            save_tensors(tensors, folder / TENSORS)
+            probe = {"ids": self.readable(sample), "logprobs": logprobs}
+            (folder / PROBE).write_text(json.dumps(probe) + "\n")
+            return write_manifest(folder, {**about, "base": base})
 
-    Args:
-        model: shared; its adapter is switched off for each pass.
-    """
+
+class BaseModel:
+    """The base below an adapter, which is switched off for each pass, as a scorer."""
 
     def __init__(self, model: AdaptedModel) -> None:
         self._model = model
@@ -254,38 +261,6 @@ def _targets(model: nn.Module, shape: LoraShape, base: Path) -> list[str]:
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter and no whole model."""
     return (folder / CONFIG).is_file()
-
-
-def publish_adapter(
-    model: AdaptedModel,
-    target: Path,
-    about: Mapping[str, Any],
-    sample: Sequence[int],
-    held: Gathered | None = None,
-) -> str:
-    """Write an adapter's folder with its manifest, atomically; returns the manifest's digest.
-
-    Args:
-        model: the adapter and its base.
-        target: the folder, new.
-        about: fields of the manifest.
-        sample: the prompt of the probe, at least two ids.
-        held: what a sharded model gave when all ranks asked it.
-
-    Raises:
-        WeightsError: the folder exists, or the base has gone.
-        StorageError: disk full or no permission.
-    """
-    base = {"uri": str(model.base), "digest": model_digest(model.base)}
-    with atomic_folder(target) as folder:
-        copy_companions(model.base, folder)
-        settings = model.settings | {"inference_mode": True}
-        (folder / CONFIG).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
-        weights, logprobs = held or (model.tensors(), model.logprobs(sample))
-        save_tensors(weights, folder / TENSORS)
-        probe = {"ids": model.readable(sample), "logprobs": logprobs}
-        (folder / PROBE).write_text(json.dumps(probe) + "\n")
-        return write_manifest(folder, {**about, "base": base})
 
 
 def load_version(
@@ -353,7 +328,7 @@ def merge(adapter: Path, out: Path, *, base: Path | None = None, replace: bool =
                 weight = name.removeprefix(_PREFIX).replace(".lora_A.", ".")
                 weights[weight].add_(wide @ narrow, alpha=shape.alpha / shape.rank)
     about = {"kind": "merged", "base": str(below), "adapter": str(adapter)}
-    publish_model(model, below, out, about, replace=replace)
+    publish_model(whole_weights(model), below, out, about, replace=replace)
     return out
 
 

@@ -1,16 +1,21 @@
-"""The loss of one micro-batch, and what is measured beside it."""
+"""The loss of some tokens, put together from the parts of `triforge.algorithms`, and what is measured beside it.
+
+sum_t w_t * (importance_t * policy loss_t + kl_beta * KL_t - entropy_bonus * H_t)
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from services.trainer.train_settings import TrainSettings
-from triforge.algorithms.imitation import PairLoss
+from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.loss_terms import KL_ESTIMATORS, ratio_metrics, weighted_sum
 from triforge.algorithms.losses import Tokens
+from triforge.algorithms.schedules import adaptive_beta
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,56 +52,66 @@ class Scored:
         return means[places]
 
     def tokens(self, new: Tensor) -> Tokens:
-        """What the loss reads, under these log-probabilities."""
+        """What the policy losses read, under these log-probabilities."""
         return Tokens(
             logprobs=new, old=self.prox, advantages=self.advantages, pooled=self.pooled, stop=Tensor.detach
         )  # fmt: skip
 
 
-def loss_of(scored: Scored, settings: TrainSettings) -> Tensor:
-    """The loss of some tokens by the batch's job, a scalar with gradient.
+def policy_loss(scored: Scored, algorithm: Algorithm) -> Tensor:
+    """The policy gradient: a scalar with gradient.
 
-    `ce` is `sum_t w_t * -log p_t`, `distil` the same times how much the token is imitated (in the place of its
-    advantage), both with the KL and entropy terms of `pg`. For `dpo_pair` the weights are the slopes of the pairs' loss,
-    which make the gradient right and the value meaningless (`services.trainer.pairs`).
+    With `kl_weighted` the KL term is multiplied with the ratio, which makes it unbiased where theta has left the weights of
+    the step's start (and not where still others have sampled).
     """
-    if settings.algorithm.job == "dpo_pair":
-        coupled: Tensor = weighted_sum(scored.new, scored.weights)
-        return coupled
-    if settings.algorithm.job == "pg":
-        return _policy_gradient(scored, settings)
-    share = scored.advantages if settings.algorithm.job == "distil" else torch.ones_like(scored.new)
-    return _regularised(-share * scored.new, None, scored, settings)
-
-
-def _policy_gradient(scored: Scored, settings: TrainSettings) -> Tensor:
-    """`sum_t w_t * (importance_t * policy loss_t + kl_beta * KL_t - entropy_bonus * H_t)`, a scalar with gradient.
-
-    Sources: `triforge.algorithms.losses` and `triforge.algorithms.loss_terms`. With `kl_weighted` the KL term is
-    multiplied with the ratio, which makes it unbiased where theta has left the weights of the step's start (and not where
-    still others have sampled).
-    """
-    found = settings.algorithm.token_loss(scored.tokens(scored.new))
+    found = algorithm.token_loss(scored.tokens(scored.new))
     losses: Tensor = found.values
     if scored.importance is not None:
         losses = losses * scored.importance
-    return _regularised(losses, found.log_ratio, scored, settings)
+    return regularised(losses, found.log_ratio, scored, algorithm)
 
 
-def _regularised(
-    losses: Tensor, ratios: Tensor | None, scored: Scored, settings: TrainSettings
+def regularised(
+    losses: Tensor, log_ratio: Tensor | None, scored: Scored, algorithm: Algorithm
 ) -> Tensor:
-    """The weighted sum, with the KL term and the entropy bonus."""
-    if scored.reference is not None and settings.algorithm.kl_placement == "loss":
-        estimate = KL_ESTIMATORS[settings.algorithm.kl_estimator]
-        divergence = estimate(scored.new, scored.reference, clamp=settings.algorithm.kl_clamp)
-        if settings.algorithm.kl_weighted and ratios is not None:
-            divergence = divergence * ratios.exp()
-        losses = losses + settings.algorithm.kl_beta * divergence
-    if settings.algorithm.entropy_bonus:
-        losses = losses - settings.algorithm.entropy_bonus * scored.entropy
+    """The weighted sum of a loss a token, with the KL term and the entropy bonus."""
+    if scored.reference is not None and algorithm.kl_placement == "loss":
+        estimate = KL_ESTIMATORS[algorithm.kl_estimator]
+        divergence = estimate(scored.new, scored.reference, clamp=algorithm.kl_clamp)
+        if algorithm.kl_weighted and log_ratio is not None:
+            divergence = divergence * log_ratio.exp()
+        losses = losses + algorithm.kl_beta * divergence
+    if algorithm.entropy_bonus:
+        losses = losses - algorithm.entropy_bonus * scored.entropy
     total: Tensor = weighted_sum(losses, scored.weights)
     return total
+
+
+@dataclass(slots=True)
+class AdaptiveKL:
+    """The weight of the KL term of a run that holds its distance from the anchor near a target; part of the checkpoint.
+
+    Attributes:
+        beta: for the next step; None as long as no step has changed it.
+    """
+
+    beta: float | None = None
+
+    def applied(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm of a step, with the weight that holds in it."""
+        if algorithm.kl_target is None or self.beta is None:
+            return algorithm
+        return algorithm.changed(kl_beta=self.beta)
+
+    def update(self, algorithm: Algorithm, measured: Mapping[str, float]) -> dict[str, float]:
+        """Learn from a step's `kl_k3`, if it measured one; returns the weight that held in it, as the measure `kl_beta`."""
+        if algorithm.kl_target is None:
+            return {}
+        beta, kl = algorithm.kl_beta, measured.get("kl_k3", math.nan)
+        if math.isfinite(kl):
+            target, gain = algorithm.kl_target, algorithm.kl_gain
+            self.beta = adaptive_beta(beta, kl, target=target, gain=gain)
+        return {"kl_beta": beta}
 
 
 @dataclass(slots=True)
@@ -120,14 +135,13 @@ class Tally:
     skipped: int = 0
     off_policy: dict[str, float] = field(default_factory=dict)
     opsm_dropped: float = 0.0
-    pairs: list[PairLoss] = field(default_factory=list)
 
     @torch.no_grad()
-    def add(self, scored: Scored, settings: TrainSettings) -> None:
-        """Count a micro-batch."""
+    def add(self, scored: Scored, algorithm: Algorithm) -> None:
+        """Count the tokens of an update."""
         n = len(scored.new)
         new = scored.new.detach()
-        found = settings.algorithm.token_loss(scored.tokens(new))
+        found = algorithm.token_loss(scored.tokens(new))
         ratios = ratio_metrics(found.log_ratio, found.clipped, scored.weights)
         self.tokens += n
         self.entropy += float(scored.entropy.sum())
@@ -155,14 +169,14 @@ class Tally:
         """Means over the tokens; a KL that was not asked for and an engine that was not compared are left out."""
         n = max(1, self.tokens)
         found = {
-            "loss": _mean(self.losses),
+            "loss": mean(self.losses),
             "entropy": self.entropy / n,
             "clip_share": self.clipped / n,
             "approx_kl": self.approx_kl / n,
             "ratio_mean": self.ratio / n if self.tokens else 1.0,
             "ratio_max": self.ratio_max,
             **{f"moved_{name}": total / n for name, total in self.moved.items()},
-            "grad_norm": _mean(self.grad_norms),
+            "grad_norm": mean(self.grad_norms),
             "grad_norm_max": max(self.grad_norms, default=0.0),
             "updates": float(len(self.grad_norms)),
             "skipped_updates": float(self.skipped),
@@ -170,9 +184,6 @@ class Tally:
         }
         if self.opsm_dropped:
             found["opsm_dropped"] = self.opsm_dropped / n
-        if self.pairs:
-            found["pairs"] = float(sum(pair.pairs for pair in self.pairs))
-            found["pairs_right"] = _mean([pair.right for pair in self.pairs])
         if self.anchored:
             found |= {f"kl_{name}": total / self.anchored for name, total in self.kl.items()}
         if self.compared:
@@ -181,5 +192,6 @@ class Tally:
         return found
 
 
-def _mean(values: list[float]) -> float:
+def mean(values: list[float]) -> float:
+    """0 of nothing."""
     return sum(values) / len(values) if values else 0.0

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,16 +22,16 @@ from services.trainer.logprobs import chosen_logprobs
 from services.trainer.packed_attention import NAME as PACKED
 from services.trainer.step_cost import Shape
 from services.trainer.token_batches import Sequences, TokenBatch, passes
-from services.trainer.vision import Seeing
-from services.trainer.weight_tensors import load_tensors
+from services.trainer.vision import VisionBody
+from services.trainer.weight_tensors import load_tensors, publish_model, whole_weights
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.store.images import ImageStore
 from triforge.vision.sight import Sight
 
 log = logging.getLogger(__name__)
 
-# Logits held at once, as numbers of float32; longer batches are computed in pieces and again backwards. A GPU has the memory
-# for 512 MiB of them, and works little on less.
+# Logits held at once, as numbers of float32; longer batches are computed in pieces, and again on the way back. A GPU has the
+# memory for 512 MiB of them, and works little on less.
 _CHUNKS = {"cpu": 1 << 24, "cuda": 1 << 27}
 _PROBE = 40
 _CLOSE = 1e-4  # how far the packed path may be from the plain one on the probe
@@ -42,17 +41,11 @@ _REFUSALS = (ValueError, TypeError, RuntimeError, IndexError, AttributeError)
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
-@dataclass(slots=True)
-class Manner:
-    """How a forward pass is computed; the weights stay float32.
+class Weights(NamedTuple):
+    """What is published of a model: whole tensors, and of an adapter the log-probabilities of its probe."""
 
-    Attributes:
-        dtype: of matrix products and attention.
-        chunk: logits held at once.
-    """
-
-    chunk: int
-    dtype: torch.dtype = torch.float32
+    tensors: dict[str, Tensor]
+    logprobs: list[float]
 
 
 class Scorer(nn.Module):
@@ -63,21 +56,22 @@ class Scorer(nn.Module):
         body: gives its last hidden states.
         head: gives logits from them.
         whole: whether only the model itself knows its logits (some families scale or cap them afterwards).
-        manner: may change between two passes.
+        chunk: logits held at once.
+
+    Attributes:
+        dtype: of matrix products and attention; the weights stay float32. It may change between two passes.
     """
 
-    def __init__(self, model: Any, body: Any, head: Any, *, whole: bool, manner: Manner) -> None:
+    def __init__(self, model: Any, body: Any, head: Any, *, whole: bool, chunk: int) -> None:
         super().__init__()
-        self.model, self.manner, self._whole = model, manner, whole
-        # The parts of `model` once more, hidden from the list of submodules.
-        self._parts = (body, head)
+        self.model, self.dtype, self._whole = model, torch.float32, whole
+        self._parts = (body, head)  # parts of `model`, hidden from the list of submodules
+        self._piece = max(1, chunk // int(model.config.get_text_config().vocab_size))
 
     def forward(self, batch: TokenBatch, temperature: float) -> tuple[Tensor, Tensor]:
         """See `ScoringModel.score`."""
         body, head = self._parts
-        inputs: dict[str, Any] = {"input_ids": batch.ids, "use_cache": False, **batch.inputs}
-        if batch.layout is not None:
-            inputs |= {"position_ids": batch.positions, "layout": batch.layout}
+        inputs = batch.arguments()
         with self._autocast(batch.ids.device):
             if self._whole:
                 logits = self.model(**inputs).logits
@@ -85,21 +79,15 @@ class Scorer(nn.Module):
                 return _score_logits(picked, batch.targets, temperature)
             hidden = body(**inputs).last_hidden_state
         hidden = hidden.reshape(-1, hidden.shape[-1])
-        size = max(1, self.manner.chunk // int(self.model.config.get_text_config().vocab_size))
         if type(head) is nn.Linear:
             return chosen_logprobs(
-                hidden,
-                head,
-                batch.predict,
-                batch.targets,
-                temperature=temperature,
-                piece=size,
-                dtype=self.manner.dtype,
-            )
-        return self._by_pieces(hidden[batch.predict], batch.targets, temperature, size)
+                hidden, head, batch.predict, batch.targets,
+                temperature=temperature, piece=self._piece, dtype=self.dtype,
+            )  # fmt: skip
+        return self._by_pieces(hidden[batch.predict], batch.targets, temperature)
 
     def _by_pieces(
-        self, picked: Tensor, targets: Tensor, temperature: float, size: int
+        self, picked: Tensor, targets: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Through an output layer of any kind."""
 
@@ -107,12 +95,13 @@ class Scorer(nn.Module):
             with self._autocast(hidden.device):
                 return _score_logits(self._parts[1](hidden), wanted, temperature)
 
+        size = self._piece
         pairs = zip(torch.split(picked, size), torch.split(targets, size), strict=True)
         parts = [checkpoint(one, part, wanted, use_reentrant=False) for part, wanted in pairs]
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
     def _autocast(self, device: torch.device) -> Any:
-        narrow = self.manner.dtype != torch.float32
+        narrow = self.dtype != torch.float32
         return torch.autocast(device.type, dtype=torch.bfloat16, enabled=narrow)
 
 
@@ -121,7 +110,7 @@ class ScoringModel:
 
     Args:
         model: the causal model; its log-probabilities are those of `logits / temperature` over the full softmax.
-        chunk: logits held at once, longer batches are computed in pieces, and again on the way back; 0 is by the device.
+        chunk: logits held at once; 0 is by the device.
         sight: how the model sees images; its rows are not packed.
         images: where the pixels of the rows are, for a model that sees.
 
@@ -145,15 +134,15 @@ class ScoringModel:
         self._model = model
         self.vocabulary = int(model.config.get_text_config().vocab_size)
         self.device: torch.device = next(model.parameters()).device
-        self._manner = Manner(chunk or _CHUNKS.get(self.device.type, _CHUNKS["cpu"]))
+        self._chunk = chunk or _CHUNKS.get(self.device.type, _CHUNKS["cpu"])
         body, head = model.base_model, model.get_output_embeddings()
         whole = not _head_is_all(model, body, head, self._probe())
         if sight is not None and whole:
             raise WeightsError(
                 f"{type(model).__name__}: expected logits that are the output layer's, for a model that sees"
             )
-        body = body if sight is None else Seeing(body, sight, images)
-        self.scorer = Scorer(model, body, head, whole=whole, manner=self._manner)
+        body = body if sight is None else VisionBody(body, sight, images)
+        self.scorer = Scorer(model, body, head, whole=whole, chunk=self._chunk)
         self.packs = sight is None and self._packs()
 
     @staticmethod
@@ -189,87 +178,12 @@ class ScoringModel:
         model = model.to(device or torch.device("cpu"))
         return ScoringModel(model, chunk=chunk, sight=sight, images=images)
 
-    def _probe(self) -> Tensor:
-        longest = getattr(self._model.config.get_text_config(), "max_position_embeddings", _PROBE)
-        size = max(1, min(_PROBE, longest or _PROBE))
-        return torch.arange(size, device=self.device) % self.vocabulary
-
-    def _packs(self) -> bool:
-        """Switch the model to packed attention, unless its attention is of another kind."""
-        config = self._model.config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ())
-        windowed = getattr(config, "sliding_window", None) is not None and not kinds
-        if windowed or kinds - {"full_attention"}:
-            return False
-        before = self._model.config._attn_implementation
-        try:
-            plain = self._probed(packed=False)
-            self._model.set_attn_implementation(PACKED)
-            if torch.allclose(plain, self._probed(packed=True), atol=_CLOSE, rtol=_CLOSE):
-                return True
-        except _REFUSALS as error:
-            log.info("rows are not packed: %s", error)
-        self._model.set_attn_implementation(before)
-        return False
-
-    @torch.no_grad()
-    def _probed(self, *, packed: bool) -> Tensor:
-        """Log-probabilities of three short rows whose first half is alike, so that half of all tokens look back at it."""
-        probe = self._probe().cpu().numpy()
-        trunk, own = np.split(probe, [len(probe) // 2])
-        rows = [probe, *(np.append(trunk, branch) for branch in (own[::-1], own[1:]))]
-        three = Sequences(rows, [np.arange(1, len(row)) for row in rows])
-        return self.score(three.batch([0, 1, 2], self.device, packed=packed), 1.0)[0]
-
-    def _still_packs(self) -> bool:
-        """Whether packed rows are right in half precision too, where another kernel may compute them.
-
-        Both ways round. They may lie as far apart as plain rows lie from those in float32, which in large models is more than
-        a tenth of a nat.
-        """
-        narrow = self._manner.dtype
-        try:
-            packed, plain = self._probed(packed=True), self._probed(packed=False)
-            self._manner.dtype = torch.float32
-            rounding = float((plain - self._probed(packed=False)).abs().mean())
-        except _REFUSALS as error:
-            log.warning("rows are not packed: %s", error)
-            return False
-        finally:
-            self._manner.dtype = narrow
-        apart = float((packed - plain).abs().mean())
-        right = apart < _HALF + rounding
-        if not right:
-            log.warning(
-                "rows are not packed: they come out %.3g nats apart a token, where half precision is %.3g off",
-                apart,
-                rounding,
-            )
-        return right
-
-    def compute(self, *, precision: Precision = "auto", checkpointing: bool = False) -> None:
-        """Say how the passes from now on are computed.
-
-        Args:
-            precision: of matrix products and attention; `auto` is bfloat16 on a GPU and float32 elsewhere.
-            checkpointing: keep only what goes into each block of layers, and compute the blocks again on the way back.
-        """
-        narrow = precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
-        dtype = torch.bfloat16 if narrow else torch.float32
-        if dtype != self._manner.dtype:
-            self._manner.dtype = dtype
-            self.packs = self.packs and (not narrow or self._still_packs())
-        compute_again(self.module, on=checkpointing)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of matrix products and attention."""
-        return self._manner.dtype
+    # ---- passes ----
 
     def passes(
         self, sequences: Sequences, rows: Sequence[int], token_budget: int, *, ranks: int = 1
     ) -> list[list[int]]:
-        """Split sequences into forward passes as this model takes them, for so many ranks; see `batches.passes`."""
+        """Split sequences into forward passes as this model takes them, for so many ranks; see `token_batches.passes`."""
         packed = self.packs and sequences.plain
         return passes(
             rows, sequences, token_budget, packed=packed, ranks=ranks, price=self.shape.price
@@ -289,36 +203,140 @@ class ScoringModel:
         return batch
 
     def score(self, batch: TokenBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy at each scored token.
+        """Log-probability and entropy (nats) at each of N scored tokens, float32 [N] each.
 
         Args:
-            batch: N scored tokens.
+            batch: what to score.
             temperature: the logits are divided by it.
-
-        Returns:
-            Log-probabilities [N] and entropies [N] in nats, float32.
         """
         found: tuple[Tensor, Tensor] = self.scorer(batch, temperature)
         return found
+
+    # ---- how passes are computed ----
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of matrix products and attention."""
+        return self.scorer.dtype
+
+    def compute(self, *, precision: Precision = "auto", checkpointing: bool = False) -> None:
+        """Say how the passes from now on are computed.
+
+        Args:
+            precision: of matrix products and attention; `auto` is bfloat16 on a GPU and float32 elsewhere.
+            checkpointing: keep only what goes into each block of layers, and compute the blocks again on the way back.
+        """
+        narrow = precision == "bfloat16" or (precision == "auto" and self.device.type == "cuda")
+        dtype = torch.bfloat16 if narrow else torch.float32
+        if dtype != self.scorer.dtype:
+            self.scorer.dtype = dtype
+            self.packs = self.packs and (not narrow or self._still_packs())
+        recompute_blocks(self.module, on=checkpointing)
+
+    def _probe(self) -> Tensor:
+        longest = getattr(self._model.config.get_text_config(), "max_position_embeddings", _PROBE)
+        size = max(1, min(_PROBE, longest or _PROBE))
+        return torch.arange(size, device=self.device) % self.vocabulary
+
+    @torch.no_grad()
+    def _probed(self, *, packed: bool) -> Tensor:
+        """Log-probabilities of three short rows whose first half is alike, so that half of all tokens look back at it."""
+        probe = self._probe().cpu().numpy()
+        trunk, own = np.split(probe, [len(probe) // 2])
+        rows = [probe, *(np.append(trunk, branch) for branch in (own[::-1], own[1:]))]
+        three = Sequences(rows, [np.arange(1, len(row)) for row in rows])
+        return self.score(three.batch([0, 1, 2], self.device, packed=packed), 1.0)[0]
+
+    def _packs(self) -> bool:
+        """Switch the model to packed attention, unless its attention is of another kind."""
+        config = self._model.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ())
+        windowed = getattr(config, "sliding_window", None) is not None and not kinds
+        if windowed or kinds - {"full_attention"}:
+            return False
+        before = self._model.config._attn_implementation
+        try:
+            plain = self._probed(packed=False)
+            self._model.set_attn_implementation(PACKED)
+            if torch.allclose(plain, self._probed(packed=True), atol=_CLOSE, rtol=_CLOSE):
+                return True
+        except _REFUSALS as error:
+            log.info("rows are not packed: %s", error)
+        self._model.set_attn_implementation(before)
+        return False
+
+    def _still_packs(self) -> bool:
+        """Whether packed rows are right in half precision too, where another kernel may compute them.
+
+        Both ways round. They may lie as far apart as plain rows lie from those in float32, which in large models is more than
+        a tenth of a nat.
+        """
+        narrow = self.scorer.dtype
+        try:
+            packed, plain = self._probed(packed=True), self._probed(packed=False)
+            self.scorer.dtype = torch.float32
+            rounding = float((plain - self._probed(packed=False)).abs().mean())
+        except _REFUSALS as error:
+            log.warning("rows are not packed: %s", error)
+            return False
+        finally:
+            self.scorer.dtype = narrow
+        apart = float((packed - plain).abs().mean())
+        right = apart < _HALF + rounding
+        if not right:
+            log.warning(
+                "rows are not packed: they come out %.3g nats apart a token, where half precision is %.3g off",
+                apart,
+                rounding,
+            )
+        return right
+
+    # ---- weights ----
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Trainable parameters by name, tied ones once."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
-    def freeze(self) -> ScoringModel:
-        """Mark the weights as never trained."""
+    def frozen(self) -> ScoringModel:
+        """The same model, its weights marked as never trained."""
         self.module.requires_grad_(False)
         return self
 
     def frozen_copy(self) -> ScoringModel:
         """The same weights, never trained."""
         model = copy.deepcopy(self._model)
-        return ScoringModel(
-            model, chunk=self._manner.chunk, sight=self.sight, images=self.images
-        ).freeze()
+        return ScoringModel(model, chunk=self._chunk, sight=self.sight, images=self.images).frozen()
+
+    def whole(self, sample: Sequence[int]) -> Weights:
+        """What is to be published. All ranks of a sharded model ask together; `sample` is for adapters."""
+        return Weights(whole_weights(self.module), [])
+
+    def publish(
+        self,
+        target: Path,
+        about: Mapping[str, Any],
+        *,
+        initial: Path,
+        sample: Sequence[int],
+        weights: Weights | None = None,
+    ) -> str:
+        """Write these weights as a version, atomically; returns the manifest's digest.
+
+        Args:
+            target: the folder, new.
+            about: fields of the manifest.
+            initial: the model folder that the rest is copied from.
+            sample: ids of a prompt, at least two.
+            weights: what `whole` gave, of a model that ranks share.
+
+        Raises:
+            WeightsError: the folder exists.
+            StorageError: disk full or no permission.
+        """
+        return publish_model((weights or self.whole(sample)).tensors, initial, target, about)
 
 
-def compute_again(model: nn.Module, *, on: bool) -> None:
+def recompute_blocks(model: nn.Module, *, on: bool) -> None:
     """Say whether a model's blocks of layers are computed again on the way back, to save memory.
 
     Raises:
@@ -332,8 +350,7 @@ def compute_again(model: nn.Module, *, on: bool) -> None:
     for block in blocks:
         block.gradient_checkpointing = on
         block._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
-        # The block alone: what is in it stays in the state without dropout.
-        block.training = on
+        block.training = on  # the block alone: what is in it stays in the state without dropout
 
 
 def _head_is_all(model: Any, body: Any, head: Any, probe: Tensor) -> bool:
@@ -359,24 +376,35 @@ def load_into(model: nn.Module, tensors: dict[str, Tensor], *, where: str) -> No
     Raises:
         WeightsError: one is missing, unknown, of another shape or not finite.
     """
-    named = dict(model.named_parameters(remove_duplicate=False))
-    needed = dict(model.named_parameters())
     persistent = set(model.state_dict())
     buffers = {n: b for n, b in model.named_buffers() if n in persistent}
-    known: dict[str, Tensor] = {**named, **buffers}
-    missing = sorted((set(needed) | set(buffers)) - set(tensors))
-    unknown = sorted(set(tensors) - set(known))
+    known: dict[str, Tensor] = {
+        **dict(model.named_parameters(remove_duplicate=False)), **buffers
+    }  # fmt: skip
+    needed = {name for name, _ in model.named_parameters()} | set(buffers)
+    check_tensors(tensors, known, needed, where=where)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            known[name].copy_(tensor)
+
+
+def check_tensors(
+    tensors: Mapping[str, Tensor], known: Mapping[str, Tensor], needed: set[str], *, where: str
+) -> None:
+    """Pass if tensors of a file are those of a model.
+
+    Raises:
+        WeightsError: one is missing, unknown, of another shape or not finite.
+    """
     wrong = [
         f"{n} has shape {tuple(t.shape)}, expected {tuple(known[n].shape)}"
         for n, t in tensors.items()
         if n in known and t.shape != known[n].shape
     ]
     broken = [n for n, t in tensors.items() if not torch.isfinite(t).all()]
+    missing, unknown = sorted(needed - set(tensors)), sorted(set(tensors) - set(known))
     for problem, names in (("missing", missing), ("unknown", unknown), ("not finite", broken)):
         if names:
             raise WeightsError(f"{where}: tensors {problem}: {', '.join(names[:5])}")
     if wrong:
         raise WeightsError(f"{where}: {'; '.join(wrong[:5])}")
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            known[name].copy_(tensor)

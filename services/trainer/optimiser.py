@@ -115,7 +115,7 @@ class Optimiser:
                     f"optimiser state of {name}: shape {tuple(state['exp_avg'].shape)}, expected {tuple(parameter.shape)}"
                 )
             self._adamw.state[parameter] = {
-                moment: self._ranks.place(value.clone(), parameter)
+                moment: self._ranks.distribute(value.clone(), parameter)
                 if value.shape == parameter.shape
                 else value.clone().to(parameter.device)
                 for moment, value in state.items()

@@ -11,17 +11,22 @@ import asyncio
 import contextlib
 import logging
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.trainer.parts import WeightsApi
 from services.trainer.run_store import RunStore
-from services.trainer.weight_folders import copy_version, version_name, versions
+from services.trainer.weight_folders import (
+    copy_version,
+    find_version,
+    forget,
+    version_name,
+    versions,
+)
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.manifests import verify_manifest
+from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.types import RunRollback, RunState, TrainedRole, WeightsRecord, WeightsUpdate
 
 log = logging.getLogger(__name__)
@@ -82,15 +87,24 @@ class Versions:
             if not Path(found[0]).is_dir():
                 raise WeightsError(f"{found[0]}: not found; it was the run's initial folder")
             return found
-        for parent in (self.weights, self.checkpoints):
-            folder = parent / version_name(number)
-            if not folder.is_dir():
-                held = ", ".join(map(str, versions(parent))) or "none"
-                raise WeightsError(
-                    f"{folder}: not found; versions on the disk: {held}; run.keep_checkpoints says how many are kept"
-                )
-            verify_manifest(folder)
+        verify_manifest(self._folder(self.weights, number))
+        verify_manifest(self._checkpoint(number))
         return found
+
+    def _checkpoint(self, number: int) -> Path:
+        """The checkpoint that belongs to a version."""
+        digest = str(read_manifest(self._folder(self.weights, number)).get("checkpoint"))
+        found = find_version(self.checkpoints, number, digest)
+        return found or self._folder(self.checkpoints, number)
+
+    def _folder(self, parent: Path, number: int) -> Path:
+        folder = parent / version_name(number)
+        if not folder.is_dir():
+            held = ", ".join(map(str, versions(parent))) or "none"
+            raise WeightsError(
+                f"{folder}: not found; versions on the disk: {held}; run.keep_checkpoints says how many are kept"
+            )
+        return folder
 
     def target(self, origin: int, new: int) -> Repeated:
         """Where `origin` will lie as version `new`; the digest is not known yet. Errors: see `look`."""
@@ -118,9 +132,13 @@ class Versions:
             return Repeated(new, uri, digest, origin, initial=True)
         about = {"version": new, "origin": origin, "step": step}
         try:
-            _, checkpoint = copy_version(self.checkpoints, old=number, new=new, about=about)
+            _, checkpoint = copy_version(
+                self._checkpoint(number), lambda d: self.checkpoints / version_name(new, d), about
+            )
             folder, digest = copy_version(
-                self.weights, old=number, new=new, about={**about, "checkpoint": checkpoint}
+                self._folder(self.weights, number),
+                lambda _: self.weights / version_name(new),
+                {**about, "checkpoint": checkpoint},
             )
         except TriforgeError:
             self.forget(new)
@@ -130,7 +148,7 @@ class Versions:
     def forget(self, version: int) -> None:
         """Remove the folders of a version."""
         for parent in (self.weights, self.checkpoints):
-            shutil.rmtree(parent / version_name(version), ignore_errors=True)
+            forget(parent, version)
 
 
 class Rollbacks:

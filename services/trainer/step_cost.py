@@ -82,7 +82,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Effort:
+class StepCost:
     """Sums over a step, of this process.
 
     Attributes:

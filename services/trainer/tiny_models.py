@@ -13,7 +13,14 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+)
 
 from services.trainer.weight_folders import atomic_folder
 from services.trainer.weight_tensors import TENSORS, save_tensors
@@ -160,4 +167,130 @@ def _model(shape: TinyShape, vocabulary: int, seed: int) -> LlamaForCausalLM:
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
+    return model
+
+
+# ---- a model that sees: a Qwen2.5-VL with small images ----
+
+IMAGE, VIDEO, BEGIN_IMAGE, END_IMAGE = (
+    "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>",
+)  # fmt: skip
+VISION = (BEGIN_IMAGE, END_IMAGE, IMAGE, VIDEO)
+
+VISION_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if not loop.first %} {% endif -%}"
+    "<{{ message['role'] }}>"
+    "{%- if message['content'] is string %} {{ message['content'] }}"
+    "{%- else -%}{%- for part in message['content'] -%}"
+    "{%- if part['type'] == 'image' or part['type'] == 'image_url' %} <|vision_start|> <|image_pad|> <|vision_end|>"
+    "{%- else %} {{ part['text'] }}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}"
+    "{%- if message['role'] == 'assistant' %} <end>{% endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt %} <assistant>{% endif -%}"
+)
+_PATCH, _MERGE = 14, 2
+_TOWER = {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
+
+
+def build_tiny_vision_model(
+    folder: Path,
+    words: Iterable[str],
+    *,
+    shape: TinyShape | None = None,
+    max_tokens_an_image: int = 16,
+    seed: int = 0,
+    replace: bool = False,
+) -> Path:
+    """Write a fresh tiny model that sees, with random weights.
+
+    Args:
+        folder: where; complete or absent, never half written.
+        words: the vocabulary beside the special tokens.
+        shape: sizes of the language model; its vision tower always has two narrow layers.
+        max_tokens_an_image: larger images are scaled down to so many tokens of 28 x 28 pixels.
+        seed: of the weights; same seed and words, same file.
+        replace: overwrite a folder that exists.
+
+    Raises:
+        InputError: a word is impossible, or the sizes do not fit.
+        WeightsError: the folder exists.
+        StorageError: it cannot be written.
+    """
+    shape = shape or TinyShape()
+    if shape.hidden % (8 * shape.heads):
+        raise InputError(
+            f"hidden: given {shape.hidden} with {shape.heads} heads, expected a multiple of {8 * shape.heads}"
+        )
+    tokenizer = word_tokenizer(words, shape.max_positions, more=VISION, template=VISION_TEMPLATE)
+    model = _vision_model(shape, len(tokenizer), seed)
+    side = _PATCH * _MERGE
+    sizes = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": _PATCH,
+        "merge_size": _MERGE,
+        "temporal_patch_size": 2,
+        "min_pixels": side * side,
+        "max_pixels": side * side * max_tokens_an_image,
+    }
+    with atomic_folder(folder, replace=replace) as aside:
+        tokenizer.save_pretrained(aside)
+        plain_class(aside / "tokenizer_config.json")
+        (aside / "preprocessor_config.json").write_text(json.dumps(sizes, indent=2) + "\n")
+        model.config.save_pretrained(aside)
+        model.generation_config.save_pretrained(aside)
+        tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        save_tensors(tensors, aside / TENSORS)
+        write_manifest(aside, {"kind": "tiny_vision", "seed": seed})
+    return folder
+
+
+def _vision_model(
+    shape: TinyShape, vocabulary: int, seed: int
+) -> Qwen2_5_VLForConditionalGeneration:
+    ids = {token: number for number, token in enumerate((*SPECIAL, *VISION))}
+    sixth = (
+        shape.hidden // shape.heads // 8
+    )  # of the half of a head that is turned by each of three positions
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": vocabulary,
+            "hidden_size": shape.hidden,
+            "intermediate_size": 5 * shape.hidden // 2,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.heads,
+            "max_position_embeddings": shape.max_positions,
+            "initializer_range": shape.init_std,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [2 * sixth, sixth, sixth],
+            },
+            "bos_token_id": None,
+            "eos_token_id": ids[END],
+            "pad_token_id": ids[PAD],
+        },
+        vision_config={
+            **_TOWER,
+            "out_hidden_size": shape.hidden,
+            "patch_size": _PATCH,
+            "spatial_merge_size": _MERGE,
+            "window_size": 112,
+            "fullatt_block_indexes": [1],
+            "initializer_range": shape.init_std,
+        },
+        image_token_id=ids[IMAGE],
+        video_token_id=ids[VIDEO],
+        vision_start_token_id=ids[BEGIN_IMAGE],
+        vision_end_token_id=ids[END_IMAGE],
+        tie_word_embeddings=False,
+        architectures=["Qwen2_5_VLForConditionalGeneration"],
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2_5_VLForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(eos_token_id=ids[END], pad_token_id=ids[PAD])
     return model

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,13 @@ class TokenBatch:
     positions: Tensor | None = None
     layout: Layout | None = None
     inputs: Inputs = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """What a transformers model is called with."""
+        found: dict[str, Any] = {"input_ids": self.ids, "use_cache": False, **self.inputs}
+        if self.layout is not None:
+            found |= {"position_ids": self.positions, "layout": self.layout}
+        return found
 
 
 class Sequences:

@@ -1,23 +1,25 @@
-"""The rows of a training step, checked and laid out as flat arrays over their scored tokens."""
+"""The rows of a training step, checked and laid out as flat arrays [N] over their scored tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from services.trainer.token_batches import Floats, Inputs, Ints, Sequences
-from services.trainer.trajectories import Courses
 from services.trainer.vision import inputs_of
 from triforge.errors import TrainerError
 from triforge.types import TrainRow
 
+Doubles = npt.NDArray[np.float64]
+Marks = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """The rows of a training step. Flat float32 arrays [N] hold what belongs to the scored tokens.
+    """The rows of a step. Flat float32 arrays [N] hold what belongs to the scored tokens.
 
     Attributes:
         sequences: the rows that have something to train on, in the order of the batch.
@@ -27,7 +29,8 @@ class StepData:
         lags: int64 [N], how many versions ago each token was sampled; 0 is the weights that are now trained.
         responses: int64 [N], the number of each token's response: neighbours of one advantage in one row, up to the end of a turn.
         tasks: of each row.
-        courses: the tokens of each trajectory, with what they brought; None without a critic.
+        trajectories: of each row.
+        turns: the tokens of each trajectory, with what they brought; None without a critic.
     """
 
     sequences: Sequences
@@ -37,13 +40,8 @@ class StepData:
     lags: Ints
     responses: Ints
     tasks: tuple[str, ...]
-    courses: Courses | None = None
-
-    @property
-    def same(self) -> npt.NDArray[np.bool_]:
-        """[N], whether the token was sampled with the weights that are now trained."""
-        found: npt.NDArray[np.bool_] = self.lags == 0
-        return found
+    trajectories: tuple[str, ...]
+    turns: Turns | None = None
 
     def scale(self, cells: Ints, *, summed: bool) -> float:
         """What the weights of an update's tokens are multiplied with, so that it has the scale of the whole batch.
@@ -72,48 +70,67 @@ class StepData:
         Raises:
             TrainerError: a row is too long, holds an id the model does not know, or a value that is not finite.
         """
-        ids, scored, old, advantages, weights, lags, responses = [], [], [], [], [], [], []
-        tasks: list[str] = []
-        seeing, inputs = any(row.images for row in rows), list[Inputs]()
-        begun = 0
-        for row in rows:
-            tokens = np.asarray(row.ids, dtype=np.int64)
-            weight = np.asarray(row.weights, dtype=np.float32)
-            _check(row, tokens, weight, max_tokens, vocabulary)
-            places = np.flatnonzero(weight)
-            if not len(places):
-                continue
-            ids.append(tokens)
-            tasks.append(row.task_id)
-            scored.append(places)
-            if seeing:
-                inputs.append(inputs_of(row, int(places[-1])))
-            weights.append(weight[places])
-            lags.append(version - np.asarray(row.versions, dtype=np.int64)[places])
-            old.append(np.asarray(row.logprobs, dtype=np.float32)[places])
-            advantages.append(np.asarray(row.advantages, dtype=np.float32)[places])
-            if not (np.isfinite(old[-1]).all() and np.isfinite(advantages[-1]).all()):
-                raise TrainerError(
-                    f"row {row.key!r}: given a log-probability or advantage that is not finite, expected numbers"
-                )
-            begins = (np.diff(places) != 1) | (np.diff(advantages[-1]) != 0)
-            begins |= np.isin(places[:-1], row.ends)
-            responses.append(begun + np.concatenate([[0], np.cumsum(begins)]))
-            begun = int(responses[-1][-1]) + 1
+        vision = any(row.images for row in rows)
+        laid = [_Laid(row, max_tokens, vocabulary, version) for row in rows]
+        kept = [one for one in laid if len(one.places)]
+        begins = np.cumsum([0, *(one.responses for one in kept)])
         return StepData(
-            sequences=Sequences(ids, scored, inputs),
-            old=_flat(old),
-            advantages=_flat(advantages),
-            weights=_flat(weights),
-            lags=np.concatenate(lags) if lags else np.zeros(0, dtype=np.int64),
-            responses=np.concatenate(responses) if lags else np.zeros(0, dtype=np.int64),
-            tasks=tuple(tasks),
-            courses=Courses.of(rows) if any(row.ends for row in rows) else None,
+            sequences=Sequences(
+                [one.ids for one in kept],
+                [one.places for one in kept],
+                [one.inputs() for one in kept] if vision else list[Inputs](),
+            ),
+            old=_flat([one.old for one in kept]),
+            advantages=_flat([one.advantages for one in kept]),
+            weights=_flat([one.weights for one in kept]),
+            lags=_numbers([one.lags for one in kept]),
+            responses=_numbers(
+                [begin + one.response for begin, one in zip(begins, kept, strict=False)]
+            ),
+            tasks=tuple(one.row.task_id for one in kept),
+            trajectories=tuple(one.trajectory for one in kept),
+            turns=Turns.of(kept) if any(row.ends for row in rows) else None,
         )
+
+
+class _Laid:
+    """One row, checked."""
+
+    def __init__(self, row: TrainRow, max_tokens: int, vocabulary: int, version: int) -> None:
+        self.row = row
+        self.ids = np.asarray(row.ids, dtype=np.int64)
+        weights = np.asarray(row.weights, dtype=np.float32)
+        _check(row, self.ids, weights, max_tokens, vocabulary)
+        self.places = np.flatnonzero(weights)
+        name, _, number = row.key.rpartition("/")
+        self.trajectory = name or row.key
+        self.number = int(number) if name and number.isdigit() else 0
+        if not len(self.places):
+            return
+        self.weights = weights[self.places]
+        self.lags = version - np.asarray(row.versions, dtype=np.int64)[self.places]
+        self.old = np.asarray(row.logprobs, dtype=np.float32)[self.places]
+        self.advantages = np.asarray(row.advantages, dtype=np.float32)[self.places]
+        if not (np.isfinite(self.old).all() and np.isfinite(self.advantages).all()):
+            raise TrainerError(
+                f"row {row.key!r}: given a log-probability or advantage that is not finite, expected numbers"
+            )
+        new = (np.diff(self.places) != 1) | (np.diff(self.advantages) != 0)
+        new |= np.isin(self.places[:-1], row.ends)
+        self.response: Ints = np.concatenate([[0], np.cumsum(new)])
+        self.responses = int(self.response[-1]) + 1
+
+    def inputs(self) -> Inputs:
+        """What a model that sees needs beside the ids."""
+        return inputs_of(self.row, int(self.places[-1]))
 
 
 def _flat(parts: list[Floats]) -> Floats:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+
+
+def _numbers(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def _check(row: TrainRow, tokens: Ints, weight: Floats, max_tokens: int, vocabulary: int) -> None:
@@ -137,3 +154,87 @@ def _check(row: TrainRow, tokens: Ints, weight: Floats, max_tokens: int, vocabul
         raise TrainerError(
             f"row {row.key!r}: expected finite weights of at least 0, and 0 for the first token (nothing predicts it)"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What each trajectory wrote, token by token in order, whatever rows it lies in; and what the tokens brought.
+
+    Attributes:
+        cells: of each trajectory, int64: where its tokens stand in the flat arrays, in the order they were written.
+        ends: of each trajectory, int64: which of its tokens are the last of a turn; the last token always is.
+        rewards: float64 [N], what each token brought.
+    """
+
+    cells: tuple[Ints, ...]
+    ends: tuple[Ints, ...]
+    rewards: Doubles
+
+    def __iter__(self) -> Iterator[tuple[Ints, Ints]]:
+        """Cells and ends of each trajectory."""
+        return zip(self.cells, self.ends, strict=True)
+
+    @staticmethod
+    def of(rows: Sequence[_Laid]) -> Turns:
+        """Put rows together by their trajectory.
+
+        Raises:
+            TrainerError: rewards or ends of turns do not fit the row's tokens.
+        """
+        parts: dict[str, list[tuple[int, Ints, Marks]]] = {}
+        rewards, begun = [], 0
+        for one in rows:
+            _check_turns(one.row, one.places)
+            own = np.arange(begun, begun + len(one.places), dtype=np.int64)
+            part = (one.number, own, np.isin(one.places, one.row.ends))
+            parts.setdefault(one.trajectory, []).append(part)
+            rewards.append(np.asarray(one.row.rewards, dtype=np.float64)[one.places])
+            begun += len(one.places)
+        whole = [sorted(own, key=lambda part: part[0]) for own in parts.values()]
+        return Turns(
+            cells=tuple(np.concatenate([cells for _, cells, _ in own]) for own in whole),
+            ends=tuple(np.flatnonzero(np.concatenate([e for _, _, e in own])) for own in whole),
+            rewards=np.concatenate(rewards) if rewards else np.zeros(0),
+        )
+
+
+def _check_turns(row: TrainRow, places: npt.NDArray[np.intp]) -> None:
+    if len(row.rewards) != len(row.ids) or not np.isfinite(row.rewards).all():
+        raise TrainerError(
+            f"row {row.key!r}: given {len(row.rewards)} rewards, expected {len(row.ids)} finite ones, one a token: a critic "
+            "estimates advantages from them"
+        )
+    strange = sorted(set(row.ends) - set(places.tolist()))
+    if strange or places[-1] not in row.ends:
+        raise TrainerError(
+            f"row {row.key!r}: given ends of turns {list(row.ends)}, expected places of tokens that are trained on, the last "
+            f"of which ({places[-1]}) ends a turn"
+        )
+
+
+class Rectangle:
+    """Flat arrays [N] of tokens as rectangles [responses, longest].
+
+    Args:
+        numbers: int64 [N], the number of each token's response; equal numbers stand together.
+    """
+
+    def __init__(self, numbers: Ints) -> None:
+        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+        counts = np.diff(begins, append=len(numbers))
+        self._rows = np.repeat(np.arange(len(counts)), counts)
+        starts = np.cumsum(counts) - counts
+        self._columns = np.arange(len(numbers)) - starts[self._rows]
+        self.mask: Marks = np.zeros((len(counts), int(counts.max(initial=0))), dtype=np.bool_)
+        self.mask[self._rows, self._columns] = True
+
+    def of(self, flat: Floats) -> Doubles:
+        """Flat values as a rectangle, in doubles; other cells are 0."""
+        found = np.zeros(self.mask.shape)
+        found[self._rows, self._columns] = flat
+        return found
+
+    def flat(self, cells: npt.NDArray[np.generic]) -> Floats:
+        """The tokens of a rectangle as flat float32."""
+        found: Floats = cells[self._rows, self._columns].astype(np.float32)
+        return found

@@ -75,7 +75,7 @@ def _placed(digests: Tensor, facts: Tensor) -> list[PlacedImage]:
     ]
 
 
-class Seeing:
+class VisionBody:
     """The body of a model that sees, called like the body itself.
 
     Args:

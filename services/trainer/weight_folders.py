@@ -1,10 +1,11 @@
-"""Folders that are written aside, named when they are whole, and checked by a manifest. No torch.
+"""Folders that are written aside and named when they are whole, checked by a manifest. No torch.
 
-    <parent>/v000012/
-        ...                  the files of the version
-        manifest.json        what it is, and what every other file has to be
+    <parent>/v000012/               weights; a checkpoint's name ends with the beginning of its digest: v000012-5f3a0c1e
+        ...                         the files of the version
+        manifest.json               what it is, and what every other file has to be
 
-A folder gets its name by a rename after everything in it is on the disk, so a folder that has its name is whole.
+A folder gets its name by one rename after everything in it is on the disk, so a folder that has its name is whole. A name is
+given once: of two writers of one version the second finds it taken, and uses what is there.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import contextlib
 import os
 import re
 import shutil
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,48 @@ from triforge.errors import WeightsError
 from triforge.store.artifacts import storage_error
 from triforge.store.manifests import load_manifest, write_manifest
 
-_READABLE = (
-    0o644  # safetensors writes files that only their owner reads; engines may run as someone else
-)
-_VERSION = re.compile(r"v(\d{6,})")
+# safetensors writes files that only their owner reads; engines may run as someone else.
+_READABLE = 0o644
+_VERSION = re.compile(r"v(\d{6,})(-[0-9a-f]{8})?")
+_ABANDONED_S = 3600.0  # nobody writes into a folder aside that was begun before this
 
 
-def version_name(version: int) -> str:
-    """Folder name of a version, `v000012`."""
-    return f"v{version:06d}"
+def version_name(version: int, digest: str = "") -> str:
+    """Folder name of a version, `v000012`; with the digest of its manifest `v000012-5f3a0c1e`."""
+    return f"v{version:06d}" + (f"-{digest[:8]}" if digest else "")
+
+
+@contextlib.contextmanager
+def aside(parent: Path) -> Iterator[Path]:
+    """A new folder beside the final ones, to be filled and given to `place`; nothing is left of it otherwise.
+
+    Raises:
+        StorageError: disk full or no permission.
+    """
+    folder = parent / f".aside-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    except OSError as error:
+        raise storage_error("write", str(parent), error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def place(folder: Path, target: Path) -> bool:
+    """Give a folder aside its final name; False if that is taken, and then nothing changes."""
+    for path in sorted(folder.iterdir()):
+        path.chmod(_READABLE)
+        _sync(path)
+    _sync(folder)
+    try:
+        folder.rename(target)
+    except OSError:
+        if target.exists():
+            return False
+        raise
+    _sync(target.parent)
+    return True
 
 
 @contextlib.contextmanager
@@ -45,24 +80,15 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         WeightsError: the folder exists.
         StorageError: disk full or no permission.
     """
+    taken = WeightsError(f"{target}: given a folder that exists, expected a new one")
     if target.exists() and not replace:
-        raise WeightsError(f"{target}: given a folder that exists, expected a new one")
-    aside = target.with_name(f".aside-{target.name}-{uuid.uuid4().hex[:8]}")
-    try:
-        aside.mkdir(parents=True)
-        yield aside
-        for path in sorted(aside.iterdir()):
-            path.chmod(_READABLE)
-            _sync(path)
-        _sync(aside)
-        if target.exists():
+        raise taken
+    with aside(target.parent) as folder:
+        yield folder
+        if replace and target.exists():
             shutil.rmtree(target)
-        aside.rename(target)
-        _sync(target.parent)
-    except OSError as error:
-        raise storage_error("write", str(target), error) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        if not place(folder, target):
+            raise taken
 
 
 def _sync(path: Path) -> None:
@@ -74,23 +100,38 @@ def _sync(path: Path) -> None:
 
 
 def sweep(parent: Path) -> None:
-    """Remove what writers that were killed left aside; call only as the folder's single writer."""
+    """Remove what writers that were killed left aside an hour ago or more."""
     for path in parent.glob(".aside-*"):
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - _ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 # ---- versions ----
 
 
+def _numbered(parent: Path) -> list[tuple[int, Path]]:
+    if not parent.is_dir():
+        return []
+    found = ((_VERSION.fullmatch(path.name), path) for path in parent.iterdir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
 def versions(parent: Path) -> list[int]:
-    """The published versions below a folder `<run>/<role>`, oldest first, by their folders' names alone.
+    """The versions below a folder `<run>/<role>`, oldest first, by their folders' names alone.
 
     No manifest is read: a damaged version that nobody needs any more must not stand in the way of the others.
     """
-    if not parent.is_dir():
-        return []
-    names = (_VERSION.fullmatch(path.name) for path in parent.iterdir())
-    return sorted(int(match[1]) for match in names if match)
+    return sorted({version for version, _ in _numbered(parent)})
+
+
+def find_version(parent: Path, version: int, digest: str) -> Path | None:
+    """The folder of a version whose manifest has this digest."""
+    for number, path in _numbered(parent):
+        with contextlib.suppress(WeightsError):
+            if number == version and load_manifest(path).digest == digest:
+                return path
+    return None
 
 
 def prune(parent: Path, *, newest: int, keep: int) -> None:
@@ -99,17 +140,24 @@ def prune(parent: Path, *, newest: int, keep: int) -> None:
     At least two stay: the newest one is announced but may not be committed yet, and the one before it may still serve.
     """
     held = [v for v in versions(parent) if v <= newest]
-    for version in held[: -max(2, keep)]:
-        shutil.rmtree(parent / version_name(version), ignore_errors=True)
+    forget(parent, *held[: -max(2, keep)])
 
 
-def copy_version(parent: Path, *, old: int, new: int, about: Mapping[str, Any]) -> tuple[Path, str]:
-    """The files of a version once more, under another number; they take no space on the disk where links can be made.
+def forget(parent: Path, *gone: int) -> None:
+    """Delete some versions."""
+    for version, path in _numbered(parent):
+        if version in gone:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def copy_version(
+    source: Path, named: Callable[[str], Path], about: Mapping[str, Any]
+) -> tuple[Path, str]:
+    """The files of a version once more, under another name; they take no space on the disk where links can be made.
 
     Args:
-        parent: holds the versions.
-        old: the version to repeat.
-        new: its new number.
+        source: the version to repeat.
+        named: the new folder, by the digest of its manifest.
         about: fields of the manifest that change.
 
     Returns:
@@ -119,22 +167,21 @@ def copy_version(parent: Path, *, old: int, new: int, about: Mapping[str, Any]) 
         WeightsError: the old version is gone or damaged, or the new one is there.
         StorageError: disk full or no permission.
     """
-    source = parent / version_name(old)
     if not source.is_dir():
-        held = ", ".join(map(str, versions(parent))) or "none"
+        held = ", ".join(map(str, versions(source.parent))) or "none"
         raise WeightsError(
             f"{source}: not found; versions on the disk: {held}; run.keep_checkpoints says how many are kept"
         )
     known = load_manifest(source)
     known.check(contents=True, strangers=False)
-    target = parent / version_name(new)
-    with atomic_folder(target) as folder:
+    with aside(source.parent) as folder:
         for name in known.files:
             _link(source / name, folder / name)
-        fields = {
-            key: value for key, value in known.about.items() if key not in ("format", "files")
-        }
+        fields = {k: value for k, value in known.about.items() if k not in ("format", "files")}
         digest = write_manifest(folder, fields | dict(about))
+        target = named(digest)
+        if not place(folder, target):
+            raise WeightsError(f"{target}: given a folder that exists, expected a new one")
     return target, digest
 
 

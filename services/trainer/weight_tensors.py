@@ -1,10 +1,4 @@
-"""Weight versions on disk: one complete model folder a version, written aside, checked by a manifest, never changed.
-
-<artifacts>/weights/<run>/<role>/v000012/
-config.json, tokenizer files, chat template     copied from the run's initial folder
-model.safetensors                               float32
-manifest.json                                   see `folders`
-"""
+"""The tensors of model folders: complete safetensors files in float32, and everything that has to lie beside them."""
 
 from __future__ import annotations
 
@@ -29,6 +23,11 @@ TENSORS = "model.safetensors"
 _COPIED = {".json", ".jinja", ".txt", ".model", ".tiktoken"}
 
 
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document that people read as well."""
+    path.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
+
+
 def copy_companions(source: Path, target: Path) -> None:
     """Copy config, tokenizer and chat template, everything of a model folder but its weights."""
     for path in sorted(source.iterdir()):
@@ -38,10 +37,7 @@ def copy_companions(source: Path, target: Path) -> None:
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors to store: parameters by name (tied ones once) and persistent buffers, float32 on the CPU.
-
-    Of a sharded model every rank has to ask for them.
-    """
+    """Parameters by name (tied ones once) and persistent buffers, float32 on the CPU. All ranks have to ask together."""
     named: dict[str, Tensor] = dict(model.named_parameters())
     persistent = set(model.state_dict())
     named |= {name: tensor for name, tensor in model.named_buffers() if name in persistent}
@@ -51,42 +47,28 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def write_model(weights: Mapping[str, Tensor], source: Path, folder: Path) -> None:
-    """Fill `folder` with a complete model folder: companions of `source`, and weights in float32."""
-    copy_companions(source, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["dtype"] = "float32"
-    if "torch_dtype" in config:
-        config["torch_dtype"] = "float32"
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    save_tensors(weights, folder / TENSORS)
-
-
 def publish_model(
-    model: nn.Module,
+    weights: Mapping[str, Tensor],
     source: Path,
     target: Path,
     about: Mapping[str, Any],
     *,
     replace: bool = False,
-    weights: Mapping[str, Tensor] | None = None,
 ) -> str:
-    """Write a complete model folder with its manifest, atomically; returns the manifest's digest.
-
-    Args:
-        model: its weights are written.
-        source: folder of the companions.
-        target: the folder.
-        about: fields of the manifest.
-        replace: overwrite a folder that exists.
-        weights: those of a sharded model, gathered before.
+    """Write a complete model folder, atomically: weights, and the companions of `source`; returns the manifest's digest.
 
     Raises:
         WeightsError: the folder exists and is not to be replaced.
         StorageError: disk full or no permission.
     """
     with atomic_folder(target, replace=replace) as folder:
-        write_model(whole_weights(model) if weights is None else weights, source, folder)
+        copy_companions(source, folder)
+        config = json.loads((folder / "config.json").read_text())
+        config["dtype"] = "float32"
+        if "torch_dtype" in config:
+            config["torch_dtype"] = "float32"
+        write_json(folder / "config.json", config)
+        save_tensors(weights, folder / TENSORS)
         return write_manifest(folder, about)
 
 

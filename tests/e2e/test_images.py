@@ -24,8 +24,9 @@ from services.policy.weight_sync import WeightSync
 from services.reward.scorers.votes import score
 from services.trainer.learner import Learner
 from services.trainer.samples import Limits, SampleOptions, build_samples
-from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.tiny_models import build_tiny_vision_model
 from services.trainer.weight_tensors import TENSORS, copy_companions, save_tensors
+from tests.batches import train_batch
 from tests.sections import flat_group
 from triforge.algorithms.algorithm import resolve
 from triforge.rollout.episode import judge_task, run_group
@@ -43,7 +44,6 @@ from triforge.types import (
     Sampling,
     StepReport,
     Task,
-    TrainBatch,
     TrainedRole,
     TrainRow,
     WeightsUpdate,
@@ -106,17 +106,10 @@ class Role:
 
     def train(self, step: int, rows: list[TrainRow]) -> StepReport:
         uri = write_rows(self.store, f"runs/run/batches/{step:05d}-{self.role}.parquet", rows)
-        batch = TrainBatch.model_validate(
-            {
-                "batch_id": f"run-{step}-{self.role}", "run_id": "run", "role": self.role,
-                "step": step, "version": self.version, "uri": uri, "num_rows": len(rows),
-                "num_tokens": sum(len(row.ids) for row in rows),
-                "settings": {
-                    "model_path": str(self.initial), "base_version": 0,
-                    "temperature": self.temperature,
-                    "learner": {"learning_rate": 1e-3, "updates_per_step": 1},
-                },
-            }
+        batch = train_batch(
+            self.initial, batch_id=f"run-{step}-{self.role}", role=self.role, step=step, version=self.version,
+            uri=uri, num_rows=len(rows), temperature=self.temperature,
+            learner={"learning_rate": 1e-3, "updates_per_step": 1},
         )  # fmt: skip
         return self.learner.train(batch, read_rows(self.store, uri))
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from services.trainer.batch_trainer import Answers
+from services.trainer.batch_trainer import BatchTrainer
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.batches import train_batch
 from tests.unit.trainer.conftest import WORDS, sampled_rows
@@ -63,7 +63,7 @@ class Course:
 
     def work(self, run: str, moment: int | None) -> None:
         """Take the steps as a learner's process does, and note the number of calls. Never returns if killed."""
-        answers = Answers(self.store, "policy")
+        trainer = BatchTrainer(self.store)
         asked = self.batches(run)
         calls = 0
 
@@ -76,7 +76,7 @@ class Course:
 
         sys.setprofile(count)
         for batch in asked:
-            ready = answers.answer(batch)
+            ready = trainer.train(batch)
             if ready is not None and ready.error is not None:
                 raise SystemExit(ready.error.detail)
         sys.setprofile(None)
@@ -101,11 +101,12 @@ class Course:
     def digest(self, run: str) -> str:
         """Of all that the last version is made of, but for the run's name."""
         name = f"v{_BASE + _STEPS:06d}"
+        (folder,) = self.store.local_path(f"checkpoints/{run}/policy").glob(f"{name}-*")
         found = hashlib.sha256(self.store.read(f"weights/{run}/policy/{name}/model.safetensors"))
         critic = ("critic", "critic_optimizer") if self.critic else ()
         for file in ("optimizer", *critic):
-            found.update(self.store.read(f"checkpoints/{run}/policy/{name}/{file}.safetensors"))
-        state = json.loads(self.store.read(f"checkpoints/{run}/policy/{name}/state.json"))
+            found.update((folder / f"{file}.safetensors").read_bytes())
+        state = json.loads((folder / "state.json").read_text())
         told = [state[key] for key in ("counters", "random", "step", *critic[:1])]
         found.update(json.dumps(told).encode())
         return found.hexdigest()

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
-from services.trainer.batch_trainer import Answers
-from services.trainer.learner_process import LearnerLoop
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.learner_process import LearnerProcess
+from tests.batches import train_batch
 from triforge.broker import Broker
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
@@ -28,20 +30,22 @@ def a_batch(
         for n in range(4)
     ]  # fmt: skip
     uri = write_rows(store, f"runs/{run_id}/batches/{step:05d}-policy.parquet", rows)
-    return TrainBatch.model_validate(
-        {
-            "batch_id": f"{run_id}-{step:05d}-policy", "run_id": run_id, "role": "policy", "step": step,
-            "version": BASE + step - 1, "uri": uri, "num_rows": 4, "num_tokens": 12,
-            "settings": {"model_path": str(model), "base_version": BASE, "learner": {"learning_rate": 1e-3}, **settings},
-        }
+    given: dict[str, Any] = {
+        "model_path": str(model),
+        "learner": {"learning_rate": 1e-3},
+        **settings,
+    }
+    return train_batch(
+        given.pop("model_path"), batch_id=f"{run_id}-{step:05d}-policy", run_id=run_id, step=step,
+        version=BASE + step - 1, base_version=BASE, uri=uri, num_rows=4, num_tokens=12, **given,
     )  # fmt: skip
 
 
 @contextlib.asynccontextmanager
 async def learning(
-    broker: Broker, store: ArtifactStore, load: Callable[[], Answers] | None = None
-) -> AsyncIterator[LearnerLoop]:
-    loop = LearnerLoop(broker, store, "policy", load=load or (lambda: Answers(store, "policy")))
+    broker: Broker, store: ArtifactStore, load: Callable[[], BatchTrainer] | None = None
+) -> AsyncIterator[LearnerProcess]:
+    loop = LearnerProcess(broker, store, "policy", load=load or (lambda: BatchTrainer(store)))
     task = asyncio.create_task(loop.run())
     try:
         yield loop

@@ -13,30 +13,30 @@ from typing import cast
 
 import torch
 
-from services.trainer.checkpoint import Shelf
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Ranks, Sharding
-from services.trainer.learner_ranks import Crew
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch
 
 
-def lead(crew: Crew, store: ArtifactStore, orders: Path) -> None:
+def lead(trainer: BatchTrainer, store: ArtifactStore, orders: Path) -> None:
     """Work off the file."""
     told: list[dict[str, object]] = []
     for order in json.loads(orders.read_text()):
-        batch = TrainBatch.model_validate(order["batch"])
+        batch = TrainBatch.model_validate_json(json.dumps(order["batch"]))
         if order["forget"]:
-            crew.drop()
-        shelf = Shelf(store, batch.run_id, batch.role)
+            trainer.drop()
+        checkpoints = CheckpointStore(store, batch.run_id, batch.role)
         try:
-            learner, report = crew.train(shelf, batch, lambda: False)
+            learner, report = trainer.step(checkpoints, batch, lambda: False)
         except TriforgeError as error:
-            crew.drop()
+            trainer.drop()
             told.append({"error": error.detail})
             continue
-        shelf.publish(learner, batch, report, keep=10)
-        crew.keep(batch, learner)
+        checkpoints.publish(learner, batch, report, keep=10)
+        trainer.keep(batch, learner)
         told.append(dict(report.metrics))
     orders.with_name("report.json").write_text(json.dumps(told))
 
@@ -46,13 +46,12 @@ def main() -> None:
     torch.set_num_threads(1)
     ranks = Ranks.join(sharding=cast(Sharding, sys.argv[3]))
     store = ArtifactStore(sys.argv[1])
-    crew = Crew(store, ranks)
+    trainer = BatchTrainer(store, ranks)
     if ranks.rank == 0:
-        lead(crew, store, Path(sys.argv[2]))
-        crew.dismiss()
+        lead(trainer, store, Path(sys.argv[2]))
+        trainer.close()
     else:
-        crew.follow()
-        ranks.leave()
+        trainer.follow()
 
 
 if __name__ == "__main__":

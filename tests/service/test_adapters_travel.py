@@ -16,10 +16,11 @@ from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
-from services.trainer.checkpoint import Shelf
+from services.trainer.checkpoint import CheckpointStore, Start
 from services.trainer.learner import Learner
 from services.trainer.lora import AdaptedModel, LoraShape
 from services.trainer.tiny_models import TinyShape, build_tiny_model
+from tests.batches import train_batch
 from tests.unit.local_engine.models import new_engine
 from tests.unit.trainer.conftest import WORDS, sampled_rows
 from triforge.errors import WeightsError
@@ -29,7 +30,6 @@ from triforge.types import (
     GenerateReply,
     GenerateRequest,
     Sampling,
-    TrainBatch,
     WeightsReady,
     WeightsUpdate,
 )
@@ -47,22 +47,18 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
+def checkpoints(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
 
 
-def step(shelf: Shelf, learner: Learner, base: Path, number: int) -> WeightsReady:
+def step(checkpoints: CheckpointStore, learner: Learner, base: Path, number: int) -> WeightsReady:
     """Train once, far enough for the adapter to matter, and publish version `number`."""
     settings = {"learning_rate": 0.03, "lora_rank": SHAPE.rank, "lora_alpha": SHAPE.alpha}
-    batch = TrainBatch.model_validate(
-        {
-            "batch_id": f"run-{number}", "run_id": "run", "role": "policy", "step": number, "version": number - 1,
-            "uri": "rows", "num_rows": 8, "num_tokens": 0,
-            "settings": {"model_path": str(base), "learner": settings},
-        }
+    batch = train_batch(
+        base, batch_id=f"run-{number}", step=number, version=number - 1, uri="rows", num_rows=8, learner=settings
     )  # fmt: skip
     report = learner.train(batch, sampled_rows(base, 8, seed=number))
-    return shelf.publish(learner, batch, report, keep=4)
+    return checkpoints.publish(learner, batch, report, keep=4)[0]
 
 
 def update_of(ready: WeightsReady) -> WeightsUpdate:
@@ -98,7 +94,7 @@ def check(reply: GenerateReply, models: dict[int, AdaptedModel]) -> int:
 
 
 async def test_steps_of_a_learner_go_live_under_requests_and_every_token_is_of_its_version(
-    service: tuple[Gateway, Engine], shelf: Shelf, base: Path
+    service: tuple[Gateway, Engine], checkpoints: CheckpointStore, base: Path
 ) -> None:
     gateway, engine = service
     learner = Learner.fresh(base, shape=SHAPE)
@@ -112,9 +108,9 @@ async def test_steps_of_a_learner_go_live_under_requests_and_every_token_is_of_i
 
     asking = [asyncio.create_task(ask()) for _ in range(2)]
     for number in (1, 2):
-        ready = await asyncio.to_thread(step, shelf, learner, base, number)
+        ready = await asyncio.to_thread(step, checkpoints, learner, base, number)
         assert (await gateway.weights.update(update_of(ready))).ready == 1
-        models[number] = await asyncio.to_thread(_model, shelf, base, number)
+        models[number] = await asyncio.to_thread(_model, checkpoints, base, number)
         (reply,) = await gateway.generate([GO])
         assert check(reply, models) == number
     ended.set()
@@ -132,20 +128,20 @@ async def test_steps_of_a_learner_go_live_under_requests_and_every_token_is_of_i
     assert check(reply, {3: models[1]}) == 3
 
 
-def _model(shelf: Shelf, base: Path, version: int) -> AdaptedModel:
-    found = shelf.load(version, base, shape=SHAPE).model
+def _model(checkpoints: CheckpointStore, base: Path, version: int) -> AdaptedModel:
+    found = checkpoints.load(version, Start(initial=base, shape=SHAPE)).model
     assert isinstance(found, AdaptedModel)
     return found
 
 
 async def test_an_engine_whose_adapter_is_another_one_than_published_is_found_out(
-    service: tuple[Gateway, Engine], shelf: Shelf, base: Path
+    service: tuple[Gateway, Engine], checkpoints: CheckpointStore, base: Path
 ) -> None:
     gateway, _ = service
     learner = Learner.fresh(base, shape=SHAPE)
-    ready = await asyncio.to_thread(step, shelf, learner, base, 1)
+    ready = await asyncio.to_thread(step, checkpoints, learner, base, 1)
     await gateway.weights.update(update_of(ready))
-    other = await asyncio.to_thread(step, shelf, learner, base, 2)
+    other = await asyncio.to_thread(step, checkpoints, learner, base, 2)
     honest = gateway.pool.members[0].engine
 
     class Misled(SGLangEngine):
@@ -159,14 +155,14 @@ async def test_an_engine_whose_adapter_is_another_one_than_published_is_found_ou
         await gateway.weights.update(update_of(other))
     assert gateway.weights.version == 1
     (reply,) = await gateway.generate([GO])
-    assert check(reply, {1: await asyncio.to_thread(_model, shelf, base, 1)}) == 1
+    assert check(reply, {1: await asyncio.to_thread(_model, checkpoints, base, 1)}) == 1
 
 
 async def test_what_the_engine_refuses_leaves_the_old_version_serving(
-    service: tuple[Gateway, Engine], shelf: Shelf, base: Path
+    service: tuple[Gateway, Engine], checkpoints: CheckpointStore, base: Path
 ) -> None:
     gateway, _ = service
-    ready = await asyncio.to_thread(step, shelf, Learner.fresh(base, shape=SHAPE), base, 1)
+    ready = await asyncio.to_thread(step, checkpoints, Learner.fresh(base, shape=SHAPE), base, 1)
     settings = Path(ready.uri) / "adapter_config.json"
     settings.write_text(settings.read_text().replace('"use_dora": false', '"use_dora": true'))
     with pytest.raises(WeightsError, match="use_dora is True, which is not supported"):

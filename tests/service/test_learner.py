@@ -103,7 +103,7 @@ async def test_a_failure_is_announced_with_its_reason_and_the_learner_serves_the
     async with learning(broker, store):
         await broker.announce_batch(a_batch(store, model, model_path=str(model / "nowhere")))
         await broker.announce_batch(a_batch(store, model, learner={"max_tokens": 2}))
-        await broker.announce_batch(a_batch(store, model, surprise=1))
+        await broker.announce_batch(a_batch(store, model, job="critic"))
         await broker.announce_batch(a_batch(store, model, run_id="next"))
         found = await answers(broker, 4)
     kinds = [ready.error.kind if ready.error else "" for ready in found]

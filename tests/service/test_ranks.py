@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.checkpoint import Shelf
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Ranks, Sharding
-from services.trainer.learner_ranks import Crew
-from services.trainer.tiny_models import TinyShape, build_tiny_model
-from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.tiny_models import TinyShape, build_tiny_model, build_tiny_vision_model
 from services.trainer.weight_folders import version_name
 from services.trainer.weight_tensors import load_tensors
+from tests.batches import train_batch
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.store.rows import write_rows
@@ -55,7 +55,7 @@ def rows_of(step: int, *, vocabulary: int = 9) -> list[TrainRow]:
 
 
 PAIRS = {"job": "dpo_pair", "kl_beta": 0.0}
-AUXILIARY = {"auxiliary": {"weights": {"sp": 0.3, "id": 0.2}}}
+AUXILIARY = {"aux": {"weights": {"sp": 0.3, "id": 0.2}}}
 
 
 def pairs_of(step: int) -> list[TrainRow]:
@@ -135,25 +135,19 @@ class Scene:
     ) -> TrainBatch:
         rows = rows or rows_of(step)
         uri = write_rows(self.store, f"runs/{run}/batches/{step:05d}.parquet", rows)
-        return TrainBatch.model_validate(
-            {
-                "batch_id": f"{run}-{step:05d}", "run_id": run, "role": "policy", "step": step, "uri": uri,
-                "version": BASE + step - 1, "num_rows": len(rows), "num_tokens": 0,
-                "settings": {
-                    "model_path": str(model or self.model), "base_version": BASE, "learner": options, "critic": rule,
-                    **settings,
-                },
-            }
+        return train_batch(
+            model or self.model, batch_id=f"{run}-{step:05d}", run_id=run, step=step, uri=uri,
+            version=BASE + step - 1, num_rows=len(rows), base_version=BASE, learner=options, **(rule or {}), **settings,
         )  # fmt: skip
 
     def alone(self, *batches: TrainBatch) -> None:
         """Train in this process."""
-        crew = Crew(self.store, Ranks(torch.device("cpu")))
+        trainer = BatchTrainer(self.store, Ranks(torch.device("cpu")))
         for batch in batches:
-            shelf = Shelf(self.store, batch.run_id, batch.role)
-            learner, report = crew.train(shelf, batch, lambda: False)
-            shelf.publish(learner, batch, report, keep=10)
-            crew.keep(batch, learner)
+            checkpoints = CheckpointStore(self.store, batch.run_id, batch.role)
+            learner, report = trainer.step(checkpoints, batch, lambda: False)
+            checkpoints.publish(learner, batch, report, keep=10)
+            trainer.keep(batch, learner)
             self.told.setdefault(batch.run_id, []).append(dict(report.metrics))
 
     def together(
@@ -191,13 +185,14 @@ class Scene:
         found: list[dict[str, Any]] = json.loads((self.folder / "report.json").read_text())
         return found
 
-    def tensors(self, run: str, step: int, file: str, shelf: str) -> dict[str, torch.Tensor]:
+    def tensors(self, run: str, step: int, file: str, kind: str) -> dict[str, torch.Tensor]:
         name = version_name(BASE + step)
-        return load_tensors(Path(self.store.uri(f"{shelf}/{run}/policy/{name}/{file}")))
+        (folder,) = self.store.local_path(f"{kind}/{run}/policy").glob(f"{name}*")
+        return load_tensors(folder / file)
 
-    def apart(self, one: str, other: str, step: int, file: str, shelf: str = "weights") -> float:
+    def apart(self, one: str, other: str, step: int, file: str, kind: str = "weights") -> float:
         """The largest difference between two runs' tensors after a step."""
-        a, b = (self.tensors(run, step, file, shelf) for run in (one, other))
+        a, b = (self.tensors(run, step, file, kind) for run in (one, other))
         assert a.keys() == b.keys()
         return max(float((a[name] - b[name]).abs().max()) for name in a)
 

@@ -24,9 +24,7 @@ from services.policy.sglang import SGLangEngine
 from services.policy.weight_folder import Version
 from services.policy.weight_loader import Broadcasts, Seat, Way, WeightLoader
 from services.policy.weight_sync import WeightSync
-from services.trainer.broadcast import Broadcaster
-from services.trainer.broadcast_api import create_api
-from services.trainer.broadcast_serving import open_api
+from services.trainer.broadcast import Broadcaster, create_api, open_api
 from tests.unit.local_engine.models import (
     build_folder,
     edit_weights,
@@ -138,7 +136,7 @@ async def learner(folders: Path, bucket_bytes: int = 4000) -> AsyncIterator[Hand
 
 async def holds(service: Service, folder: Path, version: int) -> None:
     """Pass if what is sampled now comes from the weights of a folder."""
-    reply = await service.answer()
+    reply = await service.train()
     (output,) = reply.outputs
     assert {span.version for span in output.versions} == {version}
     wanted = plain_logprobs(plain_model(folder), list(reply.prompt_ids), list(output.ids))

@@ -14,7 +14,7 @@ from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
-from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.tiny_models import build_tiny_vision_model
 from triforge.errors import InputError, NotFoundError, PolicyError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore

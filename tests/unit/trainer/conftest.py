@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from services.trainer.model import ScoringModel
-from services.trainer.tiny_models import TinyShape, build_tiny_model
-from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.tiny_models import TinyShape, build_tiny_model, build_tiny_vision_model
 from services.trainer.token_batches import Sequences
 from tests.batches import train_batch
 from tests.unit.trainer import sights

@@ -62,7 +62,7 @@ def trained(model_folder: Path, make_batch: MakeBatch) -> Callable[..., Learner]
 
 def gradient(learner: Learner) -> torch.Tensor:
     """AdamW's first moment after one update is a tenth of the gradient."""
-    tensors = learner.optimizer_tensors()
+    tensors = learner.saved().tensors["optimizer"]
     return torch.cat(
         [t.flatten() * 10 for n, t in sorted(tensors.items()) if n.endswith("exp_avg")]
     )

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.attempts import Attempts
-from services.trainer.batch_trainer import Answers
-from services.trainer.checkpoint import Shelf
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Ranks
-from services.trainer.learner_ranks import Crew
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.errors import TrainerError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
@@ -43,8 +41,8 @@ class Pair(Ranks):
         self._asked += 1  # first whether anybody could not begin, then whether for good
         return flag or self._asked == 1 or self._lasts
 
-    def tell(self, word: str | None = None) -> str:
-        return word or ""
+    def broadcast(self, text: str | None = None) -> str:
+        return text or ""
 
 
 @pytest.fixture
@@ -61,13 +59,12 @@ def batch(far: Far, make_batch: MakeBatch, rows: list[TrainRow]) -> TrainBatch:
 def test_a_step_whose_rows_cannot_be_read_now_is_taken_again_and_fails_no_run(
     far: Far, batch: TrainBatch
 ) -> None:
-    learner = Answers(far, "policy")
+    learner = BatchTrainer(far)
     far.away = 2
     for _ in range(2):
         with pytest.raises(UnavailableError):
-            learner.answer(batch)
-    assert Attempts(far, "policy").count(batch) == 0, "nobody was killed by it"
-    ready = learner.answer(batch)
+            learner.train(batch)
+    ready = learner.train(batch)
     assert ready is not None
     assert (ready.error, ready.version) == (None, VERSION + 1)
 
@@ -75,13 +72,11 @@ def test_a_step_whose_rows_cannot_be_read_now_is_taken_again_and_fails_no_run(
 def test_a_gpu_that_is_too_small_fails_the_run_with_the_options_that_help(
     far: Far, batch: TrainBatch
 ) -> None:
-    class Small(Crew):
-        def train(self, *_: object) -> Any:
+    class Small(BatchTrainer):
+        def step(self, *_: object) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore of it")
 
-    learner: Any = Answers(far, "policy")
-    learner._crew = Small(far, learner.ranks)
-    ready = learner.answer(batch)
+    ready: Any = Small(far).train(batch)
     assert ready.error.kind == TrainerError.kind
     assert "lower trainer.policy.token_budget or trainer.policy.max_tokens" in ready.error.detail
     assert ready.error.detail.endswith("(CUDA out of memory. Tried to allocate 2 GiB.)")
@@ -91,6 +86,6 @@ def test_a_gpu_that_is_too_small_fails_the_run_with_the_options_that_help(
 def test_ranks_take_a_step_again_that_one_of_them_could_not_begin_now(
     far: Far, batch: TrainBatch, lasts: bool, raised: type[Exception]
 ) -> None:
-    crew = Crew(far, Pair(lasts=lasts))
+    trainer = BatchTrainer(far, Pair(lasts=lasts))
     with pytest.raises(raised, match="another rank could not begin"):
-        crew.train(Shelf(far, "run", "policy"), batch, lambda: False)
+        trainer.step(CheckpointStore(far, "run", "policy"), batch, lambda: False)

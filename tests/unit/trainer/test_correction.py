@@ -19,8 +19,8 @@ from triforge.types import TrainRow
 class Listening(Learner):
     """Keeps what the learner saw at the start of the step."""
 
-    def _prepare(self, *given):  # type: ignore[no-untyped-def]
-        self.seen = super()._prepare(*given)
+    def _step(self, *given):  # type: ignore[no-untyped-def]
+        self.seen = super()._step(*given)
         return self.seen
 
 

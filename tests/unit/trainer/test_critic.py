@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from services.trainer.checkpoint import Shelf
+from services.trainer.checkpoint import CheckpointStore, Start
 from services.trainer.critic import Critic
-from services.trainer.distributed import Ranks
 from services.trainer.learner import Learner
 from services.trainer.lora import LoraShape
 from services.trainer.step_cost import Shape
@@ -25,7 +24,6 @@ from triforge.errors import ConfigError, TrainerError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainRow
 
-CPU = torch.device("cpu")
 GAE: dict[str, Any] = {"estimator": "gae"}
 NO_KL = {"kl_beta": 0.0}
 ENDS = {"updates_per_step": 1}
@@ -70,15 +68,20 @@ def told(folder: Path, values: list[float]) -> Learner:
     """A learner whose critic is a table."""
     learner = Learner.fresh(folder)
     table: Any = Table(values)
-    learner.critic = Critic(table, CPU, Ranks(CPU))
+    critic_of(learner).use(table)
     return learner
+
+
+def critic_of(learner: Learner) -> Critic:
+    found = learner.objective("critic")
+    assert isinstance(found, Critic)
+    return found
 
 
 def weights_of(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Of policy and critic, copied."""
-    assert learner.critic is not None
-    pair = whole_weights(learner.model.module), learner.critic.state().weights
-    return pair[0] | {}, pair[1] | {}
+    critic = critic_of(learner).saved().tensors["critic"]
+    return whole_weights(learner.model.module) | {}, critic | {}
 
 
 def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -186,8 +189,9 @@ def test_values_come_to_the_discounted_returns_of_a_chain(
         )  # fmt: skip
         metrics = learner.train(batch, rows).metrics
     data = StepData.from_rows(rows, max_tokens=99, vocabulary=99, version=VERSION)
-    assert learner.critic is not None
-    values = learner.critic.model(learner.model.batch(data.sequences, [0, 1])).tolist()
+    model = critic_of(learner).value_model
+    assert model is not None
+    values = model(learner.model.batch(data.sequences, [0, 1])).tolist()
     shared = [0.5 * gamma**k for k in (4, 3, 2)]
     assert values == pytest.approx([*shared, gamma, 1.0, *shared, 0.0, 0.0], abs=0.05)
     assert metrics["critic/explained_variance"] > 0.5
@@ -206,8 +210,7 @@ def test_a_clip_holds_the_values_near_the_old_ones_and_is_counted(
         found = learner.train(
             make_batch(**options, **rate, estimate=GAE | {"value_clip": clip}), rows
         ).metrics
-        assert learner.critic is not None
-        ends.append(learner.critic.state().weights["values"].max())
+        ends.append(critic_of(learner).saved().tensors["critic"]["values"].max())
         assert (found["critic/clip_share"] > 0.3) == (clip is not None)
     assert ends[0] < 0.45 < ends[1]  # the optimiser's momentum carries on for a while
 
@@ -235,7 +238,7 @@ def test_no_gradient_goes_from_the_one_to_the_other(
     assert not equal(moved, policy)
     assert not {id(p) for p in learner.model.parameters().values()} & {
         id(p)
-        for p in learner.critic.model.parameters()  # type: ignore[union-attr]
+        for p in critic_of(learner).value_model.parameters()  # type: ignore[union-attr]
     }
 
 
@@ -276,8 +279,7 @@ def test_an_adapter_is_trained_beside_a_whole_critic(
     learner = Learner.fresh(model_folder, shape=LoraShape(rank=2, alpha=4))
     learner.train(make_batch(num_rows=2, estimate=GAE, lora_rank=2, lora_alpha=4, **ENDS), rows)
     assert learner.counters.updates == 1
-    assert learner.critic is not None
-    assert not any("lora" in name for name in learner.critic.state().weights)
+    assert not any("lora" in name for name in critic_of(learner).saved().tensors["critic"])
 
 
 # ---- going on ----
@@ -290,7 +292,7 @@ def test_a_learner_that_goes_on_from_its_checkpoint_comes_to_the_same_bits(
     lora = {"lora_rank": 2, "lora_alpha": 4} if adapter else {}
     ends = []
     for run, forgets in (("straight", False), ("resumed", True)):
-        shelf = Shelf(ArtifactStore(str(tmp_path / run)), "run", "policy")
+        checkpoints = CheckpointStore(ArtifactStore(str(tmp_path / run)), "run", "policy")
         learner = Learner.fresh(model_folder, shape=adapter)
         for step in (1, 2, 3):
             rows = [wrote(f"{n}/0", [3, 2 + n], [0.1 * step, float(n % 2)]) for n in range(5)]
@@ -298,19 +300,22 @@ def test_a_learner_that_goes_on_from_its_checkpoint_comes_to_the_same_bits(
                 step=step, version=VERSION + step - 1, num_rows=5, estimate=GAE | {"value_clip": 0.2},
                 critic={"alone_steps": 1, "warmup_updates": 6, "learning_rate": 1e-2}, **lora,
             )  # fmt: skip
-            shelf.publish(learner, batch, learner.train(batch, rows), keep=5)
+            checkpoints.publish(learner, batch, learner.train(batch, rows), keep=5)
             if forgets:
-                learner = shelf.load(VERSION + step, model_folder, shape=adapter)
+                learner = checkpoints.load(
+                    VERSION + step, Start(initial=model_folder, shape=adapter)
+                )
         name = version_name(VERSION + 3)
-        files = sorted(f for f in (shelf.checkpoints / name).glob("*.safetensors"))
+        (folder,) = checkpoints.checkpoints.glob(f"{name}-*")
+        files = sorted(folder.glob("*.safetensors"))
         assert [f.name for f in files] == [
             "critic.safetensors",
             "critic_optimizer.safetensors",
             "optimizer.safetensors",
         ]
-        (served,) = (shelf.weights / name).glob("*.safetensors")
+        (served,) = (checkpoints.weights / name).glob("*.safetensors")
         assert not any("head.bias" in key or "body." in key for key in load_tensors(served))
-        state = (shelf.checkpoints / name / "state.json").read_text()
+        state = (folder / "state.json").read_text()
         ends.append([served.read_bytes(), state, *(f.read_bytes() for f in files)])
     assert ends[0] == ends[1]
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from services.trainer.distributed import Ranks
 from services.trainer.learner import Learner
-from services.trainer.loss import Tally
 from services.trainer.model import ScoringModel
 from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
-from services.trainer.step_cost import Effort, Shape
-from services.trainer.step_state import StepState
+from services.trainer.step import Step
+from services.trainer.step_cost import StepCost
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from services.trainer.training_data import StepData
-from tests.batches import train_batch, train_settings
+from tests.batches import train_batch
 from tests.unit.trainer.played import group_task, judged
 from triforge.algorithms.algorithm import Algorithm, resolve
 from triforge.algorithms.presets import PRESETS
@@ -82,15 +82,17 @@ def test_all_presets_of_the_field_are_there() -> None:
     assert PRESETS.keys() >= SEVENTEEN
 
 
-def state(folder: Path, rows: list[TrainRow], reference: list[float], **options: Any) -> StepState:
-    settings = train_settings(kl_placement="reward", kl_estimator="k1", kl_beta=0.1, **options)
-    data = StepData.from_rows(rows, max_tokens=9, vocabulary=9, version=1)
-    device = torch.device("cpu")
-    return StepState(
-        settings=settings, data=data, tally=Tally(), device=device,
-        effort=Effort(Shape.of(ScoringModel.load(folder).module), device), should_stop=lambda: False,
-        prox=data.old, new=data.old, entropy=data.old,
-        reference=np.asarray(reference, dtype=np.float32),
+def state(folder: Path, rows: list[TrainRow], reference: list[float], **options: Any) -> Step:
+    """A step whose anchor's log-probabilities are known."""
+    batch = train_batch(folder, kl_placement="reward", kl_estimator="k1", kl_beta=0.1, **options)
+    data, model = (
+        StepData.from_rows(rows, max_tokens=9, vocabulary=9, version=1),
+        ScoringModel.load(folder),
+    )
+    return Step(
+        batch=batch, algorithm=batch.algorithm, data=data, others=[], model=model, anchor=None,
+        ranks=Ranks(model.device), fresh=True, cost=StepCost(model.shape, model.device), should_stop=lambda: False,
+        prox=data.old, new=data.old, entropy=data.old, reference=np.asarray(reference, dtype=np.float32),
     )  # fmt: skip
 
 
@@ -105,7 +107,7 @@ def row(advantage: float, logprobs: tuple[float, ...]) -> TrainRow:
 def test_a_kl_in_the_reward_is_taken_off_the_return_of_all_tokens_before_it(folder: Path) -> None:
     """Two rows of outcome 1 and 0; the KL is 1 and 2 nats at the tokens of the first, 0 at that of the second."""
     charged = state(folder, [row(1.0, (-1.0, -1.0)), row(0.0, (-1.0,))], [-2.0, -3.0, -1.0])
-    charged.charge()
+    charged.charge_kl()
     returns = np.array([1.0 - 0.1 * 3.0, 1.0 - 0.1 * 2.0, 0.0])
     wanted = (returns - returns.mean()) / returns.std()
     assert charged.data.advantages == pytest.approx(wanted, abs=1e-6)
@@ -116,7 +118,7 @@ def test_without_any_distance_the_charged_advantages_are_the_whitened_rewards(fo
     for ddof, expected in ((0, 1.414214), (1, 1.224745)):
         rows = [row(a, (-1.0,)) for a in (0.5, -0.5, 0.0, 0.0)]
         charged = state(folder, rows, [-1.0] * 4, std_ddof=ddof)
-        charged.charge()
+        charged.charge_kl()
         assert charged.data.advantages == pytest.approx([expected, -expected, 0.0, 0.0], abs=1e-6)
 
 

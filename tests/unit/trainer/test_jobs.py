@@ -33,7 +33,9 @@ def trained(
     learner = Learner.fresh(folder)
     batch = make_batch(num_rows=len(rows), updates_per_step=1, grad_clip=1e9, **options)
     report = learner.train(batch, rows)
-    moments = sorted((n, t) for n, t in learner.optimizer_tensors().items() if "exp_avg" in n)
+    moments = sorted(
+        (n, t) for n, t in learner.saved().tensors["optimizer"].items() if "exp_avg" in n
+    )
     first = [t.flatten() * 10 for n, t in moments if n.endswith("exp_avg")]
     return report.metrics, torch.cat(first)
 

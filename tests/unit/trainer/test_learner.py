@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from services.trainer.learner import Interrupted, Learner
-from services.trainer.train_settings import TrainSettings
+from services.trainer.objectives import Objective, Saved, find_objective, objectives_of
+from services.trainer.step import Step, Update
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.types import TrainRow
@@ -21,7 +22,7 @@ def first_gradient(folder: Path, make_batch: MakeBatch, rows: list[TrainRow], **
     """The gradient of one update over all rows: AdamW's first moment after one step is a tenth of it."""
     learner = Learner.fresh(folder)
     learner.train(make_batch(updates_per_step=1, grad_clip=1e9, **options), rows)
-    tensors = learner.optimizer_tensors()
+    tensors = learner.saved().tensors["optimizer"]
     return torch.cat(
         [t.flatten() * 10 for n, t in sorted(tensors.items()) if n.endswith("exp_avg")]
     )
@@ -259,7 +260,7 @@ def test_settings_that_nobody_obeys_are_refused(make_batch: MakeBatch):
     with pytest.raises(ValueError, match="temperature"):
         make_batch(temperature=0.0)
     with pytest.raises(ConfigError, match="job: given 'critic' with estimator = 'step_index'"):
-        TrainSettings.of(make_batch(job="critic"))
+        objectives_of(make_batch(job="critic"))
 
 
 def test_optimiser_state_of_another_model_is_refused(
@@ -267,9 +268,44 @@ def test_optimiser_state_of_another_model_is_refused(
 ):
     learner = Learner.fresh(model_folder)
     learner.train(make_batch(), rows)
-    tensors = learner.optimizer_tensors()
+    tensors = learner.saved().tensors["optimizer"]
     fresh = Learner.fresh(model_folder)
     with pytest.raises(WeightsError, match="missing or unknown tensors: stranger"):
-        fresh.restore({**tensors, "stranger": torch.zeros(1)}, {})
+        fresh.restore(
+            Saved({"optimizer": {**tensors, "stranger": torch.zeros(1)}}, {"counters": {}})
+        )
+    wrong = {**tensors, "lm_head.weight.exp_avg": torch.zeros(1)}
     with pytest.raises(WeightsError, match="expected \\(15, 16\\)"):
-        fresh.restore({**tensors, "lm_head.weight.exp_avg": torch.zeros(1)}, {})
+        fresh.restore(Saved({"optimizer": wrong}, {"counters": {}}))
+
+
+class Pull(Objective):
+    """An objective of a user's own: a pull of all weights to 0."""
+
+    def backward(self, step: Step, update: Update) -> float | None:
+        total = sum(p.square().sum() for p in self.model.parameters().values())
+        assert isinstance(total, torch.Tensor)
+        total.backward()  # type: ignore[no-untyped-call]
+        return float(total.detach())
+
+    def metrics(self) -> dict[str, float]:
+        return {"pull": 1.0}
+
+
+def test_an_objective_is_found_by_its_path_and_trains_the_model(
+    model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+):
+    path = f"{__name__}:Pull"
+    assert find_objective(path) is Pull
+    batch = make_batch(kl_beta=0.0)
+    algorithm = batch.algorithm.model_copy(update={"job": path})
+    learner = Learner.fresh(model_folder)
+    before = sum(float(p.detach().square().sum()) for p in learner.model.parameters().values())
+    metrics = learner.train(batch.model_copy(update={"algorithm": algorithm}), rows).metrics
+    after = sum(float(p.detach().square().sum()) for p in learner.model.parameters().values())
+    assert (metrics["pull"], metrics["updates"]) == (1.0, 4.0)
+    assert after < before
+    with pytest.raises(ConfigError, match=r"job: given 'no.such:Thing'"):
+        find_objective("no.such:Thing")
+    with pytest.raises(ConfigError, match="expected a subclass of Objective"):
+        find_objective("services.trainer.objectives:Saved")

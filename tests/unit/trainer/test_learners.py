@@ -12,12 +12,12 @@ import pytest
 import torch
 from pydantic import SecretStr
 
-from services.trainer.batch_trainer import Answers
-from services.trainer.broadcast_serving import broadcasts
-from services.trainer.checkpoint import Shelf
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.broadcast import broadcasts
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.engines import Engines
 from services.trainer.learner import Learner
-from services.trainer.learner_process import LearnerLoop
+from services.trainer.learner_process import LearnerProcess
 from services.trainer.learners import Learners
 from tests.batches import train_batch
 from tests.unit.trainer.conftest import VERSION, MakeBatch
@@ -86,12 +86,10 @@ async def test_a_learner_that_broadcasts_says_where_with_every_version_it_announ
 ) -> None:
     store = ArtifactStore(str(tmp_path / "artifacts"))
     learner, batch = Learner.fresh(model_folder), make_batch(step=1, version=VERSION)
-    shelf = Shelf(store, batch.run_id, "policy")
-    shelf.publish(learner, batch, learner.train(batch, rows), keep=3)
+    checkpoints = CheckpointStore(store, batch.run_id, "policy")
+    checkpoints.publish(learner, batch, learner.train(batch, rows), keep=3)
     broker: Any = Told()
-    loop = LearnerLoop(
-        broker, store, "policy", load=lambda: Answers(store, "policy"), handover=OFFER
-    )
+    loop = LearnerProcess(broker, store, "policy", load=lambda: BatchTrainer(store), handover=OFFER)
     assert await loop._serve(batch, ""), "it is published already, and announced again"
     (ready,) = broker.said
     assert (ready.version, ready.handover, ready.error) == (VERSION + 1, OFFER, None)

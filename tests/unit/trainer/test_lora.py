@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from services.trainer.checkpoint import Shelf
+from services.trainer.checkpoint import CheckpointStore, Start
 from services.trainer.commands import run
 from services.trainer.learner import Learner
 from services.trainer.lora import AdaptedModel, LoraShape, merge
@@ -30,12 +30,12 @@ LINEAR = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
+def checkpoints(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(ArtifactStore(str(tmp_path / "artifacts")), "run", "policy")
 
 
 def publish(
-    shelf: Shelf,
+    checkpoints: CheckpointStore,
     learner: Learner,
     make_batch: MakeBatch,
     rows: list[TrainRow],
@@ -43,14 +43,16 @@ def publish(
     keep: int = 3,
 ) -> WeightsReady:
     batch = make_batch(step=step, version=VERSION + step - 1, **OPTIONS)
-    return shelf.publish(learner, batch, learner.train(batch, rows), keep=keep)
+    return checkpoints.publish(learner, batch, learner.train(batch, rows), keep=keep)[0]
 
 
 @pytest.fixture
-def one(shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]) -> Path:
+def one(
+    checkpoints: CheckpointStore, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+) -> Path:
     """The folder of the first version of a learner of adapters."""
     learner = Learner.fresh(model_folder, shape=SHAPE)
-    return Path(publish(shelf, learner, make_batch, rows).uri)
+    return Path(publish(checkpoints, learner, make_batch, rows).uri)
 
 
 def plain(folder: Path) -> list[float]:
@@ -86,17 +88,17 @@ def test_the_same_seed_draws_the_same_adapter(model_folder: Path):
 
 
 def test_only_the_adapter_is_trained_and_kept(
-    shelf: Shelf, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
+    checkpoints: CheckpointStore, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow]
 ):
     digest = model_digest(model_folder)
     learner = Learner.fresh(model_folder, shape=SHAPE)
-    ready = publish(shelf, learner, make_batch, rows)
+    ready = publish(checkpoints, learner, make_batch, rows)
     assert model_digest(model_folder) == digest
     assert isinstance(learner.model, AdaptedModel)
     with learner.model.without_adapter():
         assert learner.model.logprobs(IDS) == scores_of(ScoringModel.load(model_folder).module)
     assert learner.model.logprobs(IDS) != plain(model_folder)
-    assert all("lora_" in name for name in learner.optimizer_tensors())
+    assert all("lora_" in name for name in learner.saved().tensors["optimizer"])
     folder = Path(ready.uri)
     assert not (folder / "model.safetensors").exists()
     about = read_manifest(folder)
@@ -107,10 +109,10 @@ def test_only_the_adapter_is_trained_and_kept(
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # asked by PEFT
-def test_a_version_is_what_peft_reads(one: Path, shelf: Shelf, model_folder: Path):
+def test_a_version_is_what_peft_reads(one: Path, checkpoints: CheckpointStore, model_folder: Path):
     base = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     read = PeftModel.from_pretrained(base, one)
-    own = shelf.load(4, model_folder, shape=SHAPE).model
+    own = checkpoints.load(4, Start(initial=model_folder, shape=SHAPE)).model
     assert isinstance(own, AdaptedModel)
     assert scores_of(read) == pytest.approx(own.logprobs(IDS), abs=1e-6)
     probe = json.loads((one / "probe.json").read_text())
@@ -123,14 +125,15 @@ def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
     data = {step: sampled_rows(model_folder, 16, seed=step) for step in (1, 2, 3)}
     files = []
     for name, reload in (("straight", False), ("resumed", True)):
-        shelf = Shelf(ArtifactStore(str(tmp_path / name)), "run", "policy")
+        checkpoints = CheckpointStore(ArtifactStore(str(tmp_path / name)), "run", "policy")
         learner = Learner.fresh(model_folder, shape=SHAPE)
         for step in (1, 2, 3):
-            ready = publish(shelf, learner, make_batch, data[step], step, keep=2)
+            ready = publish(checkpoints, learner, make_batch, data[step], step, keep=2)
             if reload and step == 1:
-                learner = shelf.load(ready.version, model_folder, shape=SHAPE)
-        assert versions(shelf.weights) == [5, 6]
-        folders = (shelf.weights / "v000006", shelf.checkpoints / "v000006")
+                learner = checkpoints.load(ready.version, Start(initial=model_folder, shape=SHAPE))
+        assert versions(checkpoints.weights) == [5, 6]
+        (state,) = checkpoints.checkpoints.glob("v000006-*")
+        folders = (checkpoints.weights / "v000006", state)
         files.append([(f / n).read_bytes() for f, n in zip(folders, (
             "adapter_model.safetensors", "optimizer.safetensors"), strict=True)])  # fmt: skip
     assert files[0] == files[1]
@@ -149,9 +152,13 @@ def test_the_anchor_of_the_first_model_is_the_model_without_its_adapter(
 
 
 def test_an_adapter_added_to_its_base_computes_what_both_did(
-    one: Path, shelf: Shelf, model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    one: Path,
+    checkpoints: CheckpointStore,
+    model_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ):
-    adapted = shelf.load(4, model_folder, shape=SHAPE).model
+    adapted = checkpoints.load(4, Start(initial=model_folder, shape=SHAPE)).model
     assert isinstance(adapted, AdaptedModel)
     assert run("merge-lora", ["--adapter", str(one), "--out", str(tmp_path / "whole")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'whole'}\n"
@@ -163,7 +170,7 @@ def test_an_adapter_added_to_its_base_computes_what_both_did(
 
 
 def test_a_learner_goes_on_only_with_the_adapter_and_the_base_it_began_with(
-    one: Path, shelf: Shelf, model_folder: Path, tmp_path: Path
+    one: Path, checkpoints: CheckpointStore, model_folder: Path, tmp_path: Path
 ):
     for shape, says in (
         (None, "lora_rank 0, but .* holds an adapter"),
@@ -171,10 +178,10 @@ def test_a_learner_goes_on_only_with_the_adapter_and_the_base_it_began_with(
         (LoraShape(3, 6, ("q_proj",)), "given target_modules"),
     ):
         with pytest.raises(ConfigError, match=says):
-            shelf.load(4, model_folder, shape=shape)
+            checkpoints.load(4, Start(initial=model_folder, shape=shape))
     merge(one, tmp_path / "other")
     with pytest.raises(WeightsError, match="is not the base of"):
-        shelf.load(4, tmp_path / "other", shape=SHAPE)
+        checkpoints.load(4, Start(initial=tmp_path / "other", shape=SHAPE))
 
 
 @pytest.mark.parametrize("target", ["lm_head", "no_proj"])

@@ -11,7 +11,7 @@ import torch
 
 from services.policy.adapters import check_adapter, check_fits
 from services.policy.weight_folder import read_weights
-from services.trainer.checkpoint import Shelf
+from services.trainer.checkpoint import CheckpointStore, Start
 from services.trainer.learner import Learner
 from services.trainer.lora import AdaptedModel, LoraShape, merge
 from services.trainer.model import ScoringModel
@@ -82,14 +82,14 @@ def test_a_version_is_loaded_probed_and_merged_as_any_adapter(
 ) -> None:
     learner = Learner.fresh(seeing_folder, shape=SHAPE, images=ImageStore(store))
     told = batch(seeing_folder)
-    shelf = Shelf(store, "run", "policy")
-    version = Path(shelf.publish(learner, told, learner.train(told, rows), keep=2).uri)
+    checkpoints = CheckpointStore(store, "run", "policy")
+    version = Path(checkpoints.publish(learner, told, learner.train(told, rows), keep=2)[0].uri)
     probe = json.loads((version / "probe.json").read_text())
     assert PAD not in probe["ids"], "an engine is asked without pixels"
     assert len(probe["logprobs"]) == len(probe["ids"]) - 1 > 0
     check_fits(check_adapter(version, digest="", depth="contents"), read_weights(seeing_folder))
     wanted = scores(learner.model, rows)
-    again = shelf.load(1, seeing_folder, shape=SHAPE)
+    again = checkpoints.load(1, Start(initial=seeing_folder, shape=SHAPE))
     assert torch.equal(scores(again.model, rows), wanted)
     whole = merge(version, tmp_path / "merged")
     merged = ScoringModel.load(whole, images=ImageStore(store))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from services.trainer.app import create_app
-from services.trainer.checkpoint import Shelf
+from services.trainer.checkpoint import CheckpointStore, Start
 from services.trainer.engines import Engines
 from services.trainer.learner import Learner
 from services.trainer.rollback import Rollbacks
@@ -55,12 +55,12 @@ class Service:
 
 @dataclass
 class Scene:
-    """A stopped run with two trained versions of its policy on the shelf."""
+    """A stopped run with two trained versions of its policy on the checkpoints."""
 
     run: RunState
     store: RunStore
     artifacts: ArtifactStore
-    shelf: Shelf
+    checkpoints: CheckpointStore
     service: Service
     initial: Path
 
@@ -82,7 +82,7 @@ def scene(tmp_path: Path, model_folder: Path, make_batch: MakeBatch) -> Scene:
     store = RunStore(open_database(f"sqlite:///{tmp_path / 'runs.sqlite'}"))
     run = store.create(name="run", pool_id="pool", config={"run": {"steps": 9}})
     artifacts = ArtifactStore(str(tmp_path / "artifacts"))
-    shelf = Shelf(artifacts, run.id, "policy")
+    checkpoints = CheckpointStore(artifacts, run.id, "policy")
     paths = {"policy": str(model_folder), "reward": str(model_folder)}
     state = {"paths": paths, "base": {"policy": VERSION, "reward": VERSION}}
     store.add_weights(run.id, "policy", VERSION, str(model_folder), "")
@@ -90,12 +90,12 @@ def scene(tmp_path: Path, model_folder: Path, make_batch: MakeBatch) -> Scene:
     for step in (1, 2):
         batch = make_batch(step=step, version=VERSION + step - 1)
         rows = sampled_rows(model_folder, 16, seed=step)
-        ready = shelf.publish(learner, batch, learner.train(batch, rows), keep=5)
+        ready, _ = checkpoints.publish(learner, batch, learner.train(batch, rows), keep=5)
         store.add_weights(run.id, "policy", ready.version, ready.uri, ready.digest)
     store.begin(run.id, state=state, policy=SECOND, reward=VERSION)
     store.set_status(run.id, "stopped")
     service = Service(SECOND, ready.uri)
-    return Scene(store.get(run.id), store, artifacts, shelf, service, model_folder)
+    return Scene(store.get(run.id), store, artifacts, checkpoints, service, model_folder)
 
 
 async def test_the_older_version_serves_under_the_next_number_and_is_recorded(scene: Scene) -> None:
@@ -115,16 +115,16 @@ async def test_the_older_version_serves_under_the_next_number_and_is_recorded(sc
 async def test_the_learner_goes_on_from_the_older_checkpoint_and_not_from_the_newer_one(
     scene: Scene, make_batch: MakeBatch
 ) -> None:
-    wanted = scene.shelf.load(FIRST, scene.initial)
-    newer = scene.shelf.load(SECOND, scene.initial)
+    wanted = scene.checkpoints.load(FIRST, Start(initial=scene.initial))
+    newer = scene.checkpoints.load(SECOND, Start(initial=scene.initial))
     await scene.back(FIRST)
     batch = make_batch(step=3, version=SECOND + 1)
-    found = scene.shelf.start_of(batch, base_version=VERSION, initial=scene.initial)
+    found = scene.checkpoints.start_of(batch, Start(base_version=VERSION, initial=scene.initial))
     for name, tensor in found.model.parameters().items():
         assert torch.equal(tensor, wanted.model.parameters()[name])
     assert found.counters == wanted.counters != newer.counters
-    moments = wanted.optimizer_tensors()
-    assert all(torch.equal(t, moments[n]) for n, t in found.optimizer_tensors().items())
+    moments = wanted.saved().tensors["optimizer"]
+    assert all(torch.equal(t, moments[n]) for n, t in found.saved().tensors["optimizer"].items())
 
 
 async def test_going_back_to_the_initial_folder_starts_afresh(
@@ -135,7 +135,7 @@ async def test_going_back_to_the_initial_folder_starts_afresh(
     assert scene.rows()[SECOND + 1].uri == str(scene.initial)
     base = scene.store.run_state(run.id)["base"]["policy"]
     batch = make_batch(step=3, version=SECOND + 1)
-    found = scene.shelf.start_of(batch, base_version=base, initial=scene.initial)
+    found = scene.checkpoints.start_of(batch, Start(base_version=base, initial=scene.initial))
     assert found.counters.updates == 0
 
 
@@ -155,7 +155,7 @@ async def test_a_version_that_never_was_or_is_gone_is_named(scene: Scene) -> Non
     (Path(scene.rows()[FIRST].uri) / "model.safetensors").write_bytes(b"cut")
     with pytest.raises(WeightsError, match=r"model\.safetensors has 3 bytes"):
         await scene.back(FIRST)
-    scene.shelf.checkpoints.rename(scene.shelf.checkpoints.with_name("elsewhere"))
+    scene.checkpoints.checkpoints.rename(scene.checkpoints.checkpoints.with_name("elsewhere"))
     with pytest.raises(WeightsError, match=r"run.keep_checkpoints says how many"):
         await scene.back(SECOND)
     assert scene.store.get(scene.run.id).policy_version == SECOND
@@ -170,7 +170,7 @@ async def test_what_the_service_refuses_has_not_happened(scene: Scene) -> None:
     run = scene.store.get(scene.run.id)
     assert (run.policy_version, scene.store.run_state(run.id)) == (SECOND, before)
     assert sorted(scene.rows()) == [VERSION, FIRST, SECOND]
-    assert scene.shelf.newest() == SECOND
+    assert scene.checkpoints.newest() == SECOND
 
 
 async def test_a_service_that_is_away_or_serves_another_run_is_left_to_the_resume(
@@ -210,8 +210,8 @@ async def test_a_run_follows_a_service_that_was_rolled_back(
     assert scene.rows()[SECOND + 2].origin == FIRST
     assert scene.store.get(scene.run.id).policy_version == SECOND + 2
     batch = make_batch(step=3, version=SECOND + 2)
-    found = scene.shelf.start_of(batch, base_version=VERSION, initial=scene.initial)
-    assert found.counters == scene.shelf.load(FIRST, scene.initial).counters
+    found = scene.checkpoints.start_of(batch, Start(base_version=VERSION, initial=scene.initial))
+    assert found.counters == scene.checkpoints.load(FIRST, Start(initial=scene.initial)).counters
     assert (await hold(scene))["policy"] == SECOND + 2, "and stays there"
 
 

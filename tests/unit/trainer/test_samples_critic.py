@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
-from services.trainer.trajectories import Courses
+from services.trainer.training_data import StepData
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
 from triforge.store.artifacts import ArtifactStore
@@ -85,15 +85,16 @@ def test_what_was_brought_before_the_first_trained_turn_is_past() -> None:
     assert brought(rows["g-00/0"]) == {7: 0.5}
 
 
-def test_a_trajectory_in_several_rows_is_one_course_in_the_order_it_was_written() -> None:
+def test_a_trajectory_in_several_rows_is_one_sequence_in_the_order_it_was_written() -> None:
     _, rows = keep(lengths=[2, 1, 3], segments=[0, 1, 1])
     assert rows["g-00/0"].ends == (3,)
     assert rows["g-00/1"].ends == (2, 7)
     shuffled = [rows[key] for key in ("g-01/1", "g-00/1", "g-00/0", "g-01/0")]
-    courses = Courses.of(shuffled)
-    found = {tuple(cells): tuple(ends) for cells, ends in courses}
+    turns = StepData.from_rows(shuffled, max_tokens=99, vocabulary=999, version=1).turns
+    assert turns is not None
+    found = {tuple(cells): tuple(ends) for cells, ends in turns}
     assert found == {(10, 11, 0, 1, 2, 3): (1, 2, 5), (8, 9, 4, 5, 6, 7): (1, 2, 5)}
-    assert [float(courses.rewards[list(cells)].sum()) for cells in found] == [0.0, 1.0]
+    assert [float(turns.rewards[list(cells)].sum()) for cells in found] == [0.0, 1.0]
 
 
 def test_a_row_that_is_not_drawn_leaves_its_reward_to_the_rows_that_are() -> None:

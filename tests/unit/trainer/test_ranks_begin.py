@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from services.trainer.checkpoint import Shelf
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Ranks
 from services.trainer.learner import Learner
-from services.trainer.learner_ranks import Crew
 from services.trainer.optimiser import Counters
 from services.trainer.vision import uneven
 from tests.batches import train_batch
@@ -31,8 +31,8 @@ class Pair(Ranks):
     def sum(self, value: float) -> float:
         return 2 * value + (self._torn if isinstance(value, bool) else self._other)
 
-    def tell(self, word: str | None = None) -> str:
-        return word or ""
+    def broadcast(self, text: str | None = None) -> str:
+        return text or ""
 
 
 class Blind(Learner):
@@ -69,10 +69,10 @@ def train(store: ArtifactStore, ranks: Ranks, rows: list[TrainRow]) -> None:
     before = train_batch(
         "nowhere", batch_id="r-1", run_id="r", version=0, uri=uri, num_rows=len(rows)
     )
-    crew = Crew(store, ranks)
-    crew.keep(before, Blind())
+    trainer = BatchTrainer(store, ranks)
+    trainer.keep(before, Blind())
     batch = before.model_copy(update={"version": 1})
-    crew.train(Shelf(store, "r", "policy"), batch, lambda: False)
+    trainer.step(CheckpointStore(store, "r", "policy"), batch, lambda: False)
 
 
 def test_rows_of_which_only_some_hold_images_are_refused_by_ranks_that_shard_a_model(

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.adaptive_kl import Steering
-from services.trainer.checkpoint import Shelf
+from services.trainer.checkpoint import CheckpointStore, Start
 from services.trainer.learner import Learner
+from services.trainer.loss import AdaptiveKL
 from services.trainer.weight_tensors import whole_weights
-from tests.batches import train_settings
+from tests.batches import any_algorithm
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.algorithms.schedules import adaptive_beta
 from triforge.store.artifacts import ArtifactStore
@@ -20,16 +20,16 @@ OPTIONS = {"kl_beta": 0.1, "kl_target": 1e-3, "kl_gain": 0.5, "learning_rate": 1
 
 
 def steps(
-    folder: Path, make_batch: MakeBatch, shelf: Shelf, *, reload: bool
+    folder: Path, make_batch: MakeBatch, checkpoints: CheckpointStore, *, reload: bool
 ) -> tuple[Learner, list[dict[str, float]]]:
     learner, found = Learner.fresh(folder), []
     for step in (1, 2, 3):
         batch = make_batch(step=step, version=VERSION + step - 1, **OPTIONS)
         report = learner.train(batch, sampled_rows(folder, 16, seed=step))
         found.append(report.metrics)
-        ready = shelf.publish(learner, batch, report, keep=3)
+        ready, _ = checkpoints.publish(learner, batch, report, keep=3)
         if reload:
-            learner = shelf.load(ready.version, folder)
+            learner = checkpoints.load(ready.version, Start(initial=folder))
     return learner, found
 
 
@@ -40,7 +40,7 @@ def test_each_step_is_trained_with_what_the_steps_before_it_made_of_the_weight(
         steps(
             model_folder,
             make_batch,
-            Shelf(ArtifactStore(str(tmp_path / name)), "run", "policy"),
+            CheckpointStore(ArtifactStore(str(tmp_path / name)), "run", "policy"),
             reload=name == "resumed",
         )
         for name in ("straight", "resumed")
@@ -52,24 +52,24 @@ def test_each_step_is_trained_with_what_the_steps_before_it_made_of_the_weight(
         assert after["kl_beta"] == wanted
     assert third["kl_beta"] != 0.1
     assert [m["kl_beta"] for m in resumed[1]] == [m["kl_beta"] for m in straight[1]]
-    assert straight[0].steering == resumed[0].steering
+    assert straight[0].adaptive_kl == resumed[0].adaptive_kl
     one, other = (whole_weights(learner.model.module) for learner in (straight[0], resumed[0]))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("kl", [None, float("nan"), float("inf")])
-def test_a_step_that_measured_no_distance_moves_nothing(kl: float | None) -> None:
-    steering = Steering(beta=0.2)
-    settings = steering.settings(train_settings(kl_target=0.1))
-    assert settings.algorithm.kl_beta == 0.2
+def test_a_step_that_measured_no_distance_changes_nothing(kl: float | None) -> None:
+    adaptive = AdaptiveKL(beta=0.2)
+    algorithm = adaptive.applied(any_algorithm(kl_target=0.1))
+    assert algorithm.kl_beta == 0.2
     measured = {} if kl is None else {"kl_k3": kl}
-    assert steering.moved(settings, measured) == {"kl_beta": 0.2}
-    assert steering.beta == 0.2
+    assert adaptive.update(algorithm, measured) == {"kl_beta": 0.2}
+    assert adaptive.beta == 0.2
 
 
-def test_without_a_target_the_weight_is_that_of_the_settings() -> None:
-    steering = Steering(beta=0.2)
-    settings = train_settings(kl_beta=0.3)
-    assert steering.settings(settings) is settings
-    assert steering.moved(settings, {"kl_k3": 1.0}) == {}
-    assert steering.beta == 0.2
+def test_without_a_target_the_weight_is_that_of_the_batch() -> None:
+    adaptive = AdaptiveKL(beta=0.2)
+    algorithm = any_algorithm(kl_beta=0.3)
+    assert adaptive.applied(algorithm) is algorithm
+    assert adaptive.update(algorithm, {"kl_k3": 1.0}) == {}
+    assert adaptive.beta == 0.2

@@ -1,4 +1,4 @@
-"""Sums over ranks in common memory, with threads for ranks."""
+"""Sums over ranks in shared memory, with threads for ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 import torch
 
-from services.trainer.shared_memory import CommonMemory
+from services.trainer.shared_memory import SharedMemory
 
 WAIT_S = 30.0
 T = TypeVar("T")
@@ -37,26 +37,31 @@ class Table:
 
     def over(
         self, rank: int, folder: Path, piece: int, *, lost: bool = False
-    ) -> CommonMemory | None:
-        """The memory of a rank; one that is `lost` is told of a file that it does not see."""
-
-        def tell(word: str) -> str:
-            told = str(self.exchange(rank, word)[0])
-            return f"{told}-elsewhere" if lost and told else told
-
-        return CommonMemory.over(
-            rank,
-            self.world,
-            tell=tell,
-            any_of=lambda flag: any(self.exchange(rank, flag)),
-            wait=self.wait,
-            folder=folder,
-            piece=piece,
-        )
+    ) -> SharedMemory | None:
+        """The memory of a rank; one that is `lost` hears of a file that it does not see."""
+        return SharedMemory.of(Rank(self, rank, lost=lost), folder=folder, piece=piece)
 
     def each(self, do: Callable[[int], T]) -> list[T]:
         with ThreadPoolExecutor(self.world) as pool:
             return list(pool.map(do, range(self.world)))
+
+
+class Rank:
+    """One of the table's ranks."""
+
+    def __init__(self, table: Table, rank: int, *, lost: bool) -> None:
+        self.rank, self.world = rank, table.world
+        self._table, self._lost = table, lost
+
+    def broadcast(self, text: str | None = None) -> str:
+        found = str(self._table.exchange(self.rank, text or "")[0])
+        return f"{found}-elsewhere" if self._lost and found else found
+
+    def any(self, flag: bool) -> bool:
+        return any(self._table.exchange(self.rank, flag))
+
+    def barrier(self) -> None:
+        self._table.wait()
 
 
 def gradients(rank: int) -> list[torch.Tensor]:
@@ -77,7 +82,7 @@ def test_every_rank_comes_to_the_same_bits_of_the_sum(
         assert memory is not None
         found = gradients(rank)
         for _ in range(2):  # the second sum is of sums
-            memory.add_up(found)
+            memory.all_reduce(found)
         return found
 
     given = [gradients(rank) for rank in range(world)]
@@ -107,4 +112,4 @@ def test_nothing_to_add_up_is_nothing_to_wait_for(tmp_path: Path) -> None:
     table = Table(2)
     memories = table.each(lambda rank: table.over(rank, tmp_path, 8))
     assert memories[0] is not None
-    memories[0].add_up([])
+    memories[0].all_reduce([])

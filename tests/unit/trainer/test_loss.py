@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.loss import Scored, Tally, loss_of
-from services.trainer.train_settings import TrainSettings
-from tests.batches import train_settings
+from services.trainer.loss import Scored, Tally, policy_loss
+from tests.batches import any_algorithm
+from triforge.algorithms.algorithm import Algorithm
 
 NEW = [-1.0, -2.0, -0.5, -3.0, -0.1]
 OLD = [-1.1, -1.8, -0.9, -3.0, -0.4]
 RESPONSES = [4, 4, 4, 9, 9]
 
 
-def settings(**options: Any) -> TrainSettings:
-    return train_settings(**{"kl_beta": 0.0, **options})
+def settings(**options: Any) -> Algorithm:
+    return any_algorithm(**{"kl_beta": 0.0, **options})
 
 
 def scored(**changes: Any) -> Scored:
@@ -36,13 +36,13 @@ def scored(**changes: Any) -> Scored:
 
 
 def gradient(given: Scored, **options: Any) -> torch.Tensor:
-    loss_of(given, settings(**options)).backward()  # type: ignore[no-untyped-call]
+    policy_loss(given, settings(**options)).backward()  # type: ignore[no-untyped-call]
     assert given.new.grad is not None
     return given.new.grad
 
 
 def value(given: Scored, **options: Any) -> float:
-    return float(loss_of(given, settings(**options)).detach())
+    return float(policy_loss(given, settings(**options)).detach())
 
 
 def test_all_tokens_of_a_response_share_one_ratio_and_its_gradient():

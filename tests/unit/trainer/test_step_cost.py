@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from services.trainer.learner import Learner
 from services.trainer.model import ScoringModel
-from services.trainer.step_cost import Effort, Shape, histogram
-from services.trainer.tiny_vision import build_tiny_vision_model
+from services.trainer.step_cost import Shape, StepCost, histogram
+from services.trainer.tiny_models import build_tiny_vision_model
 from services.trainer.token_batches import Sequences
 from tests.unit.trainer.conftest import MakeBatch
 from triforge.config import LearnerSection
@@ -23,13 +23,13 @@ def test_model_flops_are_counted_by_weights_pairs_and_targets(model_folder: Path
     linear = [m for m in model.module.modules() if isinstance(m, torch.nn.Linear)]
     assert shape.blocks == sum(m.weight.numel() for m in linear) - 15 * 16
     assert (shape.head, shape.attention, shape.backward) == (15 * 16, 2 * 16, 2.0)
-    effort = Effort(shape, model.device)
+    cost = StepCost(shape, model.device)
     rows = [np.arange(5) + 6] * 2
     batch = Sequences(rows, [np.array([4])] * 2).batch([0, 1], model.device)
-    effort.count(batch)
+    cost.count(batch)
     forward = 2 * shape.blocks * 8 + 4 * 32 * 2 * 10 + 2 * 15 * 16 * 2
-    assert effort.flops == 3 * forward
-    assert effort.totals()[:2] == [8.0, 8.0]
+    assert cost.flops == 3 * forward
+    assert cost.totals()[:2] == [8.0, 8.0]
 
 
 def test_what_a_model_sees_with_costs_no_token_anything(tmp_path: Path):
@@ -91,12 +91,12 @@ def test_a_skipped_update_leaves_weights_moments_and_schedule_alone(
 ):
     learner = Learner.fresh(model_folder)
     learner.train(make_batch(), rows)
-    before = {n: t.clone() for n, t in learner.optimizer_tensors().items()}
+    before = {n: t.clone() for n, t in learner.saved().tensors["optimizer"].items()}
     weights = {n: p.detach().clone() for n, p in learner.model.parameters().items()}
     broken = [r.model_copy(update={"advantages": (3e38,) * len(r.ids)}) for r in rows]
     metrics = learner.train(make_batch(updates_per_step=1, max_bad_updates=2), broken).metrics
     assert (metrics["skipped_updates"], learner.counters.updates) == (1, 4)
-    after = learner.optimizer_tensors()
+    after = learner.saved().tensors["optimizer"]
     assert all(torch.equal(t, after[n]) for n, t in before.items())
     assert all(torch.equal(weights[n], p) for n, p in learner.model.parameters().items())
 

@@ -25,7 +25,7 @@ class Seat(Ranks):
         self.rank, self.world, self.shards = rank, world, shards
         self._board, self._asked = board, 0
 
-    def ask(self, flag: bool) -> Callable[[], bool]:
+    def _ask(self, flag: bool) -> Callable[[], bool]:
         number, self._asked = self._asked, self._asked + 1
         while len(self._board) <= number:
             self._board.append([])
@@ -41,7 +41,7 @@ class Seat(Ranks):
 class Silent(Seat):
     """One to whom nobody says anything."""
 
-    def ask(self, flag: bool) -> Callable[[], bool]:
+    def _ask(self, flag: bool) -> Callable[[], bool]:
         return lambda: flag
 
 
@@ -68,7 +68,7 @@ def test_every_row_counts_once_on_one_rank(
     plan = passes(rows, sequences(lengths), budget, packed=packed, ranks=world)
     counted: list[int] = []
     for rank in range(world):
-        share = list(Silent(rank, [], world=world, shards=shards).share(plan, never))
+        share = list(Silent(rank, [], world=world, shards=shards).passes(plan, never))
         assert all(found for found, _, _ in share)
         assert [last for *_, last in share if last] == [True] * (len(share) * world == len(plan))
         counted += [row for found, counts, _ in share if counts for row in found]
@@ -92,14 +92,14 @@ def test_ranks_that_shard_a_model_have_equally_many_passes_the_last_ones_of_a_ro
         (True, [([0, 1], True, False), ([4], False, True)]),
     ):
         board: Board = [[False], [False]]
-        assert list(Seat(1, board, shards=shards).share(plan, never)) == wanted
+        assert list(Seat(1, board, shards=shards).passes(plan, never)) == wanted
 
 
 def test_all_ranks_stop_at_the_same_place_a_pass_after_one_was_told() -> None:
     plan = [[n] for n in range(12)]
     board: Board = []
     told = iter([False, False, True, True])
-    shares = [Seat(0, board).share(plan, lambda: next(told)), Seat(1, board).share(plan, never)]
+    shares = [Seat(0, board).passes(plan, lambda: next(told)), Seat(1, board).passes(plan, never)]
     seen = [[next(share)[0] for share in shares] for _ in range(3)]
     assert seen == [[[0], [1]], [[2], [3]], [[4], [5]]]
     for share in shares:
@@ -109,7 +109,7 @@ def test_all_ranks_stop_at_the_same_place_a_pass_after_one_was_told() -> None:
 
 def test_what_was_said_at_the_last_pass_is_heard_at_its_end() -> None:
     board: Board = [[True]]
-    own = Seat(1, board).share([[0], [1]], never)
+    own = Seat(1, board).passes([[0], [1]], never)
     assert next(own)[0] == [1]
     with pytest.raises(Interrupted):
         next(own)
@@ -117,7 +117,7 @@ def test_what_was_said_at_the_last_pass_is_heard_at_its_end() -> None:
 
 def test_one_rank_hears_at_once() -> None:
     told = iter([False, True])
-    own = Ranks(CPU).share([[0], [1]], lambda: next(told))
+    own = Ranks(CPU).passes([[0], [1]], lambda: next(told))
     assert next(own)[0] == [0]
     with pytest.raises(Interrupted):
         next(own)

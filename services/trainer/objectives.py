@@ -1,0 +1,295 @@
+"""What a model is trained for. The learner knows objectives by this protocol alone, and finds them by name.
+
+One objective is one class and one file: it lays out what it needs before the first update, adds its gradient to every
+update, and says what it measured. `algorithm.job` names the policy's objective; `OBJECTIVES` says what the names stand
+for, and "package.module:Class" names any other.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.trainer.distributed import Ranks
+from services.trainer.loss import Scored, mean, policy_loss, regularised
+from services.trainer.model import ScoringModel
+from services.trainer.step import Plan, Step, Update
+from services.trainer.token_batches import Floats, Ints, TokenBatch
+from triforge.algorithms.imitation import PairLoss, pair_loss
+from triforge.algorithms.loss_terms import weighted_sum
+from triforge.errors import ConfigError
+from triforge.types import TrainBatch
+
+OBJECTIVES = {
+    "pg": "services.trainer.objectives:PolicyGradient",
+    "ce": "services.trainer.objectives:Imitation",
+    "distil": "services.trainer.objectives:Distillation",
+    "dpo_pair": "services.trainer.objectives:PreferencePairs",
+    "critic": "services.trainer.critic:Critic",
+    "auxiliary": "services.trainer.auxiliary:Auxiliary",
+}
+
+
+@dataclass(slots=True)
+class Saved:
+    """What a checkpoint holds: tensors by the name of their file, and numbers by name. Whole, however many ranks there are."""
+
+    tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class Objective:
+    """An objective that adds nothing; the others say what is different.
+
+    Args:
+        model: in training.
+        initial: the folder that the run began with.
+        ranks: the processes that train together.
+    """
+
+    coupled = False
+    """Whether rows of one task have to share an update."""
+
+    anchored = False
+    """Whether log-probabilities of the KL anchor are wanted even without a KL term."""
+
+    def __init__(self, model: ScoringModel, initial: Path, ranks: Ranks) -> None:
+        self.model, self.initial, self.ranks = model, initial, ranks
+
+    def layout(self, step: Step) -> int:
+        """The first that is called in a step; returns how many rows of its own it trains on."""
+        return 0
+
+    def begin(self, step: Step, plan: Plan) -> None:
+        """Before the first update, when the anchor's log-probabilities are known; `plan` has all rows of `step.data`."""
+
+    def split(self, updates: int, seed: int) -> None:
+        """Before each epoch: share its own rows out to the updates."""
+
+    def backward(self, step: Step, update: Update) -> float | None:
+        """Add the gradient of an update; returns this rank's part of its loss. None if it adds nothing to the model's."""
+        return None
+
+    def gradient_done(self, step: Step) -> None:
+        """When all objectives have added theirs, before the optimiser's step."""
+
+    def metrics(self) -> dict[str, float]:
+        """Of the step that has ended."""
+        return {}
+
+    def saved(self) -> Saved:
+        """What it needs after a restart; of shares of tensors, all ranks ask together."""
+        return Saved()
+
+    def restore(self, saved: Saved) -> None:
+        """Take what `saved` was from the whole checkpoint; called before the first step."""
+
+
+def objectives_of(batch: TrainBatch) -> list[str]:
+    """The names of a batch's objectives, in the order of their passes. A critic may train alone.
+
+    Raises:
+        ConfigError: a critic is to be trained and nothing says how it estimates advantages.
+    """
+    algorithm = batch.algorithm
+    if algorithm.job == "critic" and not algorithm.needs_critic:
+        raise ConfigError(
+            f"batch {batch.batch_id}: job: given 'critic' with estimator = {algorithm.estimator!r}, expected one with a "
+            "critic"
+        )
+    alone = algorithm.needs_critic and batch.step <= batch.critic.alone_steps
+    policy = [] if alone or algorithm.job == "critic" else ["auxiliary", algorithm.job]
+    return [*policy, *(["critic"] if algorithm.needs_critic else [])]
+
+
+def find_objective(name: str) -> type[Objective]:
+    """The objective of that name or path.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, _, attribute = OBJECTIVES.get(name, name).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"job: given {name!r} ({error}), allowed one of {sorted(OBJECTIVES)} or the path of another, "
+            "'package.module:Class'"
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, Objective)):
+        raise ConfigError(f"job: given {name!r}, expected a subclass of {Objective.__qualname__}")
+    return found
+
+
+class PolicyGradient(Objective):
+    """The policy gradient by the chosen loss, and what every objective over the policy's tokens has in common."""
+
+    def loss(self, step: Step, scored: Scored) -> Tensor:
+        """Of some tokens, a scalar with gradient."""
+        return policy_loss(scored, step.algorithm)
+
+    def weights(self, step: Step, cells: Ints, scale: float) -> Floats:
+        """How much the tokens of an update count."""
+        return step.data.weights[cells] * np.float32(scale)
+
+    def begin(self, step: Step, plan: Plan) -> None:
+        """Without a critic, a KL that is taken off rewards changes the advantages."""
+        if step.algorithm.charged and not step.algorithm.needs_critic and step.data.sequences.total:
+            step.charge_kl()
+
+    def backward(self, step: Step, update: Update) -> float | None:
+        """Accumulate the gradient of the update's rows over its forward passes."""
+        if not update.plan:
+            return 0.0
+        cells = step.data.sequences.cells_of([r for rows in update.plan for r in rows])
+        summed = step.algorithm.aggregation == "step_sum"
+        scale = step.data.scale(cells, summed=summed)
+        reference = step.reference if self._finds_reference(step, update) else None
+        arrays = [step.new, step.entropy, *([] if reference is None else [reference])]
+        for values in arrays:
+            values[cells] = 0.0
+        total = 0.0
+        for rows, counts, last in self.ranks.passes(update.plan, step.should_stop):
+            batch = self.model.batch(step.data.sequences, rows)
+            if reference is not None and step.anchor is not None:
+                with step.cost.phase("reference"):
+                    found = step.no_grad_pass(batch, step.anchor)
+                if counts:
+                    reference[batch.cells] = found
+            total += self._pass(step, batch, scale, counts=counts, last=last)
+        with step.cost.phase("all_reduce"):
+            for values in arrays:
+                values[cells] = self.ranks.all_reduce(values[cells])
+        step.measure(cells, first=update.first)
+        return total
+
+    def _finds_reference(self, step: Step, update: Update) -> bool:
+        """Whether the initial model's log-probabilities are found beside these passes, and not known yet."""
+        algorithm = step.algorithm
+        return algorithm.kl_reference == "initial" and not algorithm.charged and update.epoch == 0
+
+    def _pass(
+        self, step: Step, batch: TokenBatch, scale: float, *, counts: bool, last: bool
+    ) -> float:
+        """One forward pass and its way back; returns the loss. One that does not count adds nothing to the gradient."""
+        with step.cost.phase("forward"):
+            new, entropy = self.model.score(batch, step.batch.temperature)
+            weights = self.weights(step, batch.cells, scale)
+            loss = self.loss(step, step.scored(batch.cells, new, entropy, weights))
+        with step.cost.phase("backward"):
+            self.ranks.before_backward(self.model.scorer, last=last)
+            (loss * (self.ranks.grad_scale if counts else 0.0)).backward()  # type: ignore[no-untyped-call]
+        if not counts:
+            return 0.0
+        step.cost.count(batch)
+        step.new[batch.cells] = new.detach().cpu().numpy()
+        step.entropy[batch.cells] = entropy.detach().cpu().numpy()
+        return float(loss.detach())
+
+
+class Imitation(PolicyGradient):
+    """`ce`: `sum_t w_t * -log p_t`, with the KL and entropy terms of the policy gradient."""
+
+    def loss(self, step: Step, scored: Scored) -> Tensor:
+        """Every token counts alike."""
+        return regularised(-torch.ones_like(scored.new) * scored.new, None, scored, step.algorithm)
+
+
+class Distillation(PolicyGradient):
+    """`distil`: the same, each token times how much it is imitated, which stands in the place of its advantage."""
+
+    def loss(self, step: Step, scored: Scored) -> Tensor:
+        """See the class."""
+        return regularised(-scored.advantages * scored.new, None, scored, step.algorithm)
+
+
+class PreferencePairs(PolicyGradient):
+    """`dpo_pair`: a better and a worse trajectory of a task (`triforge.algorithms.imitation.pair_loss`).
+
+    The loss couples whole trajectories, which lie in several rows and passes. So before each update one pass without
+    gradient scores its rows; the slopes of the loss by these scores then weigh the log-probabilities of the pass that
+    trains, whose gradient is exactly that of the loss (its value is meaningless).
+    """
+
+    coupled = anchored = True
+
+    def __init__(self, model: ScoringModel, initial: Path, ranks: Ranks) -> None:
+        super().__init__(model, initial, ranks)
+        self._slopes: Floats = np.zeros(0, dtype=np.float32)
+        self._found: list[PairLoss] = []
+
+    def layout(self, step: Step) -> int:
+        """Nothing is measured yet."""
+        self._found = []
+        return 0
+
+    def loss(self, step: Step, scored: Scored) -> Tensor:
+        """A plain sum; the slopes are its weights."""
+        found: Tensor = weighted_sum(scored.new, scored.weights)
+        return found
+
+    def weights(self, step: Step, cells: Ints, scale: float) -> Floats:
+        """The slopes."""
+        return self._slopes[cells]
+
+    def backward(self, step: Step, update: Update) -> float | None:
+        """Score the update's rows, couple them, and train on them."""
+        if not update.plan:
+            return 0.0
+        rows = [row for part in update.plan for row in part]
+        cells = step.data.sequences.cells_of(rows)
+        assert step.reference is not None  # `anchored`
+        if step.algorithm.kl_reference == "initial":
+            assert step.anchor is not None
+            step.reference[cells] = step.no_grad_logprobs(update.plan, step.anchor)[cells]
+        new = step.no_grad_logprobs(update.plan, self.model)
+        found, self._slopes = couple(step, rows, new, beta=step.algorithm.dpo_beta)
+        self._found.append(found)
+        super().backward(step, update)
+        return found.loss / self.ranks.world
+
+    def _finds_reference(self, step: Step, update: Update) -> bool:
+        return False
+
+    def metrics(self) -> dict[str, float]:
+        """How many pairs there were, and the share that the model orders right."""
+        pairs = float(sum(found.pairs for found in self._found))
+        right = mean([found.right for found in self._found])
+        return {"pairs": pairs, "pairs_right": right} if self._found else {}
+
+
+def couple(step: Step, rows: list[int], new: Floats, *, beta: float) -> tuple[PairLoss, Floats]:
+    """The loss of the pairs among some rows, and its slope by each of their log-probabilities.
+
+    Args:
+        step: with the reference's log-probabilities of these rows.
+        rows: of an update, with all rows of their tasks.
+        new: log-probabilities under the weights being trained, [N].
+        beta: what a nat of difference is worth.
+
+    Returns:
+        The loss, and float32 [N] that is 0 outside these rows.
+    """
+    data, reference = step.data, step.reference
+    assert reference is not None
+    cells = {row: data.sequences.cells_of([row]) for row in rows}
+    units = sorted({data.trajectories[row] for row in rows})
+    number: Mapping[str, int] = {unit: i for i, unit in enumerate(units)}
+    scores, better, tasks = [0.0] * len(units), [False] * len(units), [""] * len(units)
+    for row in rows:
+        i, own = number[data.trajectories[row]], cells[row]
+        scores[i] += beta * float((new[own] - reference[own]).sum(dtype=np.float64))
+        better[i] = bool(data.advantages[own[0]] > 0)
+        tasks[i] = data.tasks[row]
+    found = pair_loss(scores, better, tasks)
+    slopes = np.zeros(data.sequences.total, dtype=np.float32)
+    for row in rows:
+        slopes[cells[row]] = beta * found.slopes[number[data.trajectories[row]]]
+    return found, slopes
