@@ -39,45 +39,13 @@ _LONG = 60  # lines; a longer example is only linked
 
 # The loop, from the pool to what people see; every module of `triforge.types` stands here once.
 STRETCHES = (
-    (
-        "pools",
-        "Pools, plans and lineage",
-        "Tasks enter, and the orchestrator asks what a step plays.",
-    ),
-    (
-        "changes",
-        "What people change",
-        "People pause, pin, roll back and approve; every change is on record.",
-    ),
-    (
-        "tasks",
-        "Groups to be played",
-        "The orchestrator sends one job a group to the rollout workers.",
-    ),
-    (
-        "generation",
-        "Text and tokens",
-        "Episodes, judge and rewriter ask a policy service; it is the only one that is waited for.",
-    ),
-    (
-        "trajectories",
-        "What was played, and the votes on it",
-        "Payloads between rollout worker, judge worker and orchestrator; they lie in Redis under their ids.",
-    ),
-    (
-        "training",
-        "Training and weights",
-        "The orchestrator hands batches to the learners and their weights to the policy services.",
-    ),
-    (
-        "adaptation",
-        "Rewriting tasks",
-        "The orchestrator tells env_adapter how every group went; env_adapter proposes, measures and decides.",
-    ),
-    ("runs", "Runs and events", "What people and dashboards read."),
-    ("judging", "Judging from outside", "Votes on a trajectory that was played elsewhere."),
+    ("env_adapter", "Pools and adaptation", "Tasks enter, are planned, measured, rewritten, and changed by people."),
+    ("rollout", "Rollouts and votes", "One job a group; the payloads lie in Redis under their ids."),
+    ("policy", "Text and tokens", "Episodes, judge and rewriter ask a policy service; it is the only one that is waited for."),
+    ("learner", "Training and weights", "Batches go to the learners, and their weights to the policy services."),
+    ("people", "Runs, events, judgements", "What people and dashboards read, and votes on trajectories that were played elsewhere."),
     ("base", "Everywhere", "What the others are made of."),
-)
+)  # fmt: skip
 
 # Documents whose fields are fine one by one; `parse` says why they are refused.
 IMPOSSIBLE: tuple[dict[str, Any], ...] = (
@@ -255,9 +223,9 @@ def message_section(model: type[Message], held_by: list[str]) -> list[str]:
 def words_section() -> list[str]:
     """The closed vocabularies."""
     rows = (
-        (f"`{name}`", ", ".join(f"`{word}`" for word in get_args(getattr(types, name))))
-        for name in types.__all__
-        if get_args(getattr(types, name)) and name != "Params"
+        (f"`{name}`", ", ".join(f"`{word}`" for word in get_args(found)))
+        for name, found in vars(types).items()
+        if get_args(found) and name != "Params"
     )
     return ["## Words", "", *_table(("name", "one of"), rows), ""]
 

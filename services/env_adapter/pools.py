@@ -32,7 +32,7 @@ from triforge.rollout.seeds import nth_seed
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, TaskRow
 from triforge.types import Change, GenerateSpec, PoolRequest, PoolState, Split
-from triforge.types.pools import MAX_TASKS
+from triforge.types.env_adapter import MAX_TASKS
 from triforge.web.text import demand_keepable
 
 FindFamily = Callable[[str], EnvironmentFamily]

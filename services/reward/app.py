@@ -16,7 +16,7 @@ from triforge.access.callers import Rule
 from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import JudgeReply, JudgeRequest, Sampling, StepJudgement, StepVotes, VoteText
-from triforge.types.judging import MAX_VOTES
+from triforge.types.people import MAX_VOTES
 from triforge.web.app import Ready, install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY

@@ -24,10 +24,8 @@ from triforge.types import (
 EXAMPLES = Path(__file__).parent / "types"
 MODELS: dict[str, type[Message]] = {
     name: found
-    for name in types.__all__
-    if isinstance(found := getattr(types, name), type)
-    and issubclass(found, Message)
-    and found is not Message
+    for name, found in vars(types).items()
+    if isinstance(found, type) and issubclass(found, Message) and found is not Message
 }
 
 

@@ -1,90 +1,57 @@
-"""Every type that crosses a process border, one file a stretch of the loop.
+"""Every type that crosses a process border, one file for each who receives them.
 
 Each message names its producer and consumer. Messages are frozen and refuse unknown fields. Spans are half open
-`[start, end)`. Worked examples of all of them, the golden JSON of the contract tests, stand in `docs/types.md`.
-
-    generation    what is asked of a policy service and what it answers
-    tasks         tasks, and the groups that are to be played
-    trajectories  what was played and how it was judged
-    judging       judging a trajectory from outside
-    adaptation    how tasks went, and how they are rewritten
-    training      what a learner trains on, and the weights that come out
-    runs          runs and events, as people see them
-    pools         pools of tasks, as people see them
-    changes       what people change by hand, and the record of it
-    base          what all share: the base type, closed vocabularies, failure as data
+`[start, end)`. Worked examples of all of them, the golden JSON of the contract tests, stand in `docs/types.md`. Sections of
+a run's document travel as they are (`triforge.config`).
 """
 
-from triforge.types.adaptation import (
-    AdaptSettings,
-    CheckResult,
-    CriticNote,
-    JudgedStep,
-    Proposal,
-    TaskOutcome,
-)
-from triforge.types.base import (
+from triforge.config.base import (
     Approval,
     ControllerName,
     Direction,
-    ErrorInfo,
-    Message,
     Params,
     PoolStatus,
     ProposalState,
     Purpose,
     Role,
+    Sampling,
     Split,
     TaskState,
     TrainedRole,
 )
-from triforge.types.changes import (
+from triforge.types.base import ErrorInfo, Message
+from triforge.types.env_adapter import (
+    AdaptSettings,
     AuditEntry,
     AuditPage,
     Change,
-    PoolChange,
-    RecordEntry,
-    RecordPage,
-    Rollback,
-)
-from triforge.types.generation import (
-    ChatMessage,
-    GenerateOutput,
-    GenerateReply,
-    GenerateRequest,
-    ImagePart,
-    ImageRef,
-    PlacedImage,
-    Sampling,
-    TextPart,
-    VersionSpan,
-)
-from triforge.types.judging import (
-    JudgeReply,
-    JudgeRequest,
-    StepJudgement,
-    StepText,
-    VoteText,
-)
-from triforge.types.pools import (
+    CheckResult,
+    CriticNote,
     GenerateSpec,
+    JudgedStep,
     Lineage,
     LineageVersion,
     Measurement,
+    Name,
     Plan,
     PlanRequest,
+    PoolChange,
     PoolPage,
     PoolRequest,
     PoolState,
+    Proposal,
     ProposalDetail,
     ProposalPage,
+    Reason,
+    RecordEntry,
+    RecordPage,
+    Rollback,
     TaskDetail,
+    TaskOutcome,
     TaskPage,
     TaskUpload,
 )
-from triforge.types.runs import ENDED, Event, RunPage, RunState, RunStatus, RunStep
-from triforge.types.tasks import GroupTask, PlannedGroup, Task
-from triforge.types.training import (
+from triforge.types.learner import (
     BroadcastOffer,
     BroadcastRequest,
     Handover,
@@ -99,15 +66,42 @@ from triforge.types.training import (
     WeightsState,
     WeightsUpdate,
 )
-from triforge.types.trajectories import (
+from triforge.types.people import (
+    ENDED,
+    Event,
+    JudgeReply,
+    JudgeRequest,
+    RunPage,
+    RunState,
+    RunStatus,
+    RunStep,
+    StepJudgement,
+    StepText,
+    VoteText,
+)
+from triforge.types.policy import (
+    ChatMessage,
+    GenerateOutput,
+    GenerateReply,
+    GenerateRequest,
+    ImagePart,
+    ImageRef,
+    PlacedImage,
+    TextPart,
+    VersionSpan,
+)
+from triforge.types.rollout import (
+    GroupTask,
     GroupTests,
     JudgedGroup,
     JudgeTask,
     Outcome,
+    PlannedGroup,
     ProgramLimits,
     Segment,
     Step,
     StepVotes,
+    Task,
     Trajectory,
     TrajectoryGroup,
     TrajectoryVotes,
@@ -115,97 +109,3 @@ from triforge.types.trajectories import (
     UnitTestTask,
     Vote,
 )
-
-__all__ = [
-    "ENDED",
-    "AdaptSettings",
-    "Approval",
-    "AuditEntry",
-    "AuditPage",
-    "BroadcastOffer",
-    "BroadcastRequest",
-    "Change",
-    "ChatMessage",
-    "CheckResult",
-    "ControllerName",
-    "CriticNote",
-    "Direction",
-    "ErrorInfo",
-    "Event",
-    "GenerateOutput",
-    "GenerateReply",
-    "GenerateRequest",
-    "GenerateSpec",
-    "GroupTask",
-    "GroupTests",
-    "Handover",
-    "ImagePart",
-    "ImageRef",
-    "JudgeReply",
-    "JudgeRequest",
-    "JudgeTask",
-    "JudgedGroup",
-    "JudgedStep",
-    "Lineage",
-    "LineageVersion",
-    "Measurement",
-    "Message",
-    "Outcome",
-    "Params",
-    "PlacedImage",
-    "Plan",
-    "PlanRequest",
-    "PlannedGroup",
-    "PoolChange",
-    "PoolPage",
-    "PoolRequest",
-    "PoolState",
-    "PoolStatus",
-    "ProgramLimits",
-    "Proposal",
-    "ProposalDetail",
-    "ProposalPage",
-    "ProposalState",
-    "Purpose",
-    "RecordEntry",
-    "RecordPage",
-    "Role",
-    "Rollback",
-    "RunPage",
-    "RunRollback",
-    "RunState",
-    "RunStatus",
-    "RunStep",
-    "Sampling",
-    "Segment",
-    "Split",
-    "Step",
-    "StepJudgement",
-    "StepReport",
-    "StepText",
-    "StepVotes",
-    "Task",
-    "TaskDetail",
-    "TaskOutcome",
-    "TaskPage",
-    "TaskState",
-    "TaskUpload",
-    "TensorBucket",
-    "TextPart",
-    "TrainBatch",
-    "TrainRow",
-    "TrainedRole",
-    "Trajectory",
-    "TrajectoryGroup",
-    "TrajectoryVotes",
-    "UnitTest",
-    "UnitTestTask",
-    "VersionSpan",
-    "Vote",
-    "VoteText",
-    "WeightsReady",
-    "WeightsRecord",
-    "WeightsRollback",
-    "WeightsState",
-    "WeightsUpdate",
-]

@@ -1,4 +1,4 @@
-"""What a learner trains on, and the weights that come out."""
+"""What learners receive and send: rows, batches, reports, weights."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pydantic import Field
 
 from triforge.algorithms.algorithm import Algorithm
 from triforge.config import AuxiliarySection, CriticSection, LearnerSection
-from triforge.types.base import ErrorInfo, Message, Role, TrainedRole
-from triforge.types.generation import PlacedImage
+from triforge.config.base import Role, TrainedRole
+from triforge.types.base import ErrorInfo, Message
+from triforge.types.policy import PlacedImage
 
 
 class TrainRow(Message):

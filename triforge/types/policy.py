@@ -1,4 +1,4 @@
-"""Text and tokens: what is asked of a policy service, and what it answers."""
+"""What a policy service is asked and answers, and the weights that it serves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triforge.config import Sampling as Sampling
+from triforge.config import Sampling
 from triforge.types.base import Message
 
 

@@ -1,0 +1,393 @@
+"""What env_adapter receives and keeps: pools, plans, changes by people, outcomes and proposals."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triforge.algorithms.algorithm import Algorithm, resolve
+from triforge.config import AdaptationSection, EnvAdapterSection, Sampling
+from triforge.config.base import (
+    Approval,
+    ControllerName,
+    Direction,
+    Params,
+    PoolStatus,
+    ProposalState,
+    Purpose,
+    Split,
+)
+from triforge.types.base import Message
+from triforge.types.rollout import PlannedGroup, Task
+
+MAX_TASKS = 100_000
+
+
+class TaskUpload(Message):
+    """One row of an upload. Produced by: people. Consumed by: env_adapter (`POST /v1/pools`)."""
+
+    params: Params
+    split: Split = "train"
+
+
+class GenerateSpec(Message):
+    """Let the family make tasks: `count` to train on and `heldout` others that no training task equals.
+
+    Produced by: people. Consumed by: env_adapter. `options` are the family's options of difficulty.
+    """
+
+    count: Annotated[int, Field(ge=0, le=MAX_TASKS)]
+    heldout: Annotated[int, Field(ge=0, le=MAX_TASKS)] = 0
+    seed: Annotated[int, Field(ge=0)] = 0
+    options: Params = Field(default_factory=dict)
+
+
+class PoolRequest(Message):
+    """Make a pool of uploaded tasks, generated ones, or both.
+
+    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` are how its tasks are played where a run's
+    own `env_adapter.options` do not say otherwise. With `approval` "manual" a rewrite that the test accepts waits for a
+    person before it replaces its task.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+    environment: str
+    options: Params = Field(default_factory=dict)
+    tasks: tuple[TaskUpload, ...] = ()
+    generate: GenerateSpec | None = None
+    approval: Approval = "automatic"
+
+
+class PoolState(Message):
+    """A pool with its counts. Produced by: env_adapter. Consumed by: people, orchestrator.
+
+    `tasks` counts versions by split and state. `proposals` counts rewrites by state, null controls left out;
+    `null_control` counts what the acceptance test said of the unchanged tasks among the candidates. Runs on a paused
+    pool wait at their next step; a retired one is played no more. `programs`: its tasks are solved by programs. `tenant`
+    is whose it is.
+    """
+
+    id: str
+    name: str
+    environment: str
+    options: Params = Field(default_factory=dict)
+    created_at: float
+    tasks: dict[Split, dict[str, int]]
+    proposals: dict[str, int]
+    null_control: dict[str, int] = Field(default_factory=dict)
+    state: PoolStatus = "active"
+    approval: Approval = "automatic"
+    programs: bool = False
+    tenant: str = "default"
+
+
+class PoolPage(Message):
+    """Pools by name. Produced by: env_adapter (`GET /v1/pools`). `next_cursor` is None on the last page."""
+
+    pools: tuple[PoolState, ...]
+    next_cursor: str | None = None
+
+
+class TaskPage(Message):
+    """Task versions in order of split, position, version. Produced by: env_adapter (`GET /v1/pools/{id}/tasks`)."""
+
+    tasks: tuple[Task, ...]
+    next_cursor: str | None = None
+
+
+class ProposalPage(Message):
+    """Rewrites, oldest first. Produced by: env_adapter (`GET /v1/pools/{id}/proposals`)."""
+
+    proposals: tuple[Proposal, ...]
+    next_cursor: str | None = None
+
+
+class Measurement(Message):
+    """How one group of a task version went; `successes <= measured <= rollouts`. Produced by: env_adapter.
+
+    `policy_version` is the oldest version that sampled a token of it, `newest_version` the newest.
+    """
+
+    group_id: str
+    run_id: str
+    step: int
+    purpose: Purpose
+    proposal_id: str | None = None
+    successes: int
+    measured: int
+    rollouts: int
+    policy_version: int
+    newest_version: int | None = None
+
+
+class TaskDetail(Message):
+    """A task version with its measurements, oldest first. Produced by: env_adapter (`GET /v1/tasks/{id}`)."""
+
+    task: Task
+    measurements: tuple[Measurement, ...] = ()
+
+
+class ProposalDetail(Message):
+    """A rewrite with the groups that measured it, oldest first, and what people did about it.
+
+    Produced by: env_adapter (`GET /v1/proposals/{id}`). Groups with purpose `measure_parent` played the parent, the
+    others the candidate.
+    """
+
+    proposal: Proposal
+    measurements: tuple[Measurement, ...] = ()
+    changes: tuple[AuditEntry, ...] = ()
+
+
+class LineageVersion(Message):
+    """One node of a slot's tree: the version, the rewrite that made it, its measurements and what came of it.
+
+    `children` are ids of the versions rewritten from this one; `attempts` are rewrites that led to no valid candidate.
+    """
+
+    task: Task
+    made_by: Proposal | None = None
+    measurements: tuple[Measurement, ...] = ()
+    children: tuple[str, ...] = ()
+    attempts: tuple[Proposal, ...] = ()
+
+
+class Lineage(Message):
+    """All versions of a slot, the root first. Produced by: env_adapter (`GET /v1/tasks/{id}/lineage`).
+
+    The tree is a list whose nodes name their children, because a slot may be hundreds of versions deep. A version with a
+    parent that no rewrite made is a roll-back: a copy of its parent. `active_id` is None while the slot is not played.
+    `changes` is what people did to the slot.
+    """
+
+    slot: str
+    pool_id: str
+    active_id: str | None
+    versions: tuple[LineageVersion, ...]
+    changes: tuple[AuditEntry, ...] = ()
+
+
+class PlanRequest(Message):
+    """Ask what a step plays. Produced by: orchestrator. Consumed by: env_adapter (`POST /v1/pools/{id}/plans`).
+
+    The first request for (run_id, step, kind) decides; a repeated one gets the same plan whatever else it says. A run that
+    measures proposals (`max_pending` above 0) takes over what other runs have left pending if it says `adopt`, and
+    withdraws it otherwise. At most the share `max_adapted` of the training groups plays rewritten versions; the other
+    slots play their roots.
+    """
+
+    run_id: Annotated[str, Field(min_length=1, max_length=64)]
+    step: Annotated[int, Field(ge=0, le=10**9)]
+    kind: Literal["train", "evaluate"]
+    groups: Annotated[int, Field(ge=1, le=100_000)]
+    seed: Annotated[int, Field(ge=0)] = 0
+    max_pending: Annotated[int, Field(ge=0)] = 0
+    adopt: bool = False
+    max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
+
+
+class Plan(Message):
+    """The groups of a step. Produced by: env_adapter. Consumed by: orchestrator."""
+
+    groups: tuple[PlannedGroup, ...]
+
+
+Name = Annotated[str, Field(max_length=200)]
+Reason = Annotated[str, Field(max_length=2000)]
+
+
+class Change(Message):
+    """Who changes something and why; both may be left out, and so may the whole body.
+
+    Produced by: people. Consumed by: env_adapter (`POST` of pause, resume, retire, pin, unpin, approve, reject).
+    """
+
+    by: Name = ""
+    reason: Reason = ""
+
+
+class PoolChange(Message):
+    """Change the settings of a pool. Produced by: people. Consumed by: env_adapter (`PATCH /v1/pools/{pool}`).
+
+    Candidates that wait for a person when `approval` becomes "automatic" go on waiting for one.
+    """
+
+    approval: Approval
+    by: Name = ""
+    reason: Reason = ""
+
+
+class Rollback(Message):
+    """Undo rewrites. Produced by: people. Consumed by: env_adapter (`POST /v1/tasks/{id}/rollback`).
+
+    `to` is an ancestor of the version that the slot plays.
+    """
+
+    to: Annotated[str, Field(min_length=1, max_length=64)]
+    by: Name = ""
+    reason: Reason = ""
+
+
+class AuditEntry(Message):
+    """One change. Produced by: env_adapter. Consumed by: people.
+
+    `action` is the thing and the verb, for example `task.pin`; `subject` the id of the thing; `detail` what was there
+    before and after. `by` is empty when nobody said who it was.
+    """
+
+    id: int
+    at: float
+    by: str
+    action: str
+    subject: str
+    pool_id: str
+    slot: str | None = None
+    reason: str = ""
+    detail: Params = Field(default_factory=dict)
+
+
+class RecordEntry(Message):
+    """One row of the whole record. Produced by: every service, the commands for keys and tenants, `triforge restore`. Consumed by: people.
+
+    A request for a change has the `service` that was asked, the `address` that asked, the route as `action`, its path as
+    `subject` and the `status` that it was answered with; it is there whatever came of it. Other rows are the changes
+    themselves, as in `AuditEntry`. `tenant`, `key_id` and `by` say who; `tenant` is empty where the gate let nobody in.
+    """
+
+    id: int
+    at: float
+    tenant: str
+    key_id: str
+    by: str
+    service: str
+    action: str
+    subject: str
+    address: str
+    status: int | None = None
+    pool_id: str | None = None
+    reason: str = ""
+    detail: Params = Field(default_factory=dict)
+
+
+class RecordPage(Message):
+    """The record, oldest first. Produced by: env_adapter (`GET /v1/audit`)."""
+
+    entries: tuple[RecordEntry, ...]
+    next_cursor: str | None = None
+
+
+class AuditPage(Message):
+    """Changes to a pool, oldest first. Produced by: env_adapter (`GET /v1/pools/{id}/audit`)."""
+
+    changes: tuple[AuditEntry, ...]
+    next_cursor: str | None = None
+
+
+class JudgedStep(Message):
+    """What the judge said of one step: the texts of its votes, in the order of the votes."""
+
+    step: int
+    texts: tuple[str, ...]
+
+
+class CriticNote(Message):
+    """What one trajectory looked like to the judge; input of the critic. `steps` are (action, observation, votes).
+
+    `judged` has the steps on which at least one vote is negative, if the judge gave reasons at all. Where the trajectory's
+    last word is a program, `hidden` is the share of the task's own tests that it passes, and `written` how many of the tests
+    that the judge has written it passes, and of how many.
+    """
+
+    trajectory_id: str
+    success: bool
+    steps: tuple[tuple[str, str, tuple[int, ...]], ...]
+    judged: tuple[JudgedStep, ...] = ()
+    hidden: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    written: tuple[int, int] | None = None
+
+
+class AdaptSettings(Message):
+    """The run's sections that adaptation reads; a worker serves many runs and knows none of their configs.
+
+    Produced by: orchestrator. `sampling` is the rewriter's, `version_gap` how far the policy versions of one pair may lie
+    apart.
+    """
+
+    adaptation: AdaptationSection = AdaptationSection()
+    algorithm: Algorithm = Field(default_factory=lambda: resolve("rlanything"))
+    env_adapter: EnvAdapterSection = EnvAdapterSection()
+    sampling: Sampling = Sampling(max_new_tokens=256)
+    version_gap: Annotated[int, Field(ge=0)] = 0
+
+
+class TaskOutcome(Message):
+    """How a group went. Produced by: orchestrator. Consumed by: env_adapter (queue `adapt`).
+
+    Only measured rollouts count: `successes <= measured <= rollouts`. `policy_version` is the oldest version that
+    sampled a token of it, `newest_version` the newest (none: the same). `adapt` False only records the measurement (and
+    decides what is pending).
+    """
+
+    group_id: str
+    run_id: str
+    step: int
+    pool_id: str
+    task_id: str
+    purpose: Purpose
+    proposal_id: str | None = None
+    successes: int
+    measured: int
+    rollouts: int
+    policy_version: int
+    newest_version: int | None = None
+    notes: tuple[CriticNote, ...] = ()
+    adapt: bool = True
+    settings: AdaptSettings = Field(default_factory=AdaptSettings)
+
+
+class CheckResult(Message):
+    """One check of a proposal before it is measured."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+class Proposal(Message):
+    """A change of a task and everything said about it. Produced by: adapt worker. Consumed by: store, people.
+
+    `controller` is who made it; the ladder replaces tasks without a critic, a prompt or a measurement. `drift` is the
+    candidate's distance from the slot's root, 0 to 1. `discarded` says of each pair that was played but not counted why
+    it was not. `decided_step` is the step whose measurement brought the verdict.
+    `parent_counts` and `candidate_counts` are (successes, measured) a paired group, oldest first. `verdict` is what the
+    acceptance test said; it differs from `state` for a null control, whose candidate is the unchanged parent and is
+    never taken, for a proposal whose parent left in the meantime, and where a person decided: `awaiting` is accepted by
+    the test and waits for one.
+    """
+
+    id: str
+    pool_id: str
+    slot: str
+    parent_id: str
+    candidate_id: str | None
+    direction: Direction
+    state: ProposalState
+    run_id: str
+    step: int
+    trigger_accuracy: float
+    critic: str
+    prompt: str
+    answer: str
+    instruction_before: str
+    instruction_after: str = ""
+    checks: tuple[CheckResult, ...] = ()
+    parent_counts: tuple[tuple[int, int], ...] = ()
+    candidate_counts: tuple[tuple[int, int], ...] = ()
+    verdict: Literal["", "accepted", "rejected"] = ""
+    null_control: bool = False
+    reason: str = ""
+    controller: ControllerName = "llm_rewrite"
+    drift: float | None = None
+    discarded: tuple[str, ...] = ()
+    decided_step: int | None = None
