@@ -51,12 +51,10 @@ class _Scaffold:
 
 
 class Renderer:
-    """The only thing that owns a tokenizer. Immutable after construction and safe to share between coroutines.
+    """The only thing that owns a tokenizer. Immutable and safe to share between coroutines.
 
-    Attributes:
-        eos_ids: ids that end a response: the model's own and the template's end-of-turn token.
-        vocab_size: number of ids that the model knows; an engine may die of any other.
-        sight: how the model sees images; None for a model of text.
+    `eos_ids` end a response: the model's own and the template's end-of-turn token. An engine may die of ids from `vocab_size` on.
+    `sight` is how the model sees images; None for a model of text.
     """
 
     eos_ids: tuple[int, ...]
@@ -75,13 +73,8 @@ class Renderer:
     ) -> None:
         """See `from_folder`.
 
-        Args:
-            tokenizer_json: the text of tokenizer.json.
-            template: the Jinja chat template.
-            variables: special tokens by name (`bos_token`, ...), given to the template.
-            eos_ids: ids that the model's configuration says end a text.
-            model_vocab_size: what it says of the number of ids, if that is more than the tokenizer names.
-            sight: how the model sees images.
+        `variables` are special tokens by name (`bos_token`, ...), given to the template; `model_vocab_size` is what the model
+        says of the number of ids, if that is more than the tokenizer names.
         """
         self.sight = sight
         self._live = tokenizer_of(tokenizer_json)

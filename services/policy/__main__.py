@@ -38,12 +38,7 @@ SPARE_S = 5.0  # connections wait a little longer than the pool, which says what
 
 
 def build(settings: Settings) -> Gateway:
-    """The service's parts.
-
-    Raises:
-        ConfigError: no engine is named, or an address is none.
-        WeightsError: TRIFORGE_MODEL is not a model folder.
-    """
+    """The service's parts."""
     pool = build_pool(settings)
     loader = WeightLoader(
         way=settings.handover,

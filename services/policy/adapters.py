@@ -205,17 +205,9 @@ async def unload(engine: Engine, name: str) -> None:
 
 
 async def verify_adapter(engine: Engine, version: Version, *, believed: bool = False) -> None:
-    """Pass if a request with an adapter gets the log-probabilities that the learner has computed.
+    """Pass if a request with an adapter gets the log-probabilities that the learner has computed; not while it is paused.
 
-    Args:
-        engine: which; not paused.
-        version: the adapter.
-        believed: that it answers is enough.
-
-    Raises:
-        PolicyError: it gets others.
-        InputError: the engine has no such adapter.
-        UnavailableError: it is away.
+    Raises PolicyError if it gets others (`believed`: that it answers is enough), InputError if there is no such adapter.
     """
     name, probe = adapter_name(version.number), version.probe
     if probe is None:
@@ -258,11 +250,7 @@ def adapted(version: Version) -> Adapted | None:
 
 
 class Adapters:
-    """The adapters of a service.
-
-    Attributes:
-        active: what requests are sent with from now on; None for none.
-    """
+    """The adapters of a service. `active` is what requests are sent with from now on; None for none."""
 
     def __init__(self) -> None:
         self.active: Adapted | None = None
@@ -310,12 +298,7 @@ class Adapters:
     def label(
         self, versions: Sequence[VersionSpan], used: Adapted | None
     ) -> tuple[VersionSpan, ...]:
-        """The versions of an answer's tokens.
-
-        Args:
-            versions: as the engine says.
-            used: the adapter that the request was sent with.
-        """
+        """The versions of an answer's tokens, as the engine says them and for the adapter that was used; or MixedError."""
         if used is None:
             if any(span.version in self._bases for span in versions):
                 raise MixedError

@@ -32,13 +32,7 @@ def create_app(
 ) -> FastAPI:
     """The app of one policy service. It starts at once; `/readyz` says when an engine serves.
 
-    Args:
-        gateway: what answers.
-        role: the model role.
-        api_key: bearer token that callers must send; empty asks for none. Not looked at where `entrance` asks for keys.
-        admin_api_key: bearer token of `POST /v1/weights`; empty takes `api_key`.
-        max_body: bytes of a request's body; a larger one is a 413.
-        entrance: who is let in; None lets in everybody.
+    Where `entrance` asks for keys, the two keys of engines open nothing here.
     """
 
     @contextlib.asynccontextmanager
@@ -66,13 +60,8 @@ def create_app(
 class DrainingServer(uvicorn.Server):
     """At the first signal the service takes nothing new and says so; it ends when what runs has ended, or its time is up.
 
-    Meanwhile the listener stays open: who asks is told 503 with Retry-After, and `/readyz` says 503, so that whoever
-    spreads requests over services looks elsewhere. A second signal ends it at once.
-
-    Args:
-        config: of the server.
-        gateway: what runs and drains.
-        drain_s: longest time for what runs.
+    Meanwhile the listener stays open: new requests get 503 with Retry-After, and `/readyz` says 503, so that whoever spreads
+    requests over services looks elsewhere. A second signal ends it at once.
     """
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway, *, drain_s: float) -> None:

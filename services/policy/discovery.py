@@ -90,11 +90,7 @@ class Workers(Protocol):
 class Directory:
     """Who is there, asked again every few seconds. What cannot be found out leaves things as they were.
 
-    Args:
-        sources: addresses and names.
-        router: asked for its workers if `sources` is empty.
-        resolve: finds the addresses of a name.
-        clock: seconds that only grow.
+    `router` is asked for its workers if `sources` is empty.
     """
 
     def __init__(

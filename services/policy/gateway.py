@@ -37,13 +37,7 @@ _DRAINING_S = 5.0  # what callers are told to wait while the service ends
 
 
 class Gateway:
-    """What the APIs call.
-
-    Args:
-        pool: the engines.
-        weights: the active version and its renderer.
-        images: where the bytes of images lie; without it only images that come with their request can be seen.
-    """
+    """What the APIs call. Without `images` only those that come with their request can be seen."""
 
     def __init__(self, pool: Pool, weights: WeightSync, images: ImageStore | None = None) -> None:
         self.pool = pool
@@ -232,8 +226,10 @@ class Gateway:
             found = []
             for sample in samples:
                 spans = self._labelled(member, sample.output.versions, adapter, floor)
-                output = sample.output.model_copy(update={"versions": spans})
-                found.append(dataclasses.replace(sample, output=output))
+                if adapter is not None:
+                    output = sample.output.model_copy(update={"versions": spans})
+                    sample = dataclasses.replace(sample, output=output)
+                found.append(sample)
             return found
 
         weight = sum(prompt.n for prompt in wanted)

@@ -306,14 +306,7 @@ def _logprobs(ids: Sequence[int], logprobs: Sequence[float], renderer: Renderer)
 
 
 class Deltas:
-    """What is new in each piece of a streamed answer, as `chat.completion.chunk` events.
-
-    Args:
-        request: what was asked.
-        model: name in the events.
-        renderer: decodes single tokens for `logprobs`.
-        version: active weight version when it began.
-    """
+    """What is new in each piece of a streamed answer, as `chat.completion.chunk` events."""
 
     def __init__(
         self, request: ChatRequest, *, model: str, renderer: Renderer, version: int

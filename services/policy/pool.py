@@ -30,14 +30,9 @@ _RETRIED = (PolicyError, UnavailableError)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a pool takes on.
+    """How much a pool takes on, in samples: `in_flight` at one engine, `waiting` in the service.
 
-    Attributes:
-        in_flight: most samples in flight at one engine; further ones wait.
-        waiting: most samples that wait in the service; further ones are turned away.
-        queue_s: longest wait for a free place.
-        request_s: longest wait for one answer of an engine.
-        drain_s: how long what runs on an engine that has left may still take.
+    It waits `queue_s` for a free place, `request_s` for one answer, `drain_s` for what runs on an engine that has left.
     """
 
     in_flight: int = 512
@@ -247,15 +242,10 @@ class Pool:
     def choose(
         self, affinity: str, tried: Sequence[Member] = (), *, weight: int = 0
     ) -> Member | None:
-        """The engine for a request: the least loaded, or None if none is left.
+        """The engine for a request: the least loaded that is not `tried`, or None if none is left.
 
         Requests of one affinity go to one engine, whose cache then knows their prefix (rendezvous hashing: when an
-        engine comes or goes only its own requests move), unless its queue is long.
-
-        Args:
-            affinity: what the requests with the same prefix have in common.
-            tried: engines not to choose.
-            weight: only engines that have room for so many samples now; 0 asks for no room.
+        engine comes or goes only its own requests move), unless its queue is long. `weight` samples must fit now; 0 asks for no room.
         """
         free = [m for m in self._targets(tried) if not weight or m.takes(weight)]
         least = min(free, key=lambda member: member.in_flight, default=None)

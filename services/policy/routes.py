@@ -84,14 +84,7 @@ def _schema() -> dict[str, Any]:
 
 
 def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str = "") -> APIRouter:
-    """The routes of a policy service.
-
-    Args:
-        gateway: what answers.
-        role: the model role; the name under which the model is listed.
-        api_key: bearer token that callers must send; empty asks for none.
-        admin_api_key: bearer token of `POST /v1/weights`; empty takes `api_key`.
-    """
+    """The routes of a policy service; an empty key asks for none, `admin_api_key` takes `api_key` then."""
     router = APIRouter()
 
     @router.post("/v1/generate", openapi_extra=_schema())

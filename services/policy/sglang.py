@@ -57,13 +57,8 @@ _LOCAL_ENGINE = "triforge-local-engine"
 class SGLangEngine:
     """Client of one engine; an `Engine`.
 
-    Args:
-        url: address of the engine.
-        api_key: key of the generate routes; empty if the engine asks for none.
-        admin_api_key: key of the weight and pause routes; empty uses `api_key`.
-        transport: replaces the network in tests.
-        max_connections: most requests at a time.
-        timeout_s: longest silence while an answer is awaited, or weights are read.
+    `api_key` is that of the generate routes, `admin_api_key` (or, if empty, the same) that of the weight and pause routes.
+    `timeout_s` is the longest silence while an answer is awaited, or weights are read.
     """
 
     def __init__(
@@ -396,12 +391,7 @@ class SGLangRouter(SGLangEngine):
         """It has no route for it; when the connection closes it closes its own to the engine."""
 
     async def workers(self) -> list[str]:
-        """Addresses of the workers that the router holds for healthy.
-
-        Raises:
-            UnavailableError: the router is away.
-            PolicyError: it answers something else, or has workers that do not speak HTTP.
-        """
+        """Addresses of the workers that the router holds for healthy."""
         with self._named():
             try:
                 found = await get_json(self._inform, "/workers")

@@ -34,12 +34,7 @@ def generate_body(
 ) -> bytes:
     """The body of `/generate` for prompts that want the same number of samples each, all with images or none.
 
-    Args:
-        prompts: at least one.
-        rids: names under which the prompts can be aborted.
-        adapter: name of the adapter to answer with; empty for none.
-        shared: all prompts have the same sampling parameters, which are written once.
-        stream: the answer to the one prompt is sent as it is written.
+    `shared`: all have the same sampling parameters, which are written once. `stream`: there is one prompt.
     """
     body: dict[str, Any] = {
         "input_ids": [list(p.ids if p.images is None else p.images.ids) for p in prompts],
@@ -117,12 +112,7 @@ def sample_of(item: Any, engine: str) -> Sample:
 
 
 def partial_of(line: str, engine: str) -> Partial:
-    """One event of a streamed answer, everything written so far in it.
-
-    Raises:
-        InputError: the engine refuses the prompt in the middle of the stream.
-        PolicyError: it failed, or the event is none.
-    """
+    """One event of a streamed answer, everything written so far in it."""
     try:
         item = from_json(line)
         if "error" in item:

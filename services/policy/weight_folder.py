@@ -134,13 +134,9 @@ def read_weights(folder: Path) -> Weights:
 def check_folder(
     folder: Path, *, digest: str, depth: Depth, serving: Weights | None = None
 ) -> Weights:
-    """Pass if a folder can be given to the engines.
+    """Pass if a folder can be given to the engines; blocking.
 
-    Args:
-        folder: the folder.
-        digest: SHA-256 of its manifest as it was announced; empty asks for no manifest.
-        depth: how much is read.
-        serving: the weights that serve now, whose architecture and shapes are expected; None expects nothing.
+    An empty `digest` asks for no manifest. `serving` is what the architecture and shapes are compared with.
     """
     manifest = announced(folder, digest) if (folder / CONFIG).is_file() else None
     found = read_weights(folder)

@@ -85,15 +85,9 @@ class WeightLoader:
     async def load(
         self, member: Member, wanted: Version, before: Version | None, seat: Seat | None = None
     ) -> Loaded:
-        """Make an engine serve `wanted`. Its requests are held meanwhile, but not for an adapter over a base that it holds.
+        """Make an engine serve `wanted`; never raises.
 
-        Never raises.
-
-        Args:
-            member: which.
-            wanted: what it should hold.
-            before: what is put back if that fails; None leaves the engine as it is then.
-            seat: its place in a broadcast that the learner has begun.
+        Its requests are held meanwhile, but not for an adapter over a base that it holds. If that fails `before` is put back.
         """
         under = before and before.below
         if wanted.base is None:
@@ -209,12 +203,7 @@ class WeightLoader:
             await self._load_adapter(engine, wanted)
 
     async def verify(self, engine: Engine, wanted: Version) -> None:
-        """Pass if the engine says the version and shows the values of `wanted`.
-
-        Raises:
-            PolicyError: it says another version, or shows other values.
-            UnavailableError: it is away.
-        """
+        """Raise PolicyError unless the engine says the version and shows the values of `wanted`."""
         found = await engine.info()
         if found.version != wanted.number:
             raise PolicyError(
@@ -241,12 +230,7 @@ class WeightLoader:
 
 
 class Broadcasts:
-    """Client of the learners' APIs, where broadcasts to engines are arranged.
-
-    Args:
-        admin_api_key: key that a learner's API asks for; empty if it asks for none.
-        transport: replaces the network in tests.
-    """
+    """Client of the learners' APIs, where broadcasts to engines are arranged."""
 
     def __init__(
         self, *, admin_api_key: str = "", transport: httpx.AsyncBaseTransport | None = None

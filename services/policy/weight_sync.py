@@ -69,14 +69,8 @@ class _Trouble:
 class WeightSync:
     """Keeps the active version and the renderer that belongs to it.
 
-    Args:
-        pool: the engines.
-        role: the model role, for `WeightsState`.
-        model_path: folder whose tokenizer is used at first; empty asks the first engine for its folder.
-        probe_s: seconds between two looks at the engines; a lost engine is looked at sooner.
-        loader: how weights get into engines and are verified.
-        broadcasts: the learners' APIs.
-        depth: how much of a new folder is read before engines are disturbed.
+    `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. `probe_s` are the
+    seconds between two looks at the engines; a lost engine is looked at sooner.
     """
 
     def __init__(

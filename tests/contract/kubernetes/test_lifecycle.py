@@ -42,7 +42,9 @@ def app_of(service: str) -> FastAPI:
     create: Any = importlib.import_module(f"services.{service}.app").create_app
     nothing: Any = None
     if service == "policy":
-        gateway = SimpleNamespace(ready=nothing, registry=CollectorRegistry())
+        gateway = SimpleNamespace(
+            ready=nothing, metrics=SimpleNamespace(registry=CollectorRegistry())
+        )
         return create(gateway=gateway, role="policy")
     if service == "env_adapter":
         parts: Any = importlib.import_module("services.env_adapter.app").Parts
