@@ -143,7 +143,7 @@ def _row(row: sqlite3.Row) -> Row:
 
 
 def _records(step: Row) -> list[Row]:
-    uri = step["artifacts"].get("ledger")
+    uri = step["artifacts"].get("step_record")
     if uri is None:
         return []
     rows: list[Row] = pq.read_table(uri, columns=_COLUMNS).to_pylist()

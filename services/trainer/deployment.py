@@ -28,7 +28,7 @@ class Counts(Protocol):
 
 
 class Queues(Protocol):
-    """The part of the wire that is needed."""
+    """The part of the broker that is needed."""
 
     async def depth(self, queue: str) -> int:
         """Jobs waiting in a queue."""

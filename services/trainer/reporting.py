@@ -1,7 +1,7 @@
-"""Telling dashboards of committed steps: TensorBoard's event files, Weights & Biases.
+"""Committed steps on dashboards: TensorBoard's event files, Weights & Biases.
 
-The database is the record, and dashboards are told from it: what a dashboard has missed, because the orchestrator died or was
-somewhere else, it is told when the run is taken up. A dashboard that fails costs the run nothing but a line in the log.
+They are read from the database: what a dashboard has missed, because the orchestrator died or was somewhere else, it gets
+when the run is taken up. A dashboard that fails costs the run nothing but a line in the log.
 """
 
 from __future__ import annotations
@@ -27,11 +27,7 @@ _PATIENCE_S = 120.0  # opening a run over a slow line takes long; a step must no
 
 
 class Dashboard(Protocol):
-    """Something that shows steps. Its calls may block; whatever it raises ends it for this run.
-
-    Attributes:
-        first: the first step that it is to be told.
-    """
+    """Something that shows steps from `first` on. Its calls may block; whatever it raises ends it for this run."""
 
     first: int
 
@@ -45,11 +41,7 @@ class Dashboard(Protocol):
 
 
 class TensorBoard:
-    """Event files in a folder.
-
-    Args:
-        folder: of this run alone. What lies there is superseded: a reader sees each step once.
-    """
+    """Event files in a folder of this run alone. What lies there is superseded: a reader sees each step once."""
 
     def __init__(self, folder: Path) -> None:
         module: Any = importlib.import_module("tensorboardX")
@@ -68,13 +60,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases under the run's own id; a run that is taken up again goes on there.
-
-    Args:
-        run: ours.
-        config: with its section `report`.
-        folder: where it keeps its files.
-    """
+    """A run of Weights & Biases under the run's own id; a run that is taken up again goes on there."""
 
     def __init__(self, run: RunState, config: RunConfig, folder: Path) -> None:
         module: Any = importlib.import_module("wandb")
@@ -90,9 +76,7 @@ class WeightsAndBiases:
             config=config.model_dump(mode="json"),
             settings=module.Settings(silent=True, console="off"),
         )
-        self.first = int(
-            self._run.step or 0
-        )  # it counts what it was told before, and refuses it again
+        self.first = int(self._run.step or 0)  # it refuses steps that it has already
 
     def show(self, step: RunStep) -> None:
         """All measures at once."""
@@ -112,12 +96,12 @@ def _measures(step: RunStep) -> dict[str, float]:
 
 
 class Reporting:
-    """The dashboards of one run. They are opened when there is something to tell.
+    """The dashboards of one run. They are opened when there is something to show.
 
     Args:
         dashboards: makes each of them; called in a thread, once.
         steps: the committed steps after a step; blocking.
-        patience_s: a dashboard that takes longer for one call is told no more; its thread is left behind.
+        patience_s: a dashboard that takes longer for one call is dropped; its thread is left behind.
     """
 
     def __init__(
@@ -149,12 +133,12 @@ class Reporting:
         return Reporting(make, steps)
 
     async def update(self) -> None:
-        """Tell every dashboard of the committed steps that it was not told of yet."""
+        """Show every dashboard the committed steps that it has not."""
         while self._make:
             made = await self._guarded(self._make.pop(0))
             self._open += [] if made is None else [made]
         for dashboard in list(self._open):
-            if not await self._guarded(lambda d=dashboard: self._tell(d)):  # type: ignore[misc]
+            if not await self._guarded(lambda d=dashboard: self._show(d)):  # type: ignore[misc]
                 self._open.remove(dashboard)
                 await self._guarded(dashboard.close)
 
@@ -164,7 +148,7 @@ class Reporting:
             await self._guarded(dashboard.close)
         self._open = []
 
-    def _tell(self, dashboard: Dashboard) -> bool:
+    def _show(self, dashboard: Dashboard) -> bool:
         for step in self._steps(dashboard.first - 1):
             dashboard.show(step)
             dashboard.first = step.step + 1
@@ -174,7 +158,7 @@ class Reporting:
         try:
             return await asyncio.wait_for(asyncio.to_thread(work), self._patience_s)
         except Exception as error:  # noqa: BLE001 (the border: a dashboard must not cost a run anything)
-            _log.warning("a dashboard is told no more: %s: %s", type(error).__name__, error)
+            _log.warning("a dashboard is dropped: %s: %s", type(error).__name__, error)
             return None
 
 

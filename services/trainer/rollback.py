@@ -1,6 +1,6 @@
 """Going back to an older weight version of a run: its folders come again under the next number.
 
-The number grows as always, so that no room and no sample ever meets a version twice. The weights folder and the learner's
+The number grows as always, so that no service and no sample ever meets a version twice. The weights folder and the learner's
 checkpoint are both repeated (by links, where the disk has them) under the new number, with the old one as `origin` in
 their manifests and in the weights table: the learner goes on from the old optimiser state and nothing newer.
 """
@@ -45,14 +45,7 @@ class Repeated:
 
 
 class Versions:
-    """The folders of one run and role.
-
-    Args:
-        store: run tables.
-        artifacts: artifact store; must be a local folder.
-        run_id: the run.
-        role: the model.
-    """
+    """The folders of one run and role; the artifact store must be a local folder."""
 
     def __init__(
         self, store: RunStore, artifacts: ArtifactStore, run_id: str, role: TrainedRole
@@ -119,13 +112,7 @@ class Versions:
         return max(at_least, recorded + 1, *(v + 1 for v in versions(self.weights)))
 
     def repeat(self, origin: int, new: int, *, step: int) -> Repeated:
-        """Write the folders of `origin` again as version `new` of the run, at `step`.
-
-        Raises:
-            NotFoundError: see `look`.
-            WeightsError: see `look`.
-            StorageError: disk full or no permission; nothing of the new version is left.
-        """
+        """Write the folders of `origin` again as version `new`, at `step`, or leave nothing. Errors: see `look`."""
         uri, digest = self.look(origin)
         number = self.folder_number(uri)
         if number is None:
@@ -152,13 +139,7 @@ class Versions:
 
 
 class Rollbacks:
-    """What the REST APIs call.
-
-    Args:
-        store: run tables.
-        artifacts: where the versions lie.
-        APIs: policy service of each trained role.
-    """
+    """What the REST API calls."""
 
     def __init__(
         self, store: RunStore, artifacts: ArtifactStore, apis: Mapping[TrainedRole, WeightsApi]

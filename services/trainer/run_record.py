@@ -39,7 +39,7 @@ class RunRecord:
         """Write the step record; returns where it lies, as artifacts of the step."""
         name = f"runs/{self._run.id}/steps/{step:05d}.parquet"
         uri = await asyncio.to_thread(write_step_records, self._parts.artifacts, name, records)
-        return {"ledger": uri}
+        return {"step_record": uri}
 
     async def commit(
         self,

@@ -84,11 +84,7 @@ class RunStore:
         return _shown(row)
 
     def get(self, run_id: str) -> RunState:
-        """The run.
-
-        Raises:
-            NotFoundError: there is no such run.
-        """
+        """The run."""
         with self._db.read() as session:
             return _shown(_row_of(session, run_id))
 
@@ -151,11 +147,7 @@ class RunStore:
             row.status, row.reason, row.updated_at = status, reason, time.time()
 
     def request_stop(self, run_id: str) -> RunState:
-        """Ask a run to stop after what it is doing. Stopping twice is the same as once.
-
-        Raises:
-            ConflictError: the run has ended already.
-        """
+        """Ask a run to stop after what it is doing. Stopping twice is the same as once."""
         with self._db.write() as session:
             row = _hold(session, run_id)
             if row.status in ENDED:
@@ -167,12 +159,7 @@ class RunStore:
             return _shown(row)
 
     def resume(self, run_id: str) -> RunState:
-        """Queue a stopped or failed run again; it goes on after its last finished step.
-
-        Raises:
-            ConflictError: the run is not stopped or failed.
-            QuotaError: the tenant may have no further unfinished run.
-        """
+        """Queue a stopped or failed run again; it goes on after its last finished step."""
         with self._db.write() as session:
             row = _hold(session, run_id)
             if row.status not in ("stopped", "failed"):
@@ -268,11 +255,7 @@ class RunStore:
             )  # fmt: skip
 
     def weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str]:
-        """(uri, digest) of a recorded version.
-
-        Raises:
-            NotFoundError: the version was never recorded.
-        """
+        """(uri, digest) of a recorded version."""
         found = self.find_weights(run_id, role, version)
         if found is None:
             raise NotFoundError(f"run {run_id} has no {role} weights of version {version}")
@@ -300,12 +283,7 @@ class RunStore:
             ]  # fmt: skip
 
     def resting(self, run_id: str) -> RunState:
-        """A run that nobody works on.
-
-        Raises:
-            NotFoundError: there is no such run.
-            ConflictError: it is queued, running or stopping.
-        """
+        """A run that nobody works on."""
         with self._db.read() as session:
             return _shown(_rested(_row_of(session, run_id)))
 
@@ -351,7 +329,7 @@ class RunStore:
 
 
 def _hold(session: Session, run_id: str) -> RunRow:
-    """The run, held until the end of the transaction: whoever moves it takes turns. SQLite's writers do so anyway."""
+    """The run, locked until the end of the transaction; SQLite's writers take turns anyway."""
     return _row_of(session, run_id, hold=True)
 
 

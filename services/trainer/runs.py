@@ -64,11 +64,7 @@ class PoolApi(Protocol):
     """The part of env_adapter's client that submitting needs."""
 
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
-        """The pool by id or name, as a tenant sees it if one is given.
-
-        Raises:
-            NotFoundError: there is none.
-        """
+        """The pool by id or name, as a tenant sees it if one is given."""
         ...
 
 
@@ -78,14 +74,11 @@ class Runs:
     Args:
         store: run tables.
         pools: env_adapter.
-        wire: the event stream.
+        broker: the event stream.
         artifacts: where records lie.
         settings: names the document that runs start from.
         exports: where exports lie for a moment; the machine's temporary folder by default.
-        APIs: policy service of each trained role; a rollback asks them to follow.
-
-    Attributes:
-        rollbacks: weight versions of runs, and the way back to one.
+        apis: policy service of each trained role; a rollback asks them to follow.
     """
 
     def __init__(
@@ -111,12 +104,6 @@ class Runs:
         """Check a run's config and queue it.
 
         The pool's own options lie over the deployment's document, and the request's config over both.
-
-        Raises:
-            ConfigError: the config is impossible.
-            InputError: it cannot be kept.
-            NotFoundError: there is no such pool for the caller.
-            QuotaError: the tenant may have no further unfinished run.
         """
         _demand_kept(request.config)
         base = read_document(self._settings.config) if self._settings.config else {}
@@ -167,12 +154,7 @@ class Runs:
         return await asyncio.to_thread(self._store.resume, run_id)
 
     async def watchable(self, run_id: str) -> None:
-        """Pass if there is such a run and its events can be read.
-
-        Raises:
-            NotFoundError: there is no such run.
-            UnavailableError: Redis is away.
-        """
+        """Raise if there is no such run, or its events cannot be read."""
         await self.run(run_id)
         await self._broker.ping()
 
@@ -196,16 +178,12 @@ class Runs:
                 yield None
 
     async def export(self, run_id: str) -> Path:
-        """The run's record as one temporary Parquet file, which the caller deletes.
-
-        Raises:
-            ConflictError: no step has finished yet.
-        """
+        """The run's record as one temporary Parquet file, which the caller deletes."""
         steps = await asyncio.to_thread(self._store.steps_after, run_id, -1)
         uris = [
             step.artifacts[kind]
             for step in steps
-            for kind in ("ledger", "evaluation")
+            for kind in ("step_record", "evaluation")
             if kind in step.artifacts
         ]
         if not uris:

@@ -339,13 +339,13 @@ class Loop:
         payloads = {name for name in names if name.startswith(kinds)}
         return {name for name in payloads if not name.startswith("tf:started:orchestrator:")}
 
-    def ledger(self, run: RunState) -> list[dict[str, Any]]:
+    def records(self, run: RunState) -> list[dict[str, Any]]:
         """The record of every committed training step, without what differs from run to run: ids and base versions."""
         base = self.store.run_state(run.id)["base"]
         rows = []
         for step in self.store.steps(run.id):
-            if "ledger" in step.artifacts:
-                data = self.artifacts.read(step.artifacts["ledger"])
+            if "step_record" in step.artifacts:
+                data = self.artifacts.read(step.artifacts["step_record"])
                 text = json.dumps(pq.read_table(io.BytesIO(data)).to_pylist())
                 rows += json.loads(text.replace(run.id, "run"))
         for row in rows:

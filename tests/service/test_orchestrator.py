@@ -140,7 +140,7 @@ async def test_a_candidate_is_measured_but_not_trained_on(loop: Loop) -> None:
     loop.plans.proposal = "proposal-1"
     run = loop.submit(steps=1)
     await loop.conduct(run)
-    reasons = {row["purpose"]: row["reason"] for row in loop.ledger(run)}
+    reasons = {row["purpose"]: row["reason"] for row in loop.records(run)}
     assert reasons == {"measure_parent": "", "measure_candidate": "proposal awaits its verdict"}
     heard = await loop.adapted()
     assert [(o.purpose, o.proposal_id, o.adapt) for o in heard] == [
@@ -318,7 +318,7 @@ async def test_a_run_goes_on_with_its_own_weights_after_another_run_has_served(l
     last = loop.learners["policy"].batches[-1]
     assert (last.version, last.base_version) == (6, 1)
     assert last.folder_version == 2, "what version 6 serves was written as version 2"
-    assert {row["reason"] for row in loop.ledger(first)} == {""}
+    assert {row["reason"] for row in loop.records(first)} == {""}
 
 
 async def test_another_runs_weights_of_the_same_number_are_not_taken_for_its_own(
@@ -359,7 +359,7 @@ async def test_engines_that_lost_the_weights_in_a_step_have_them_again_in_the_ne
     service = loop.services["policy"]
     loop.plans.before = lambda step: service.restart() if step == 1 else None
     await loop.conduct(run)
-    by_step = {row["step"]: row["reason"] for row in loop.ledger(run)}
+    by_step = {row["step"]: row["reason"] for row in loop.records(run)}
     assert by_step == {1: "stale weight version", 2: ""}
     steps = {s.step: s.metrics for s in loop.store.steps(run.id)}
     assert (steps[1]["replayed"], steps[2]["replayed"]) == (4.0, 0.0)

@@ -38,7 +38,7 @@ def prompt(loop: Loop) -> Loop:
 def trained_in(loop: Loop, run: RunState) -> dict[int, list[str]]:
     """The groups of every training step, in order."""
     found: dict[int, list[str]] = {}
-    for row in loop.ledger(run):
+    for row in loop.records(run):
         groups = found.setdefault(row["step"], [])
         name = row["group_id"].removeprefix("run-")
         if name not in groups:
@@ -50,7 +50,7 @@ def ages(loop: Loop, run: RunState) -> Counter[int]:
     """Trained responses by staleness: the version that a step trains is its number less one."""
     return Counter(
         row["step"] - 1 - version
-        for row in loop.ledger(run)
+        for row in loop.records(run)
         if not row["reason"]
         for version in row["policy_versions"]
     )
@@ -110,7 +110,7 @@ async def test_nobody_waits_for_a_slow_group_when_its_old_steps_may_be_masked(lo
     await until(lambda: loop.store.get(run.id).step == 3)
     await loop.workers.release()
     assert (await work).status == "finished"
-    reasons = {row["reason"] for row in loop.ledger(run) if slow[-16:] in row["group_id"]}
+    reasons = {row["reason"] for row in loop.records(run) if slow[-16:] in row["group_id"]}
     assert reasons == {"stale weight version"}
     assert max(ages(loop, run)) <= 1
 
@@ -118,7 +118,7 @@ async def test_nobody_waits_for_a_slow_group_when_its_old_steps_may_be_masked(lo
 async def test_votes_of_an_older_judge_than_allowed_are_cast_again(prompt: Loop) -> None:
     run = prompt.submit(**(AHEAD | {"judge_staleness_bound": 1}))
     assert (await prompt.conduct(run)).status == "finished"
-    rows = prompt.ledger(run)
+    rows = prompt.records(run)
     assert {row["step"] - 1 - version for row in rows for version in row["policy_versions"]} > {2}
     lags = {
         row["step"] - 1 - version
@@ -175,7 +175,7 @@ async def test_what_is_in_flight_is_played_afresh_when_another_run_has_served_in
     loop.store.resume(run.id)
     assert (await loop.conduct(run)).status == "finished"
     assert sum(len(names) for names in trained_in(loop, run).values()) == 8
-    assert {row["reason"] for row in loop.ledger(run)} == {""}
+    assert {row["reason"] for row in loop.records(run)} == {""}
 
 
 # ---- deaths ----
@@ -194,7 +194,7 @@ def _lasting(loop: Loop, run: RunState) -> dict[str, Any]:
         "trained": sorted(own.values()),
         "over the bound": max(ages(loop, run)) > 2,
         "in the future": min(ages(loop, run)) < 0,
-        "reasons": {row["reason"] for row in loop.ledger(run)},
+        "reasons": {row["reason"] for row in loop.records(run)},
     }
 
 

@@ -52,7 +52,7 @@ def _lasting(loop: Loop, run: RunState) -> dict[str, Any]:
             for (run_id, role, version), times in loop.trained().items()
             if run_id == run.id
         ),
-        "ledger": loop.ledger(run),
+        "records": loop.records(run),
     }
 
 
@@ -63,7 +63,7 @@ async def test_a_run_whose_orchestrator_dies_anywhere_ends_as_if_it_had_not(loop
     assert expected["status"] == "finished"
     assert expected["steps"] == [(0, 0, 0), (1, 1, 1)]
     assert expected["trained"] == [("policy", 0, 1), ("reward", 0, 1)]
-    assert {row["reason"] for row in expected["ledger"]} == {""}
+    assert {row["reason"] for row in expected["records"]} == {""}
     for place in count(1):
         run = loop.submit(**SHORT)
         died = await _killed(loop, run, place)

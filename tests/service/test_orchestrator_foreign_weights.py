@@ -33,7 +33,7 @@ async def test_a_run_never_takes_over_weights_that_somebody_else_published_in_it
     found = [(s.step, s.policy_version) for s in loop.store.steps(run.id)]
     assert found == [(0, 1), (1, 1), (2, 52)]
     assert service.served[-2:] == [(51, "/models/policy"), (52, state_uri(loop, run.id))]
-    by_step = {row["step"]: row["reason"] for row in loop.ledger(run)}
+    by_step = {row["step"]: row["reason"] for row in loop.records(run)}
     assert by_step == {1: "stale weight version", 2: ""}
 
 

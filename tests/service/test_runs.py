@@ -90,7 +90,7 @@ async def test_an_export_that_fails_leaves_no_folder(
     store.commit_step(
         RunStep(
             run_id=run.id, step=1, at=0.0, policy_version=1, reward_version=1, metrics={},
-            artifacts={"ledger": "runs/gone.parquet"},
+            artifacts={"step_record": "runs/gone.parquet"},
         )
     )  # fmt: skip
     with pytest.raises(NotFoundError):
