@@ -190,30 +190,22 @@ def _arguments(text: str) -> Mapping[str, object]:
     return arguments
 
 
-_COMMANDS: Final[
-    tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], dict[str, object]]], ...]
-] = (
-    (re.compile(r"click (\d{1,6})"), lambda m: {"action": "left_click", "ref": int(m[1])}),
-    (
-        re.compile(r"click (\d{1,4}) (\d{1,4})"),
-        lambda m: {"action": "left_click", "coordinate": [int(m[1]), int(m[2])]},
-    ),
-    (
-        re.compile(r"type (\d{1,6}) (.+)", re.DOTALL),
-        lambda m: {"action": "type", "ref": int(m[1]), "text": m[2]},
-    ),
-    (re.compile(r"run (.+)"), lambda m: {"action": "type", "text": f"{m[1]}\n"}),
-    (re.compile(r"press (\S+)"), lambda m: {"action": "key", "keys": [*m[1].split("+")]}),
-    (re.compile(r"scroll (-?\d{1,4})"), lambda m: {"action": "scroll", "pixels": int(m[1])}),
-    (re.compile(r"wait"), lambda _: {"action": "wait", "time": 1}),
-    (re.compile(r"done"), lambda _: {"action": "terminate", "status": "success"}),
-    (re.compile(r"fail"), lambda _: {"action": "terminate", "status": "failure"}),
-)
+_COMMANDS: Final[tuple[tuple[str, Callable[[re.Match[str]], dict[str, object]]], ...]] = (
+    (r"click (\d{1,6})", lambda m: {"action": "left_click", "ref": int(m[1])}),
+    (r"click (\d{1,4}) (\d{1,4})", lambda m: {"action": "left_click", "coordinate": [int(m[1]), int(m[2])]}),
+    (r"(?s)type (\d{1,6}) (.+)", lambda m: {"action": "type", "ref": int(m[1]), "text": m[2]}),
+    (r"run (.+)", lambda m: {"action": "type", "text": f"{m[1]}\n"}),
+    (r"press (\S+)", lambda m: {"action": "key", "keys": [*m[1].split("+")]}),
+    (r"scroll (-?\d{1,4})", lambda m: {"action": "scroll", "pixels": int(m[1])}),
+    (r"wait", lambda _: {"action": "wait", "time": 1}),
+    (r"done", lambda _: {"action": "terminate", "status": "success"}),
+    (r"fail", lambda _: {"action": "terminate", "status": "failure"}),
+)  # fmt: skip
 
 
 def _spelled_out(command: str) -> Mapping[str, object]:
     for pattern, arguments in _COMMANDS:
-        found = pattern.fullmatch(command)
+        found = re.fullmatch(pattern, command)
         if found is not None:
             return arguments(found)
     raise _MalformedError("unknown_action", f"{_shown(command)} is not a command")

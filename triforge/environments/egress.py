@@ -55,9 +55,6 @@ class EgressPolicy:
     Args:
         listed: `any`, `public`, `docker`, hosts (`envs`, `*.example.org`), addresses and networks (`10.1.0.0/16`), each of
             the last three with a port if wanted (`envs:8000`); separated by commas.
-
-    Raises:
-        ConfigError: an entry is none of these.
     """
 
     def __init__(self, listed: str = ANY) -> None:
@@ -73,11 +70,7 @@ class EgressPolicy:
         return cls(settings.env_egress or (PUBLIC if settings.keyed else ANY))
 
     def demand_docker(self, what: str) -> None:
-        """Pass where containers may be started.
-
-        Raises:
-            InputError: they may not; `what` names the field.
-        """
+        """Pass where containers may be started."""
         if not (self.unbounded or self._docker):
             raise InputError(f"{what}: starts containers on the workers' machine, {_REFUSED}")
 
@@ -89,9 +82,6 @@ class EgressPolicy:
             port: there.
             what: names the field.
             looked_up: whether what the name stands for is judged again when it is connected to; else only listed names pass.
-
-        Raises:
-            InputError: it may not be named.
         """
         host = host.lower().rstrip(".")
         found = _address(host)
@@ -102,11 +92,7 @@ class EgressPolicy:
             raise InputError(f"{what}: given {host}:{port}, {_REFUSED}")
 
     def session(self, host: str, port: int, *, timeout_s: float) -> aiohttp.ClientSession:
-        """Connections to one server, made inside the event loop that uses them; what is out of reach is not connected to.
-
-        Raises:
-            InputError: the address may not be named.
-        """
+        """Connections to one server, made inside the event loop that uses them; what is out of reach is not connected to."""
         self.demand(host, port, "address")
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         if self.unbounded:
@@ -122,12 +108,7 @@ class EgressPolicy:
         )
 
     async def fetch(self, url: str, *, timeout_s: float, largest: int) -> bytes:
-        """A file from the web; where it redirects to is judged likewise.
-
-        Raises:
-            InputError: the address may not be named.
-            EnvError: there is no such file, or it is larger than so many bytes.
-        """
+        """A file from the web; where it redirects to is judged likewise."""
         try:
             at = URL(url)
             for _ in range(_HOPS):
@@ -166,11 +147,7 @@ _REFUSED: Final = f"which {OPTION} does not let the environments of this deploym
 
 
 def place_of(url: str) -> tuple[str, int]:
-    """Host and port of an http(s) address, as they are connected to.
-
-    Raises:
-        InputError: it has none.
-    """
+    """Host and port of an http(s) address, as they are connected to."""
     try:
         parts = URL(url)
         host, port = parts.host, parts.port
@@ -183,11 +160,7 @@ def place_of(url: str) -> tuple[str, int]:
 
 @functools.cache
 def here() -> EgressPolicy:
-    """The reach of this process's deployment.
-
-    Raises:
-        ConfigError: the environment has an impossible value.
-    """
+    """The reach of this process's deployment."""
     return EgressPolicy.of(Settings.from_env())
 
 

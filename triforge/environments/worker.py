@@ -83,13 +83,7 @@ class Worker:
         self._rest = b""
 
     def call(self, op: str, **arguments: Any) -> Any:
-        """Ask one question.
-
-        Raises:
-            InputError: the suite cannot do what was asked; the sentence is its own.
-            TooSlowError: it takes more than `cpu_s` of processor time.
-            EnvError: it failed, died, or did not answer within `wall_s`.
-        """
+        """Ask one question."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None

@@ -17,11 +17,7 @@ from triforge.types import Params
 
 
 def object_of(text: str, what: str) -> Params:
-    """A JSON object from the command line.
-
-    Raises:
-        InputError: it is none.
-    """
+    """A JSON object from the command line."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -32,11 +28,7 @@ def object_of(text: str, what: str) -> Params:
 
 
 def read_tasks(file: Path) -> list[Params]:
-    """The parameters in a JSONL file, one task a line, bare or as `{"params": {...}}`.
-
-    Raises:
-        InputError: the file or a line cannot be read.
-    """
+    """The parameters in a JSONL file, one task a line, bare or as `{"params": {...}}`."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -76,10 +68,6 @@ def serve(
         options: how episodes are played, JSON.
         sessions: WebSockets at a time.
         idle: seconds without a message after which one is closed.
-
-    Raises:
-        InputError: the family, an option, an option or a task is unknown or malformed.
-        ConfigError: a package is missing.
     """
     family = registry.family(name)
     if find_spec("wsproto") is None:

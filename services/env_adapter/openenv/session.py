@@ -59,15 +59,7 @@ STATE: Final[dict[str, Any]] = {
 
 
 class Tasks:
-    """The tasks that a server plays.
-
-    Args:
-        family: of the tasks.
-        params: at least one task's parameters; checked once, here.
-
-    Raises:
-        InputError: a task is malformed.
-    """
+    """The tasks that a server plays."""
 
     def __init__(self, family: EnvironmentFamily, params: Sequence[Params]) -> None:
         self.family = family
@@ -81,11 +73,7 @@ class Tasks:
         return self._tasks[seed % len(self._tasks)]
 
     def task(self, params: Params) -> Task:
-        """A task of the family.
-
-        Raises:
-            InputError: the parameters are malformed.
-        """
+        """A task of the family."""
         draft = self.family.validate(params)
         name = f"served-{uuid.uuid5(uuid.NAMESPACE_OID, identity(draft.params)).hex[:12]}"
         return Task(
@@ -102,12 +90,7 @@ _NO_EPISODE: Final[dict[str, Any]] = {"episode_id": None, "step_count": 0, "done
 
 
 class Session:
-    """The episodes of one client, one after the other.
-
-    Args:
-        tasks: what is played.
-        options: settings of the family's environments.
-    """
+    """The episodes of one client, one after the other."""
 
     def __init__(self, tasks: Tasks, options: Params) -> None:
         self._tasks = tasks
@@ -117,16 +100,7 @@ class Session:
         self._turn = asyncio.Lock()
 
     async def reset(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Start an episode. What is malformed leaves the episode before it as it is; one that does not start leaves none.
-
-        Args:
-            given: `seed` picks a task and the episode's chance (0 if there is none); `task` gives parameters instead;
-                `episode_id` names it.
-
-        Raises:
-            InputError: a field is unknown or malformed.
-            EnvError: the environment did not start.
-        """
+        """Start an episode. What is malformed leaves the episode before it as it is; one that does not start leaves none."""
         seed, params, episode = _reset_fields(given)
         async with self._turn:
             task = self._tasks.pick(seed)
@@ -153,13 +127,7 @@ class Session:
             return _answer(started.observation, system=started.system)
 
     async def step(self, action: Any) -> dict[str, Any]:
-        """Play one action.
-
-        Raises:
-            InputError: the action is malformed.
-            ConflictError: there is no episode that goes on.
-            EnvError: the environment failed.
-        """
+        """Play one action."""
         text = _text_of(action)
         async with self._turn:
             if self._environment is None or self._state["done"]:
