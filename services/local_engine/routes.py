@@ -32,8 +32,6 @@ _NOT_FLUSHED = (
     "a pause in_place, or pause with retract."
 )
 
-# ---- holding, ending, clearing --------------------------------------------------------------------------------------
-
 
 class _Pause(Body):
     mode: Literal["abort", "retract", "in_place"] = "abort"
@@ -72,9 +70,6 @@ async def flush_cache(request: Request) -> Response:
     if await engine_of(request).flush():
         return PlainTextResponse("Cache flushed.\n")
     return PlainTextResponse("Flush cache failed.\n", 400)
-
-
-# ---- weights --------------------------------------------------------------------------------------------------------
 
 
 class _FromDisk(WeightUpdate):
@@ -170,9 +165,6 @@ async def get_weights_by_name(request: Request) -> Response:
     return JSONResponse(await _updates(request).tensor(body.name, body.truncate_size))
 
 
-# ---- adapters -------------------------------------------------------------------------------------------------------
-
-
 class _Load(Body):
     lora_name: str
     lora_path: str
@@ -206,9 +198,6 @@ async def unload_lora_adapter(request: Request) -> Response:
     name = (await read(request, _Unload)).lora_name
     found = engine_of(request).adapters.pop(name or "", None)
     return _loaded(request, f"adapter {name!r} is not loaded" if found is None else None)
-
-
-# ---- what serves, and how it is -------------------------------------------------------------------------------------
 
 
 async def ready(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The three roads on which new weights come into an engine, as a trainer walks them; and engines that step on command."""
+"""The three paths on which new weights come into an engine, as a trainer walks them; and engines that step on command."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def by_broadcast(trainer: Trainer, folder: Path, **more: Any) -> None:
     await ask(trainer.client, "/end_weight_update")
 
 
-ROADS = {"disk": by_disk, "tensor": by_tensor, "distributed": by_broadcast}
+UPDATE_PATHS = {"disk": by_disk, "tensor": by_tensor, "distributed": by_broadcast}
 
 
 async def advance(engine: Engine, steps: int) -> None:

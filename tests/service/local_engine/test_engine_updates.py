@@ -1,4 +1,4 @@
-"""New weights under running requests, on each of the three roads, over in-process ASGI."""
+"""New weights under running requests, on each of the three paths, over in-process ASGI."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.unit.local_engine.models import (
     plain_model,
     random_prompts,
 )
-from tests.unit.local_engine.roads import (
-    ROADS,
+from tests.unit.local_engine.update_paths import (
+    UPDATE_PATHS,
     Trainer,
     advance,
     ask,
@@ -60,7 +60,7 @@ def tokens_of_spans(result: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
-async def test_requests_live_through_updates_on_every_road_and_say_which_token_is_whose(
+async def test_requests_live_through_updates_on_every_path_and_name_the_version_of_each_token(
     trainer: Trainer, engine: Engine, folders: list[Path], mode: str
 ) -> None:
     client, prompts = trainer.client, random_prompts(16)
@@ -70,9 +70,9 @@ async def test_requests_live_through_updates_on_every_road_and_say_which_token_i
     await until(lambda: engine.load()["num_waiting_reqs"] == 16)
     await advance(engine, 4)
     assert engine.load()["num_running_reqs"] == 16
-    for version, road in enumerate(list(ROADS) * 2, 1):
+    for version, path in enumerate(list(UPDATE_PATHS) * 2, 1):
         await ask(client, "/pause_generation", {"mode": mode})
-        await ROADS[road](
+        await UPDATE_PATHS[path](
             trainer,
             folders[version % 2],
             weight_version=str(version),
@@ -96,9 +96,9 @@ async def test_requests_live_through_updates_on_every_road_and_say_which_token_i
             assert scores(result)[part] == pytest.approx(expected[part], abs=CLOSE)
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("path", UPDATE_PATHS)
 async def test_no_request_is_lost_while_weights_change_without_a_pause(
-    trainer: Trainer, engine: Engine, folders: list[Path], road: str
+    trainer: Trainer, engine: Engine, folders: list[Path], path: str
 ) -> None:
     client = trainer.client
     sampling = {"max_new_tokens": 120, "ignore_eos": True}
@@ -107,7 +107,7 @@ async def test_no_request_is_lost_while_weights_change_without_a_pause(
     ]
     await until(lambda: engine.load()["num_running_reqs"] == 16)
     for version in range(1, 5):
-        await ROADS[road](trainer, folders[version % 2], weight_version=str(version))
+        await UPDATE_PATHS[path](trainer, folders[version % 2], weight_version=str(version))
     for result in await asyncio.gather(*tasks):
         assert tokens_of_spans(result) == list(range(120))
         versions = [int(s["version"]) for s in result["meta_info"]["weight_versions"]]
