@@ -8,6 +8,8 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import redis.asyncio as aioredis
@@ -45,6 +47,7 @@ class RedisBroker(Broker):
             socket_connect_timeout=5, health_check_interval=30,
         )  # fmt: skip
         self._celery = celery_app(redis_url)
+        self._sender = ThreadPoolExecutor(1, "send")  # one, so that jobs keep their order
         self.lease_s = lease_s
         self.resend_s = resend_s
 
@@ -64,8 +67,9 @@ class RedisBroker(Broker):
     async def submit(self, task: str, payload: str) -> None:
         headers = {_SENT_AT: time.time(), **tracing.headers()}
         try:
-            await asyncio.to_thread(
-                self._celery.send_task, task, args=[payload], headers=headers, retry=False
+            await asyncio.get_running_loop().run_in_executor(
+                self._sender,
+                partial(self._celery.send_task, task, args=[payload], headers=headers, retry=False),
             )
         except (OperationalError, RedisError, OSError) as error:
             # A server that is full or read only may not be so for long.
@@ -184,4 +188,5 @@ class RedisBroker(Broker):
 
     async def close(self) -> None:
         await self._redis.aclose()
-        await asyncio.to_thread(self._celery.close)
+        self._sender.shutdown(wait=False)
+        self._celery.close()
