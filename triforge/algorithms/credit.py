@@ -15,19 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from triforge.algorithms.advantages import (
-    ScoredRows,
-    added,
-    frozen,
-    mean_and_deviation,
-    vote_advantages,
-)
+from triforge.algorithms.advantages import ScoredRows, frozen, mean_and_deviation, vote_advantages
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group
 from triforge.algorithms.filters import policy_filter, reward_filter
 from triforge.algorithms.imitation import imitated
 from triforge.algorithms.penalties import placed_penalties
+from triforge.algorithms.trust import trusted_advantages, vote_weight
 from triforge.errors import InputError
 
 NO_OUTCOME = "no outcome"
@@ -43,11 +38,7 @@ Rewards = list[list[float | None]]
 class Played:
     """What is read of a group besides outcomes and votes, `[trajectory][step]`.
 
-    Attributes:
-        observations: what each step saw.
-        actions: what it did.
-        penalties: added to each step's reward (`penalties.step_penalties`); empty adds nothing.
-        endings: added to each trajectory's (`penalties.end_penalty`); empty adds nothing.
+    `penalties` are added to each step's reward and `endings` to each trajectory's (module `penalties`); empty adds nothing.
     """
 
     observations: Sequence[Sequence[str]]
@@ -198,12 +189,7 @@ def step_reward(
 ) -> float:
     """Integrated reward of one step, `R = O + (lam / m) * sum(S)`, in [-1 - lam, 1 + lam].
 
-    Args:
-        outcome: O of the trajectory, -1 or +1, or 0 or 1, or a share in [0, 1].
-        votes: the m votes on this step, each -1 or +1, or 0 if unparsable (stays in the denominator m).
-        lam: weight of the votes.
-        use_outcome: leave O out if false.
-        use_votes: leave the votes out if false; `votes` may then be empty.
+    O is -1 or +1, or 0 or 1, or a share in [0, 1]; each of the m votes is -1 or +1, or 0 if unparsable (stays in m).
 
     Raises:
         InputError: votes are needed and there are none.
@@ -240,8 +226,15 @@ def _step_rewards(
     estimator, rewards = algorithm.estimator_part, []
     for t, (value, steps) in enumerate(zip(values, votes, strict=True)):
         judged = [i for i, step in enumerate(steps) if step or not algorithm.use_votes]
-        taken = _penalties(t, len(steps), played)
-        extra = placed_penalties(*taken, judged, whole=estimator.whole, summed=estimator.sums_steps)
+        of_steps = played.penalties[t] if played and played.penalties else [0.0] * len(steps)
+        ending = played.endings[t] if played and played.endings else 0.0
+        if len(of_steps) != len(steps):
+            raise InputError(
+                f"penalties: given {len(of_steps)} for trajectory {t}, expected {len(steps)}, one a step"
+            )
+        extra = placed_penalties(
+            of_steps, ending, judged, whole=estimator.whole, summed=estimator.sums_steps
+        )
         row: list[float | None] = [None] * len(steps)
         for i in judged if value is not None else ():
             assert value is not None
@@ -254,16 +247,6 @@ def _step_rewards(
             )
         rewards.append(row)
     return rewards
-
-
-def _penalties(t: int, steps: int, played: Played | None) -> tuple[Sequence[float], float]:
-    """Penalties of the steps of a trajectory, and of its end."""
-    of_steps = played.penalties[t] if played and played.penalties else [0.0] * steps
-    if len(of_steps) != steps:
-        raise InputError(
-            f"penalties: given {len(of_steps)} for trajectory {t}, expected {steps}, one a step"
-        )
-    return of_steps, played.endings[t] if played and played.endings else 0.0
 
 
 # ---- advantages ----
@@ -279,8 +262,8 @@ def _step_advantages(
 ) -> ScoredRows:
     """Advantages before any filter: by imitation, by trust in the votes, or by the estimator as it is."""
     if algorithm.imitates:
-        heat = algorithm.imitation_temperature
-        return imitated(algorithm.job, outcomes, rewards, temperature=heat)
+        temperature = algorithm.imitation_temperature
+        return imitated(algorithm.job, outcomes, rewards, temperature=temperature)
     group = Group(
         rewards=rewards,
         outcomes=[
@@ -300,25 +283,6 @@ def _step_advantages(
     if algorithm.vote_weight == "trust":
         return trusted_advantages(group, weight=vote_weight(trust, algorithm), algorithm=algorithm)
     return algorithm.estimator_part.function(group, algorithm, algorithm.estimator_options)
-
-
-def trusted_advantages(group: Group, *, weight: float, algorithm: Algorithm) -> ScoredRows:
-    """Standardise outcomes and mean votes apart and add them: `A = A_O + weight * A_V`.
-
-    Unlike a weight inside the reward, this one also acts where all outcomes are equal: there the advantage is
-    `weight * A_V` and not a full-size one. With the weight 0 the result is that of the outcome alone.
-    """
-    estimate, options = algorithm.estimator_part.function, algorithm.estimator_options
-    first = estimate(Group(rewards=group.outcomes), algorithm, options)
-    if weight == 0.0:
-        return first
-    second = estimate(Group(rewards=group.votes), algorithm, options)
-    return added(group.rewards, first, second, weight)
-
-
-def vote_weight(trust: float, algorithm: CoreOptions) -> float:
-    """Weight of standardised votes: `lam * trust`, at most so much that their share is `vote_share`."""
-    return min(algorithm.lam * trust, algorithm.vote_share / (1.0 - algorithm.vote_share))
 
 
 def _spread(rewards: Rewards, *, summed: bool) -> float:
