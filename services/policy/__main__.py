@@ -1,4 +1,4 @@
-"""`python -m services.policy`: one room for one model role, wired from the environment."""
+"""`python -m services.policy`: one service for one model role, wired from the environment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def build(settings: Settings) -> Gateway:
     loader = WeightLoader(
         way=settings.handover,
         pause_mode=settings.pause_mode,
-        proof=settings.weights_proof,
+        verify_by=settings.weights_proof,
         timeout_s=settings.handover_timeout_s,
     )
     weights = WeightSync(

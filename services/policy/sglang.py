@@ -393,11 +393,7 @@ class SGLangRouter(SGLangEngine):
     async def workers(self) -> list[str]:
         """Addresses of the workers that the router holds for healthy."""
         with self._named():
-            try:
-                found = await get_json(self._inform, "/workers")
-            except NotFoundError:  # before sglang-router 0.2
-                found = await get_json(self._inform, "/list_workers")
-        return worker_urls(found, self.url)
+            return worker_urls(await get_json(self._inform, "/workers"), self.url)
 
 
 async def _somebody_listens(offer: BroadcastOffer) -> None:

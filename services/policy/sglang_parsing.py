@@ -200,9 +200,7 @@ def _spans(meta: dict[str, Any], size: int, engine: str) -> tuple[VersionSpan, .
 
 
 def worker_urls(found: Any, router: str) -> list[str]:
-    """Addresses in a router's answer: `/workers` of today, or `/list_workers` of older ones; without the dead."""
-    if isinstance(found, dict) and isinstance(found.get("urls"), list):
-        return [str(url).rstrip("/") for url in found["urls"]]
+    """Addresses in a router's answer to `/workers`, without the dead."""
     rows = found.get("workers") if isinstance(found, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise PolicyError(f"router {router}: /workers answered {found!r:.120}")

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _API = "/v1/broadcasts"
 _API_TIMEOUT_S = 30.0
 
-Proof = Literal["tensors", "info"]
+VerifyBy = Literal["tensors", "info"]
 Way = Literal["disk", "distributed", "tensor"]
 
 
@@ -63,7 +63,7 @@ class WeightLoader:
         way: how; `distributed` without a seat reads the folder.
         pause_mode: what becomes of running requests. Under `in_place` they keep the keys of the old weights, and the
             engine's cache is not flushed: SGLang refuses that while requests hold it.
-        proof: what an engine has to show.
+        verify_by: what an engine has to show.
         timeout_s: longest time that a broadcast or an adapter may take.
     """
 
@@ -72,11 +72,11 @@ class WeightLoader:
         *,
         way: Way = "disk",
         pause_mode: PauseMode = "retract",
-        proof: Proof = "tensors",
+        verify_by: VerifyBy = "tensors",
         timeout_s: float = 120.0,
     ) -> None:
         self.way = way
-        self._proof = proof
+        self._verify_by = verify_by
         self._timeout_s = timeout_s
         self._pause_mode: PauseMode = pause_mode
         self._flush = pause_mode != "in_place"
@@ -114,7 +114,7 @@ class WeightLoader:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await engine.load_adapter(adapter_name(wanted.number), wanted.uri)
-                await verify_adapter(engine, wanted, believed=self._proof == "info")
+                await verify_adapter(engine, wanted, believed=self._verify_by == "info")
         except TimeoutError:
             raise PolicyError(
                 f"engine {engine.url}: did not load and show adapter {wanted.uri} within {self._timeout_s:g} s "
@@ -196,7 +196,7 @@ class WeightLoader:
         if wanted.base is None:
             return
         try:
-            await verify_adapter(engine, wanted, believed=self._proof == "info")
+            await verify_adapter(engine, wanted, believed=self._verify_by == "info")
         except UnreachableError:
             raise
         except TriforgeError:
@@ -209,7 +209,7 @@ class WeightLoader:
             raise PolicyError(
                 f"engine {engine.url}: was told to serve weight version {wanted.number}, serves {found.version}"
             )
-        if self._proof == "info":
+        if self._verify_by == "info":
             return
         shown = 0
         for rows in wanted.rows:

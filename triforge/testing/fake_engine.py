@@ -457,7 +457,6 @@ class FakeRouter:
         workers: engines by address.
         dead: addresses that it holds for dead and sends nothing.
         gone: nothing listens any more.
-        old: it has `/list_workers` and not `/workers`.
 
     Attributes:
         sent: addresses to which requests went, oldest first.
@@ -466,7 +465,6 @@ class FakeRouter:
     workers: dict[str, FakeEngine]
     dead: set[str] = field(default_factory=set)
     gone: bool = False
-    old: bool = False
     sent: list[str] = field(default_factory=list)
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -483,10 +481,7 @@ class FakeRouter:
             {"url": url, "worker_type": "regular", "is_healthy": url not in self.dead, "load": 0}
             for url in self.workers
         ]
-        known: Body = {"/workers": {"workers": rows, "total": len(rows)}}
-        if self.old:
-            known = {"/list_workers": {"urls": list(self.workers)}}
-        found = known.get(scope["path"])
+        found = {"workers": rows, "total": len(rows)} if scope["path"] == "/workers" else None
         await _answer(send, 404 if found is None else 200, found)
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:

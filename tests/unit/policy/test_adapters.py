@@ -123,7 +123,7 @@ async def test_an_answer_keeps_the_version_it_was_sent_with_and_its_adapter_unti
     assert fake.adapters.unloaded == ["v000001"]
 
 
-async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_fenced_off(
+async def test_an_engine_that_loads_an_adapter_and_does_not_apply_it_is_excluded(
     make_service: MakeService, publish: Publish
 ) -> None:
     service = make_service(FakeEngine(), FakeEngine())
@@ -160,7 +160,7 @@ async def test_if_no_engine_applies_it_the_old_version_serves_on(
 async def test_by_configuration_an_engines_word_is_enough(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), loader=WeightLoader(proof="info"))
+    service = make_service(FakeEngine(), loader=WeightLoader(verify_by="info"))
     await service.start()
     service.fakes[0].adapters.stale = True
     assert (await service.weights.update(publish(1))).ready == 1

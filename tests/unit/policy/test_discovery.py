@@ -115,14 +115,13 @@ async def test_the_engines_behind_a_router_are_those_it_lists_or_those_named_apa
     assert await apart.find() == ["http://10.0.0.1:1"]
 
 
-def test_a_router_s_list_is_read_in_both_its_forms_and_without_the_dead() -> None:
+def test_a_router_s_list_is_read_without_the_dead() -> None:
     rows = [
         {"url": "http://a:1", "worker_type": "regular", "is_healthy": True},
         {"url": "http://b:1/", "worker_type": "regular"},
         {"url": "http://c:1", "worker_type": "regular", "is_healthy": False},
     ]
     assert worker_urls({"workers": rows}, "http://r") == ["http://a:1", "http://b:1"]
-    assert worker_urls({"urls": ["http://a:1"]}, "http://r") == ["http://a:1"]
 
 
 @pytest.mark.parametrize(

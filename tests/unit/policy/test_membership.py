@@ -52,7 +52,7 @@ class World:
         return SGLangEngine(url, transport=httpx.ASGITransport(fake))
 
     async def look(self, *hosts: str) -> None:
-        """The name has these addresses now, and the fence looks."""
+        """The name has these addresses now, and the weight sync looks."""
         self.hosts = hosts or self.hosts
         self.now += RESOLVE_S
         await self.weights.look()
@@ -319,7 +319,7 @@ async def test_requests_go_through_a_router_and_weights_to_the_engines_behind_it
     assert {fake.version for fake in routed.fakes.values()} == {"1"}
 
 
-async def test_while_one_behind_the_router_is_unproven_the_proven_are_asked_themselves(
+async def test_while_one_behind_the_router_is_unverified_the_others_are_asked_themselves(
     routed: Routed, tmp_path: Path, model: Path
 ) -> None:
     await routed.look()
@@ -361,11 +361,7 @@ async def test_a_router_that_is_busy_speaks_for_those_behind_it(routed: Routed) 
     assert sum(fake.paths().count("/generate") for fake in routed.fakes.values()) == 1
 
 
-@pytest.mark.parametrize("old", [False, True])
-async def test_the_router_s_list_is_found_in_new_routers_and_old_ones(
-    routed: Routed, old: bool
-) -> None:
-    routed.router.old = old
+async def test_the_engines_are_found_in_the_router_s_list(routed: Routed) -> None:
     await routed.look()
     assert len(routed.pool.members) == 2
 

@@ -251,7 +251,7 @@ def test_every_value_of_the_small_types_is_known_for_finite_or_not() -> None:
         )
 
 
-def test_a_proof_asks_for_what_has_changed(tmp_path: Path, serving: Path) -> None:
+def test_engines_are_asked_for_what_has_changed(tmp_path: Path, serving: Path) -> None:
     held = tensors()
     held["model.norm.weight"] = held["model.norm.weight"] + np.float32(0.5)
     publish(tmp_path / "new", held)
@@ -262,7 +262,7 @@ def test_a_proof_asks_for_what_has_changed(tmp_path: Path, serving: Path) -> Non
         compare_rows(first, [1.0] * 4)
 
 
-def test_a_proof_takes_the_rounding_of_the_engines_own_type_and_no_other(tmp_path: Path) -> None:
+def test_rows_may_have_the_rounding_of_the_engines_own_type_and_no_other(tmp_path: Path) -> None:
     publish(tmp_path / "new", {"m.weight": np.array([[0.1, 0.2], [0.3, 1.7]], np.float32)})
     (shown,) = choose_rows(read_weights(tmp_path / "new"), None)
     compare_rows(shown, shown.values.tolist())

@@ -61,7 +61,7 @@ def held(fake: FakeEngine) -> float:
     return float(fake.weights.held["model.embed_tokens.weight"][0, 0])
 
 
-async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_fenced_off(
+async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_excluded(
     make_service: MakeService, publish: Publish
 ) -> None:
     service = make_service(FakeEngine(), FakeEngine())
@@ -81,7 +81,7 @@ async def test_an_engine_that_says_the_new_number_and_holds_the_old_weights_is_f
 async def test_by_configuration_an_engines_word_is_enough(
     make_service: MakeService, publish: Publish
 ) -> None:
-    service = make_service(FakeEngine(), loader=WeightLoader(proof="info"))
+    service = make_service(FakeEngine(), loader=WeightLoader(verify_by="info"))
     await service.start()
     service.fakes[0].weights.stale = True
     assert (await service.weights.update(update(publish(1), 1))).ready == 1
@@ -149,7 +149,7 @@ async def test_an_engine_that_cannot_go_back_answers_nobody_until_it_is_whole(
     broken.refuse.add(str(model))
     assert (await service.weights.update(update(publish(1), 1))).ready == 1
     assert broken.aborted == 1
-    assert broken.version == "1", "it says the live version"
+    assert broken.version == "1", "it says the active version"
     await service.start()
     assert service.weights.state().ready == 1, "its word is not enough"
     broken.weights.stale = False
@@ -226,7 +226,7 @@ async def test_a_rollback_serves_the_older_folder_under_the_next_number(
     assert (state.version, state.uri, state.ready) == (3, str(publish(1)), 2)
     assert [held(fake) for fake in service.fakes] == [1.0, 1.0]
     assert await versions(service) == {3}
-    assert await service.weights.rollback(3) == state, "the live version is there already"
+    assert await service.weights.rollback(3) == state, "the active version is there already"
 
 
 async def test_a_service_that_restarted_finds_older_versions_beside_the_live_one(

@@ -1,4 +1,4 @@
-"""Weight versions: proven before they are live, never going down, and no request lost on the way."""
+"""Weight versions: verified before they are active, never going down, and no request lost on the way."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_the_manifest_must_be_the_one_that_was_published(
     assert (await service.weights.update(update)).version == 5
 
 
-async def test_an_engine_that_fails_to_load_is_fenced_off_and_brought_up_later(
+async def test_an_engine_that_fails_to_load_is_excluded_and_brought_up_later(
     make_service: MakeService, newer: Path
 ) -> None:
     broken, healthy = FakeEngine(refuse={str(newer)}), FakeEngine()
