@@ -66,12 +66,9 @@ class Window:
         staleness_bound: S, how many versions a trained token may lag behind; 0 is synchronous.
         steps: of the whole run; there are as many rounds.
         step: how many are done.
-        policy: live version of the policy.
-        reward: live version of the reward model.
+        policy: active version of the policy.
+        reward: active version of the reward model.
         late: what becomes of slow groups, see above.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
     def __init__(

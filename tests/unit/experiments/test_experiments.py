@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from experiments.statistics import mean, paired
 from experiments.study import ADAPTATION, digest
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from tests.unit.trainer.played import group_task, trajectory
+from triforge.rollout.episode import judge_task
 
 _JUDGE_WORDS = [">", ";", "?", "task", r"\boxed{1}", r"\boxed{-1}"]
 
@@ -128,14 +129,15 @@ def test_their_report_says_what_the_numbers_say(tmp_path: Path) -> None:
 
 
 async def test_a_planted_judge_is_right_as_often_as_it_says() -> None:
-    played = trajectory(group_task(), 0, outcome=-1, lengths=[1] * 200, labels=[1, -1] * 100)
+    group, nobody = group_task(votes=3), cast("Any", None)
+    task = judge_task(group, 0)
+    played = trajectory(group, 0, outcome=-1, lengths=[1] * 200, labels=[1, -1] * 100)
     for right, low, high in ((1.0, 1.0, 1.0), (0.75, 0.70, 0.80), (0.0, 0.0, 0.0)):
-        votes = await PlantedJudge(right)(played, votes=3, seed=1)
+        votes = await PlantedJudge(right)(played, task, nobody)
         hits = [v.value == played.steps[s.step].label for s in votes.steps for v in s.votes]
         assert low <= sum(hits) / len(hits) <= high
-    assert await PlantedJudge(0.75)(played, votes=3, seed=1) == await PlantedJudge(0.75)(
-        played, votes=3, seed=1
-    )
+    first, again = [await PlantedJudge(0.75)(played, task, nobody) for _ in range(2)]
+    assert first == again
 
 
 # ---- statistics ----
