@@ -82,7 +82,9 @@ async def loop(folder: Path) -> AsyncIterator[Stack]:
         _ours(spec, folder / "packages") for spec in layout.specs if spec.name not in _LEFT_OUT
     ]
     supervisor = Supervisor(
-        Layout(settings=layout.settings, specs=tuple(specs)), folder / "state", tell=lambda _: None
+        Layout(settings=layout.settings, specs=tuple(specs)),
+        folder / "state",
+        report=lambda _: None,
     )
     broker = RedisBroker(layout.settings.redis_url, lease_s=layout.settings.lease_s)
     learners: list[asyncio.Task[None]] = []

@@ -90,7 +90,7 @@ class Stack:
         self.settings = layout.settings
         twins = [replace(s, name=f"{s.name}-2") for s in layout.specs if s.name in TWICE]
         layout = replace(layout, specs=(*layout.specs, *twins))
-        self._supervisor = Supervisor(layout, self.state, tell=self._tell)
+        self._supervisor = Supervisor(layout, self.state, report=self._tell)
         await self._supervisor.start()
         self._watching = asyncio.create_task(self._supervisor.watch())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from demo.settings import DemoSettings
-from triforge.cli.addresses import settings as addresses
+from triforge.cli.terminal import settings as addresses
 from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient

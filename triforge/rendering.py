@@ -30,7 +30,7 @@ from triforge.chat_template import (
 )
 from triforge.errors import InputError, WeightsError
 from triforge.types import ChatMessage, ImageRef, PlacedImage, TextPart
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec
 
 # Private-use characters stand for pieces of content while the template runs. Templates neither test nor trim them.
 _OPEN, _CLOSE, _SENTINEL = "\ue000", "\ue001", "\ue002"
@@ -54,12 +54,12 @@ class Renderer:
     """The only thing that owns a tokenizer. Immutable and safe to share between coroutines.
 
     `eos_ids` end a response: the model's own and the template's end-of-turn token. An engine may die of ids from `vocab_size` on.
-    `sight` is how the model sees images; None for a model of text.
+    `image_spec` is how the model sees images; None for a model of text.
     """
 
     eos_ids: tuple[int, ...]
     vocab_size: int
-    sight: Sight | None
+    image_spec: ImageSpec | None
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class Renderer:
         variables: dict[str, str] | None = None,
         eos_ids: Sequence[int] = (),
         model_vocab_size: int = 0,
-        sight: Sight | None = None,
+        image_spec: ImageSpec | None = None,
     ) -> None:
         """See `from_folder`.
 
         `variables` are special tokens by name (`bos_token`, ...), given to the template; `model_vocab_size` is what the model
         says of the number of ids, if that is more than the tokenizer names.
         """
-        self.sight = sight
+        self.image_spec = image_spec
         self._live = tokenizer_of(tokenizer_json)
         self._plain = tokenizer_of(tokenizer_json)
         self._plain.encode_special_tokens = True  # the strings of special tokens are plain text
@@ -125,7 +125,7 @@ class Renderer:
             variables=variables,
             eos_ids=ends,
             model_vocab_size=vocab_size_of(folder),
-            sight=Sight.of_folder(folder),
+            image_spec=ImageSpec.of_folder(folder),
         )
 
     def render(
@@ -190,29 +190,29 @@ class Renderer:
         Image tokens of the prefix that belong to no image were sampled. No engine can tell them from real ones, so they
         give way to another token, and the prompt begins with other ids than the prefix.
         """
-        sight = self.sight
-        if sight is None:
+        image_spec = self.image_spec
+        if image_spec is None:
             raise InputError(
                 "the messages hold images, but the model that serves sees none; serve one that does, or let the environment "
                 "show no screenshots"
             )
-        sight.positions(len(prefix_ids), prefix_images)
-        prefix = self._without_strays(prefix_ids, prefix_images, sight)
+        image_spec.positions(len(prefix_ids), prefix_images)
+        prefix = self._without_strays(prefix_ids, prefix_images, image_spec)
         extended = self.extend(prefix, new_messages)
         images: list[ImageRef] = [image for message in new_messages for image in message.images]
-        new, placed = sight.expanded(extended[len(prefix) :], images, offset=len(prefix))
+        new, placed = image_spec.expanded(extended[len(prefix) :], images, offset=len(prefix))
         return [*prefix, *new], (*prefix_images, *placed)
 
     def _without_strays(
-        self, ids: Sequence[int], images: Sequence[PlacedImage], sight: Sight
+        self, ids: Sequence[int], images: Sequence[PlacedImage], image_spec: ImageSpec
     ) -> list[int]:
         inert = self._unknown if self._unknown is not None else next(iter(self.eos_ids), 0)
         found = list(ids)
         real = {place for placed in images for place in range(placed.start, placed.end)}
-        if any(found[place] != sight.image for place in real):
+        if any(found[place] != image_spec.image for place in real):
             raise InputError("prefix_images: other tokens stand in the place of an image")
         for place, token in enumerate(found):
-            if token in (sight.image, sight.video) and place not in real:
+            if token in (image_spec.image, image_spec.video) and place not in real:
                 found[place] = inert
         return found
 
@@ -302,7 +302,7 @@ class Renderer:
         """A message's content as templates take it; parts only where there are images."""
         if isinstance(message.content, str):
             return self._guard(message.content, literal)
-        if self.sight is None or not message.images:
+        if self.image_spec is None or not message.images:
             return self._guard(_text_of(message), literal)
         return [
             {"type": "text", "text": self._guard(part.text, literal)}

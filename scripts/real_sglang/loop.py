@@ -22,7 +22,7 @@ from demo.stack import stack
 from scripts.real_sglang.folders import truncated
 from scripts.real_sglang.install import HERE, Install, Tell
 from scripts.real_sglang.server import ADMIN_KEY, API_KEY, Server, serving
-from triforge.cli.addresses import settings as addresses
+from triforge.cli.terminal import settings as addresses
 from triforge.clients.policy import PolicyClient
 from triforge.config import load
 from triforge.errors import WeightsError

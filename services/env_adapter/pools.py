@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from services.env_adapter.rows import pool_states, record_change
 from services.env_adapter.uploads import Row, Unreadable
 from triforge.access.callers import caller
-from triforge.access.tenants import demand_service_for_pool
+from triforge.access.keys import check_pool_quota
 from triforge.errors import ConflictError, InputError
 from triforge.rollout.adapting import identity
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
@@ -93,7 +93,7 @@ class PoolMaker:
     ) -> PoolState:
         pool_id = f"pool-{uuid.uuid4().hex[:12]}"
         with self._database.write() as session:
-            demand_service_for_pool(session, caller().tenant, checked.count)
+            check_pool_quota(session, caller().tenant, checked.count)
             pool = PoolRow(
                 id=pool_id,
                 tenant=caller().tenant,

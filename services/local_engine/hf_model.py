@@ -18,7 +18,7 @@ from services.local_engine.images import Image
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.weights import unknown_tensor
 from triforge.errors import WeightsError
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec
 
 _KEPT_IMAGES = 64  # whose embeddings are kept, for further samples and turns
 
@@ -56,7 +56,7 @@ class TransformersModel:
     """A `Model` around `AutoModelForCausalLM`."""
 
     _auto: Any = AutoModelForCausalLM
-    vision: Sight | None = None
+    vision: ImageSpec | None = None
     takes_adapters = False  # a module of transformers computes one thing for all rows
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ class VisionModel(TransformersModel):
 
     _auto = AutoModelForImageTextToText
 
-    def __init__(self, config: dict[str, Any], vision: Sight) -> None:
+    def __init__(self, config: dict[str, Any], vision: ImageSpec) -> None:
         super().__init__(config)
         self.vision = vision
         self._embedded: OrderedDict[str, Tensor] = OrderedDict()

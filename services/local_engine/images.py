@@ -12,8 +12,7 @@ from torch import Tensor
 from triforge.errors import InputError
 from triforge.types import ImageRef, PlacedImage
 from triforge.vision.files import describe, from_data_uri
-from triforge.vision.pixels import pixels_of
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec, pixels_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Media:
         return found
 
 
-def decode_images(vision: Sight | None, uris: Sequence[Any]) -> list[Image]:
+def decode_images(vision: ImageSpec | None, uris: Sequence[Any]) -> list[Image]:
     """Decode `data:` URIs of PNG or JPEG images. Blocking, and slow for large ones."""
     if vision is None:
         raise InputError("image_data was given, but the model that is served sees no images")
@@ -79,7 +78,9 @@ def decode_images(vision: Sight | None, uris: Sequence[Any]) -> list[Image]:
     return found
 
 
-def place_images(vision: Sight, ids: list[int], images: Sequence[Image]) -> tuple[list[int], Media]:
+def place_images(
+    vision: ImageSpec, ids: list[int], images: Sequence[Image]
+) -> tuple[list[int], Media]:
     """A prompt with one token an image as all of its tokens, and its images."""
     whole, places = vision.expanded(ids, [image.ref for image in images])
     table, behind = vision.positions(len(whole), places)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.weights import unknown_tensor
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ _DOWN = ("mlp.down_proj",)
 class LlamaModel:
     """RMSNorm, rotary embedding, attention over the slot cache, SwiGLU; tied or untied output matrix."""
 
-    vision: Sight | None = None
+    vision: ImageSpec | None = None
     takes_adapters = True
 
     def __init__(self, shape: LlamaShape) -> None:

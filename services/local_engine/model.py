@@ -13,7 +13,7 @@ from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.llama import LlamaModel, LlamaShape
 from services.local_engine.weights import check_config, check_tensors, read_json, read_tensors
 from triforge.errors import WeightsError
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec
 
 
 class Model(Protocol):
@@ -21,7 +21,7 @@ class Model(Protocol):
 
     vocab_size: int
     context_length: int
-    vision: Sight | None
+    vision: ImageSpec | None
     takes_adapters: bool
 
     def new_cache(self) -> SlotCache:
@@ -68,7 +68,7 @@ def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str
         return own, config
     # transformers takes seconds to import and the common case does not need it.
     module = importlib.import_module("services.local_engine.hf_model")
-    vision = Sight.of_folder(folder)
+    vision = ImageSpec.of_folder(folder)
     other = module.VisionModel(config, vision) if vision else module.TransformersModel(config)
     other.apply(stage_weights(folder, other, config))
     other.check_cache()

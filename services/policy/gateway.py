@@ -259,9 +259,9 @@ class Gateway:
         except InputError as error:
             raise InputError(f"requests.{number}: {error.detail}") from error
         images = None
-        if _has_images(request) and renderer.sight is not None:
+        if _has_images(request) and renderer.image_spec is not None:
             data = [data_uri(p.image, await self._bytes_of(p.image, held)) for p in placed]
-            images = Images(renderer.sight.collapsed(ids, placed), data)
+            images = Images(renderer.image_spec.collapsed(ids, placed), data)
         stop_ids = tuple(dict.fromkeys((*renderer.eos_ids, *own)))
         prompt = Prompt(ids, request.sampling, stop_ids, request.n, images)
         if request.sampling.seed is None:  # one prompt with n samples

@@ -81,8 +81,8 @@ class ValueModel(nn.Module):
             )
         width = int(model.config.get_text_config().hidden_size)
         # The output layer stays behind; a value costs a row of it.
-        shape, sight = replace(scoring.shape, head=width), scoring.sight
-        vision = None if sight is None else VisionBody(model.base_model, sight, images)
+        shape, image_spec = replace(scoring.shape, head=width), scoring.image_spec
+        vision = None if image_spec is None else VisionBody(model.base_model, image_spec, images)
         made = ValueModel(model.base_model, width, shape, vision)
         if tensors is not None:
             load_into(made, tensors, where=f"critic over {folder}")

@@ -40,7 +40,7 @@ from triforge.errors import ConfigError, WeightsError
 from triforge.store.images import ImageStore
 from triforge.store.manifests import read_manifest, write_manifest
 from triforge.store.model_digest import model_digest
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec
 
 CONFIG, TENSORS, PROBE = "adapter_config.json", "adapter_model.safetensors", "probe.json"
 _PREFIX = "base_model.model."  # PEFT's, before every tensor of a file
@@ -70,7 +70,7 @@ class AdaptedModel(ScoringModel):
         model: holds the adapter's layers.
         base: the folder of the weights below.
         settings: PEFT's, as they go into adapter_config.json.
-        sight: how the model sees images.
+        image_spec: how the model sees images.
         images: where the pixels of the rows are, for a model that sees.
     """
 
@@ -80,10 +80,10 @@ class AdaptedModel(ScoringModel):
         base: Path,
         settings: dict[str, Any],
         *,
-        sight: Sight | None = None,
+        image_spec: ImageSpec | None = None,
         images: ImageStore | None = None,
     ) -> None:
-        super().__init__(model, sight=sight, images=images)
+        super().__init__(model, image_spec=image_spec, images=images)
         self.base, self.settings = base, settings
 
     @staticmethod
@@ -104,7 +104,7 @@ class AdaptedModel(ScoringModel):
         peft = _peft(shape)
         scoring = ScoringModel.load(base)
         model: Any = scoring.module
-        reader = model if scoring.sight is None else model.get_decoder()
+        reader = model if scoring.image_spec is None else model.get_decoder()
         targets = _targets(reader, shape, base)
         config = peft.LoraConfig(
             r=shape.rank,
@@ -124,7 +124,7 @@ class AdaptedModel(ScoringModel):
             for key, value in config.to_dict().items()
         }
         model = model.to(device or torch.device("cpu"))
-        return AdaptedModel(model, base, settings, sight=scoring.sight, images=images)
+        return AdaptedModel(model, base, settings, image_spec=scoring.image_spec, images=images)
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
@@ -168,7 +168,9 @@ class AdaptedModel(ScoringModel):
 
     def readable(self, ids: Sequence[int]) -> list[int]:
         """Ids without those that stand for images: what can be asked of an engine without any pixels."""
-        unseen = set() if self.sight is None else {self.sight.image, self.sight.video}
+        unseen = (
+            set() if self.image_spec is None else {self.image_spec.image, self.image_spec.video}
+        )
         return [i for i in ids if i not in unseen]
 
     @torch.no_grad()

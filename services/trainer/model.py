@@ -26,7 +26,7 @@ from services.trainer.vision import VisionBody
 from services.trainer.weight_tensors import load_tensors, publish_model, whole_weights
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.store.images import ImageStore
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class ScoringModel:
     Args:
         model: the causal model; its log-probabilities are those of `logits / temperature` over the full softmax.
         chunk: logits held at once; 0 is by the device.
-        sight: how the model sees images; its rows are not packed.
+        image_spec: how the model sees images; its rows are not packed.
         images: where the pixels of the rows are, for a model that sees.
 
     Attributes:
@@ -125,10 +125,10 @@ class ScoringModel:
         model: Any,
         *,
         chunk: int = 0,
-        sight: Sight | None = None,
+        image_spec: ImageSpec | None = None,
         images: ImageStore | None = None,
     ) -> None:
-        self.sight, self.images = sight, images
+        self.image_spec, self.images = image_spec, images
         self.shape = Shape.of(model)
         self.module: nn.Module = model.eval()  # no dropout: a sample's log-probability is a number
         self._model = model
@@ -137,13 +137,13 @@ class ScoringModel:
         self._chunk = chunk or _CHUNKS.get(self.device.type, _CHUNKS["cpu"])
         body, head = model.base_model, model.get_output_embeddings()
         whole = not _head_is_all(model, body, head, self._probe())
-        if sight is not None and whole:
+        if image_spec is not None and whole:
             raise WeightsError(
                 f"{type(model).__name__}: expected logits that are the output layer's, for a model that sees"
             )
-        body = body if sight is None else VisionBody(body, sight, images)
+        body = body if image_spec is None else VisionBody(body, image_spec, images)
         self.scorer = Scorer(model, body, head, whole=whole, chunk=self._chunk)
-        self.packs = sight is None and self._packs()
+        self.packs = image_spec is None and self._packs()
 
     @staticmethod
     def load(
@@ -167,8 +167,8 @@ class ScoringModel:
             raise WeightsError(f"model folder {folder}: no *.safetensors file")
         try:
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            sight = Sight.of_folder(folder)
-            kind = AutoModelForCausalLM if sight is None else AutoModelForImageTextToText
+            image_spec = ImageSpec.of_folder(folder)
+            kind = AutoModelForCausalLM if image_spec is None else AutoModelForImageTextToText
             with torch.random.fork_rng(devices=[]):
                 model = kind.from_config(config, dtype=torch.float32)
         except (ValueError, OSError, KeyError, json.JSONDecodeError) as error:
@@ -176,7 +176,7 @@ class ScoringModel:
         tensors = {k: v for path in tensor_files for k, v in load_tensors(path).items()}
         load_into(model, tensors, where=str(folder))
         model = model.to(device or torch.device("cpu"))
-        return ScoringModel(model, chunk=chunk, sight=sight, images=images)
+        return ScoringModel(model, chunk=chunk, image_spec=image_spec, images=images)
 
     # ---- passes ----
 
@@ -196,7 +196,7 @@ class ScoringModel:
             TrainerError: they hold images, and the model sees none.
         """
         batch = sequences.batch(rows, self.device, packed=self.packs and sequences.plain)
-        if self.sight is None and "images" in batch.inputs:
+        if self.image_spec is None and "images" in batch.inputs:
             raise TrainerError(
                 "rows hold images, but what is trained sees none; expected a model that sees, or rows of text"
             )
@@ -305,7 +305,9 @@ class ScoringModel:
     def frozen_copy(self) -> ScoringModel:
         """The same weights, never trained."""
         model = copy.deepcopy(self._model)
-        return ScoringModel(model, chunk=self._chunk, sight=self.sight, images=self.images).frozen()
+        return ScoringModel(
+            model, chunk=self._chunk, image_spec=self.image_spec, images=self.images
+        ).frozen()
 
     def whole(self, sample: Sequence[int]) -> Weights:
         """What is to be published. All ranks of a sharded model ask together; `sample` is for adapters."""

@@ -11,7 +11,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from triforge.access.callers import DEFAULT, caller, own
-from triforge.access.tenants import demand_service_for_run, hold_tenant
+from triforge.access.keys import check_run_quota, hold_tenant
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
 from triforge.store.tables import RunRow, StepRow, WeightsRow
@@ -74,7 +74,7 @@ class RunStore:
             found = _repeated(session, tenant_row.name, idempotency_key, pool_id, config)
             if found is not None:
                 return _shown(found)
-            demand_service_for_run(session, tenant)
+            check_run_quota(session, tenant)
             row = RunRow(
                 id=f"run-{uuid.uuid4().hex[:10]}", name=name, pool_id=pool_id, status="queued", step=-1,
                 policy_version=0, reward_version=0, config=config, state={}, reason="", tenant=tenant,
@@ -166,7 +166,7 @@ class RunStore:
                 raise ConflictError(
                     f"run {run_id} is {row.status}; only a stopped or failed run can be resumed"
                 )
-            demand_service_for_run(session, row.tenant)
+            check_run_quota(session, row.tenant)
             row.status, row.reason, row.updated_at = "queued", "", time.time()
             return _shown(row)
 

@@ -22,8 +22,7 @@ from triforge.broker import EVENTS_STREAM, Broker
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConfigError, ConflictError, InputError
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.step_records import export_step_records
-from triforge.store.step_tables import steps_jsonl, steps_parquet
+from triforge.store.step_records import export_step_records, steps_jsonl, steps_parquet
 from triforge.types import (
     ENDED,
     Event,

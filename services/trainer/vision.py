@@ -2,7 +2,7 @@
 
 A batch carries which images stand where, as small tensors; the pixels are read from the artifact store when a forward
 pass needs them, on whatever rank that is. The images' embeddings are put in the places of their tokens and nowhere else:
-an image token that was sampled is a token like any other, as it was for the engine. Positions are `Sight.positions`.
+an image token that was sampled is a token like any other, as it was for the engine. Positions are `ImageSpec.positions`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch import Tensor
 from triforge.errors import TrainerError
 from triforge.store.images import ImageStore
 from triforge.types import ImageRef, PlacedImage, TrainRow
-from triforge.vision.pixels import pixels_of
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec, pixels_of
 
 _TYPES = ("image/png", "image/jpeg")
 _KEPT = 256  # images whose pixels stay in memory: a group sees many of them again and again
@@ -80,12 +79,12 @@ class VisionBody:
 
     Args:
         body: of the transformers model; gives last hidden states.
-        sight: what the model's folder says about images.
+        image_spec: what the model's folder says about images.
         images: where the pixels are; None if no row has any.
     """
 
-    def __init__(self, body: Any, sight: Sight, images: ImageStore | None) -> None:
-        self._body, self._sight, self._images = body, sight, images
+    def __init__(self, body: Any, image_spec: ImageSpec, images: ImageStore | None) -> None:
+        self._body, self._image_spec, self._images = body, image_spec, images
         self._known: OrderedDict[str, Tensor] = OrderedDict()
 
     def __call__(self, *, images: Tensor | None = None, **inputs: Any) -> Any:
@@ -107,7 +106,9 @@ class VisionBody:
     def _embed(self, ids: Tensor, own: Sequence[Sequence[PlacedImage]]) -> Tensor:
         pairs = [(row, p) for row, images in enumerate(own) for p in images]
         pixels = torch.cat([self._pixels(p.image) for _, p in pairs]).to(ids.device)
-        grid = torch.tensor([[1, *self._sight.grid(p.image)] for _, p in pairs], device=ids.device)
+        grid = torch.tensor(
+            [[1, *self._image_spec.grid(p.image)] for _, p in pairs], device=ids.device
+        )
         found = self._body.get_image_features(pixel_values=pixels, image_grid_thw=grid)
         features = torch.cat(tuple(getattr(found, "pooler_output", found)))
         lines = torch.cat([torch.full((p.end - p.start,), row) for row, p in pairs])
@@ -119,7 +120,7 @@ class VisionBody:
 
     def _positions(self, ids: Tensor, own: Sequence[Sequence[PlacedImage]]) -> Tensor:
         try:
-            tables = [self._sight.positions(ids.shape[1], images)[0] for images in own]
+            tables = [self._image_spec.positions(ids.shape[1], images)[0] for images in own]
         except ValueError as error:  # of our own, with a sentence
             raise TrainerError(f"a row with images does not fit this model: {error}") from error
         return torch.stack([torch.from_numpy(table) for table in tables], dim=1).to(ids.device)
@@ -132,7 +133,9 @@ class VisionBody:
                     f"image {image.id}: this model was loaded without an image store, expected one to read its pixels from"
                 )
             data = self._images.read(image)
-            found = self._known[image.id] = torch.from_numpy(pixels_of(data, image, self._sight))
+            found = self._known[image.id] = torch.from_numpy(
+                pixels_of(data, image, self._image_spec)
+            )
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(image.id)

@@ -13,8 +13,8 @@ from services.env_adapter.plans import Planner
 from services.env_adapter.routes import RULES
 from tests.service.env_service import api, game, rewrite
 from tests.service.keyed import Locks, fresh
+from triforge.access.keys import TenantStore
 from triforge.access.requests import REFUSED_A_MINUTE
-from triforge.access.tenants import TenantStore
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import (
     ForbiddenError,
@@ -47,7 +47,7 @@ async def http(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=app, client=("10.0.3.7", 4711))
     async with httpx.AsyncClient(transport=transport, base_url="http://env") as client:
         yield client
-    await entrance.gate.settle()
+    await entrance.gate.drain()
 
 
 async def record(http: httpx.AsyncClient, locks: Locks, **query: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from services.trainer.app import create_app as trainer_app
 from services.trainer.run_store import RunStore
 from services.trainer.runs import Runs
 from tests.service.keyed import Locks, fresh
-from triforge.access.tenants import TenantStore
+from triforge.access.keys import TenantStore
 from triforge.broker import Broker
 from triforge.clients.policy import PolicyClient
 from triforge.config import Settings
@@ -74,7 +74,7 @@ async def trainer(locks: Locks, broker: Broker, tmp_path: Path) -> AsyncIterator
     made = Trainer(locks, broker, tmp_path)
     yield made
     await made.http.aclose()
-    await made.entrance.gate.settle()
+    await made.entrance.gate.drain()
 
 
 async def submit(trainer: Trainer, locks: Locks, tenant: str, **headers: str) -> httpx.Response:
@@ -180,7 +180,7 @@ async def policy(locks: Locks) -> AsyncIterator[httpx.AsyncClient]:
         transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://policy"
     ) as client:
         yield client
-    await entrance.gate.settle()
+    await entrance.gate.drain()
 
 
 @pytest.mark.parametrize("route", POLICY_RULES)
@@ -276,7 +276,7 @@ async def test_judging_asks_for_a_key_that_may_submit(locks: Locks) -> None:
             (await http.post("/v1/judge", headers=locks.headers(scope), json={})).status_code
             for scope in (*ORDER, "service")
         ]
-    await entrance.gate.settle()
+    await entrance.gate.drain()
     assert seen == [401, 403, 422, 422, 422]
 
 

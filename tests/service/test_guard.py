@@ -15,8 +15,8 @@ from tests.service.env_service import api
 from tests.service.keyed import Clock, Locks, fresh
 from triforge.access.callers import Rule
 from triforge.access.gate import Gate
+from triforge.access.keys import TenantStore
 from triforge.access.requests import RequestRecord
-from triforge.access.tenants import TenantStore
 from triforge.broker.buckets import Buckets
 from triforge.errors import RateError, UnavailableError
 from triforge.store.database import Database
@@ -78,7 +78,7 @@ async def test_ids_and_traces_are_taken_from_services_and_where_nobody_is_asked_
         async with httpx.AsyncClient(transport=transport, base_url="http://r") as http:
             reply = await http.get("/heard", headers={**locks.headers(scope), **sent})
             assert reply.json() == heard, scope
-        await entrance.gate.settle()
+        await entrance.gate.drain()
 
 
 async def test_a_request_that_breaks_the_service_is_on_record(locks: Locks) -> None:
@@ -173,7 +173,7 @@ async def test_a_rate_is_kept_over_the_api(locks: Locks, redis_url: str) -> None
         headers = locks.headers("read", "blue")
         replies = [await http.get("/v1/pools", headers=headers) for _ in range(3)]
         assert (await http.get("/v1/pools", headers=locks.headers("read", "red"))).is_success
-    await entrance.gate.settle()
+    await entrance.gate.drain()
     await buckets.close()
     assert [reply.status_code for reply in replies] == [200, 200, 429]
     assert replies[2].headers["retry-after"] == "30"

@@ -16,8 +16,7 @@ from triforge.broker import RedisBroker
 from triforge.config import Settings
 from triforge.errors import UnavailableError
 from triforge.event_loop import end_task
-from triforge.supervisor.broker import server_command
-from triforge.supervisor.layout import Layout, free_port
+from triforge.supervisor.layout import Layout, free_port, server_command
 from triforge.supervisor.process import Process, ProcessSpec
 from triforge.supervisor.supervise import PROCESSES, Supervisor
 
@@ -59,7 +58,7 @@ specs = tuple(
 )
 
 async def main():
-    supervisor = Supervisor(Layout(settings=Settings(), specs=specs), Path(sys.argv[1]), tell=print)
+    supervisor = Supervisor(Layout(settings=Settings(), specs=specs), Path(sys.argv[1]), report=print)
     await supervisor.start()
     print(*(process.pid for process in supervisor.processes), flush=True)
     await supervisor.watch()
@@ -84,7 +83,7 @@ class Deployment:
 
     def _of(self, *specs: ProcessSpec) -> Supervisor:
         layout = Layout(settings=Settings(), specs=specs)
-        return Supervisor(layout, self.folder, tell=self.told.append)
+        return Supervisor(layout, self.folder, report=self.told.append)
 
     async def start(self, *specs: ProcessSpec, deadline_s: float = 20.0) -> None:
         self.supervisor = self._of(*specs)

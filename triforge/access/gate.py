@@ -1,4 +1,4 @@
-"""What an API asks of each request: whose key, which scope, how often.
+"""What an API asks of each request: whose key, which scope, how often, from a client of which version.
 
 A key is looked up in the database once in `KNOWN_S` seconds a process, so a key that is revoked, or whose tenant's rate is
 changed, opens APIs for at most so long. The secret of the deployment's own services needs no database: training goes on
@@ -10,24 +10,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import logging
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
+from triforge import __version__
 from triforge.access.callers import NOBODY, OPERATOR, SCOPES, Caller, Wanted
-from triforge.access.keys import Key, KeyStore, split
-from triforge.access.tenants import demand_name
+from triforge.access.keys import Key, KeyStore, demand_name, split
+from triforge.config import Settings
 from triforge.errors import (
     BusyError,
+    ConfigError,
     ForbiddenError,
     RateError,
     StorageError,
     UnauthorizedError,
     UnavailableError,
+    VersionError,
 )
+from triforge.store.database import Database
 
 KNOWN_S: Final = 5.0
 _AT_ONCE: Final = 500  # ids of one look-up
@@ -281,7 +287,7 @@ class Gate:
                 retry_after_s=wait,
             )
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait for what is still being noted."""
         while self._touching:
             with contextlib.suppress(Exception):
@@ -293,3 +299,82 @@ def _on_behalf(who: Caller, tenant: str) -> Caller:
         return who
     demand_name(tenant)
     return replace(who, tenant=tenant, everything=False, rate=None)
+
+
+def demand_safe(settings: Settings) -> None:
+    """Pass settings with which an API may be opened; says so loudly where it is open to everybody.
+
+    Raises:
+        ConfigError: other machines could ask and TRIFORGE_AUTH does not say that they may, or the secret is missing.
+    """
+    if settings.keyed:
+        settings.demand_secret()
+        return
+    if is_loopback(settings.host):
+        return
+    if settings.auth == "open":
+        _log.warning(
+            "TRIFORGE_AUTH is 'open' and this service listens on %s: whoever reaches it may do everything",
+            settings.host,
+        )
+        return
+    raise ConfigError(
+        f"TRIFORGE_HOST: given {settings.host!r}, where other machines can ask, and no keys are asked for: set "
+        "TRIFORGE_AUTH=keys and TRIFORGE_SERVICE_SECRET, or TRIFORGE_AUTH=open where only friends can reach it"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def make_gate(
+    settings: Settings, database: Database | None, limiter: Limiter | None = None
+) -> Gate:
+    """The gate of a service.
+
+    Args:
+        settings: of the deployment.
+        database: where the keys lie; needed where they are asked for.
+        limiter: counts requests.
+
+    Raises:
+        ConfigError: see `demand_safe`.
+    """
+    demand_safe(settings)
+    if not settings.keyed:
+        return Gate(None)
+    assert database is not None
+    return Gate(
+        KeyBook(KeyStore(database)),
+        service_secret=settings.service_secret.get_secret_value(),
+        limiter=limiter,
+    )
+
+
+HEADER: Final = "Triforge-Version"
+_FORM: Final = re.compile(r"(\d{1,6})\.(\d{1,6})(\.[0-9A-Za-z.+-]{1,40})?")
+
+
+def demand_not_newer(given: str, here: str = __version__) -> None:
+    """Pass a client that is as old as this service or older; patch releases do not count, nor does what is no version.
+
+    Raises:
+        VersionError: the client is newer.
+    """
+    theirs, ours = _FORM.fullmatch(given), _FORM.fullmatch(here)
+    if theirs and ours and _number(theirs) > _number(ours):
+        raise VersionError(
+            f"the client is triforge {given}, this service is {here}: upgrade the service, or use a client of "
+            f"{ours[1]}.{ours[2]}"
+        )
+
+
+def _number(found: re.Match[str]) -> tuple[int, int]:
+    return int(found[1]), int(found[2])

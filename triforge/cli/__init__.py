@@ -1,13 +1,11 @@
 """The command line. Every command is shown in the README; `triforge COMMAND --help` says its options.
 
-main          up, status, doctor and the commands of runs
-pools         pool, task, proposal; `pool_file` a pool from a file
-evaluate      eval; `watch` the live view of a run
-keys          key, tenant
-backup        backup, restore
-environments  env
-findings      how the doctor's findings are shown
-addresses     where the APIs are; `terminal` what all commands share
+main      up, status, doctor, env and the commands of runs
+pools     pool, task, proposal; `pool_file` a pool from a file
+evaluate  eval; `watch` the live view of a run
+keys      key, tenant
+backup    backup, restore
+terminal  what all commands share: the console, the addresses of the APIs
 """
 
 from triforge.cli.main import main

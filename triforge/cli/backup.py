@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from triforge.cli.addresses import STATE, settings
-from triforge.cli.terminal import StateOption, console
+from triforge.cli.terminal import STATE, StateOption, console, settings
 from triforge.config import Settings
 from triforge.store.backup import ARTIFACTS, DATABASE, back_up
 from triforge.store.backup import restore as put_back

@@ -10,8 +10,7 @@ import typer
 from rich.table import Table
 
 from triforge.algorithms.theory import wilson
-from triforge.cli.addresses import STATE, settings
-from triforge.cli.terminal import StateOption, console, finish
+from triforge.cli.terminal import STATE, StateOption, console, finish, settings
 from triforge.cli.watch import watch
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, assignment, merge, read_document

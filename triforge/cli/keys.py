@@ -17,10 +17,8 @@ import typer
 
 from triforge.access.callers import DEFAULT
 from triforge.access.gate import KNOWN_S
-from triforge.access.keys import Key, KeyStore
-from triforge.access.tenants import BOUNDS, TenantStore
-from triforge.cli.addresses import STATE, settings
-from triforge.cli.terminal import StateOption, console, grid
+from triforge.access.keys import BOUNDS, Key, KeyStore, TenantStore
+from triforge.cli.terminal import STATE, StateOption, console, grid, settings
 from triforge.store.database import Database, open_database
 from triforge.supervisor.supervise import ADDRESSES
 

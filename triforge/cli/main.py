@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,22 +16,72 @@ import httpx
 import typer
 from rich.console import Console
 
-from triforge.cli.addresses import STATE, settings
 from triforge.cli.backup import backup, restore
-from triforge.cli.environments import env_app
 from triforge.cli.evaluate import evaluate
-from triforge.cli.findings import show
 from triforge.cli.keys import key_app, tenant_app
 from triforge.cli.pools import pool_app, proposal_app, task_app
-from triforge.cli.terminal import StateOption, console, finish, grid
+from triforge.cli.terminal import STATE, StateOption, console, finish, grid, settings
 from triforge.cli.watch import watch as watch_run
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, assignment, load, merge, read_document
-from triforge.doctor import examine
+from triforge.doctor import Finding, examine
 from triforge.doctor.services import SERVICES
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
+
+_MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
+
+
+def show(found: Sequence[Finding]) -> None:
+    """Print findings, the faults with what mends them; leaves with exit code 1 if there is a fault."""
+    for finding in found:
+        _print(f"{_MARKS[finding.state]} {finding.check}: {finding.said}")
+        if finding.mend and finding.state != "ok":
+            _print(f"          mend: {finding.mend}")
+    bad = sum(finding.state == "bad" for finding in found)
+    warnings = sum(finding.state == "warning" for finding in found)
+    _print(f"{len(found)} checks, {bad} faults, {warnings} warnings")
+    if bad:
+        raise typer.Exit(1)
+
+
+def _print(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+env_app = typer.Typer(no_args_is_help=True, help="Environments.")
+
+
+@env_app.callback()
+def _group() -> None:
+    """Keep `serve` a command of its own name, even while it is the only one."""
+
+
+@env_app.command("serve")
+def env_serve(
+    name: Annotated[str, typer.Argument(help="Family, such as household.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    tasks: Annotated[
+        Path | None, typer.Option(help="JSONL file of tasks; without it they are generated.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Tasks to generate.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
+    generate: Annotated[str, typer.Option(help="Options of the generator, JSON.")] = "{}",
+    options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
+    sessions: Annotated[int, typer.Option(help="Clients at a time.")] = 64,
+    idle: Annotated[float, typer.Option(help="Seconds until a silent client is let go.")] = 900.0,
+) -> None:
+    """Serve a family over the OpenEnv protocol; Ctrl-C stops it."""
+    command = [sys.executable, "-m", "services.env_adapter", "serve", name, "--host", host]
+    command += ["--port", str(port), "--count", str(count), "--seed", str(seed)]
+    command += ["--generate", generate, "--options", options]
+    command += ["--sessions", str(sessions), "--idle", str(idle)]
+    command += ["--tasks", str(tasks)] if tasks else []
+    sys.stdout.flush()
+    os.execv(sys.executable, command)  # noqa: S606  the service takes this process over
+
 
 _NEWEST = 20  # runs that `status` shows
 app = typer.Typer(
@@ -90,11 +141,11 @@ def up(
     layout = plan_layout(
         load(config), Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
     )
-    tell = Console(stderr=True)
+    to_user = Console(stderr=True)
     supervisor = Supervisor(
         layout,
         state,
-        tell=lambda text: tell.print(f"triforge: {text}", markup=False, soft_wrap=True),
+        report=lambda text: to_user.print(f"triforge: {text}", markup=False, soft_wrap=True),
     )
     finish(_up(supervisor, layout.settings, state))
 

@@ -11,8 +11,7 @@ from pydantic import BaseModel
 from rich.tree import Tree
 
 from triforge.cli import pool_file
-from triforge.cli.addresses import STATE, settings
-from triforge.cli.terminal import StateOption, console, finish
+from triforge.cli.terminal import STATE, StateOption, console, finish, settings
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.errors import StorageError
 from triforge.types import (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -10,6 +12,9 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from triforge.config import Settings
+from triforge.supervisor.supervise import ADDRESSES
 
 _T = TypeVar("_T")
 
@@ -36,3 +41,18 @@ def grid(*headings: str, whole: int = 1) -> Table:
     for number, column in enumerate(table.columns):
         column.overflow, column.no_wrap = "fold", number < whole
     return table
+
+
+STATE = Path("var")
+
+
+def settings(state: Path = STATE) -> Settings:
+    """The addresses of the deployment that runs in `state`, or of the one that the environment names."""
+    found = Settings.from_env()
+    path = state / ADDRESSES
+    if not path.is_file():
+        return found
+    written = json.loads(path.read_text())
+    return found.model_copy(
+        update={k: v for k, v in written.items() if f"TRIFORGE_{k.upper()}" not in os.environ}
+    )

@@ -4,7 +4,7 @@ In: a deployment's addresses and, before a start, its document. Out: findings, o
 option that mends it. It changes nothing but one small object in the artifact store, which it deletes again.
 """
 
-from triforge.doctor.findings import Finding
 from triforge.doctor.installation import examine
+from triforge.doctor.local import Finding
 
 __all__ = ["Finding", "examine"]

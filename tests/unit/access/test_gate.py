@@ -13,8 +13,7 @@ import pytest
 from tests.service.keyed import fresh
 from triforge.access.callers import NOBODY, Caller, Wanted
 from triforge.access.gate import KNOWN_S, SERVICE, STRANGER, Gate, KeyBook
-from triforge.access.keys import Key, KeyStore
-from triforge.access.tenants import TenantStore
+from triforge.access.keys import Key, KeyStore, TenantStore
 from triforge.errors import (
     ForbiddenError,
     InputError,
@@ -94,7 +93,7 @@ def store(database: Database, clock: Clock) -> Counting:
 async def gate(store: Counting, clock: Clock) -> AsyncIterator[Gate]:
     made = Gate(KeyBook(store, clock=clock), service_secret=SECRET, clock=clock)
     yield made
-    await made.settle()
+    await made.drain()
 
 
 def bearer(text: str) -> bytes:
@@ -270,7 +269,7 @@ async def test_strangers_push_nobody_out_of_memory(store: Counting, clock: Clock
     assert len(store.sizes) == 31
     await outcomes(gate, [unknown(0)])
     assert len(store.sizes) == 32, "of those that do not exist, the oldest is forgotten"
-    await gate.settle()
+    await gate.drain()
 
 
 async def test_without_the_database_services_go_on_and_keys_are_asked_for_again(
@@ -292,11 +291,11 @@ async def test_the_last_use_of_a_key_is_noted_once_a_minute(
     first = clock.now
     for _ in range(3):
         await gate.admit(bearer(text), "read")
-        await gate.settle()
+        await gate.drain()
         clock.now += 20
     assert [k.last_used_at for k in store.all()] == [first]
     await gate.admit(bearer(text), "read")
-    await gate.settle()
+    await gate.drain()
     assert [k.last_used_at for k in store.all()] == [clock.now]
     assert key.last_used_at is None
 
@@ -319,7 +318,7 @@ async def test_a_tenant_that_asks_too_often_is_told_when_to_come_back(
     assert limiter.names == [("blue", 60)]
     await gate.admit(bearer(SECRET), "read")  # services are not counted
     assert len(limiter.names) == 1
-    await gate.settle()
+    await gate.drain()
 
 
 async def test_what_is_refused_for_its_scope_counts_and_the_rate_is_asked_first(
@@ -335,7 +334,7 @@ async def test_what_is_refused_for_its_scope_counts_and_the_rate_is_asked_first(
     limiter.answer = 2.5
     with pytest.raises(RateError):
         await gate.admit(bearer(text), "admin")
-    await gate.settle()
+    await gate.drain()
 
 
 async def test_without_a_counter_nobody_is_kept_out(store: Counting, database: Database) -> None:
@@ -343,7 +342,7 @@ async def test_without_a_counter_nobody_is_kept_out(store: Counting, database: D
         gate = await rated(store, database, Counter(error), 60)
         _, text = store.create("k", scope="read", tenant="blue")
         assert (await gate.admit(bearer(text), "read")).tenant == "blue"
-        await gate.settle()
+        await gate.drain()
 
 
 async def test_a_tenant_without_a_rate_is_not_counted(store: Counting, database: Database) -> None:
@@ -352,7 +351,7 @@ async def test_a_tenant_without_a_rate_is_not_counted(store: Counting, database:
     _, text = store.create("k", scope="read", tenant="blue")
     await gate.admit(bearer(text), "read")
     assert limiter.names == []
-    await gate.settle()
+    await gate.drain()
 
 
 async def test_an_open_deployment_lets_everybody_in_whatever_they_send() -> None:

@@ -11,10 +11,8 @@ from pydantic import SecretStr
 from sqlalchemy import select, text
 
 from tests.service.keyed import fresh
-from triforge.access.keys import KeyStore, split
-from triforge.access.modes import demand_safe, is_loopback
-from triforge.access.tenants import TenantStore, demand_service_for_pool, demand_service_for_run
-from triforge.access.versions import demand_not_newer
+from triforge.access.gate import demand_not_newer, demand_safe, is_loopback
+from triforge.access.keys import KeyStore, TenantStore, check_pool_quota, check_run_quota, split
 from triforge.config import Settings
 from triforge.errors import ConfigError, InputError, NotFoundError, QuotaError, VersionError
 from triforge.store.database import Database
@@ -114,11 +112,11 @@ def test_pools_are_bounded_and_retired_ones_and_others_do_not_count(database: Da
     with database.write() as session:
         session.add_all([pool("a"), pool("b", state="retired"), pool("c", tenant="red")])
     with database.write() as session:
-        demand_service_for_pool(session, "blue", 10**6)
+        check_pool_quota(session, "blue", 10**6)
         session.add(pool("d"))
         session.flush()
         with pytest.raises(QuotaError, match="max_pools is 2") as refused:
-            demand_service_for_pool(session, "blue", 1)
+            check_pool_quota(session, "blue", 1)
     assert (refused.value.status, refused.value.kind) == (429, "quota")
     assert refused.value.retry_after_s is not None
 
@@ -128,12 +126,12 @@ def test_runs_are_bounded_and_ended_ones_do_not_count(database: Database) -> Non
     with database.write() as session:
         session.add_all([run("a", "queued"), run("b", "finished"), run("c", "running", "red")])
     with database.write() as session:
-        demand_service_for_run(session, "blue")
+        check_run_quota(session, "blue")
         session.add(run("d", "stopping"))
         session.flush()
         with pytest.raises(QuotaError, match="max_runs is 2"):
-            demand_service_for_run(session, "blue")
-        demand_service_for_run(session, "red")  # has no bounds
+            check_run_quota(session, "blue")
+        check_run_quota(session, "red")  # has no bounds
 
 
 def test_a_bound_is_set_and_taken_away_and_the_others_stay(database: Database) -> None:

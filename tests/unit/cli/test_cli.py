@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Services, Triforge, run_state
-from triforge.cli.addresses import settings
+from triforge.cli.terminal import settings
 from triforge.errors import ConfigError
 from triforge.types import Event, RunPage
 

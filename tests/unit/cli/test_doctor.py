@@ -14,12 +14,9 @@ from tests.unit.cli.conftest import Services, Triforge
 from triforge import __version__
 from triforge.config import RunConfig, Settings, parse
 from triforge.doctor import examine
-from triforge.doctor.findings import Finding
-from triforge.doctor.machine import disk, extras, packages, sandbox
-from triforge.doctor.models import weights
-from triforge.doctor.services import SERVICES, engines
+from triforge.doctor.local import Finding, disk, extras, packages, sandbox, weights
+from triforge.doctor.services import SERVICES, artifacts, broker, clock, database, engines
 from triforge.doctor.services import services as ask
-from triforge.doctor.stores import artifacts, broker, clock, database
 from triforge.store.database import open_database
 
 GIB = 2**30

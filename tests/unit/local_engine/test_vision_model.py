@@ -19,8 +19,7 @@ from services.trainer.tiny_models import build_tiny_vision_model
 from tests.unit.local_engine.wire import client_of, scores
 from triforge.testing.pictures import png
 from triforge.vision.files import data_uri, describe
-from triforge.vision.pixels import pixels_of
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec, pixels_of
 
 USER, ASSISTANT, BEGIN, STOP, PAD, VIDEO, FIRST = 4, 5, 6, 7, 8, 9, 10
 WORDS = [f"w{i}" for i in range(40)]
@@ -48,23 +47,23 @@ class Plain:
 
     def __init__(self, folder: Path) -> None:
         self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
-        found = Sight.of_folder(folder)
+        found = ImageSpec.of_folder(folder)
         assert found is not None
-        self.sight = found
+        self.image_spec = found
 
     @torch.inference_mode()
     def logprobs(self, short: list[int], shots: list[bytes], output: list[int]) -> list[float]:
         refs = [describe(shot) for shot in shots]
-        ids, places = self.sight.expanded(short, refs)
+        ids, places = self.image_spec.expanded(short, refs)
         kinds = torch.zeros(1, len(ids) + len(output) - 1, dtype=torch.int32)
         for place in places:
             kinds[0, place.start : place.end] = 1
         seen: dict[str, Any] = {}
         if shots:
-            pixels = [pixels_of(s, r, self.sight) for s, r in zip(shots, refs, strict=True)]
+            pixels = [pixels_of(s, r, self.image_spec) for s, r in zip(shots, refs, strict=True)]
             seen = {
                 "pixel_values": torch.cat([torch.from_numpy(p) for p in pixels]),
-                "image_grid_thw": torch.tensor([[1, *self.sight.grid(ref)] for ref in refs]),
+                "image_grid_thw": torch.tensor([[1, *self.image_spec.grid(ref)] for ref in refs]),
                 "mm_token_type_ids": kinds,
             }
         logits = self.model(input_ids=torch.tensor([[*ids, *output[:-1]]]), **seen).logits[0]
@@ -124,7 +123,7 @@ async def test_logprobs_are_those_of_a_plain_forward_pass(
     for (ids, shots, _), result in zip(asked, results, strict=True):
         assert len(result["output_ids"]) == 12
         plain.check(ids, shots, result)
-        images = plain.sight.expanded(ids, [describe(s) for s in shots])[0]
+        images = plain.image_spec.expanded(ids, [describe(s) for s in shots])[0]
         assert result["meta_info"]["prompt_tokens"] == len(images)
 
 

@@ -133,7 +133,7 @@ async def test_an_image_that_nobody_has_kept_is_said_by_name(service: Service) -
 async def test_images_in_a_request_to_a_model_of_words_are_refused(
     service: Service, tmp_path: Path
 ) -> None:
-    service.weights.renderer.sight = None  # as of a model of words
+    service.weights.renderer.image_spec = None  # as of a model of words
     try:
         with pytest.raises(InputError, match=r"requests\.0: .*sees none"):
             await service.gateway.generate([GenerateRequest(messages=(message(describe(SHOT)),))])

@@ -18,7 +18,7 @@ async def test_a_second_deployment_in_a_folder_is_refused_and_leaves_the_first_o
 ) -> None:
     layout = Layout(settings=Settings(), specs=(SLEEPER,))
     first, second, third = (
-        Supervisor(layout, tmp_path, tell=lambda _: None) for _ in ("first", "second", "third")
+        Supervisor(layout, tmp_path, report=lambda _: None) for _ in ("first", "second", "third")
     )
     await first.start()
     try:

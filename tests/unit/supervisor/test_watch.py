@@ -28,7 +28,7 @@ async def test_a_process_is_restarted_although_the_supervisor_cannot_write_its_o
         if sentence.startswith("restarting sleeper:"):
             refused.set()
 
-    supervisor = Supervisor(Layout(settings=Settings(), specs=(SLEEPER,)), tmp_path, tell=tell)
+    supervisor = Supervisor(Layout(settings=Settings(), specs=(SLEEPER,)), tmp_path, report=tell)
     await supervisor.start()
     watching = asyncio.create_task(supervisor.watch())
     try:

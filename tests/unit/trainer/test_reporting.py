@@ -183,7 +183,7 @@ def test_steps_leave_as_lines_and_as_a_table() -> None:
 
     import pyarrow.parquet as pq
 
-    from triforge.store.step_tables import steps_jsonl, steps_parquet
+    from triforge.store.step_records import steps_jsonl, steps_parquet
 
     steps = [step(0, a=1.0), step(1, b=2.0)]
     lines = [json.loads(line) for line in steps_jsonl(steps).splitlines()]

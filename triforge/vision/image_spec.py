@@ -5,10 +5,13 @@ them; tests compare both. An image is scaled to a multiple of `patch * merge` a 
 keeping its shape as far as possible, and cut into patches, `merge` x `merge` of which are one token. Positions have
 three parts (time, row, column): text counts up in all of them; an image stands at one time, its tokens at their rows and
 columns, and text goes on behind the larger side.
+`pixels_of` needs Pillow, which the extra `vision` installs.
 """
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -19,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triforge.errors import InputError, WeightsError
+from triforge.errors import ConfigError, InputError, WeightsError
 from triforge.types import ImageRef, PlacedImage
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")  # model types whose images are understood here
@@ -30,7 +33,7 @@ _DEFAULT_STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sight:
+class ImageSpec:
     """How a vision-language model sees.
 
     `image`, `video`, `start` and `end` are token ids: of one token of an image or video, and of what stands before and
@@ -51,7 +54,7 @@ class Sight:
     std: tuple[float, ...] = _DEFAULT_STD
 
     @classmethod
-    def of_folder(cls, folder: Path) -> Sight | None:
+    def of_folder(cls, folder: Path) -> ImageSpec | None:
         """What `config.json` and `preprocessor_config.json` say; None for a model that sees nothing.
 
         Raises:
@@ -198,3 +201,45 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise WeightsError(f"{path}: expected an object")
     return found
+
+
+def pixels_of(data: bytes, ref: ImageRef, image_spec: ImageSpec) -> npt.NDArray[np.float32]:
+    """The patches of an image, float32 [rows * columns, 3 * temporal * patch * patch].
+
+    Scaled bicubically as Pillow does it, with `image_spec`'s mean taken away and divided by its deviation. The patches of one
+    token are neighbours; a still image is shown `temporal` times.
+
+    Raises:
+        ConfigError: Pillow is not installed.
+        InputError: the file cannot be decoded, or is not what `ref` says.
+    """
+    pillow = _pillow()
+    try:
+        image = pillow.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+        if image.size != (ref.width, ref.height):
+            raise InputError(
+                f"image {ref.id}: given {image.size} pixels, expected {(ref.width, ref.height)}"
+            )
+        image = image.convert("RGB")
+    except (OSError, ValueError, SyntaxError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"image {ref.id}: cannot be decoded: {error}") from error
+    rows, columns = image_spec.grid(ref)
+    size = (columns * image_spec.patch, rows * image_spec.patch)
+    scaled = np.asarray(image.resize(size, pillow.Resampling.BICUBIC), dtype=np.float32)
+    unit = scaled * np.float32(1 / 255)
+    normal = (unit - np.array(image_spec.mean, np.float32)) / np.array(image_spec.std, np.float32)
+    m, p = image_spec.merge, image_spec.patch
+    cut = normal.reshape(rows // m, m, p, columns // m, m, p, 3).transpose(0, 3, 1, 4, 6, 2, 5)
+    shown = np.broadcast_to(
+        cut[:, :, :, :, :, None], (*cut.shape[:5], image_spec.temporal, *cut.shape[5:])
+    )
+    return np.ascontiguousarray(shown, dtype=np.float32).reshape(rows * columns, -1)
+
+
+def _pillow() -> Any:
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError:
+        raise ConfigError("images need Pillow: pip install 'triforge[vision]'") from None

@@ -1,15 +1,55 @@
-"""What the machine itself lacks: programs, packages, service on its disks."""
+"""What one machine lacks: programs, packages, disk space, and weights that can be read."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from triforge.config import RunConfig, Settings
-from triforge.doctor.findings import Finding, bad, ok, warning
+from triforge.errors import TriforgeError
+from triforge.store.tensor_files import read_folder
+
+State = Literal["ok", "warning", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report.
+
+    Attributes:
+        check: what was looked at.
+        state: `bad` keeps the deployment from working, `warning` may.
+        said: what was found.
+        mend: what to do about it; empty where nothing is to be done.
+    """
+
+    check: str
+    state: State
+    said: str
+    mend: str = ""
+
+
+def ok(check: str, said: str) -> Finding:
+    """All is well."""
+    return Finding(check, "ok", said)
+
+
+def warning(check: str, said: str, mend: str) -> Finding:
+    """It works, but not for long or not for everything."""
+    return Finding(check, "warning", said, mend)
+
+
+def bad(check: str, said: str, mend: str) -> Finding:
+    """It does not work."""
+    return Finding(check, "bad", said, mend)
+
 
 _LOW, _FULL = 0.10, 0.03  # shares of a disk that are free
 _LOW_BYTES, _FULL_BYTES = 5 * 2**30, 2**30
@@ -115,3 +155,46 @@ def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     folder = folder.absolute()
     return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+_RENDERS = ("tokenizer.json", "tokenizer_config.json")
+
+
+def models(config: RunConfig) -> list[Finding]:
+    """The folders of the three roles."""
+    found = []
+    for role in ("policy", "reward", "rewriter"):
+        path = getattr(config.models, role).path
+        if path:
+            found.append(weights(f"models.{role}.path", Path(path)))
+    return found
+
+
+def weights(what: str, folder: Path) -> Finding:
+    """A model folder: its config, its tokenizer, every tensor where the headers say.
+
+    Args:
+        what: names the option or the service, for the report.
+        folder: the folder.
+    """
+    mend = (
+        f"point {what} at a whole model folder in the form of Hugging Face, readable by this user"
+    )
+    try:
+        with os.scandir(folder):  # it is there, and may be looked into
+            pass
+        missing = [name for name in ("config.json", *_RENDERS) if not (folder / name).is_file()]
+        if missing:
+            return bad(f"weights of {what}", f"{folder}: lacks {', '.join(missing)}", mend)
+        json.loads((folder / "config.json").read_bytes())
+        tensors = read_folder(folder)
+    except (OSError, ValueError, TriforgeError) as error:
+        said = error.detail if isinstance(error, TriforgeError) else f"{folder}: {_why(error)}"
+        return bad(f"weights of {what}", said, mend)
+    if not tensors:
+        return bad(f"weights of {what}", f"{folder}: holds no safetensors file", mend)
+    return ok(f"weights of {what}", f"{folder}: {len(tensors)} tensors")
+
+
+def _why(error: OSError | ValueError) -> str:
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)

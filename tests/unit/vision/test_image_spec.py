@@ -13,13 +13,12 @@ from triforge.errors import InputError, WeightsError
 from triforge.testing.pictures import png
 from triforge.types import ImageRef, PlacedImage
 from triforge.vision.files import describe
-from triforge.vision.pixels import pixels_of
-from triforge.vision.sight import Sight
+from triforge.vision.image_spec import ImageSpec, pixels_of
 
 Image = pytest.importorskip("PIL.Image", reason="pip install 'triforge[vision]'")
 processing = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
 
-SIGHT = Sight(image=5, video=6, start=7, end=8, min_pixels=28 * 28, max_pixels=28 * 28 * 12)
+SPEC = ImageSpec(image=5, video=6, start=7, end=8, min_pixels=28 * 28, max_pixels=28 * 28 * 12)
 SIZES = [(28, 28), (56, 28), (29, 41), (1, 1), (640, 480), (97, 13), (14, 14), (42, 70), (333, 2)]
 
 
@@ -29,21 +28,21 @@ def ref(width: int, height: int) -> ImageRef:
     )
 
 
-def processor(sight: Sight) -> object:
+def processor(image_spec: ImageSpec) -> object:
     return processing.Qwen2VLImageProcessorPil(
-        size={"shortest_edge": sight.min_pixels, "longest_edge": sight.max_pixels}
+        size={"shortest_edge": image_spec.min_pixels, "longest_edge": image_spec.max_pixels}
     )
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("sight", [SIGHT, Sight(image=5, video=6, start=7, end=8)])
+@pytest.mark.parametrize("image_spec", [SPEC, ImageSpec(image=5, video=6, start=7, end=8)])
 def test_the_tokens_of_an_image_are_those_of_the_processor(
-    size: tuple[int, int], sight: Sight
+    size: tuple[int, int], image_spec: ImageSpec
 ) -> None:
     image = ref(*size)
-    patches = processor(sight).get_number_of_image_patches(image.height, image.width)  # type: ignore[attr-defined]
-    assert sight.tokens(image) == patches // 4
-    assert sight.grid(image)[0] * sight.grid(image)[1] == patches
+    patches = processor(image_spec).get_number_of_image_patches(image.height, image.width)  # type: ignore[attr-defined]
+    assert image_spec.tokens(image) == patches // 4
+    assert image_spec.grid(image)[0] * image_spec.grid(image)[1] == patches
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -55,10 +54,10 @@ def test_the_pixels_of_an_image_are_those_of_the_processor(
     sink = io.BytesIO()
     drawn.save(sink, "PNG")
     data = sink.getvalue()
-    expected = processor(SIGHT)(images=[drawn.convert("RGB")], return_tensors="np")  # type: ignore[operator]
-    found = pixels_of(data, describe(data), SIGHT)
+    expected = processor(SPEC)(images=[drawn.convert("RGB")], return_tensors="np")  # type: ignore[operator]
+    found = pixels_of(data, describe(data), SPEC)
     assert found.dtype == np.float32
-    assert tuple(expected["image_grid_thw"][0][1:]) == SIGHT.grid(describe(data))
+    assert tuple(expected["image_grid_thw"][0][1:]) == SPEC.grid(describe(data))
     np.testing.assert_allclose(found, expected["pixel_values"], atol=2e-6)
 
 
@@ -86,44 +85,44 @@ def test_positions_are_those_of_the_model() -> None:
         bare,
         tokens,
         (tokens == 5).int(),
-        torch.tensor([[1, *SIGHT.grid(first)], [1, *SIGHT.grid(second)]]),
+        torch.tensor([[1, *SPEC.grid(first)], [1, *SPEC.grid(second)]]),
     )
-    found, behind = SIGHT.positions(len(ids), images)
+    found, behind = SPEC.positions(len(ids), images)
     assert found.tolist() == expected[:, 0].tolist()
     assert behind == delta.item()
 
 
 def test_text_alone_counts_up() -> None:
-    found, behind = SIGHT.positions(4, [])
+    found, behind = SPEC.positions(4, [])
     assert (found.tolist(), behind) == ([[0, 1, 2, 3]] * 3, 0)
 
 
 def test_ids_are_expanded_and_collapsed_without_touching_the_rest() -> None:
     images = [ref(56, 84), ref(28, 28)]
     short = [1, 7, 5, 8, 2, 7, 5, 8]
-    long, placed = SIGHT.expanded(short, images, offset=0)
+    long, placed = SPEC.expanded(short, images, offset=0)
     assert long == [1, 7, *[5] * 6, 8, 2, 7, 5, 8]
     assert [(p.start, p.end) for p in placed] == [(2, 8), (11, 12)]
-    assert SIGHT.collapsed(long, placed) == short
+    assert SPEC.collapsed(long, placed) == short
     with pytest.raises(InputError, match="2 image tokens for 1 images"):
-        SIGHT.expanded(short, images[:1])
+        SPEC.expanded(short, images[:1])
 
 
 def test_an_image_of_another_model_or_out_of_order_is_refused() -> None:
     with pytest.raises(InputError, match="given 5 tokens, expected the 6"):
-        SIGHT.positions(9, [PlacedImage(image=ref(56, 84), start=2, end=7)])
+        SPEC.positions(9, [PlacedImage(image=ref(56, 84), start=2, end=7)])
     with pytest.raises(InputError, match="out of order"):
-        SIGHT.positions(7, [PlacedImage(image=ref(56, 84), start=2, end=8)])
+        SPEC.positions(7, [PlacedImage(image=ref(56, 84), start=2, end=8)])
     with pytest.raises(InputError, match="1 to 200"):
-        SIGHT.tokens(ref(201, 1))
+        SPEC.tokens(ref(201, 1))
 
 
 def test_a_file_that_is_not_what_its_reference_says_is_refused() -> None:
     with pytest.raises(InputError, match="expected"):
-        pixels_of(png(32, 32), ref(32, 33), SIGHT)
+        pixels_of(png(32, 32), ref(32, 33), SPEC)
     broken = png(32, 32)[:50]
     with pytest.raises(InputError, match="cannot be decoded"):
-        pixels_of(broken, ref(32, 32), SIGHT)
+        pixels_of(broken, ref(32, 32), SPEC)
 
 
 def folder(path: Path, **files: object) -> Path:
@@ -146,17 +145,17 @@ CONFIG = {
     ],
 )
 def test_a_folder_says_how_its_model_sees(tmp_path: Path, sizes: dict[str, object]) -> None:
-    assert Sight.of_folder(folder(tmp_path, config=CONFIG, preprocessor_config=sizes)) == SIGHT
+    assert ImageSpec.of_folder(folder(tmp_path, config=CONFIG, preprocessor_config=sizes)) == SPEC
 
 
 def test_a_folder_of_a_model_of_text_says_nothing(tmp_path: Path) -> None:
-    assert Sight.of_folder(folder(tmp_path, config={"model_type": "llama"})) is None
+    assert ImageSpec.of_folder(folder(tmp_path, config={"model_type": "llama"})) is None
 
 
 def test_a_folder_that_says_half_is_refused(tmp_path: Path) -> None:
     folder(tmp_path, config=CONFIG)
     with pytest.raises(WeightsError, match=r"preprocessor_config\.json is missing"):
-        Sight.of_folder(tmp_path)
+        ImageSpec.of_folder(tmp_path)
     folder(tmp_path, config={"model_type": "qwen2_vl"}, preprocessor_config={"min_pixels": 784})
     with pytest.raises(WeightsError, match="lacks"):
-        Sight.of_folder(tmp_path)
+        ImageSpec.of_folder(tmp_path)
