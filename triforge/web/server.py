@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from asyncio import TimerHandle, Transport
+from asyncio import TimerHandle
 from typing import Any, Final, Literal
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD: Final = 64 * 1024  # bytes of a request's line and headers; real ones have less than 2 KiB
 
 
-class PatientProtocol(H11Protocol):
-    """uvicorn's protocol, which closes a connection whose request does not go on.
+class PatientProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, which refuses endless headers and closes a connection whose request does not go on.
 
     Attributes:
         wait_s: seconds in which headers must end, and in which `body_least` bytes of a body must come.
@@ -21,11 +20,12 @@ class PatientProtocol(H11Protocol):
 
     wait_s = 30.0
     body_least = 30 * 1024
-    _timer: TimerHandle | None = None
-    _state: Any = None  # of the client when the timer was set
+    _reading: Literal["", "head", "body"] = "head"  # what the client has to send
+    _watched: Literal["", "head", "body"] = ""  # the same when the timer was set
     _came = 0  # bytes since then
+    _timer: TimerHandle | None = None
 
-    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         """Wait for the first request."""
         super().connection_made(transport)
         self._watch()
@@ -35,26 +35,35 @@ class PatientProtocol(H11Protocol):
         self._stop()
         super().connection_lost(exc)
 
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._reading = "head"
+
+    def on_headers_complete(self) -> None:
+        """Its body follows."""
+        super().on_headers_complete()
+        self._reading = "body"
+
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        super().on_message_complete()
+        self._reading = ""
+
     def data_received(self, data: bytes) -> None:
         """Count the bytes, and wait for what is missing."""
         self._came += len(data)
         super().data_received(data)
-        self._watch()
-
-    def on_response_complete(self) -> None:
-        """Wait for the rest of a request that was answered early."""
-        super().on_response_complete()
+        if self._reading == self._watched == "head" and self._came > MAX_HEAD:
+            self.send_400_response(f"the headers are larger than {MAX_HEAD} bytes")
         self._watch()
 
     def _watch(self) -> None:
         """Set the timer while the client has to send something; start it anew when headers have become a body."""
-        state = self.conn.their_state
-        begun = self.cycle is None or bool(self.conn.trailing_data[0])
-        due = state is h11.SEND_BODY or (state is h11.IDLE and begun)
-        if self._timer is not None and (not due or state is not self._state):
+        if self._timer is not None and self._reading != self._watched:
             self._stop()
-        if due and self._timer is None and not self.transport.is_closing():
-            self._state, self._came = state, 0
+        if self._reading and self._timer is None and not self.transport.is_closing():
+            self._watched, self._came = self._reading, 0
             self._timer = self.loop.call_later(self.wait_s, self._late)
 
     def _stop(self) -> None:
@@ -64,9 +73,13 @@ class PatientProtocol(H11Protocol):
 
     def _late(self) -> None:
         self._timer = None
-        reading = self._state is h11.SEND_BODY
-        held = reading and (self.flow.read_paused or self.conn.they_are_waiting_for_100_continue)
-        if held or (reading and self._came >= self.body_least):
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if self._watched == "head":
+            excused = answering
+        else:
+            held = self.flow.read_paused or (answering and self.cycle.waiting_for_100_continue)
+            excused = held or self._came >= self.body_least
+        if excused:
             self._watch()
         else:
             self.transport.close()
@@ -78,10 +91,4 @@ def careful(*, ws: Literal["none", "wsproto"] = "none") -> dict[str, Any]:
     No header says where a request came from: the record must not be written by strangers. Behind a proxy the proxy's own
     log says it.
     """
-    return {
-        "http": PatientProtocol,
-        "h11_max_incomplete_event_size": MAX_HEAD,
-        "ws": ws,
-        "proxy_headers": False,
-        "server_header": False,
-    }
+    return {"http": PatientProtocol, "ws": ws, "proxy_headers": False, "server_header": False}
