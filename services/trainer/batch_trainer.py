@@ -72,7 +72,7 @@ class BatchTrainer:
             should_stop: asked between forward passes.
 
         Raises:
-            GivenUp: told to stop; nothing of the step is kept.
+            GivenUp: it is to stop; nothing of the step is kept.
             UnavailableError: the artifact store is away; nothing of the step is kept, and it may be taken again.
         """
         try:
@@ -124,7 +124,7 @@ class BatchTrainer:
 
         Raises:
             TrainerError: as `Learner.train`, or another rank could not begin.
-            Interrupted: told to stop; nothing of the step is kept.
+            Interrupted: it is to stop; nothing of the step is kept.
         """
         held = self._held is not None and self._held[0] == _place(batch, batch.version)
         if self.ranks.world > 1:

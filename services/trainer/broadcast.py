@@ -5,7 +5,7 @@ SGLang joins such a group at `/init_weights_update_group`: a TCP store at the ad
 backends and nothing of SGLang; no default process group is made or touched.
 
 Each engine has a group of its own. An SGLang that waits for a rank that never comes waits for half an hour and serves
-nothing meanwhile; so no engine waits for another, only for this process, which it has just been told of.
+nothing meanwhile; so no engine waits for another, only for this process, whose address it has just got.
 
 The tensors come from the published folder, not from the model in training, so that what is sent is what is recorded, and
 the next training step can begin meanwhile.

@@ -39,7 +39,7 @@ Sharding = Literal["auto", "full", "replicate"]
 
 
 class Interrupted(Exception):  # noqa: N818 (a signal, not a failure)
-    """The learner was told to stop in the middle of a step; nothing of the step is kept."""
+    """The learner is to stop in the middle of a step; nothing of the step is kept."""
 
 
 class Ranks:

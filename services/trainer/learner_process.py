@@ -126,7 +126,7 @@ class Cursor:
 
 
 class LearnerProcess:
-    """Serves one role until told to stop.
+    """Serves one role until `stop`.
 
     Args:
         broker: streams; when Redis is away the loop waits for it.
@@ -200,7 +200,7 @@ class LearnerProcess:
             await asyncio.wait_for(self._stopping.wait(), _RETRY_S)
 
     async def _serve(self, batch: TrainBatch, parent: str) -> bool:
-        """Handle one batch, sent in the trace `parent`, to its end; False when told to stop before.
+        """Handle one batch, sent in the trace `parent`, to its end; False if `stop` came before.
 
         What is interrupted by a failure is done again from the beginning: a version that is published is found so.
         """
@@ -210,8 +210,8 @@ class LearnerProcess:
                     ready = await self._train(batch, parent) if mine else None
                 if mine:
                     if ready is not None:
-                        told = ready.model_copy(update={"handover": self._handover})
-                        await self._broker.announce_weights(told)
+                        ready = ready.model_copy(update={"handover": self._handover})
+                        await self._broker.announce_weights(ready)
                     return True
                 await self._pause()
             except GivenUp:

@@ -1,7 +1,7 @@
 """Token sequences as tensors of one forward pass that name exactly the positions whose log-probability is wanted.
 
 packed      one line without padding; what rows begin with alike is there once (`triforge.algorithms.prefix_tree`)
-rectangle   a row a line, padded on the right: for models whose attention cannot be told of packed rows, and for rows
+rectangle   a row a line, padded on the right: for models whose attention knows no packed rows, and for rows
             that bring more inputs than their ids
 """
 

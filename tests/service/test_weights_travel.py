@@ -136,7 +136,7 @@ async def learner(folders: Path, bucket_bytes: int = 4000) -> AsyncIterator[Hand
 
 async def holds(service: Service, folder: Path, version: int) -> None:
     """Pass if what is sampled now comes from the weights of a folder."""
-    reply = await service.train()
+    reply = await service.answer()
     (output,) = reply.outputs
     assert {span.version for span in output.versions} == {version}
     wanted = plain_logprobs(plain_model(folder), list(reply.prompt_ids), list(output.ids))

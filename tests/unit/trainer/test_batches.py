@@ -41,7 +41,7 @@ def test_rows_become_flat_arrays_of_their_trained_tokens():
     assert data.weights.tolist() == [1.0, 0.25, 0.5]
     assert data.old.tolist() == [-1.0, -1.0, -2.0]
     assert data.advantages.tolist() == [0.5, 0.5, 0.5]
-    assert data.same.tolist() == [True, False, True]
+    assert (data.lags == 0).tolist() == [True, False, True]
     assert data.sequences.counts == [1, 2]
 
 
