@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -225,7 +225,7 @@ def words_section() -> list[str]:
     rows = (
         (f"`{name}`", ", ".join(f"`{word}`" for word in get_args(found)))
         for name, found in vars(types).items()
-        if get_args(found) and name != "Params"
+        if get_origin(found) is Literal
     )
     return ["## Words", "", *_table(("name", "one of"), rows), ""]
 

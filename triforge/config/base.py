@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -20,11 +21,23 @@ TaskState = Literal[
     "active", "pending", "awaiting", "rejected", "replaced", "rolled_back", "paused", "retired"
 ]
 ProposalState = Literal["pending", "awaiting", "accepted", "rejected", "invalid", "rolled_back"]
-ControllerName = Literal["llm_rewrite", "ladder", "mixed", "none"]
 PoolStatus = Literal["active", "paused", "retired"]
 Approval = Literal["automatic", "manual"]
 Split = Literal["train", "heldout"]
 Params = dict[str, JsonValue]
+
+
+def _controller(name: str) -> str:
+    if name not in ("llm_rewrite", "ladder", "mixed", "none") and not re.fullmatch(
+        r"[A-Za-z_][\w.]*:\w+", name
+    ):
+        raise ValueError(
+            "expected 'llm_rewrite', 'ladder', 'mixed' or 'none', or the path of another, 'package.module:function'"
+        )
+    return name
+
+
+ControllerName = Annotated[str, AfterValidator(_controller)]
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]

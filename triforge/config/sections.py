@@ -144,7 +144,7 @@ class AdaptationSection(Section):
     """How tasks change."""
 
     controller: ControllerName = "llm_rewrite"
-    """`llm_rewrite`, `ladder`, `mixed`, or `none`, which leaves every task as it is."""
+    """`llm_rewrite`, `ladder`, `mixed`, `none` (every task stays as it is) or the path of another, `package.module:function`."""
     mixed_with: Literal["llm_rewrite", "ladder"] = "llm_rewrite"
     """What `mixed` does with the slots that may change."""
     original_share: Share = 0.5

@@ -11,19 +11,21 @@ mixed        one of the others, but a fixed share of the slots keeps its origina
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from services.env_adapter.adaptation.ladder import LadderController
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, OpenSlot
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from triforge.algorithms.filters import rewrite_direction
-from triforge.errors import ConfigError
+from triforge.algorithms.registry import Registry
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database
 from triforge.types import Direction, Proposal, TaskOutcome
+
+CONTROLLERS: Final[Registry[Any]] = Registry(
+    "adaptation.controller", object, "services.env_adapter.adaptation"
+)
 
 
 class Controller(Protocol):
@@ -62,7 +64,7 @@ class Controllers:
             ConfigError: there is none.
         """
         if name not in self._made:
-            self._made[name] = _maker(name)(self)
+            self._made[name] = CONTROLLERS.find(name)(self)
         return self._made[name]
 
 
@@ -121,27 +123,9 @@ class Mixed:
         return await self._controllers.find(outcome.settings.adaptation.mixed_with).respond(outcome)
 
 
-CONTROLLERS: Final[dict[str, Callable[[Controllers], Controller]]] = {
-    "none": lambda _: NoController(),
-    "llm_rewrite": lambda parts: LlmRewrite(parts.measurements, parts.writer),
-    "ladder": lambda parts: LadderController(parts.database, parts.family),
-    "mixed": Mixed,
-}
-
-
-def _maker(name: str) -> Callable[[Controllers], Controller]:
-    if name in CONTROLLERS:
-        return CONTROLLERS[name]
-    module, _, attribute = name.partition(":")
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"adaptation.controller: given {name!r} ({error}), allowed one of {sorted(CONTROLLERS)} or the path of "
-            "another, 'package.module:function'"
-        ) from None
-    make: Callable[[Controllers], Controller] = found
-    return make
+CONTROLLERS.add("none", lambda _: NoController())
+CONTROLLERS.add("llm_rewrite", lambda parts: LlmRewrite(parts.measurements, parts.writer))
+CONTROLLERS.add("mixed", Mixed)
 
 
 def wanted_direction(outcome: TaskOutcome) -> Direction | None:

@@ -18,6 +18,7 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from services.env_adapter.adaptation.controllers import CONTROLLERS
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
 from services.env_adapter.rows import lock_pool, new_row, task_in
 from services.env_adapter.slots import replace, successor, withdraw
@@ -156,3 +157,6 @@ def _why_not(session: Session, task: Task) -> str:
         what = "held out" if task.split != "train" else "pinned" if task.pinned else task.state
         return f"the task is {what}, so it is not replaced"
     return ""
+
+
+CONTROLLERS.add("ladder", lambda parts: LadderController(parts.database, parts.family))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from services.env_adapter.adaptation.adapter import Adapter, make_adapter
+from services.env_adapter.adaptation.controllers import Controllers
+from services.env_adapter.adaptation.measurement import Closed
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
@@ -16,6 +18,7 @@ from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.config import LadderSection
 from triforge.environments import registry
+from triforge.errors import ConfigError
 from triforge.rollout.protocols import Generate
 from triforge.store.database import Database, open_database
 from triforge.store.tables import LadderRow, LevelRow
@@ -288,3 +291,36 @@ async def test_mixed_keeps_its_share_of_the_slots_and_changes_the_others(
     assert len(set(before) & set(kitchen.active())) == 3
     plan = Planner(database).plan("k", PlanRequest(run_id="r", step=1, kind="train", groups=12))
     assert sum(group.task_id == group.slot for group in plan.groups) == 3
+
+
+# ---- a controller of one's own ----
+
+
+class Patient:
+    """Answers nothing, and counts how often it was asked."""
+
+    asked = 0
+
+    async def respond(self, outcome: TaskOutcome) -> Closed:
+        Patient.asked += 1
+        return Closed("it has time")
+
+
+def patient(parts: Controllers) -> Patient:
+    assert parts.measurements is not None
+    return Patient()
+
+
+async def test_a_controller_is_named_by_its_path(kitchen: Kitchen) -> None:
+    settings = adapt_settings(controller=f"{__name__}:patient")
+    assert await kitchen.play(kitchen.active()[0], 0, settings) == ()
+    assert Patient.asked == 1
+
+
+@pytest.mark.parametrize("name", ["nowhere.at_all:make", "services.env_adapter.app:nothing"])
+async def test_a_path_that_leads_nowhere_is_refused_with_the_known_names(
+    kitchen: Kitchen, name: str
+) -> None:
+    known = r"allowed one of \['ladder', 'llm_rewrite', 'mixed', 'none'\] or the path of another"
+    with pytest.raises(ConfigError, match=known):
+        await kitchen.play(kitchen.active()[0], 0, adapt_settings(controller=name))
