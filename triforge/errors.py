@@ -1,7 +1,7 @@
 """One small tree of errors, named by the border that was crossed.
 
 Failure is data: every error has a `kind` that can be counted, a sentence for a person, a `retryable` flag for the
-program, and the HTTP status under which it leaves a service. `ErrorInfo` in `messages` is its form on the wire.
+program, and the HTTP status under which it leaves a service. `triforge.types.ErrorInfo` is its form between processes.
 """
 
 from __future__ import annotations

@@ -27,12 +27,7 @@ OPERATOR: Final = "operator"  # its keys see all tenants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a route asks for.
-
-    Attributes:
-        wants: of the caller.
-        changes: whether it changes anything that lasts; such requests are put on record.
-    """
+    """What a route asks for; requests that change anything which lasts are put on record."""
 
     wants: Wanted
     changes: bool = False

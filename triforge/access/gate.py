@@ -47,11 +47,7 @@ class Limiter(Protocol):
     """Counts requests over all replicas of a service."""
 
     async def take(self, name: str, *, per_minute: int) -> float:
-        """Seconds until the next request of this name is in order; 0 when this one is.
-
-        Raises:
-            UnavailableError: nobody counts.
-        """
+        """Seconds until the next request of this name is in order, 0 when this one is; UnavailableError if nobody counts."""
         ...
 
 
@@ -59,13 +55,8 @@ class KeyBook:
     """Keys by id, remembered for a moment.
 
     However many ids are shown, a process has one look-up under way at a time, of as many ids as wait then; those that were
-    found to exist before go first, and strangers cannot push them out. So unknown keys cost the database little, and a key
-    that was just made opens at once.
-
-    Args:
-        store: where they lie.
-        clock: seconds, monotone.
-        holds: ids held in memory, as many again of those that do not exist.
+    found to exist before go first, and unknown ones cannot push them out. So unknown keys cost the database little, and a
+    new key opens at once. `holds` ids are kept, and as many again of those that do not exist.
     """
 
     def __init__(
@@ -110,7 +101,7 @@ class KeyBook:
             until = self._clock() + KNOWN_S
             try:
                 found = await asyncio.to_thread(self._store.find, ids)
-            except Exception as error:  # noqa: BLE001 - whoever asked is told
+            except Exception as error:  # noqa: BLE001 - whoever asked gets it
                 for key_id in ids:
                     self._asked.pop(key_id).set_exception(error)
                 continue
@@ -138,14 +129,7 @@ class KeyBook:
 
 
 class Gate:
-    """Decides on requests.
-
-    Args:
-        keys: None opens to everybody.
-        service_secret: what the deployment's own services send.
-        limiter: counts requests; None counts none.
-        clock: seconds since 1970.
-    """
+    """Decides on requests."""
 
     def __init__(
         self,
@@ -218,14 +202,7 @@ class Gate:
         return _on_behalf(who, tenant) if who.everything else who
 
     async def demand(self, who: Caller, wanted: Wanted) -> None:
-        """Pass who may ask for this now.
-
-        What is refused for its scope counts as a request, too.
-
-        Raises:
-            RateError: the tenant asks too often.
-            ForbiddenError: the key's scope is too low.
-        """
+        """Pass who may ask for this now, else RateError or ForbiddenError. What is refused for its scope counts as a request, too."""
         if wanted == "public" or who.scope == "service":
             return
         await self._demand_rate(who)
@@ -337,16 +314,7 @@ def is_loopback(host: str) -> bool:
 def make_gate(
     settings: Settings, database: Database | None, limiter: Limiter | None = None
 ) -> Gate:
-    """The gate of a service.
-
-    Args:
-        settings: of the deployment.
-        database: where the keys lie; needed where they are asked for.
-        limiter: counts requests.
-
-    Raises:
-        ConfigError: see `demand_safe`.
-    """
+    """The gate of a service; the database is needed where keys are asked for. Raises as `demand_safe` does."""
     demand_safe(settings)
     if not settings.keyed:
         return Gate(None)
@@ -363,11 +331,7 @@ _FORM: Final = re.compile(r"(\d{1,6})\.(\d{1,6})(\.[0-9A-Za-z.+-]{1,40})?")
 
 
 def demand_not_newer(given: str, here: str = __version__) -> None:
-    """Pass a client that is as old as this service or older; patch releases do not count, nor does what is no version.
-
-    Raises:
-        VersionError: the client is newer.
-    """
+    """Raises VersionError when the client is newer; patch releases do not count, nor does what is no version."""
     theirs, ours = _FORM.fullmatch(given), _FORM.fullmatch(here)
     if theirs and ours and _number(theirs) > _number(ours):
         raise VersionError(

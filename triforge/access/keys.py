@@ -13,8 +13,8 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Final, cast
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -68,12 +68,7 @@ def hold_tenant(session: Session, tenant: str, *, now: float | None = None) -> T
 
 
 class TenantStore:
-    """The tenants of a deployment.
-
-    Args:
-        database: at head.
-        clock: seconds since 1970.
-    """
+    """The tenants of a deployment."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -87,16 +82,7 @@ class TenantStore:
             ]
 
     def set(self, tenant: str, *, by: str = "", **bounds: int | None) -> Tenant:
-        """Make a tenant if there is none, and set some of its bounds; -1 takes a bound away.
-
-        Args:
-            tenant: its name.
-            by: who does it, for the record.
-            bounds: those of `BOUNDS` that change; None leaves one as it is.
-
-        Raises:
-            InputError: the name or a bound is impossible.
-        """
+        """Make a tenant if there is none, and set some of its `BOUNDS`: -1 takes a bound away, None leaves it as it is."""
         demand_name(tenant)
         for name, value in bounds.items():
             if value is not None and not -1 <= value < 2**31:
@@ -152,14 +138,7 @@ def _demand(tenant: str, quota: str, bound: int, held: int, more: int, mend: str
 
 
 def _tenant(row: TenantRow) -> Tenant:
-    return Tenant(
-        name=row.name,
-        created_at=row.created_at,
-        max_pools=row.max_pools,
-        max_tasks=row.max_tasks,
-        max_runs=row.max_runs,
-        requests_per_minute=row.requests_per_minute,
-    )
+    return Tenant(**{field.name: getattr(row, field.name) for field in fields(Tenant)})
 
 
 _FORM: Final = re.compile(r"tfk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
@@ -199,12 +178,7 @@ def split(text: str) -> tuple[str, str] | None:
 
 
 class KeyStore:
-    """The keys of a deployment.
-
-    Args:
-        database: at head.
-        clock: seconds since 1970.
-    """
+    """The keys of a deployment."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -213,18 +187,7 @@ class KeyStore:
     def create(
         self, name: str, *, scope: str, tenant: str, days: float | None = None, by: str = ""
     ) -> tuple[Key, str]:
-        """Make a key, and its tenant if there is none yet; the text comes with it and can be had only now.
-
-        Args:
-            name: for people.
-            scope: read, submit or admin.
-            tenant: whose key it is.
-            days: after which it ends; None is never.
-            by: who makes it, for the record.
-
-        Raises:
-            InputError: a field is impossible.
-        """
+        """Make a key, and its tenant if there is none; its text is returned with it and is kept nowhere. `days` None is for ever."""
         if scope not in SCOPES:
             raise InputError(f"scope: given {scope!r}, allowed {', '.join(SCOPES)}")
         if not 1 <= len(name) <= 200 or not name.isprintable():
@@ -257,11 +220,7 @@ class KeyStore:
             return [_key(row) for row in session.scalars(query)]
 
     def revoke(self, key_id: str, *, by: str = "") -> Key:
-        """End a key for good. Ending it twice is the same as once.
-
-        Raises:
-            NotFoundError: there is no such key.
-        """
+        """End a key for good; NotFoundError if there is none. Ending it twice is the same as once."""
         with self._database.write() as session:
             row = session.get(KeyRow, key_id)
             if row is None:
@@ -272,11 +231,7 @@ class KeyStore:
             return _key(row)
 
     def find(self, ids: Collection[str]) -> dict[str, Key]:
-        """Those of these keys that there are, by id, each with its tenant's rate.
-
-        Raises:
-            UnavailableError: the database does not answer.
-        """
+        """Those of these keys that there are, by id, each with its tenant's rate."""
         with self._database.read() as session:
             query = select(KeyRow, TenantRow.requests_per_minute).join(
                 TenantRow, TenantRow.name == KeyRow.tenant
@@ -309,15 +264,5 @@ class KeyStore:
 
 
 def _key(row: KeyRow, requests_per_minute: int | None = None) -> Key:
-    return Key(
-        id=row.id,
-        tenant=row.tenant,
-        name=row.name,
-        scope=cast("KeyScope", row.scope),
-        digest=row.digest,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-        requests_per_minute=requests_per_minute,
-    )
+    known: dict[str, Any] = {field.name: getattr(row, field.name, None) for field in fields(Key)}
+    return Key(**known | {"requests_per_minute": requests_per_minute})

@@ -22,13 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class RequestRecord:
-    """Writes one row a request.
-
-    Args:
-        database: at head.
-        service: whose API it is.
-        clock: seconds since 1970.
-    """
+    """Writes one row a request."""
 
     def __init__(
         self, database: Database, service: str, *, clock: Callable[[], float] = time.time
@@ -43,16 +37,7 @@ class RequestRecord:
     async def write(
         self, who: Caller | None, route: str, path: str, *, address: str, status: int, refused: bool = False,
     ) -> None:  # fmt: skip
-        """Put a request on record; that it could not be written keeps nobody from their answer.
-
-        Args:
-            who: asked; None if nobody knows.
-            route: method and path of the route.
-            path: as it was asked for.
-            address: where the request came from.
-            status: of the answer.
-            refused: at the gate; see `REFUSED_A_MINUTE`.
-        """
+        """Put a request on record; a failed write keeps nobody from their answer. `refused`: at the gate, see `REFUSED_A_MINUTE`."""
         if refused and not self._may_write_refusal("" if who is None else who.key_id or who.name):
             return
         detail = {"unwritten": self._unwritten} if self._unwritten else {}

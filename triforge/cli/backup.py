@@ -22,7 +22,7 @@ def backup(folder: FolderArgument, state: StateOption = STATE) -> None:
     """Copy the database and the artifacts into a new folder; the deployment may run meanwhile."""
     found = _places(state)
     about = back_up(found.database_url, found.artifacts_url, folder)
-    console.print(f"wrote {folder}: {_told(about)}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {folder}: {_summary(about)}", highlight=False, soft_wrap=True)
 
 
 def restore(folder: FolderArgument, state: StateOption = STATE) -> None:
@@ -36,7 +36,7 @@ def restore(folder: FolderArgument, state: StateOption = STATE) -> None:
         in_flight=state / BROKER,
         by=os.environ.get("USER", ""),
     )
-    console.print(f"restored {folder}: {_told(about)}", highlight=False, soft_wrap=True)
+    console.print(f"restored {folder}: {_summary(about)}", highlight=False, soft_wrap=True)
 
 
 def _places(state: Path) -> Settings:
@@ -53,7 +53,7 @@ def _places(state: Path) -> Settings:
     )
 
 
-def _told(about: dict[str, Any]) -> str:
+def _summary(about: dict[str, Any]) -> str:
     return (
         f"database, {about['files']} files of {about['bytes'] / 2**20:.1f} MiB, the newest weights of {about['weights']} "
         f"models checked; made by triforge {about['triforge']}"

@@ -10,10 +10,10 @@ import typer
 from rich.table import Table
 
 from triforge.algorithms.theory import wilson
-from triforge.cli.terminal import STATE, StateOption, console, finish, settings
+from triforge.cli.terminal import STATE, OverlayOption, StateOption, ask_trainer, console, overrides
 from triforge.cli.watch import watch
 from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings, assignment, merge, read_document
+from triforge.config import merge
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.types import ENDED, RunStep
 
@@ -29,9 +29,7 @@ def evaluate(
         int | None, typer.Option(help="Which of its versions; the newest if not given.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the evaluation.")] = "evaluation",
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML laid over the deployment's own.")
-    ] = None,
+    config: OverlayOption = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="One field, e.g. models.policy.path=DIR.")
     ] = None,
@@ -45,49 +43,30 @@ def evaluate(
         raise typer.BadParameter(
             "given without --run, expected the run it is of", param_hint="--version"
         )
-    over = read_document(config) if config else {}
-    for item in set_ or []:
-        over = merge(over, assignment(item))
     only = {"steps": 0, "eval_every": 1, "eval_tasks": tasks, "eval_greedy": greedy}
-    over = merge(over, {"run": only})
-    figures = finish(_evaluate(settings(state), pool, name, over, run, version))
+    over = merge(overrides(config, set_), {"run": only})
+    figures = ask_trainer(state, lambda client: _evaluate(client, pool, name, over, run, version))
     _show(figures)
     if out is not None:
         out.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 async def _evaluate(
-    addresses: Settings,
-    pool: str,
-    name: str,
-    over: dict[str, Any],
-    run: str,
-    version: int | None,
+    client: TrainerClient, pool: str, name: str, over: dict[str, Any], run: str, version: int | None
 ) -> dict[str, Any]:
-    client = TrainerClient(addresses.trainer_url, api_key=addresses.key.get_secret_value())
-    try:
-        if run:
-            over = merge(
-                over, {"models": {"policy": {"path": await _folder(client, run, version)}}}
-            )
-        made = await client.submit(pool, name=name, config=over)
-        await watch(console, made, client.events(made.id))
-        ended = await client.run(made.id)
-        if ended.status != "finished":
-            raise ConflictError(f"evaluation {made.id} {ended.status}: {ended.reason}")
-        steps = await client.steps(made.id)
-    finally:
-        await client.close()
-    return _figures(made.id, steps)
+    if run:
+        folder = await _folder(client, run, version)
+        over = merge(over, {"models": {"policy": {"path": folder}}})
+    made = await client.submit(pool, name=name, config=over)
+    await watch(console, made, client.events(made.id))
+    ended = await client.run(made.id)
+    if ended.status != "finished":
+        raise ConflictError(f"evaluation {made.id} {ended.status}: {ended.reason}")
+    return _figures(made.id, await client.steps(made.id))
 
 
 async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
-    """Where the weights of a run's policy lie.
-
-    Raises:
-        ConflictError: the run goes on, and may delete them while they are evaluated.
-        NotFoundError: there is no such version, or its folder is gone.
-    """
+    """Where the weights of a run's policy lie."""
     status = (await client.run(run)).status
     if status not in ENDED:
         raise ConflictError(
@@ -110,11 +89,7 @@ async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
 
 
 def _figures(run_id: str, steps: list[RunStep]) -> dict[str, Any]:
-    """Success and its 95 % interval by mode.
-
-    Raises:
-        InputError: nothing was played.
-    """
+    """Success and its 95 % interval by mode."""
     found: dict[str, Any] = {"run": run_id}
     for step in steps:
         for mode in MODES:

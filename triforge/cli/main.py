@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import httpx
 import typer
@@ -20,10 +19,20 @@ from triforge.cli.backup import backup, restore
 from triforge.cli.evaluate import evaluate
 from triforge.cli.keys import key_app, tenant_app
 from triforge.cli.pools import pool_app, proposal_app, task_app
-from triforge.cli.terminal import STATE, StateOption, console, finish, grid, settings
+from triforge.cli.terminal import (
+    STATE,
+    OverlayOption,
+    StateOption,
+    ask_trainer,
+    console,
+    finish,
+    grid,
+    overrides,
+    settings,
+)
 from triforge.cli.watch import watch as watch_run
 from triforge.clients.trainer import TrainerClient
-from triforge.config import Settings, assignment, load, merge, read_document
+from triforge.config import Settings, load
 from triforge.doctor import Finding, examine
 from triforge.doctor.services import SERVICES
 from triforge.errors import TriforgeError
@@ -191,7 +200,7 @@ def status(state: StateOption = STATE) -> None:
     ready = finish(_status(settings(state)))
     if not ready:
         raise typer.Exit(1)
-    finish(_with_client(settings(state), functools.partial(_print_runs, newest=_NEWEST)))
+    _print_runs(state, newest=_NEWEST)
 
 
 async def _status(addresses: Settings) -> bool:
@@ -241,9 +250,7 @@ def doctor(
 def run_start(
     pool: Annotated[str, typer.Argument(help="Id or name of the pool.")],
     name: Annotated[str, typer.Option(help="Name of the run.")] = "",
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="TOML laid over the deployment's own.")
-    ] = None,
+    config: OverlayOption = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="One field, e.g. run.steps=5. Repeatable.")
     ] = None,
@@ -251,23 +258,15 @@ def run_start(
     state: StateOption = STATE,
 ) -> None:
     """Queue a run on a pool."""
-    over = read_document(config) if config else {}
-    for item in set_ or []:
-        over = merge(over, assignment(item))
-    finish(_start(settings(state), pool, name, over, follow))
+    over = overrides(config, set_)
 
-
-async def _start(
-    addresses: Settings, pool: str, name: str, over: dict[str, Any], follow: bool
-) -> None:
-    client = TrainerClient(addresses.trainer_url, api_key=addresses.key.get_secret_value())
-    try:
+    async def work(client: TrainerClient) -> None:
         run = await client.submit(pool, name=name, config=over)
         console.print(f"{run.id} {run.status}", highlight=False)
         if follow:
             await _watch(client, run.id)
-    finally:
-        await client.close()
+
+    ask_trainer(state, work)
 
 
 async def _watch(client: TrainerClient, run_id: str) -> None:
@@ -288,45 +287,31 @@ RunArgument = Annotated[str, typer.Argument(help="Id of the run.")]
 @run_app.command("watch")
 def run_watch(run_id: RunArgument, state: StateOption = STATE) -> None:
     """Watch a run until it has ended."""
-
-    async def work(client: TrainerClient) -> None:
-        await _watch(client, run_id)
-
-    finish(_with_client(settings(state), work))
+    ask_trainer(state, lambda client: _watch(client, run_id))
 
 
 @run_app.command("stop")
 def run_stop(run_id: RunArgument, state: StateOption = STATE) -> None:
     """Ask a run to stop."""
-
-    async def work(client: TrainerClient) -> None:
-        console.print(f"{run_id} {(await client.stop(run_id)).status}", highlight=False)
-
-    finish(_with_client(settings(state), work))
+    run = ask_trainer(state, lambda client: client.stop(run_id))
+    console.print(f"{run_id} {run.status}", highlight=False)
 
 
 @run_app.command("resume")
 def run_resume(run_id: RunArgument, state: StateOption = STATE) -> None:
     """Go on after the last finished step."""
-
-    async def work(client: TrainerClient) -> None:
-        console.print(f"{run_id} {(await client.resume(run_id)).status}", highlight=False)
-
-    finish(_with_client(settings(state), work))
+    run = ask_trainer(state, lambda client: client.resume(run_id))
+    console.print(f"{run_id} {run.status}", highlight=False)
 
 
 @run_app.command("weights")
 def run_weights(run_id: RunArgument, state: StateOption = STATE) -> None:
     """The weight versions of a run."""
-
-    async def work(client: TrainerClient) -> None:
-        table = grid("role", "version", "repeats", "on disk", "folder")
-        for row in await client.weights(run_id):
-            repeats = "" if row.origin is None else str(row.origin)
-            table.add_row(row.role, str(row.version), repeats, "yes" if row.kept else "no", row.uri)
-        console.print(table)
-
-    finish(_with_client(settings(state), work))
+    table = grid("role", "version", "repeats", "on disk", "folder")
+    for row in ask_trainer(state, lambda client: client.weights(run_id)):
+        repeats = "" if row.origin is None else str(row.origin)
+        table.add_row(row.role, str(row.version), repeats, "yes" if row.kept else "no", row.uri)
+    console.print(table)
 
 
 @run_app.command("rollback")
@@ -339,24 +324,21 @@ def run_rollback(
     """Take a stopped run's model back to an older version, under the next number."""
     if role not in ("policy", "reward"):
         raise typer.BadParameter(f"given {role!r}, expected policy or reward", param_hint="--role")
-
-    async def work(client: TrainerClient) -> None:
-        run = await client.roll_back(run_id, "policy" if role == "policy" else "reward", version)
-        now = run.policy_version if role == "policy" else run.reward_version
-        console.print(f"{run_id} {role}: version {version} serves as {now}", highlight=False)
-
-    finish(_with_client(settings(state), work))
+    trained: Literal["policy", "reward"] = "policy" if role == "policy" else "reward"
+    run = ask_trainer(state, lambda client: client.roll_back(run_id, trained, version))
+    now = run.policy_version if role == "policy" else run.reward_version
+    console.print(f"{run_id} {role}: version {version} serves as {now}", highlight=False)
 
 
 @run_app.command("list")
 def run_list(state: StateOption = STATE) -> None:
     """All runs, newest first."""
-    finish(_with_client(settings(state), _print_runs))
+    _print_runs(state)
 
 
-async def _print_runs(client: TrainerClient, newest: int | None = None) -> None:
+def _print_runs(state: Path, newest: int | None = None) -> None:
     table = grid("run", "name", "status", "step", "reason", whole=4)
-    for run in await client.runs(newest):
+    for run in ask_trainer(state, lambda client: client.runs(newest)):
         table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
     console.print(table)
 
@@ -368,12 +350,8 @@ def run_export(
     state: StateOption = STATE,
 ) -> None:
     """Save the run's record: one Parquet row a step, enough to recompute every number."""
-
-    async def work(client: TrainerClient) -> None:
-        await client.export(run_id, out)
-        console.print(f"wrote {out}", highlight=False)
-
-    finish(_with_client(settings(state), work))
+    ask_trainer(state, lambda client: client.export(run_id, out))
+    console.print(f"wrote {out}", highlight=False)
 
 
 @run_app.command("report")
@@ -383,17 +361,5 @@ def run_report(
     state: StateOption = STATE,
 ) -> None:
     """Save what each finished step measured: a row a step."""
-
-    async def work(client: TrainerClient) -> None:
-        await client.report(run_id, out)
-        console.print(f"wrote {out}", highlight=False)
-
-    finish(_with_client(settings(state), work))
-
-
-async def _with_client(addresses: Settings, work: Any) -> None:
-    client = TrainerClient(addresses.trainer_url, api_key=addresses.key.get_secret_value())
-    try:
-        await work(client)
-    finally:
-        await client.close()
+    ask_trainer(state, lambda client: client.report(run_id, out))
+    console.print(f"wrote {out}", highlight=False)

@@ -43,12 +43,7 @@ async def send(
     environment: str,
     approval: Approval = "automatic",
 ) -> PoolState:
-    """Make the pool; `environment` is the family of a JSONL file's tasks.
-
-    Raises:
-        InputError: rows are malformed; `problems` names them.
-        ConflictError: the name is taken.
-    """
+    """Make the pool; `environment` is the family of a JSONL file's tasks."""
     if isinstance(body, Path):
         return await client.upload_pool(name, environment, _parts(body), approval=approval)
     asked = {"approval": approval} if approval != "automatic" else {}

@@ -20,10 +20,7 @@ from triforge.types import (
     Lineage,
     LineageVersion,
     PoolChange,
-    PoolState,
-    ProposalDetail,
     Rollback,
-    TaskDetail,
 )
 
 _T = TypeVar("_T")
@@ -80,11 +77,14 @@ def pool_create(
 ) -> None:
     """Create a task pool."""
     body = pool_file.read(file)
-
-    async def work(client: EnvAdapterClient) -> PoolState:
-        return await pool_file.send(client, name, body, environment=environment, approval=approval)
-
-    _print(_ask(state, work))
+    _print(
+        _ask(
+            state,
+            lambda client: pool_file.send(
+                client, name, body, environment=environment, approval=approval
+            ),
+        )
+    )
 
 
 @pool_app.command("list")
@@ -197,11 +197,7 @@ def task_rollback(
 ) -> None:
     """Undo rewrites, back to an earlier version of the task."""
     wanted = Rollback(to=to, by=by, reason=reason)
-
-    async def work(client: EnvAdapterClient) -> TaskDetail:
-        return await client.roll_back(task, wanted)
-
-    _print(_ask(state, work))
+    _print(_ask(state, lambda client: client.roll_back(task, wanted)))
 
 
 @task_app.command("lineage")
@@ -261,10 +257,8 @@ def _proposal_verb(verb: Literal["approve", "reject"], help_: str) -> None:
     def act(
         proposal: ProposalId, by: By = "", reason: Reason = "", state: StateOption = STATE
     ) -> None:
-        async def work(client: EnvAdapterClient) -> ProposalDetail:
-            return await client.decide(proposal, verb, Change(by=by, reason=reason))
-
-        _print(_ask(state, work))
+        who = Change(by=by, reason=reason)
+        _print(_ask(state, lambda client: client.decide(proposal, verb, who)))
 
 
 _proposal_verb("approve", "Take a rewrite that waits for a person.")

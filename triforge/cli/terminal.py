@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from triforge.config import Settings
+from triforge.clients.trainer import TrainerClient
+from triforge.config import Settings, assignment, merge, read_document
 from triforge.supervisor.supervise import ADDRESSES
 
 _T = TypeVar("_T")
@@ -23,6 +24,9 @@ console = Console(markup=False)  # names and reasons are text, whatever brackets
 StateOption = Annotated[
     Path, typer.Option("--state", help="Folder of the deployment that `triforge up` runs.")
 ]
+OverlayOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML laid over the deployment's own.")
+]
 
 
 def finish(work: Coroutine[object, object, _T]) -> _T:
@@ -30,13 +34,30 @@ def finish(work: Coroutine[object, object, _T]) -> _T:
     return asyncio.run(work)
 
 
-def grid(*headings: str, whole: int = 1) -> Table:
-    """A table that cuts nothing off: an id or a reason of which a part is missing is of no use.
+def ask_trainer(state: Path, work: Callable[[TrainerClient], Coroutine[object, object, _T]]) -> _T:
+    """Do work with a client of the deployment's trainer."""
 
-    Args:
-        headings: of its columns.
-        whole: so many columns from the left are never broken into lines either; the others are where they have to be.
-    """
+    async def asked() -> _T:
+        found = settings(state)
+        client = TrainerClient(found.trainer_url, api_key=found.key.get_secret_value())
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
+    return finish(asked())
+
+
+def overrides(config: Path | None, assignments: Sequence[str] | None) -> dict[str, Any]:
+    """A TOML document with single fields (`run.steps=5`) laid over it."""
+    over = read_document(config) if config else {}
+    for item in assignments or ():
+        over = merge(over, assignment(item))
+    return over
+
+
+def grid(*headings: str, whole: int = 1) -> Table:
+    """A table that cuts no text off; the first `whole` columns are not broken into lines either."""
     table = Table(*headings)
     for number, column in enumerate(table.columns):
         column.overflow, column.no_wrap = "fold", number < whole

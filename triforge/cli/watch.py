@@ -24,11 +24,7 @@ _ROWS = 24  # newest steps shown
 
 
 class View:
-    """What is shown of a run.
-
-    Args:
-        run: the run as it stands.
-    """
+    """What is shown of a run."""
 
     def __init__(self, run: RunState) -> None:
         self._run = run

@@ -30,14 +30,7 @@ async def examine(
     config: RunConfig | None = None,
     document: Path | None = None,
 ) -> list[Finding]:
-    """Look at everything that can be looked at.
-
-    Args:
-        settings: addresses and keys of the deployment.
-        state: folder of everything that lasts on this machine.
-        config: before a start, the document; None looks at a deployment that runs.
-        document: where `config` was read from.
-    """
+    """Check a deployment that runs, or with `config` and its path `document` what a start of it would meet."""
     found = [*disks(_folders(settings, state, starts=config is not None)), *sandbox()]
     if config is not None and document is not None:
         layout, planned = _plan(config, settings, document, state)

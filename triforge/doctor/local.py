@@ -21,14 +21,7 @@ State = Literal["ok", "warning", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's report.
-
-    Attributes:
-        check: what was looked at.
-        state: `bad` keeps the deployment from working, `warning` may.
-        said: what was found.
-        mend: what to do about it; empty where nothing is to be done.
-    """
+    """One line of the doctor's report: `bad` keeps the deployment from working, `warning` may; `mend` says what to do."""
 
     check: str
     state: State
@@ -171,12 +164,7 @@ def models(config: RunConfig) -> list[Finding]:
 
 
 def weights(what: str, folder: Path) -> Finding:
-    """A model folder: its config, its tokenizer, every tensor where the headers say.
-
-    Args:
-        what: names the option or the service, for the report.
-        folder: the folder.
-    """
+    """A model folder: its config, its tokenizer, every tensor where the headers say. `what` names the option or service."""
     mend = (
         f"point {what} at a whole model folder in the form of Hugging Face, readable by this user"
     )

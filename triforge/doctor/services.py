@@ -74,7 +74,7 @@ async def broker(settings: Settings) -> list[Finding]:
 
 
 async def _queue(broker: Broker, queue: str) -> list[Finding]:
-    """A job that waits for long; a queue that gets on is not worth a line."""
+    """A job that waits for long; a queue that moves gets no line."""
     oldest_s = await broker.oldest_s(queue)
     if oldest_s < _LONG_S:
         return []
@@ -114,13 +114,7 @@ _DATE_S = 1.0  # a Date header names whole seconds
 async def services(
     settings: Settings, *, names: Sequence[str] = SERVICES, now: Callable[[], float] = time.time
 ) -> list[Finding]:
-    """Every service: whether it answers, is ready, is of this version, keeps our time and serves readable weights.
-
-    Args:
-        settings: where they are.
-        names: which of them.
-        now: our time, seconds since 1970.
-    """
+    """Every service: whether it answers, is ready, is of this version, keeps our time and serves readable weights."""
     found: list[Finding] = []
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
         for name in names:
@@ -157,7 +151,7 @@ async def _service(
     asked = now()
     try:
         alive = await client.get(f"{base}/healthz")
-        told = now()  # whether it is ready may take it seconds to say
+        answered_at = now()  # whether it is ready may take it seconds to say
         ready = await client.get(f"{base}/readyz")
     except httpx.HTTPError as error:
         said = f"{base}: no answer ({type(error).__name__})"
@@ -180,7 +174,9 @@ async def _service(
     if "date" in alive.headers:
         theirs = parsedate_to_datetime(alive.headers["date"]).timestamp()
         seen = clock(
-            f"service {name}", theirs - (asked + told) / 2, blur_s=_DATE_S + (told - asked) / 2
+            f"service {name}",
+            theirs - (asked + answered_at) / 2,
+            blur_s=_DATE_S + (answered_at - asked) / 2,
         )
         found += [seen] if seen.state != "ok" else []
     if name in ("policy_model", "reward_model") and ready.status_code == 200:

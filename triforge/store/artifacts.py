@@ -39,14 +39,12 @@ def storage_error(action: str, where: str, error: OSError) -> StorageError:
 
 
 class ArtifactStore:
-    """Files below one root.
+    """Files below one root. Methods raise StorageError (disk full, no permission) or UnavailableError (no answer).
 
     Names are relative paths with forward slashes (`rows/run/00001-policy.parquet`); wherever a name is expected, the URI
-    that `write` returned works as well.
-
-    Args:
-        url: local folder (created on first write) or fsspec URL such as `s3://bucket/prefix`. Engines load weights from
-            disks, so beside a URL stands the folder for them: `s3://bucket/prefix#/data/artifacts`.
+    that `write` returned works as well. `url` is a local folder (created on first write) or an fsspec URL such as
+    `s3://bucket/prefix`. Engines load weights from disks, so beside a URL stands the folder for them:
+    `s3://bucket/prefix#/data/artifacts`.
     """
 
     def __init__(self, url: str) -> None:
@@ -106,12 +104,7 @@ class ArtifactStore:
             ) from error
 
     def write(self, name: str, data: bytes) -> str:
-        """Write a file, replacing what was there; returns its URI.
-
-        Raises:
-            StorageError: disk full, no permission.
-            UnavailableError: an object store does not answer.
-        """
+        """Write a file, replacing what was there; returns its URI."""
         path = self._path(name)
         try:
             with self._doing("write", path):
@@ -124,13 +117,7 @@ class ArtifactStore:
         return self.uri(name)
 
     def read(self, name: str) -> bytes:
-        """The content of a file.
-
-        Raises:
-            NotFoundError: there is no such file.
-            StorageError: no permission.
-            UnavailableError: an object store does not answer.
-        """
+        """The content of a file; NotFoundError if there is none."""
         path = self._path(name)
         try:
             with self._doing("read", path):
@@ -139,39 +126,22 @@ class ArtifactStore:
             raise NotFoundError(f"artifact {path}: not found; was it pruned or moved?") from None
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file or folder of this name.
-
-        Raises:
-            StorageError: no permission.
-            UnavailableError: an object store does not answer.
-        """
+        """Whether there is a file or folder of this name."""
         path = self._path(name)
         with self._doing("look for", path):
             return bool(self._fs.exists(path))
 
     def delete(self, name: str) -> None:
-        """Delete a file or folder; nothing happens when it is not there.
-
-        Raises:
-            StorageError: no permission.
-            UnavailableError: an object store does not answer.
-        """
+        """Delete a file or folder; nothing happens when it is not there."""
         path = self._path(name)
         with contextlib.suppress(FileNotFoundError), self._doing("delete", path):
             self._fs.rm(path, recursive=True)
 
     def try_out(self, *, writes: bool = True, folders: bool = True) -> None:
-        """Find out now, and not at the first write of a run, whether the store can be used; leaves nothing behind. Blocking.
+        """Find out now, and not at a run's first write, whether the store can be used; leaves nothing behind. Blocking.
 
-        A full disk is passed over: who does not start because of it cannot say so either.
-
-        Args:
-            writes: whether this process writes. One that only reads is content with a place where nothing lies yet.
-            folders: whether it needs the folder beside an object store, too.
-
-        Raises:
-            StorageError: no permission, no folder.
-            UnavailableError: an object store does not answer.
+        A full disk is passed over: who does not start because of it cannot say so either. A process that only reads
+        (`writes` false) is content with a place where nothing lies yet; `folders` checks the folder beside an object store.
         """
         places = {self._folder} if folders and self._folder is not None else set()
         if self.is_local:
@@ -187,11 +157,7 @@ class ArtifactStore:
             _try_folder(place, writes=writes)
 
     def local_path(self, name: str) -> Path:
-        """Where the file or folder lies on this machine's disk (for engines, which load folders by path).
-
-        Raises:
-            StorageError: the store is not a local folder, and none is named beside it.
-        """
+        """Where a file or folder lies on this disk, for engines; StorageError if no local folder is named."""
         if self._folder is None:
             raise StorageError(
                 f"{self.uri(name)}: model folders must lie on a disk that trainer and engines share; given the store "

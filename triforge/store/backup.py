@@ -39,12 +39,7 @@ _NEWEST = (
 
 
 def back_up(database_url: str, artifacts_url: str, target: Path) -> dict[str, Any]:
-    """Copy a deployment's database and artifacts into a new folder; returns what `backup.json` says.
-
-    Args:
-        database_url: an SQLite database. A database server has tools of its own (`pg_dump`).
-        artifacts_url: a local folder.
-        target: the folder to make; it appears whole or not at all.
+    """Copy a deployment's SQLite database and local artifacts into a new folder, whole or not at all; returns `backup.json`.
 
     Raises:
         ConfigError: the database or the artifact store is not on this machine's disk.
@@ -85,13 +80,7 @@ def restore(
 ) -> dict[str, Any]:
     """Put a backup back where it was taken; nothing may stand there. Returns what its `backup.json` says.
 
-    Args:
-        source: what `back_up` made.
-        database_url: where the database was.
-        artifacts_url: where the artifacts were.
-        lock: file that a deployment holds locked while it runs there.
-        in_flight: folder in which the deployment's own Valkey keeps what is in flight.
-        by: who does it, for the record.
+    A deployment that runs holds the file `lock`; `in_flight` is the folder of its own Valkey.
 
     Raises:
         InputError: the folder is no backup, or something stands where it would go.

@@ -50,14 +50,7 @@ REVISIONS = sorted(
 
 
 class Database:
-    """One database of a deployment.
-
-    Args:
-        url: an SQLAlchemy URL, `sqlite:///path` or `postgresql://user@host/name`.
-
-    Raises:
-        ConfigError: the URL is not understood or its driver is not installed.
-    """
+    """One database of a deployment, by an SQLAlchemy URL; ConfigError if that is not understood or lacks its driver."""
 
     def __init__(self, url: str) -> None:
         self.url = _parse(url)
@@ -75,22 +68,13 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that only reads.
-
-        Raises:
-            UnavailableError: the database does not answer.
-        """
+        """A transaction that only reads."""
         with self._read() as session:
             yield session
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Session]:
-        """One transaction: committed whole at the end of the block, rolled back whole when it raises.
-
-        Raises:
-            UnavailableError: the database does not answer, or another writer held it for too long.
-            StorageError: the disk is full or the file cannot be written.
-        """
+        """One transaction: committed whole at the end of the block, rolled back whole when it raises."""
         with self._write.begin() as session:
             yield session
 
@@ -100,12 +84,7 @@ class Database:
             session.execute(text("SELECT 1"))
 
     def schema(self) -> tuple[str | None, str]:
-        """The schema that the database has, None if it is empty, and the one that this version writes. Changes nothing.
-
-        Raises:
-            UnavailableError: the database does not answer.
-            StorageError: it was written by a newer triforge.
-        """
+        """The schema of the database, None if it is empty, and the one that this version writes. Changes nothing."""
         if (
             self.is_sqlite
             and not _in_memory(self.url)
@@ -116,11 +95,7 @@ class Database:
             return _revision(connection), REVISIONS[-1]
 
     def upgrade(self) -> None:
-        """Bring the schema to head. Safe when several processes start at once: one migrates, the others wait.
-
-        Raises:
-            StorageError: the database was written by a newer triforge.
-        """
+        """Bring the schema to head. Safe when several processes start at once: one migrates, the others wait."""
         with self._migration_lock():
             if self.is_sqlite:
                 self._use_wal()
@@ -180,13 +155,7 @@ class Database:
 
 
 def open_database(url: str) -> Database:
-    """Open a database, create its folder, and bring its schema to head.
-
-    Raises:
-        ConfigError: the URL is not understood or its driver is not installed.
-        UnavailableError: the database does not answer.
-        StorageError: the folder cannot be written, or the schema is newer than this program.
-    """
+    """Open a database, create its folder, and bring its schema to head."""
     database = Database(url)
     if database.is_sqlite and not _in_memory(database.url):
         folder = Path(str(database.url.database)).parent
@@ -269,12 +238,7 @@ def _translate(context: ExceptionContext) -> None:
 
 
 def meaning_of(error: Exception | None, said: str) -> TriforgeError | None:
-    """Our error for a driver's, with what to look at; None of one that is for the caller to judge.
-
-    Args:
-        error: as SQLAlchemy sorts it.
-        said: by the driver; PostgreSQL's place in the statement is left out.
-    """
+    """Our error for a driver's (`said`, as SQLAlchemy sorted it), with what to look at; None of one for the caller to judge."""
     said = " ".join(said.partition("\nLINE ")[0].split())
     if isinstance(error, DatabaseError) and any(sign in said for sign in _DAMAGED):
         return StorageError(

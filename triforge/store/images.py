@@ -21,12 +21,7 @@ def image_name(ref: ImageRef) -> str:
 
 
 class ImageStore:
-    """Keeps images. Safe to share between the coroutines of one loop.
-
-    Args:
-        artifacts: where they lie.
-        held: bytes of images that were read and are kept in memory; the least recently used go first.
-    """
+    """Keeps images, and `held` bytes of those read last in memory. Safe to share between the coroutines of one loop."""
 
     def __init__(self, artifacts: ArtifactStore, *, held: int = _HELD) -> None:
         self._artifacts = artifacts
@@ -36,12 +31,7 @@ class ImageStore:
         self._written: OrderedDict[str, None] = OrderedDict()
 
     async def put(self, data: bytes) -> ImageRef:
-        """Keep an image; one that is there already is not written again.
-
-        Raises:
-            InputError: it is no whole PNG or JPEG, or too large.
-            StorageError: disk full, no permission, store away.
-        """
+        """Keep an image, once; InputError if it is no whole PNG or JPEG or too large."""
         return await asyncio.to_thread(self.keep, data)
 
     def keep(self, data: bytes) -> ImageRef:
@@ -57,12 +47,7 @@ class ImageStore:
         return ref
 
     async def get(self, ref: ImageRef) -> bytes:
-        """The bytes of an image.
-
-        Raises:
-            NotFoundError: there is no such image.
-            StorageError: what lies there is another one, or the store is away.
-        """
+        """The bytes of an image."""
         found = self._held.get(ref.id)
         if found is not None:
             self._held.move_to_end(ref.id)

@@ -73,19 +73,10 @@ def rows_from_bytes(data: bytes, *, where: str = "rows") -> list[TrainRow]:
 
 
 def write_rows(store: ArtifactStore, name: str, rows: Sequence[TrainRow]) -> str:
-    """Write rows to the artifact store; returns their URI.
-
-    Raises:
-        StorageError: disk full, no permission, store away.
-    """
+    """Write rows to the artifact store; returns their URI."""
     return store.write(name, rows_to_bytes(rows))
 
 
 def read_rows(store: ArtifactStore, uri: str) -> list[TrainRow]:
-    """Read rows back.
-
-    Raises:
-        NotFoundError: there is no such file.
-        StorageError: it is not a file of training rows.
-    """
+    """Read rows back."""
     return rows_from_bytes(store.read(uri), where=uri)

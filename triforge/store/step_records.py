@@ -92,24 +92,14 @@ the trajectories whose programs ran, in the order of `accepts`; `input` is null 
 
 
 def write_step_records(store: ArtifactStore, name: str, records: Sequence[dict[str, Any]]) -> str:
-    """Write one step's records; returns their URI.
-
-    Raises:
-        StorageError: disk full, no permission, store away.
-    """
+    """Write one step's records; returns their URI."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(list(records), schema=SCHEMA), sink, compression="zstd")
     return store.write(name, sink.getvalue())
 
 
 def export_step_records(store: ArtifactStore, uris: Iterable[str], path: Path) -> int:
-    """Join the records of several steps into one Parquet file at `path`; returns the number of rows.
-
-    The file appears whole or not at all.
-
-    Raises:
-        StorageError: a step's records are unreadable, or the file cannot be written.
-    """
+    """Join the records of several steps into one Parquet file, which appears whole or not at all; returns its rows."""
     aside = path.with_name(f".{path.name}.part")
     rows = 0
     try:

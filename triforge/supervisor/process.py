@@ -44,13 +44,7 @@ class ProcessSpec:
 
 
 class Process:
-    """A running spec.
-
-    Args:
-        spec: what to start.
-        log: file that its output is appended to.
-        clock: seconds, monotone.
-    """
+    """A running spec."""
 
     def __init__(
         self, spec: ProcessSpec, log: Path, *, clock: Callable[[], float] = time.monotonic

@@ -27,13 +27,7 @@ PROCESSES = "processes.json"
 
 
 class Supervisor:
-    """All processes of one deployment on this machine.
-
-    Args:
-        layout: what to start.
-        state: folder for logs, the lock and the addresses.
-        report: gets a sentence for the operator on every change.
-    """
+    """All processes of one deployment on this machine; `report` gets a sentence for the operator on every change."""
 
     def __init__(self, layout: Layout, state: Path, *, report: Callable[[str], None]) -> None:
         self.processes = [

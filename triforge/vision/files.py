@@ -25,7 +25,7 @@ _PIECE = 2**20
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of frame
-_LONE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
+_NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
 _DATA_URI = re.compile(r"data:image/(png|jpeg|jpg);base64,([A-Za-z0-9+/=\s]+)", re.ASCII)
 _MediaType = Literal["image/png", "image/jpeg"]
 
@@ -36,15 +36,7 @@ def digest_of(data: bytes) -> str:
 
 
 def describe(data: bytes, *, where: str = "image") -> ImageRef:
-    """What an image file is, by content.
-
-    Args:
-        data: the file.
-        where: named in errors.
-
-    Raises:
-        InputError: it is no whole PNG or JPEG, or larger than allowed.
-    """
+    """What an image file is, by content; InputError if it is no whole PNG or JPEG, or larger than allowed."""
     if len(data) > MAX_BYTES:
         raise InputError(
             f"{where}: given {len(data)} bytes, expected at most {MAX_BYTES}; take smaller screenshots"
@@ -67,11 +59,7 @@ def data_uri(ref: ImageRef, data: bytes) -> str:
 
 
 def from_data_uri(text: str, *, where: str = "image") -> bytes:
-    """The bytes of a `data:` URI with a PNG or JPEG in base64.
-
-    Raises:
-        InputError: it is none.
-    """
+    """The bytes of a `data:` URI with a PNG or JPEG in base64; InputError if it is none."""
     found = _DATA_URI.fullmatch(text) if len(text) <= 2 * MAX_BYTES else None
     if found is None:
         raise InputError(
@@ -151,7 +139,7 @@ def _jpeg(data: bytes, where: str) -> tuple[int, int]:
         marker = data[at + 1]
         if marker == 0xFF:  # fill bytes
             at += 1
-        elif marker in _LONE:
+        elif marker in _NO_LENGTH:
             at += 2
         else:
             (length,) = struct.unpack(">H", data[at + 2 : at + 4])

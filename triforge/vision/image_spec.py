@@ -55,11 +55,7 @@ class ImageSpec:
 
     @classmethod
     def of_folder(cls, folder: Path) -> ImageSpec | None:
-        """What `config.json` and `preprocessor_config.json` say; None for a model that sees nothing.
-
-        Raises:
-            WeightsError: a file is missing or says something impossible.
-        """
+        """What `config.json` and `preprocessor_config.json` say; None for a model without images, WeightsError if either is wrong."""
         config = _object(folder / "config.json")
         if config.get("model_type") not in KINDS:
             return None
@@ -90,11 +86,7 @@ class ImageSpec:
             ) from error
 
     def grid(self, image: ImageRef) -> tuple[int, int]:
-        """Rows and columns of patches of an image.
-
-        Raises:
-            InputError: one of its sides is more than 200 times the other.
-        """
+        """Rows and columns of patches of an image; InputError if one side is more than 200 times the other."""
         height, width, factor = image.height, image.width, self.patch * self.merge
         if max(height, width) > _LONGEST_RATIO * min(height, width):
             raise InputError(
