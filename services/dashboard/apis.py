@@ -34,10 +34,10 @@ class KeyRefusedError(TriforgeError):
 
 
 class Apis:
-    """The APIs of a deployment, asked on behalf of people.
+    """The APIs of a deployment, asked on behalf of a visitor.
 
     Args:
-        addresses: URL of each service by the name that people see; `trainer` and `env_adapter` are among them.
+        addresses: URL of each service by the name shown; `trainer` and `env_adapter` are among them.
         transport: replaces the network in tests.
     """
 

@@ -1,4 +1,4 @@
-"""The service's API: pages for people."""
+"""The service's app: HTML pages."""
 
 from __future__ import annotations
 

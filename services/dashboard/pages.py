@@ -72,7 +72,7 @@ class Pages:
         return self._templates.get_template(f"{name}.html").render(**values)
 
     def problem(self, status: int, detail: str) -> str:
-        """What people see instead of a page."""
+        """The page shown for an error."""
         return self._page("problem", status=status, detail=detail)
 
     async def overview(self, key: str, older: str = "") -> str:
@@ -208,7 +208,7 @@ def _success(measurements: Any) -> dict[str, float] | None:
 
 
 def _when(seconds: float) -> str:
-    """A time of the APIs as people read it, UTC."""
+    """A time of the APIs, readable, UTC."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

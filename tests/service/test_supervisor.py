@@ -73,17 +73,17 @@ def python(name: str, code: str, *arguments: str, **fields: object) -> ProcessSp
 
 
 class Deployment:
-    """A supervisor of some specs, and what it told."""
+    """A supervisor of some specs, and what it reported."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.told: list[str] = []
+        self.reports: list[str] = []
         self.supervisor = self._of()
         self._watching: asyncio.Task[None] | None = None
 
     def _of(self, *specs: ProcessSpec) -> Supervisor:
         layout = Layout(settings=Settings(), specs=specs)
-        return Supervisor(layout, self.folder, report=self.told.append)
+        return Supervisor(layout, self.folder, report=self.reports.append)
 
     async def start(self, *specs: ProcessSpec, deadline_s: float = 20.0) -> None:
         self.supervisor = self._of(*specs)
@@ -136,7 +136,7 @@ async def test_it_waits_until_every_api_serves(deployment: Deployment, tmp_path:
     assert not starting.done()
     warm.touch()
     await asyncio.wait_for(starting, 20)
-    assert deployment.told[-1].startswith("all 2 processes are up after ")
+    assert deployment.reports[-1].startswith("all 2 processes are up after ")
 
 
 async def test_the_broker_serves_before_anything_else_starts(
@@ -189,7 +189,7 @@ async def test_what_dies_is_restarted_and_the_others_are_left_alone(deployment: 
     await until(lambda: victim.pid not in (None, first))
     assert (victim.restarts, other.restarts, other.pid) == (1, 0, bystander)
     await until(lambda: f'"victim": {victim.pid}' in (deployment.folder / PROCESSES).read_text())
-    assert [t for t in deployment.told if "victim" in t] == [
+    assert [t for t in deployment.reports if "victim" in t] == [
         f"victim ended with code -9; restarting it (log: {victim.log})"
     ]
 

@@ -59,7 +59,7 @@ class Counting(KeyStore):
 
 
 class Counter:
-    """A limiter that says what it is told to say."""
+    """A limiter that gives the answers it was made with."""
 
     def __init__(self, answer: float | Exception) -> None:
         self.answer = answer

@@ -208,8 +208,8 @@ async def test_weights_that_serve_but_cannot_be_read_here(
     services: Services, tmp_path: Path
 ) -> None:
     alive(services)
-    told = json.dumps({"uri": str(tmp_path)}).encode()
-    services.answers["GET /v1/weights"] = (200, "application/json", told)
+    served = json.dumps({"uri": str(tmp_path)}).encode()
+    services.answers["GET /v1/weights"] = (200, "application/json", served)
     assert faults(await ask(at(services.url))) == [
         ("weights of service policy_model", "warning"),
         ("weights of service reward_model", "warning"),
