@@ -54,7 +54,7 @@ class Scored:
     def tokens(self, new: Tensor) -> Tokens:
         """What the policy losses read, under these log-probabilities."""
         return Tokens(
-            logprobs=new, old=self.prox, advantages=self.advantages, pooled=self.pooled, stop=Tensor.detach
+            logprobs=new, prox=self.prox, advantages=self.advantages, pooled=self.pooled, stop=Tensor.detach
         )  # fmt: skip
 
 

@@ -39,16 +39,28 @@ def example(name: str) -> Any:
     return MODELS[name].model_validate_json(text_of(name))
 
 
-def same(left: Any, right: Any) -> bool:
-    """Equal as JSON, where 1 and 1.0 are not the same and order counts."""
-    return json.dumps(left) == json.dumps(right)
+def changed(dumped: Any, golden: Any, where: str) -> list[str]:
+    """Where a dumped message is not what its example says; a field that the example leaves out has its default."""
+    if isinstance(golden, dict) and isinstance(dumped, dict):
+        missing = [f"{where}.{name} is gone" for name in golden if name not in dumped]
+        return missing + [
+            said
+            for n in golden
+            if n in dumped
+            for said in changed(dumped[n], golden[n], f"{where}.{n}")
+        ]
+    if isinstance(golden, list) and isinstance(dumped, list) and len(golden) == len(dumped):
+        pairs = zip(dumped, golden, strict=True)
+        return [said for i, (d, g) in enumerate(pairs) for said in changed(d, g, f"{where}[{i}]")]
+    same = json.dumps(dumped) == json.dumps(golden)  # 1 and 1.0 are not the same
+    return [] if same else [f"{where}: {golden!r} in the example is dumped as {dumped!r}"]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_example_shows_every_field_and_dumps_back_identically(name: str) -> None:
+def test_the_example_shows_every_field_and_dumps_back(name: str) -> None:
     model, text = MODELS[name], text_of(name)
     message = model.model_validate_json(text)
-    assert same(json.loads(message.model_dump_json()), json.loads(text))
+    assert changed(json.loads(message.model_dump_json()), json.loads(text), name) == []
     assert model.model_validate_json(message.model_dump_json()) == message
     assert list(json.loads(text)) == list(model.model_fields)
     assert model.model_config["frozen"]

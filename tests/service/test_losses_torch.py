@@ -22,7 +22,7 @@ def ppo(logprobs, old, advantages, **clips):
 
 
 def found(logprobs, old, advantages, **clips):
-    tokens = Tokens(logprobs=logprobs, old=old, advantages=advantages)
+    tokens = Tokens(logprobs=logprobs, prox=old, advantages=advantages)
     return token_loss("ppo", tokens, **clips)
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from triforge.algorithms.registry import Only, Options
 
 Band = tuple[float, float]
-Job = Literal["pg", "ce", "distil", "dpo_pair", "critic"]
+Job = Literal["pg", "ce", "distil", "dpo_pair", "critic"]  # or "package.module:Class"
 Aggregation = Literal["step_mean", "token_mean", "trajectory_mean", "task_mean", "step_sum"]
 
 
@@ -68,10 +68,10 @@ class CoreOptions(Options):
     outcome: Literal["signed", "binary"] = "signed"
     """O is -1 or +1 (`signed`), or 0 or 1 (`binary`)."""
     # ---- what is trained ----
-    job: Job = "pg"
+    job: Annotated[str, Field(pattern=r"^(pg|ce|distil|dpo_pair|critic|[\w.]+:\w+)$")] = "pg"
     """The policy is trained by its advantages (`pg`), by imitating its successes (`ce`) or the
     better of its rollouts (`distil`), or on pairs of a success and a failure (`dpo_pair`); `critic`
-    trains the critic alone. The reward model is always trained by its advantages."""
+    trains the critic alone; `package.module:Class` names an objective of your own. The reward model is always trained by its advantages."""
     imitation_temperature: Annotated[
         float, _only("job = distil", "job = 'distil': nothing else weighs candidates")
     ] = Field(1.0, ge=0, le=1_000_000.0)
@@ -254,7 +254,7 @@ class CoreOptions(Options):
     @property
     def imitates(self) -> bool:
         """Whether the policy is trained on what it did and not by advantages."""
-        return self.job not in ("pg", "critic")
+        return self.job in ("ce", "distil", "dpo_pair")
 
     @property
     def charged(self) -> bool:

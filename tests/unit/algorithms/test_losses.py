@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parametrize("xp", [np, array_api_strict], ids=["numpy",
 
 
 def ppo(logprobs, old, advantages, **clips):
-    tokens = Tokens(logprobs=logprobs, old=old, advantages=advantages)
+    tokens = Tokens(logprobs=logprobs, prox=old, advantages=advantages)
     return token_loss("ppo", tokens, **clips)
 
 

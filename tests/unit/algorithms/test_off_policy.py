@@ -40,7 +40,7 @@ def weigh(xp, prox=PROX, behave=BEHAVE, mask=None, **options):
 def test_decoupled_ppo_matches_its_goldens(xp, new, advantage, expected):
     [[weight]], _ = weigh(xp, [[-1.1]], [[-1.3]], mode="decoupled")
     tokens = Tokens(
-        logprobs=xp.asarray([new]), old=xp.asarray([-1.1]), advantages=xp.asarray([advantage])
+        logprobs=xp.asarray([new]), prox=xp.asarray([-1.1]), advantages=xp.asarray([advantage])
     )
     loss = token_loss("ppo", tokens).values
     assert weight * float(loss[0]) == pytest.approx(expected, abs=1e-6)

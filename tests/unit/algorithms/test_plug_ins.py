@@ -44,7 +44,7 @@ class PlainOptions(Options):
 @loss("plain", PlainOptions)
 def plain(tokens: Tokens, options: PlainOptions) -> TokenLoss:
     return TokenLoss(
-        options.margin - tokens.advantages * tokens.logprobs, tokens.logprobs - tokens.old
+        options.margin - tokens.advantages * tokens.logprobs, tokens.logprobs - tokens.prox
     )
 
 
@@ -67,7 +67,7 @@ def test_parts_of_another_package_are_used_with_their_own_options_and_survive_th
     credit = policy_credit([1, -1], [[[]], [[]]], algorithm=found)
     assert credit.advantages == ((2.0,), (-2.0,))
     one = np.ones(1)
-    said = found.token_loss(Tokens(logprobs=-one, old=-one, advantages=one))
+    said = found.token_loss(Tokens(logprobs=-one, prox=-one, advantages=one))
     assert said.values.tolist() == [1.25]
     assert parse({"algorithm": {"preset": "grpo", "overrides": OVERRIDES}}).algorithm.resolved()
 

@@ -25,7 +25,7 @@ def mean(values):
 def loss_at(ratio, advantage, logprob=-0.5, loss="ppo", **options):
     lp = np.array([logprob])
     old = lp - math.log(ratio)
-    tokens = Tokens(logprobs=lp, old=old, advantages=np.array([advantage]), pooled=mean)
+    tokens = Tokens(logprobs=lp, prox=old, advantages=np.array([advantage]), pooled=mean)
     return float(token_loss(loss, tokens, **options).values[0])
 
 
@@ -61,7 +61,7 @@ def test_cispo_weighs_the_log_probability_and_clips_the_weight_only(
 def test_a_sequence_ratio_is_the_geometric_mean_of_its_tokens(loss):
     lp = np.array([-1.0, -2.0, -3.0])
     tokens = Tokens(
-        logprobs=lp, old=lp - np.array([0.1, -0.2, 0.4]), advantages=np.ones(3), pooled=mean
+        logprobs=lp, prox=lp - np.array([0.1, -0.2, 0.4]), advantages=np.ones(3), pooled=mean
     )
     said = token_loss(loss, tokens, clip_low=3e-4, clip_high=4e-4)
     found = said.log_ratio

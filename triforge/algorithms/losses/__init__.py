@@ -29,14 +29,14 @@ class Tokens:
 
     Attributes:
         logprobs: under the weights being trained (carry the gradient).
-        old: under the weights the ratio is anchored to.
+        prox: under the weights the ratio is anchored to (what sampled them, or the start of the step).
         advantages: A of each token.
         pooled: replaces each token's value by the mean over its response.
         stop: lets no gradient through; the identity on arrays without gradients.
     """
 
     logprobs: Array
-    old: Array
+    prox: Array
     advantages: Array
     pooled: Map = same
     stop: Map = same

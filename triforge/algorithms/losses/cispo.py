@@ -11,7 +11,7 @@ from triforge.algorithms.losses.ppo import ClipOptions
 @loss("cispo", ClipOptions)
 def cispo(tokens: Tokens, options: ClipOptions) -> TokenLoss:
     """`-stop(clip(u)) A log p`."""
-    log_ratio = limited(tokens.logprobs - tokens.old, options.log_ratio_clamp)
-    ratio = array_namespace(tokens.logprobs, tokens.old).exp(log_ratio)
+    log_ratio = limited(tokens.logprobs - tokens.prox, options.log_ratio_clamp)
+    ratio = array_namespace(tokens.logprobs, tokens.prox).exp(log_ratio)
     values = -tokens.stop(options.cut(ratio)) * tokens.advantages * tokens.logprobs
     return TokenLoss(values, log_ratio, options.beyond(ratio, tokens.advantages))

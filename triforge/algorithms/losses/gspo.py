@@ -9,5 +9,5 @@ from triforge.algorithms.losses.ppo import PpoOptions, clipped_objective
 @loss("gspo", PpoOptions, by_response=True)
 def gspo(tokens: Tokens, options: PpoOptions) -> TokenLoss:
     """The gradient of the ratio goes to all tokens of the response."""
-    log_ratio = limited(tokens.pooled(tokens.logprobs - tokens.old), options.log_ratio_clamp)
+    log_ratio = limited(tokens.pooled(tokens.logprobs - tokens.prox), options.log_ratio_clamp)
     return clipped_objective(tokens, log_ratio, options)

@@ -10,5 +10,5 @@ from triforge.algorithms.losses.ppo import PpoOptions, clipped_objective
 def gspo_token(tokens: Tokens, options: PpoOptions) -> TokenLoss:
     """Tokens of one response may have advantages of their own."""
     new, stop = tokens.logprobs, tokens.stop
-    difference = stop(tokens.pooled(new - tokens.old)) + new - stop(new)
+    difference = stop(tokens.pooled(new - tokens.prox)) + new - stop(new)
     return clipped_objective(tokens, limited(difference, options.log_ratio_clamp), options)

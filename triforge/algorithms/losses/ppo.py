@@ -67,5 +67,5 @@ def clipped_objective(tokens: Tokens, log_ratio: Array, options: PpoOptions) -> 
 @loss("ppo", PpoOptions)
 def ppo(tokens: Tokens, options: PpoOptions) -> TokenLoss:
     """The ratio of a token is its own."""
-    log_ratio = limited(tokens.logprobs - tokens.old, options.log_ratio_clamp)
+    log_ratio = limited(tokens.logprobs - tokens.prox, options.log_ratio_clamp)
     return clipped_objective(tokens, log_ratio, options)

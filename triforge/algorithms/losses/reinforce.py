@@ -32,5 +32,5 @@ class ReinforceOptions(Options):
 @loss("reinforce", ReinforceOptions)
 def reinforce(tokens: Tokens, options: ReinforceOptions) -> TokenLoss:
     """`-A log p`."""
-    log_ratio = limited(tokens.logprobs - tokens.old, options.log_ratio_clamp)
+    log_ratio = limited(tokens.logprobs - tokens.prox, options.log_ratio_clamp)
     return TokenLoss(-tokens.advantages * tokens.logprobs, log_ratio)

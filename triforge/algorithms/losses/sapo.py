@@ -21,8 +21,8 @@ class SapoOptions(RatioOptions):
 @loss("sapo", SapoOptions)
 def sapo(tokens: Tokens, options: SapoOptions) -> TokenLoss:
     """`-4 / tau * sigmoid(tau (u - 1)) A`."""
-    xp = array_namespace(tokens.logprobs, tokens.old, tokens.advantages)
-    log_ratio = limited(tokens.logprobs - tokens.old, options.log_ratio_clamp)
+    xp = array_namespace(tokens.logprobs, tokens.prox, tokens.advantages)
+    log_ratio = limited(tokens.logprobs - tokens.prox, options.log_ratio_clamp)
     tau = xp.where(
         tokens.advantages > 0, options.sapo_temperature, options.sapo_temperature_negative
     )
