@@ -1,12 +1,13 @@
 """One training step from top to bottom.
 
-    batch ─► published already? ─► rows, and the model as the last version left it ─► updates ─► checkpoint, weights ─► announced
+    learner_process reads the batch ─► batch_trainer: published already? ─► Learner.train (here) ─► checkpoint, weights ─► announced
 
     update:  forward passes within token_budget ─► log-probabilities ─► each objective's gradient ─► all-reduce ─► AdamW
 
 Every update has the scale of the whole batch. How many rows share a forward pass, and how many ranks share the passes, changes
 nothing but the last bits: every rank has all rows, takes its share of the passes, and then has the log-probabilities of
-all of them. Knows no objective by name: `objectives` finds them.
+all of them. Knows no objective by name: `objectives.py` finds them, and holds the policy gradient
+with its loss (`loss.py`).
 """
 
 from __future__ import annotations

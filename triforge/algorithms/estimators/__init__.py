@@ -27,7 +27,7 @@ class Group:
 
     Attributes:
         rewards: of each step, with penalties.
-        outcomes: O of the trajectory on each of its steps.
+        outcomes: O of the trajectory on each of its steps that has a reward; None on the others.
         votes: the mean vote on each step.
         observations: what each step saw; None where nobody recorded it.
         actions: what it did.
