@@ -20,7 +20,8 @@ from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.learner import Learner
 from services.trainer.measures import VoteHistory, step_measures
 from services.trainer.parts import Parts
-from services.trainer.samples import Limits, SampleOptions, build_samples
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.task_source import TaskSource, task_outcome
 from triforge.algorithms.credit import accuracy
 from triforge.algorithms.theory import estimate

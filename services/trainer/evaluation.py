@@ -10,7 +10,8 @@ from functools import partial
 from services.trainer.in_flight import InFlight
 from services.trainer.measures import success_rate
 from services.trainer.parts import Parts
-from services.trainer.samples import Limits, SampleOptions, build_samples
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.task_source import TaskSource
 from triforge.config import RunConfig
 from triforge.store.step_records import write_step_records

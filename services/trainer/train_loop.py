@@ -37,8 +37,9 @@ from services.trainer.measures import (
     step_measures,
 )
 from services.trainer.parts import Parts
+from services.trainer.rows import Limits
 from services.trainer.run_record import RunRecord
-from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
+from services.trainer.samples import SampleOptions, Samples, build_samples
 from services.trainer.task_source import TaskSource
 from triforge.config import LearnerSection, RunConfig
 from triforge.errors import TriforgeError

@@ -23,7 +23,8 @@ from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
 from services.reward.scorers.votes import score
 from services.trainer.learner import Learner
-from services.trainer.samples import Limits, SampleOptions, build_samples
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.tiny_models import build_tiny_vision_model
 from services.trainer.weight_tensors import TENSORS, copy_companions, save_tensors
 from tests.batches import train_batch

@@ -14,7 +14,6 @@ from pydantic import Field
 from triforge.algorithms.registry import Only, Options
 
 Band = tuple[float, float]
-Job = Literal["pg", "ce", "distil", "dpo_pair", "critic"]  # or "package.module:Class"
 Aggregation = Literal["step_mean", "token_mean", "trajectory_mean", "task_mean", "step_sum"]
 
 
@@ -68,7 +67,11 @@ class CoreOptions(Options):
     outcome: Literal["signed", "binary"] = "signed"
     """O is -1 or +1 (`signed`), or 0 or 1 (`binary`)."""
     # ---- what is trained ----
-    job: Annotated[str, Field(pattern=r"^(pg|ce|distil|dpo_pair|critic|[\w.]+:\w+)$")] = "pg"
+    job: str = Field(
+        "pg",
+        pattern=r"^(pg|ce|distil|dpo_pair|critic|[\w.]+:\w+)$",
+        examples=["pg", "ce", "distil", "dpo_pair", "critic"],
+    )
     """The policy is trained by its advantages (`pg`), by imitating its successes (`ce`) or the
     better of its rollouts (`distil`), or on pairs of a success and a failure (`dpo_pair`); `critic`
     trains the critic alone; `package.module:Class` names an objective of your own. The reward model is always trained by its advantages."""

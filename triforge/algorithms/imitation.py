@@ -25,7 +25,6 @@ from triforge.algorithms.advantages import (
     reason,
     row_means,
 )
-from triforge.algorithms.core import Job
 from triforge.errors import InputError
 
 NOT_A_SUCCESS = "not a success"
@@ -33,7 +32,7 @@ NO_PAIR = "no pair"
 
 
 def imitated(
-    job: Job,
+    job: str,
     outcomes: Sequence[int | None],
     rewards: Rows,
     *,

@@ -136,7 +136,8 @@ def allowed(field: FieldInfo) -> str:
     elif get_origin(kind) is tuple:
         words = "two numbers [low, high]"
     elif kind is str:
-        words = "a text"
+        path = "the path of another, 'package.module:name'"
+        words = f"one of {field.examples} or {path}" if field.examples else "a text"
     else:
         words = ("a whole number" if kind is int else "a number") + _limits(field)
     return f"{words} or 'none'" if NoneType in kinds else words

@@ -13,7 +13,8 @@ import torch
 from services.trainer.distributed import Ranks
 from services.trainer.learner import Learner
 from services.trainer.model import ScoringModel
-from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, Samples, build_samples
 from services.trainer.step import Step
 from services.trainer.step_cost import StepCost
 from services.trainer.tiny_models import TinyShape, build_tiny_model

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from services.trainer.learner import Learner
-from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, Samples, build_samples
 from tests.unit.trainer.conftest import MakeBatch, sampled_rows
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory
 from triforge.algorithms.algorithm import resolve

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.trainer.rows import OVER_BUDGET, Limits
 from services.trainer.samples import (
     NO_TOKENS,
-    OVER_BUDGET,
     STALE,
     TOO_LONG,
-    Limits,
     SampleOptions,
     Samples,
     build_samples,

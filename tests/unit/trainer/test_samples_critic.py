@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.trainer.samples import Limits, SampleOptions, Samples, build_samples
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, Samples, build_samples
 from services.trainer.training_data import StepData
 from tests.unit.trainer.played import CONTEXT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve

@@ -14,7 +14,8 @@ from services.trainer.auxiliary_rows import (
     item,
 )
 from services.trainer.learner import Learner
-from services.trainer.samples import Limits, SampleOptions, build_samples
+from services.trainer.rows import Limits
+from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.tiny_models import TinyShape, build_tiny_model
 from services.trainer.transitions import (
     Drawn,
