@@ -98,8 +98,8 @@ class Role:
         app = create_app(engine=self.engine, served_name=role)
         url = f"http://{role}"
         pool = Pool([SGLangEngine(url, transport=httpx.ASGITransport(app))], wait_s=0.0)
-        self.weights = WeightSync(pool, role=role, model_path=str(model))
-        self.gateway = Gateway(pool, self.weights, ImageStore(store))
+        self.sync = WeightSync(pool, role=role, model_path=str(model))
+        self.gateway = Gateway(pool, self.sync, ImageStore(store))
         self.learner = Learner.fresh(model, images=ImageStore(store))
 
     async def generate(self, request: GenerateRequest) -> GenerateReply:
@@ -124,7 +124,7 @@ class Role:
         save_tensors(tensors, folder / TENSORS)
         digest = write_manifest(folder, {"version": self.version})
         update = WeightsUpdate(version=self.version, uri=str(folder), digest=digest)
-        assert (await self.weights.update(update)).version == self.version
+        assert (await self.sync.update(update)).version == self.version
 
     def weights(self) -> dict[str, torch.nn.Parameter]:
         return self.learner.model.parameters()
@@ -141,7 +141,7 @@ async def roles(tmp_path: Path, store: ArtifactStore) -> AsyncIterator[tuple[Rol
     policy, reward = Role("policy", model, store), Role("reward", model, store)
     for role in (policy, reward):
         role.engine.start()
-        await role.weights.look()
+        await role.sync.look()
     yield policy, reward
     for role in (policy, reward):
         role.engine.stop()
