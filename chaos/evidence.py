@@ -152,14 +152,14 @@ def _records(step: Row) -> list[Row]:
 
 def _folders(artifacts: Path, run_id: str) -> list[Folder]:
     return [
-        _folder(path, artifacts / "checkpoints" / run_id / role.name / path.name)
+        _folder(path, artifacts / "checkpoints" / run_id / role.name)
         for role in sorted((artifacts / "weights" / run_id).glob("*"))
         for path in sorted(role.glob("v*"))
         if path.is_dir()
     ]
 
 
-def _folder(path: Path, checkpoint: Path) -> Folder:
+def _folder(path: Path, checkpoints: Path) -> Folder:
     version = int(path.name.removeprefix("v"))
     manifest = path / "manifest.json"
     if not manifest.is_file():
@@ -177,14 +177,13 @@ def _folder(path: Path, checkpoint: Path) -> Folder:
         wrong.append(f"the manifest says version {document.get('version')}")
     return Folder(
         role=path.parent.name, version=version, digest=_sha256(manifest), wrong=tuple(wrong),
-        step=int(document.get("step", -1)), updates=_updates(checkpoint / "state.json"),
+        step=int(document.get("step", -1)),
+        updates=max(map(_updates, checkpoints.glob(f"{path.name}*/state.json")), default=-1),
     )  # fmt: skip
 
 
 def _updates(state: Path) -> int:
-    """Updates of the optimiser that a checkpoint counts, those included that were skipped; -1 if there is none."""
-    if not state.is_file():
-        return -1
+    """Updates of the optimiser that a checkpoint counts, those included that were skipped."""
     counters = json.loads(state.read_text())["counters"]
     return int(counters["updates"]) + int(counters["skipped"])
 

@@ -115,8 +115,8 @@ class Stack:
     async def _behind_proxies(self, layout: Layout) -> Layout:
         specs = []
         for spec in layout.specs:
-            if spec.name.startswith("policy-"):
-                role = spec.name.removeprefix("policy-")
+            if spec.name.endswith("-model"):
+                role = spec.name.removesuffix("-model")
                 port = urlsplit(spec.env["TRIFORGE_ENGINES"]).port
                 proxy = self.proxies[role] = Proxy(port or 0, delay_s=_DELAYS[role])
                 await proxy.start()

@@ -43,7 +43,8 @@ def train_batch(folder: Path | str, **options: Any) -> TrainBatch:
     if "aux" in options:
         given = dict(options.pop("aux"))
         options["auxiliary_weights"] = given.pop("weights", {})
-        options["auxiliary"] = AuxiliarySection(**given)
+        on = {name: {"lambda0": weight} for name, weight in options["auxiliary_weights"].items()}
+        options["auxiliary"] = AuxiliarySection.model_validate({**on, **given})
     fields = {n: options.pop(n) for n in list(options) if n in TrainBatch.model_fields}
     if isinstance(fields.get("critic"), dict):
         fields["critic"] = CriticSection(**fields["critic"])

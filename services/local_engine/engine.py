@@ -249,6 +249,7 @@ class Engine:
                 await request.progress.wait()
                 request.progress.clear()
                 yield
+            yield  # what came between the last look and the end
         finally:
             request.done.cancel()
 

@@ -245,7 +245,8 @@ def _forget_unnamed(database: Path, root: Path) -> None:
     named = {(run, role, f"v{version:06d}") for run, role, version in rows}
     for kind in _VERSIONED:
         for folder in (root / kind).glob("*/*/v*"):
-            if folder.parts[-3:] not in named:
+            run, role, version = folder.parts[-3:]  # a checkpoint's name goes on with its digest
+            if (run, role, version.partition("-")[0]) not in named:
                 shutil.rmtree(folder)
 
 

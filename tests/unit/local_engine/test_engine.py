@@ -116,3 +116,19 @@ async def test_requests_without_a_seed_differ_and_are_fixed_by_the_engines_seed(
         found.append(outputs)
     assert found[0] == found[1]
     assert found[0][0] != found[0][1]
+
+
+async def test_a_stream_that_is_read_late_still_shows_what_came_before(folder: Path) -> None:
+    engine = new_engine(folder)
+    engine.start()
+    try:
+        sequences = engine.build(
+            Prompt([5], SamplingParams(max_new_tokens=3, ignore_eos=True), "a")
+        )
+        updates = engine.stream(sequences)
+        await until(lambda: sequences[0].finish is not None)
+        await asyncio.sleep(0.05)  # the end is known in the loop, too
+        seen = [len(sequences[0].output) async for _ in updates]
+        assert seen[-1] == 3
+    finally:
+        engine.stop()

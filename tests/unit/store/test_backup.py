@@ -133,12 +133,14 @@ def test_versions_that_were_trained_after_the_database_was_copied_do_not_come_ba
     deployment.back_up(tmp_path / "copy")
     weights = tmp_path / "copy" / "artifacts" / "weights" / "r1" / "policy"
     shutil.copytree(weights / "v000003", weights / "v000004")  # was published in between
-    late = tmp_path / "copy" / "artifacts" / "checkpoints" / "r1" / "policy" / "v000004"
-    late.mkdir(parents=True)
+    checkpoints = tmp_path / "copy" / "artifacts" / "checkpoints" / "r1" / "policy"
+    for name in ("v000003-5f3a0c1e", "v000004-0b7d21aa"):
+        (checkpoints / name).mkdir(parents=True)
     shutil.rmtree(deployment.state)
     deployment.restore(tmp_path / "copy")
     assert sorted(path.name for path in deployment.folder(1).parent.iterdir()) == ["v000002", "v000003"]  # fmt: skip
-    assert not (deployment.artifacts / "checkpoints" / "r1" / "policy" / "v000004").exists()
+    kept = deployment.artifacts / "checkpoints" / "r1" / "policy"
+    assert [path.name for path in kept.iterdir()] == ["v000003-5f3a0c1e"]
 
 
 @pytest.mark.parametrize("damage", ["gone", "truncated", "flipped", "replaced"])

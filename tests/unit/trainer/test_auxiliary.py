@@ -184,9 +184,9 @@ def test_malformed_rows_and_settings_are_refused(trained, rows):
     wild = ce_rows("sp", 1)[0].model_copy(update={"ids": (99,) * len(ce_rows("sp", 1)[0].ids)})
     with pytest.raises(TrainerError, match="vocabulary"):
         trained([*rows, wild], {"weights": WEIGHTS})
-    with pytest.raises(ValueError, match="auxiliary"):
+    with pytest.raises(ValueError, match="lambda0"):
         trained(rows, {"weights": {"sp": -1}})
-    with pytest.raises(ValueError, match="auxiliary"):
+    with pytest.raises(ValueError, match="rewards"):
         trained(rows, {"weights": {"rewards": 1}})
 
 
