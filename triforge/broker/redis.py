@@ -43,7 +43,7 @@ class RedisBroker(Broker):
 
     def __init__(self, redis_url: str, *, lease_s: float = 10.0, resend_s: float = 20.0) -> None:
         self._redis: Any = aioredis.from_url(
-            redis_url, decode_responses=True, encoding_errors="replace",  # garbage is to be read, and passed over
+            redis_url, max_connections=10_000, decode_responses=True, encoding_errors="replace",  # garbage is to be read, and passed over
             socket_connect_timeout=5, health_check_interval=30,
         )  # fmt: skip
         self._celery = celery_app(redis_url)
