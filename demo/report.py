@@ -179,7 +179,7 @@ def _proposals(proposals: Sequence[Proposal]) -> str:
         lines.append(
             (
                 str(p.step), p.direction, p.instruction_before, p.instruction_after or "-", _verdict(p),
-                _counts(p.parent_counts), _counts(p.candidate_counts), p.reason, p.critic, p.answer, checks,
+                _counts(p.parent_counts), _counts(p.candidate_counts), p.reason, p.diagnosis, p.answer, checks,
             )
         )  # fmt: skip
     titles = (
@@ -191,7 +191,7 @@ def _proposals(proposals: Sequence[Proposal]) -> str:
         "parent",
         "candidate",
         "reason",
-        "critic",
+        "diagnosis",
         "answer",
         "checks",
     )

@@ -162,7 +162,7 @@ class Settings:
                 "rewriter": {"path": models["rewriter"], "max_new_tokens": 48, "temperature": 0.8},
             },
             "env_adapter": {"rollouts": self.rollouts, "max_steps": 14, "options": {"wording": "terse"}},
-            "adaptation": {"controller": "none", "candidates": 2, "critic_tokens": 24, "notes": 1,
+            "adaptation": {"controller": "none", "candidates": 2, "diagnosis_tokens": 24, "notes": 1,
                            **_ADAPT, **arm.config.get("adaptation", {})},
             "reward": {"votes": 3, "prompt": "terse"},
             "trainer": {

@@ -25,7 +25,7 @@ class Tasks:
         arm: whether the pool is mixed or hard.
         settings: how many tasks.
         seed: of the tasks.
-        rewrites: the model that criticises and rewrites; None if nothing is rewritten by a model.
+        rewrites: the model that diagnoses and rewrites; None if nothing is rewritten by a model.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ marks. Two strengths, by how much of the text must stay as it was written:
 
 * `neutralise` for a reader that marks every quoted line itself (the judge): lines and ordinary signs stay, and what a chat
   template could take for a control token is spelled with round brackets;
-* `one_line` and `quote` for a short note inside a sentence (critic, rewriter): one line of bounded length without angle
+* `one_line` and `quote` for a short note inside a sentence (diagnosis, rewriter): one line of bounded length without angle
   brackets, headings and role markers.
 
 Both begin alike: compatibility forms are spelled plainly (NFKC) and what is read but not seen is taken out, so that

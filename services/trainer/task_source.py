@@ -14,7 +14,7 @@ from triforge.rollout.seeds import nth_seed
 from triforge.rollout.window import Offer
 from triforge.types import (
     AdaptSettings,
-    CriticNote,
+    DiagnosisNote,
     GroupTask,
     JudgedGroup,
     JudgedStep,
@@ -141,9 +141,11 @@ def task_outcome(
     successes, measured = accuracy([t.outcome.value for t in played.trajectories])
     direction = rewrite_direction(successes, measured, band=algorithm)
     trains = played.group.purpose == "train"
-    notes: tuple[CriticNote, ...] = ()
+    notes: tuple[DiagnosisNote, ...] = ()
     if direction and trains and config.adaptation.controller != "ladder":
-        notes = critic_notes(group, succeeded=direction == "harder", count=config.adaptation.notes)
+        notes = diagnosis_notes(
+            group, succeeded=direction == "harder", count=config.adaptation.notes
+        )
     versions = played_by(group) or {offer.policy}
     return TaskOutcome(
         group_id=played.group.group_id,
@@ -176,7 +178,9 @@ def adapt_settings(config: RunConfig) -> AdaptSettings:
     )
 
 
-def critic_notes(group: JudgedGroup, *, succeeded: bool, count: int) -> tuple[CriticNote, ...]:
+def diagnosis_notes(
+    group: JudgedGroup, *, succeeded: bool, count: int
+) -> tuple[DiagnosisNote, ...]:
     """What the diagnosis may read: failures as they come, or the shortest successes."""
     pairs = [
         (trajectory, {v.step: v.votes for v in (votes.steps if votes else ())})
@@ -186,7 +190,7 @@ def critic_notes(group: JudgedGroup, *, succeeded: bool, count: int) -> tuple[Cr
     if succeeded:
         pairs.sort(key=lambda pair: len(pair[0].steps))
     return tuple(
-        CriticNote(
+        DiagnosisNote(
             trajectory_id=trajectory.id,
             success=succeeded,
             steps=tuple(

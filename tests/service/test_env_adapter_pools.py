@@ -363,7 +363,7 @@ async def test_proposals_are_listed_counted_and_shown_as_metrics(
             run_id="r",
             step=1,
             trigger_accuracy=1.0,
-            critic="",
+            diagnosis="",
             prompt="",
             answer="",
             instruction_before="",

@@ -205,7 +205,7 @@ async def test_an_exported_pool_makes_the_same_pool_again(
     versions = (await http.get("/v1/pools/p/export?content=versions")).text.splitlines()
     assert len(versions) == 4
     (line,) = (await http.get("/v1/pools/p/export?content=proposals")).text.splitlines()
-    assert json.loads(line)["critic"] == "It knew the way."
+    assert json.loads(line)["diagnosis"] == "It knew the way."
     assert (await http.get("/v1/pools/p/export?split=heldout")).text == ""
     await told(await http.get("/v1/pools/none/export"), 404)
 

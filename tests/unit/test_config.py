@@ -11,6 +11,7 @@ import pytest
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.presets import PRESETS
 from triforge.config import RunConfig, Settings, assignment, load, merge, parse, read_document
+from triforge.config.document import RENAMED
 from triforge.errors import ConfigError
 
 
@@ -160,6 +161,18 @@ def test_a_proposal_needs_service_for_one_whole_group() -> None:
 def test_an_unknown_field_is_refused_with_the_fields_that_there_are(field: str, known: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: unknown field; allowed are .*{known}"):
         parse(at(field, 1))
+
+
+@pytest.mark.parametrize("old", [name for name in RENAMED if not name.startswith("TRIFORGE_")])
+def test_an_old_field_is_refused_with_its_new_name(old: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{old}: this field is named {RENAMED[old]} now$"):
+        parse(at(old, 1))
+
+
+@pytest.mark.parametrize("old", [name for name in RENAMED if name.startswith("TRIFORGE_")])
+def test_an_old_variable_is_refused_with_its_new_name(old: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{old}: this field is named {RENAMED[old]} now$"):
+        Settings.from_env({old: "x"})
 
 
 def test_an_unknown_option_of_a_preset_is_refused_with_the_options_that_there_are() -> None:

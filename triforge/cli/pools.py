@@ -248,7 +248,7 @@ def proposal_list(
 
 @proposal_app.command("show")
 def proposal_show(proposal: ProposalId, state: StateOption = STATE) -> None:
-    """A rewrite: critic, prompt, answer, checks, both measurements, verdict, and who decided."""
+    """A rewrite: diagnosis, prompt, answer, checks, both measurements, verdict, and who decided."""
     _print(_ask(state, lambda client: client.proposal(proposal)))
 
 

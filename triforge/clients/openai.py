@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint as a `Generate`: text only, for the critic and the rewriter.
+"""Any OpenAI-compatible endpoint as a `Generate`: text only, for the diagnosis and the rewriter.
 
 Such an endpoint gives back no token ids, so what it samples can be read but never trained on.
 """

@@ -24,6 +24,9 @@ RENAMED = {
     "TRIFORGE_JUDGES_ENGINES": "TRIFORGE_REWARD_ENGINES",
     "TRIFORGE_REWRITES_ENGINES": "TRIFORGE_REWRITER_ENGINES",
     "TRIFORGE_ENV_REACH": "TRIFORGE_ENV_EGRESS",
+    "TRIFORGE_CRITIC_URL": "TRIFORGE_DIAGNOSIS_URL",
+    "adaptation.critic_tokens": "adaptation.diagnosis_tokens",
+    "adaptation.critic_budget": "adaptation.diagnosis_budget",
 }
 """Names of version 0.1; none is translated silently."""
 

@@ -173,12 +173,12 @@ class AdaptationSection(Section):
     """Fresh rollouts of parent and of candidate, each, before the verdict."""
     max_version_gap: int | None = Field(None, ge=0)
     """Policy versions that the two groups of a pair may span; none is `run.staleness_bound`."""
-    critic_tokens: Positive = 48
-    """Tokens of one answer of the critic."""
-    critic_budget: int = Field(512, ge=0)
-    """Tokens of all answers of the critic for a proposal; 0 asks it nothing."""
+    diagnosis_tokens: Positive = 48
+    """Tokens of one answer of the diagnosis."""
+    diagnosis_budget: int = Field(512, ge=0)
+    """Tokens of the whole diagnosis of a proposal; 0 makes none."""
     notes: Positive = 2
-    """Trajectories the critic reads a proposal."""
+    """Trajectories the diagnosis of a proposal reads."""
     deadline_s: Seconds = 600.0
     """A proposal that is not drafted by then is invalid."""
     solver_tries: Annotated[int, Field(ge=1, le=256)] = 8

@@ -46,8 +46,8 @@ class Settings(Section):
     rewriter_model_url: Url = "http://127.0.0.1:8021"
     """Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names the model
     there."""
-    critic_url: str = ""
-    """Model that criticises, addressed likewise; empty asks the one that rewrites."""
+    diagnosis_url: str = ""
+    """Model that explains failures, addressed likewise; empty asks the one that rewrites."""
     solver_url: str = ""
     """Stronger policy that proves rewrites by solving them, addressed likewise; empty has none."""
     reward_url: Url = "http://127.0.0.1:8002"

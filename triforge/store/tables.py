@@ -110,7 +110,7 @@ class TaskRow(Base):
 
 
 class ProposalRow(Base):
-    """A rewrite with its critic, prompt, answer, checks, measurements and verdict; kept whatever the verdict."""
+    """A rewrite with its diagnosis, prompt, answer, checks, measurements and verdict; kept whatever the verdict."""
 
     __tablename__ = "proposals"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)

@@ -45,7 +45,7 @@ prompt = "terse"
 [adaptation]
 max_pending = 1
 candidates = 2
-critic_tokens = 4
+diagnosis_tokens = 4
 max_rollouts = 16
 
 [trainer.policy]

@@ -26,7 +26,7 @@ from triforge.types.env_adapter import (
     AuditPage,
     Change,
     CheckResult,
-    CriticNote,
+    DiagnosisNote,
     GenerateSpec,
     JudgedStep,
     Lineage,

@@ -291,8 +291,8 @@ class JudgedStep(Message):
     texts: tuple[str, ...]
 
 
-class CriticNote(Message):
-    """What one trajectory looked like to the judge; input of the critic. `steps` are (action, observation, votes).
+class DiagnosisNote(Message):
+    """What one trajectory looked like to the judge; input of the diagnosis. `steps` are (action, observation, votes).
 
     `judged` has the steps on which at least one vote is negative, if the judge gave reasons at all. Where the trajectory's
     last word is a program, `hidden` is the share of the task's own tests that it passes, and `written` how many of the tests
@@ -341,7 +341,7 @@ class TaskOutcome(Message):
     rollouts: int
     policy_version: int
     newest_version: int | None = None
-    notes: tuple[CriticNote, ...] = ()
+    notes: tuple[DiagnosisNote, ...] = ()
     adapt: bool = True
     settings: AdaptSettings = Field(default_factory=AdaptSettings)
 
@@ -357,7 +357,7 @@ class CheckResult(Message):
 class Proposal(Message):
     """A change of a task and everything said about it. Produced by: adapt worker. Consumed by: store, people.
 
-    `controller` is who made it; the ladder replaces tasks without a critic, a prompt or a measurement. `drift` is the
+    `controller` is who made it; the ladder replaces tasks without a diagnosis, a prompt or a measurement. `drift` is the
     candidate's distance from the slot's root, 0 to 1. `discarded` says of each pair that was played but not counted why
     it was not. `decided_step` is the step whose measurement brought the verdict.
     `parent_counts` and `candidate_counts` are (successes, measured) a paired group, oldest first. `verdict` is what the
@@ -376,7 +376,7 @@ class Proposal(Message):
     run_id: str
     step: int
     trigger_accuracy: float
-    critic: str
+    diagnosis: str
     prompt: str
     answer: str
     instruction_before: str

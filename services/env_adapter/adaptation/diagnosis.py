@@ -18,7 +18,7 @@ from typing import Final
 from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.protocols import Generate
 from triforge.rollout.seeds import derive_seed
-from triforge.types import ChatMessage, CriticNote, Direction, GenerateRequest, Sampling
+from triforge.types import ChatMessage, DiagnosisNote, Direction, GenerateRequest, Sampling
 
 MAX_PROMPT: Final = 9000  # characters
 MAX_STEPS: Final = 6  # steps of one trajectory that are read one by one
@@ -44,8 +44,8 @@ _VOTED: Final = {-1: "voted bad", 0: "gave no verdict", 1: "voted good"}
 
 
 def choose(
-    notes: Sequence[CriticNote], direction: Direction, *, count: int
-) -> tuple[CriticNote, ...]:
+    notes: Sequence[DiagnosisNote], direction: Direction, *, count: int
+) -> tuple[DiagnosisNote, ...]:
     """The trajectories to summarise: failures with the most condemned steps first, or the shortest successes."""
     wanted = [note for note in notes if note.success == (direction == "harder")]
     if direction == "harder":
@@ -55,7 +55,7 @@ def choose(
     return tuple(ranked[:count])
 
 
-def condemned(note: CriticNote) -> tuple[int, ...]:
+def condemned(note: DiagnosisNote) -> tuple[int, ...]:
     """Indices of the steps whose votes are all -1 (a step without votes is not among them)."""
     return tuple(
         index
@@ -64,7 +64,7 @@ def condemned(note: CriticNote) -> tuple[int, ...]:
     )
 
 
-def questioned(note: CriticNote) -> tuple[int, ...]:
+def questioned(note: DiagnosisNote) -> tuple[int, ...]:
     """Indices of the steps to read one by one: a negative vote, and a judge that gave a reason.
 
     The most condemned come first, at most `MAX_STEPS`. A judge of one word has said all of it by its vote.
@@ -80,7 +80,7 @@ def questioned(note: CriticNote) -> tuple[int, ...]:
     return tuple(index for _, index in sorted(set(found))[:MAX_STEPS])
 
 
-def step_prompt(note: CriticNote, index: int, instruction: str) -> tuple[ChatMessage, ...]:
+def step_prompt(note: DiagnosisNote, index: int, instruction: str) -> tuple[ChatMessage, ...]:
     """The chat that asks what was wrong with one step."""
     action, observation, votes = note.steps[index]
     texts = next(judged.texts for judged in note.judged if judged.step == index)
@@ -95,7 +95,7 @@ def step_prompt(note: CriticNote, index: int, instruction: str) -> tuple[ChatMes
 
 
 def build_prompt(
-    note: CriticNote,
+    note: DiagnosisNote,
     instruction: str,
     direction: Direction,
     said: Mapping[int, str] | None = None,
@@ -127,7 +127,7 @@ def build_prompt(
     return _chat([*parts, _QUESTION[direction]])
 
 
-def _tested(note: CriticNote) -> list[str]:
+def _tested(note: DiagnosisNote) -> list[str]:
     """What became of a program; numbers only, nothing of a test."""
     found = []
     if note.hidden is not None:
@@ -163,7 +163,7 @@ class Diagnosis:
 
     async def summarise(
         self,
-        notes: Sequence[CriticNote],
+        notes: Sequence[DiagnosisNote],
         instruction: str,
         direction: Direction,
         *,
@@ -191,12 +191,12 @@ class Diagnosis:
 
         async def ask(messages: tuple[ChatMessage, ...], *place: str | int) -> str:
             sampling = Sampling(
-                max_new_tokens=tokens, temperature=0.0, seed=derive_seed(seed, "critic", *place)
+                max_new_tokens=tokens, temperature=0.0, seed=derive_seed(seed, "diagnosis", *place)
             )
             reply = await self._generate(GenerateRequest(messages=messages, sampling=sampling))
             return two_sentences(reply.outputs[0].text)
 
-        async def one(number: int, note: CriticNote) -> str:
+        async def one(number: int, note: DiagnosisNote) -> str:
             texts = await asyncio.gather(
                 *(
                     ask(step_prompt(note, index, instruction), number, index)

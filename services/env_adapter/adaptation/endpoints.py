@@ -62,7 +62,7 @@ def is_own(url: str, settings: Settings) -> bool:
 
 
 def make_writer(settings: Settings, family: Callable[[str], EnvironmentFamily]) -> ProposalWriter:
-    """A writer that asks the models of `settings`: `rewriter_model_url`, and where given `critic_url` and `solver_url`.
+    """A writer that asks the models of `settings`: `rewriter_model_url`, and where given `diagnosis_url` and `solver_url`.
 
     A policy service is held to the choices by a regular expression, any other endpoint by a JSON schema.
     """
@@ -75,7 +75,7 @@ def make_writer(settings: Settings, family: Callable[[str], EnvironmentFamily]) 
     return ProposalWriter(
         endpoint(settings.rewriter_model_url, settings),
         family,
-        diagnoses=other("critic_url"),
+        diagnoses=other("diagnosis_url"),
         solver=Solver(solves) if solves else None,
         form="json" if is_openai_url(urldefrag(settings.rewriter_model_url)[0]) else "regex",
     )

@@ -50,7 +50,7 @@ def proposal_id(group_id: str) -> str:
 def new_proposal(outcome: TaskOutcome, task: Task, **fields: Any) -> Proposal:
     """A proposal about the outcome's task, invalid until it has a candidate."""
     accuracy = outcome.successes / outcome.measured if outcome.measured else 0.0
-    empty = dict.fromkeys(("critic", "prompt", "answer"), "")
+    empty = dict.fromkeys(("diagnosis", "prompt", "answer"), "")
     return Proposal(
         id=proposal_id(outcome.group_id),
         pool_id=task.pool_id,

@@ -148,9 +148,9 @@ class ProposalWriter:
                 choose(outcome.notes, direction, count=adaptation.notes),
                 parent.instruction,
                 direction,
-                tokens=adaptation.critic_tokens,
-                budget=adaptation.critic_budget,
-                seed=derive_seed(proposal.id, "critic"),
+                tokens=adaptation.diagnosis_tokens,
+                budget=adaptation.diagnosis_budget,
+                seed=derive_seed(proposal.id, "diagnosis"),
             ),
             self._retry,
         )
@@ -176,7 +176,7 @@ class ProposalWriter:
         checked = await self._checks.first_proved(family, slot, answers, offered, outcome.settings)
         proposal = proposal.model_copy(
             update={
-                "critic": "\n".join(notes),
+                "diagnosis": "\n".join(notes),
                 "prompt": prompt,
                 "answer": "\n".join(answers),
                 "checks": checked.checks,

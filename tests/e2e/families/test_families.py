@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
     },
     "env_adapter": {"rollouts": 4, "max_steps": 3, "episode_deadline_s": 120.0},
     "reward": {"votes": 2, "deadline_s": 120.0},
-    "adaptation": {"max_pending": 1, "candidates": 1, "critic_tokens": 4, "solver_tries": 1},
+    "adaptation": {"max_pending": 1, "candidates": 1, "diagnosis_tokens": 4, "solver_tries": 1},
     "trainer": {
         role: {"learning_rate": 1e-3, "updates_per_step": 1, "token_budget": 16384, "max_rows": 32}
         for role in ("policy", "reward")

@@ -184,11 +184,15 @@ async def test_a_task_shows_what_changed_from_version_to_version(
     assert "0.250 <small>[0.046, 0.699], 1 of 4</small>" in text
 
 
-async def test_a_rewrite_shows_critic_prompt_answer_and_both_measurements(
+async def test_a_rewrite_shows_diagnosis_prompt_answer_and_both_measurements(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     detail = golden("ProposalDetail")
-    said = {"critic": "the critic said", "prompt": "the prompt said", "answer": "the answer said"}
+    said = {
+        "diagnosis": "the diagnosis said",
+        "prompt": "the prompt said",
+        "answer": "the answer said",
+    }
     rows = [
         golden("Measurement", purpose="measure_parent", successes=0, measured=8),
         golden("Measurement", purpose="measure_candidate", successes=4, measured=8),
@@ -209,7 +213,7 @@ async def test_what_models_and_people_wrote_is_never_html(
     deployment.answers["/v1/runs"] = (200, {"runs": [run]})
     detail = golden("ProposalDetail")
     evil = dict.fromkeys(
-        ("critic", "prompt", "answer", "instruction_before", "instruction_after", "reason"), EVIL
+        ("diagnosis", "prompt", "answer", "instruction_before", "instruction_after", "reason"), EVIL
     )
     deployment.answers["/v1/proposals/p-1"] = (
         200,

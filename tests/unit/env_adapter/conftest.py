@@ -165,7 +165,7 @@ class Service:
             run_id="r",
             step=0,
             trigger_accuracy=1.0,
-            critic="c",
+            diagnosis="c",
             prompt="p",
             answer="a",
             instruction_before=parent.instruction,

@@ -1,4 +1,4 @@
-"""The critic's two stages: which steps are read, within which budget, and what hostile text can do in them."""
+"""The diagnosis's two stages: which steps are read, within which budget, and what hostile text can do in them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from services.env_adapter.adaptation.diagnosis import (
 )
 from triforge.prompt_escaping import quote
 from triforge.testing.fakes import FakeGenerate
-from triforge.types import CriticNote, GenerateRequest, JudgedStep
+from triforge.types import DiagnosisNote, GenerateRequest, JudgedStep
 
 REASON = "it is the wrong place"
 
 
 def note(
     *votes: tuple[int, ...], texts: str = REASON, success: bool = False, name: str = "t"
-) -> CriticNote:
+) -> DiagnosisNote:
     """A trajectory of steps with these votes, each with the same text."""
-    return CriticNote(
+    return DiagnosisNote(
         trajectory_id=name,
         success=success,
         steps=tuple((f"act {i}", f"seen {i}", given) for i, given in enumerate(votes)),
@@ -41,7 +41,7 @@ def note(
     )
 
 
-async def summaries(model: FakeGenerate, *notes: CriticNote, **more: Any) -> tuple[str, ...]:
+async def summaries(model: FakeGenerate, *notes: DiagnosisNote, **more: Any) -> tuple[str, ...]:
     given = {"tokens": 10, "budget": 100, "seed": 1, **more}
     return await Diagnosis(model).summarise(notes, "Put it down.", "easier", **given)
 
@@ -59,7 +59,7 @@ def stage(request: GenerateRequest) -> str:
         (None, None, None),
     ],
 )  # fmt: skip
-def test_the_critic_reads_how_a_program_fared_on_tests(
+def test_the_diagnosis_reads_how_a_program_fared_on_tests(
     hidden: float | None, written: tuple[int, int] | None, line: str | None
 ) -> None:
     tried = note(()).model_copy(update={"hidden": hidden, "written": written})
@@ -178,7 +178,7 @@ SPEAKS = re.compile(r"(?im)^\s*(system|assistant|user|human)\s*:")
 
 
 def prompts_of(text: str) -> list[str]:
-    hostile = CriticNote(
+    hostile = DiagnosisNote(
         trajectory_id=text[:20],
         success=False,
         steps=((text, text, (-1, -1, 0, 1)),) * 40,

@@ -50,7 +50,7 @@ def test_one_model_does_everything_unless_others_are_named() -> None:
 def test_diagnosis_and_solver_may_be_models_of_their_own() -> None:
     found = parts_of(
         rewriter_model_url="https://h/v1",
-        critic_url="http://10.0.0.1:8021",
+        diagnosis_url="http://10.0.0.1:8021",
         solver_url="https://h/v1#big",
     )
     assert isinstance(found["rewriter"], OpenAIGenerate)
@@ -92,14 +92,14 @@ def test_services_of_ours_are_sent_the_secret_of_the_services(
         ("http://10.0.0.7:8021", {}),
         ("https://api.example.org/", {"own_hosts": "example.org"}),
         ("https://u:hidden@api.example.org", {}),
-        ("http://10.0.0.7:8021", {"rewriter_model_url": "http://10.0.0.7:8021", "critic_url": "http://10.0.0.7"}),
+        ("http://10.0.0.7:8021", {"rewriter_model_url": "http://10.0.0.7:8021", "diagnosis_url": "http://10.0.0.7"}),
     ],
 )  # fmt: skip
 def test_an_address_that_nothing_calls_ours_is_sent_no_secret_and_refused(
     address: str, fields: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match=r"TRIFORGE_CRITIC_URL.*TRIFORGE_OWN_HOSTS") as refused:
-        endpoint(address, keyed(**fields), "TRIFORGE_CRITIC_URL")
+    with pytest.raises(ConfigError, match=r"TRIFORGE_DIAGNOSIS_URL.*TRIFORGE_OWN_HOSTS") as refused:
+        endpoint(address, keyed(**fields), "TRIFORGE_DIAGNOSIS_URL")
     assert "hidden" not in refused.value.detail
     assert isinstance(endpoint(address, Settings(**fields)), PolicyClient), (
         "where no keys are asked for"
@@ -107,7 +107,7 @@ def test_an_address_that_nothing_calls_ours_is_sent_no_secret_and_refused(
 
 
 def test_whoever_diagnoses_and_proves_is_asked_by_the_same_rule() -> None:
-    for name in ("rewriter_model_url", "critic_url", "solver_url"):
+    for name in ("rewriter_model_url", "diagnosis_url", "solver_url"):
         with pytest.raises(ConfigError, match=f"TRIFORGE_{name.upper()}"):
             make_writer(keyed(**{name: "https://api.example.org"}), registry.family)
 

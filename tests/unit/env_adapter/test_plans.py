@@ -61,7 +61,7 @@ def make_pending(database: Database, pool: PoolState, slot: TaskRow, order: int 
         run_id="r",
         step=0,
         trigger_accuracy=1.0,
-        critic="",
+        diagnosis="",
         prompt="",
         answer="",
         instruction_before="",

@@ -31,13 +31,13 @@ from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.choices import escape
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
-from triforge.types import CriticNote, JudgedStep, Sampling, TaskOutcome
+from triforge.types import DiagnosisNote, JudgedStep, Sampling, TaskOutcome
 
 
 def note(
     name: str, *steps: tuple[str, str, tuple[int, ...]], success: bool = False, **more: Any
-) -> CriticNote:
-    return CriticNote(trajectory_id=name, success=success, steps=steps, **more)
+) -> DiagnosisNote:
+    return DiagnosisNote(trajectory_id=name, success=success, steps=steps, **more)
 
 
 def outcome(successes: int, measured: int, rollouts: int = 8, **more: Any) -> TaskOutcome:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from triforge.errors import StorageError
 from triforge.store.database import Database
 from triforge.store.migrations.running import alembic_config, upgrade
-from triforge.store.tables import Base, RunRow, WeightsRow
+from triforge.store.tables import Base, ProposalRow, RunRow, WeightsRow
 
 OLD = (
     "INSERT INTO pools (id, name, family, options, request_digest, created_at, idempotency_key) "
@@ -101,4 +101,26 @@ def test_runs_and_weights_of_0_1_are_found_under_the_models_names(old: Database)
     with old.engine.begin() as connection:
         alembic.command.downgrade(alembic_config(connection), "0005")
     assert rows(old, "SELECT role FROM weights") == [("judges",)]
+    old.close()
+
+
+def test_the_critic_of_tasks_becomes_the_diagnosis_and_back(old: Database) -> None:
+    with old._unreferenced() as connection, connection.begin():
+        upgrade(connection, "0006")
+        for statement in (
+            'UPDATE runs SET config = \'{"adaptation": {"critic_tokens": 7, "notes": 1}}\'',
+            "INSERT INTO proposals (id, pool_id, slot, run_id, state, created_at, document) "
+            "VALUES ('p', 'pool-a', 't', 'r', 'invalid', 0, '{\"critic\": \"why\", \"prompt\": \"\"}')",
+        ):
+            connection.execute(text(statement))
+    old.upgrade()
+    with old.read() as session:
+        run = session.get_one(RunRow, "r")
+        assert run.config == {"adaptation": {"diagnosis_tokens": 7, "notes": 1}}
+        proposal = session.get_one(ProposalRow, "p")
+        assert proposal.document == {"diagnosis": "why", "prompt": ""}
+    with old.engine.begin() as connection:
+        alembic.command.downgrade(alembic_config(connection), "0006")
+    assert "critic_tokens" in str(rows(old, "SELECT config FROM runs"))
+    assert '"critic"' in str(rows(old, "SELECT document FROM proposals"))
     old.close()

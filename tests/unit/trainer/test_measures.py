@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.trainer.measures import judge_measures, step_measures, success_rate
-from services.trainer.task_source import critic_notes
+from services.trainer.task_source import diagnosis_notes
 from tests.unit.trainer.played import group_task, judged, task_of, trajectory, votes_on
 from triforge.types import JudgedGroup, TrajectoryGroup
 
@@ -91,17 +91,17 @@ def test_votes_are_compared_with_the_outcome_of_their_rollout() -> None:
     assert "judge/accuracy" not in judge_measures([group])  # the environment labels no step here
 
 
-def test_the_critic_reads_failures_as_they_come_and_the_shortest_successes() -> None:
+def test_the_diagnosis_reads_failures_as_they_come_and_the_shortest_successes() -> None:
     group = judged(
         group_task(rollouts=5),
         [1, -1, 1, None, -1],
         [[[1], [1]], [[-1]], [[1]], [[1]], [[0, -1]]],
     )
-    failed = critic_notes(group, succeeded=False, count=2)
+    failed = diagnosis_notes(group, succeeded=False, count=2)
     assert [note.trajectory_id for note in failed] == ["g-01", "g-04"]
     assert [(said.step, len(said.texts)) for said in failed[1].judged] == [(0, 2)]
     assert failed[1].steps == (("a0", "o1", (0, -1)),)
-    won = critic_notes(group, succeeded=True, count=1)
+    won = diagnosis_notes(group, succeeded=True, count=1)
     assert [note.trajectory_id for note in won] == ["g-02"]
     assert (won[0].success, won[0].judged) == (True, ())
 
@@ -109,4 +109,4 @@ def test_the_critic_reads_failures_as_they_come_and_the_shortest_successes() -> 
 def test_notes_of_an_unjudged_group_hold_no_votes() -> None:
     group = judged(group_task(votes=0, rollouts=1), [-1], [[[1]]])
     silent = group.model_copy(update={"votes": (None,)})
-    assert critic_notes(silent, succeeded=False, count=3)[0].steps == (("a0", "o1", ()),)
+    assert diagnosis_notes(silent, succeeded=False, count=3)[0].steps == (("a0", "o1", ()),)

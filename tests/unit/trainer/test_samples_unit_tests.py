@@ -19,7 +19,7 @@ from services.trainer.samples import (
     Samples,
     build_samples,
 )
-from services.trainer.task_source import critic_notes
+from services.trainer.task_source import diagnosis_notes
 from tests.unit.trainer.played import LOGPROB, PROMPT, group_task, task_of, trajectory
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.unit_tests import NO_GOOD_PROGRAM
@@ -103,11 +103,13 @@ def test_programs_are_rewarded_by_hidden_tests_and_tests_by_programs() -> None:
     assert [r["votes"] for r in samples.records] == [[]] * 4
 
 
-def test_the_critic_learns_how_programs_fared_on_hidden_tests_and_on_those_of_the_judge() -> None:
-    failed = critic_notes(programs(), succeeded=False, count=4)
+def test_the_diagnosis_learns_how_programs_fared_on_hidden_tests_and_on_those_of_the_judge() -> (
+    None
+):
+    failed = diagnosis_notes(programs(), succeeded=False, count=4)
     assert [(note.hidden, note.written) for note in failed] == [(0.5, (2, 5)), (0.0, (3, 5))]
     untested = programs(tests=())
-    assert [note.written for note in critic_notes(untested, succeeded=True, count=1)] == [None]
+    assert [note.written for note in diagnosis_notes(untested, succeeded=True, count=1)] == [None]
 
 
 def test_every_test_is_a_row_of_the_reward_model_with_its_advantage_on_its_own_tokens_only() -> (
