@@ -33,7 +33,7 @@ from bench.virtual_time import run
 from services.trainer.orchestrator import Orchestrator
 from services.trainer.parts import Parts
 from services.trainer.run_store import RunStore
-from triforge.broker import GroupStatus, MemoryBroker
+from triforge.broker import GroupStatus, MemoryBroker, Queued
 from triforge.config import Settings, parse
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
@@ -121,7 +121,8 @@ class Everything(MemoryBroker):
 
     # ---- workers ----
 
-    async def send_rollout(self, task: GroupTask) -> None:
+    async def send(self, task: Queued) -> None:
+        assert isinstance(task, GroupTask)
         played = self._unjudged.pop(task.group_id, None)
         self._start(self._play(task) if played is None else self._judge_again(played))
 
@@ -214,7 +215,8 @@ class Everything(MemoryBroker):
 
     # ---- learners ----
 
-    async def announce_batch(self, batch: TrainBatch) -> None:
+    async def announce(self, batch: TrainBatch | WeightsReady) -> None:
+        assert isinstance(batch, TrainBatch)
         self._start(self._train(batch))
 
     async def _train(self, batch: TrainBatch) -> None:

@@ -116,10 +116,10 @@ async def _learn(broker: Broker, role: TrainedRole, model: Path) -> None:
     """A learner that answers every batch at once with the same folder under the next version."""
     cursor = await broker.last_id(batches_stream(role))
     while True:
-        for entry, batch in await broker.read_batches(role, cursor):
+        for entry, batch, _ in await broker.read_batches(role, cursor):
             cursor = entry
             if batch is not None:
-                await broker.announce_weights(_learnt(batch, model))
+                await broker.announce(_learnt(batch, model))
 
 
 def _learnt(batch: TrainBatch, model: Path) -> WeightsReady:

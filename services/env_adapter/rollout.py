@@ -106,7 +106,7 @@ class RolloutWorker:
             patience_s=self._patience_s,
         )
         played = played.model_copy(update={"programs": self._program_limits(task, group)})
-        await self._retry(lambda: self._broker.put_group(played))
+        await self._retry(lambda: self._broker.put_payload(played))
         return played
 
     def _program_limits(self, task: Task, group: GroupTask) -> ProgramLimits | None:
@@ -140,8 +140,8 @@ class RolloutWorker:
     async def _ended(self, group: GroupTask, trajectory: Trajectory) -> Trajectory:
         """Store a trajectory and have it judged at once; returns the stored one if another worker was first."""
         _count(trajectory)
-        if not await self._retry(lambda: self._broker.put_trajectory(trajectory)):
-            stored = await self._retry(lambda: self._broker.trajectory(trajectory.id))
+        if not await self._retry(lambda: self._broker.put_payload(trajectory)):
+            (stored,) = await self._retry(lambda: self._broker.trajectories([trajectory.id]))
             trajectory = stored or trajectory
         await self._send_judge(group, trajectory)
         return trajectory
@@ -153,7 +153,7 @@ class RolloutWorker:
         for trajectory in played.trajectories:
             if trajectory.id in missing:
                 # the payload may have expired or been lost with Redis; the judge reads it by its id
-                await self._broker.put_trajectory(trajectory)
+                await self._broker.put_payload(trajectory)
                 await self._send_judge(played.group, trajectory)
 
     async def _send_tests(self, played: TrajectoryGroup) -> None:
@@ -163,14 +163,14 @@ class RolloutWorker:
             lambda: self._broker.voted([name])
         ):
             task = unit_test_task(played.group)
-            await self._retry(lambda: self._broker.send_unit_tests(task))
+            await self._retry(lambda: self._broker.send(task))
 
     async def _send_judge(self, group: GroupTask, trajectory: Trajectory) -> None:
         if group.votes == 0 or group.reward.kind == "unit_tests" or not trajectory.measured:
             return
         task = judge_task(group, trajectory.index)
         with about(trajectory=trajectory.id), tracing.trajectory(trajectory.id, "judge again"):
-            await self._retry(lambda: self._broker.send_judge(task))
+            await self._retry(lambda: self._broker.send(task))
 
     async def _retry(self, call: Callable[[], Awaitable[_T]]) -> _T:
         return await retry(call, waiting(self._patience_s))

@@ -94,7 +94,7 @@ class JudgeWorker:
         async with self._broker.take_trajectory(task) as taken:
             if taken.state == "open" and taken.payload is not None:
                 votes = await self._votes(task, taken.payload)
-                await retry(lambda: self._broker.put_votes(votes), self._waiting)
+                await retry(lambda: self._broker.put_payload(votes), self._waiting)
             await self._announce(task.group_id, task.trajectory_id, taken)
 
     async def write_tests(self, task: UnitTestTask) -> None:
@@ -103,10 +103,10 @@ class JudgeWorker:
         Raises:
             UnavailableError: the broker does not answer; deliver the job again later.
         """
-        async with self._broker.take_tests(task) as taken:
+        async with self._broker.take_group(task) as taken:
             if taken.state == "open" and taken.payload is not None:
                 tests = await self._tests(task, taken.payload)
-                await retry(lambda: self._broker.put_tests(tests), self._waiting)
+                await retry(lambda: self._broker.put_payload(tests), self._waiting)
             await self._announce(task.group_id, task.group_id, taken)
 
     async def _announce(self, group_id: str, name: str, taken: Taken[Any]) -> None:

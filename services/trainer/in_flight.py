@@ -273,7 +273,7 @@ class InFlight:
             return
         task = flight.task
         if not await self._broker.is_held(task.group_id, *judged_parts(task)):
-            await self._broker.send_rollout(task)
+            await self._broker.send(task)
         flight.sent.at = self._clock()
 
     async def _land(self, flight: _Flight) -> bool:
@@ -285,7 +285,7 @@ class InFlight:
         if flight.replays < _REPLAYS and self._is_foreign(group, flight):
             ids = tuple(t.id for t in group.played.trajectories)
             await self._broker.forget_group(group_id, ids)
-            await self._broker.send_rollout(flight.task)
+            await self._broker.send(flight.task)
             flight.sent.at = self._clock()
             flight.replays += 1
             self.replayed += 1
@@ -334,7 +334,7 @@ class InFlight:
             if self._flights.get(group_id) is not flight:
                 continue
             if survey.is_lost(group_id, flight.sent, seen):
-                await self._broker.send_rollout(flight.task)
+                await self._broker.send(flight.task)
                 flight.sent.again(survey.now)
                 self._count_resent(1)
             elif dead := survey.dead_judgements(group_id, flight.sent, seen):
@@ -346,10 +346,10 @@ class InFlight:
         """Send jobs of the judge again."""
         if unit_tests_id(task.group_id) in dead:
             # whoever takes it has tests written for what was played
-            await self._broker.send_rollout(task)
+            await self._broker.send(task)
         for index in range(task.rollouts):
             if trajectory_id(task.group_id, index) in dead:
-                await self._broker.send_judge(judge_task(task, index))
+                await self._broker.send(judge_task(task, index))
         self._count_resent(len(dead))
 
     def _count_resent(self, jobs: int) -> None:

@@ -186,10 +186,10 @@ class LearnerProcess:
             except (UnavailableError, StorageError) as error:
                 await self._pause(error)
                 continue
-            for entry, batch in entries:
+            for entry, batch, parent in entries:
                 if batch is None:
                     log.error("entry %s is no batch of this version of triforge: skipped", entry)
-                elif not await self._serve(batch, entry.parent):
+                elif not await self._serve(batch, parent):
                     return
                 self._cursor.move(entry)
 
@@ -211,7 +211,7 @@ class LearnerProcess:
                 if mine:
                     if ready is not None:
                         ready = ready.model_copy(update={"handover": self._handover})
-                        await self._broker.announce_weights(ready)
+                        await self._broker.announce(ready)
                     return True
                 await self._pause()
             except GivenUp:

@@ -90,7 +90,7 @@ class Learners:
         broker, deadline_s = self._parts.broker, self._config.run.step_deadline_s
         cursor, started = await broker.last_id(WEIGHTS_STREAM), time.monotonic()
         for batch in batches:
-            await broker.announce_batch(batch)
+            await broker.announce(batch)
         waiting = {batch.role: batch for batch in batches}
         found: dict[TrainedRole, Trained] = {}
         while waiting:

@@ -120,7 +120,7 @@ class TaskSource:
             for group in groups
         ]
         await together(
-            self._parts.broker.send_adapt(outcome)
+            self._parts.broker.send(outcome)
             for outcome in outcomes
             if outcome.measured or outcome.proposal_id  # a lost half of a pair is on record
         )

@@ -137,13 +137,13 @@ class FakeLearner:
     async def serve(self) -> None:
         cursor = "0"
         while True:
-            for entry, batch in await self._broker.read_batches(self.role, cursor, block_s=0.2):
+            for entry, batch, _ in await self._broker.read_batches(self.role, cursor, block_s=0.2):
                 cursor = entry
                 if self.before is not None:
                     await self.before()
                 ready = self._answer(batch)
                 if not self.silent:
-                    await self._broker.announce_weights(ready)
+                    await self._broker.announce(ready)
 
     def _answer(self, batch: TrainBatch) -> WeightsReady:
         self.batches.append(batch)
@@ -245,15 +245,15 @@ class FakeWorkers:
     async def _put(self, group: JudgedGroup) -> None:
         self.played[group.played.group.group_id] += 1
         for trajectory in group.played.trajectories:
-            await self._broker.put_trajectory(trajectory)
-        await self._broker.put_group(group.played)
+            await self._broker.put_payload(trajectory)
+        await self._broker.put_payload(group.played)
         await self._vote(group)
 
     async def _vote(self, group: JudgedGroup) -> None:
         """Vote where no votes are."""
         for votes in group.votes if group.played.group.votes else ():
             assert votes is not None
-            await self._broker.put_votes(votes)
+            await self._broker.put_payload(votes)
 
 
 def _message(text: str, kind: Any) -> Any:

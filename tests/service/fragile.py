@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from services.trainer.run_store import RunStore
-from triforge.broker import RedisBroker
+from triforge.broker import Queued, RedisBroker
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import Database
 from triforge.types import (
-    GroupTask,
     JudgedGroup,
     RunState,
     RunStatus,
@@ -100,21 +99,17 @@ class FragileBroker(RedisBroker):
         super().__init__(redis_url)
         self._troubles = troubles
 
-    async def send_rollout(self, task: GroupTask) -> None:
-        self._troubles.meet("send rollout")
-        await super().send_rollout(task)
-
-    async def send_adapt(self, outcome: TaskOutcome) -> None:
-        self._troubles.meet("send adapt")
-        await super().send_adapt(outcome)
+    async def send(self, job: Queued) -> None:
+        self._troubles.meet("send adapt" if isinstance(job, TaskOutcome) else "send rollout")
+        await super().send(job)
 
     async def judged_group(self, group_id: str) -> JudgedGroup | None:
         self._troubles.meet("collect")
         return await super().judged_group(group_id)
 
-    async def announce_batch(self, batch: TrainBatch) -> None:
-        self._troubles.meet(f"announce batch of {batch.role}")
-        await super().announce_batch(batch)
+    async def announce(self, message: TrainBatch | WeightsReady) -> None:
+        self._troubles.meet(f"announce batch of {message.role}")
+        await super().announce(message)
 
     async def read_weights(
         self, after: str, *, block_s: float = 1.0

@@ -58,11 +58,11 @@ GROUP = judged(group_task(), [1, -1], [[[1, 1]], [[-1, 1]]])
 
 async def put(broker: Broker, group: JudgedGroup) -> None:
     for found in group.played.trajectories:
-        await broker.put_trajectory(found)
-    await broker.put_group(group.played)
+        await broker.put_payload(found)
+    await broker.put_payload(group.played)
     for votes in group.votes:
         if votes is not None:
-            await broker.put_votes(votes)
+            await broker.put_payload(votes)
 
 
 def outcome(group_id: str = "g") -> TaskOutcome:
@@ -110,10 +110,10 @@ async def test_the_first_writer_wins(any_broker: Broker) -> None:
     first, second = judged(group, [1], [[[1, 1]]]), judged(group, [-1], [[[-1, -1]]])
     await put(any_broker, first)
     assert second.votes[0] is not None
-    assert not await any_broker.put_trajectory(second.played.trajectories[0])
-    assert not await any_broker.put_group(second.played)
-    assert not await any_broker.put_votes(second.votes[0])
-    assert await any_broker.trajectory("g-00") == first.played.trajectories[0]
+    assert not await any_broker.put_payload(second.played.trajectories[0])
+    assert not await any_broker.put_payload(second.played)
+    assert not await any_broker.put_payload(second.votes[0])
+    assert (await any_broker.trajectories(["g-00"]))[0] == first.played.trajectories[0]
     assert await any_broker.trajectories(["g-01", "g-00"]) == [None, first.played.trajectories[0]]
     assert await any_broker.judged_group("g") == first
 
@@ -125,11 +125,11 @@ async def test_a_group_is_announced_once_and_only_when_nothing_of_it_is_missing(
     assert one is not None
     assert other is not None
     assert not await any_broker.announce_if_complete("g")
-    await any_broker.put_group(GROUP.played)
-    await any_broker.put_votes(one)
+    await any_broker.put_payload(GROUP.played)
+    await any_broker.put_payload(one)
     assert not await any_broker.announce_if_complete("g")
     assert (await any_broker.judged_group("g"), await read(any_broker, JUDGED_STREAM)) == (None, [])
-    await any_broker.put_votes(other)
+    await any_broker.put_payload(other)
     assert await any_broker.announced(["g"]) == set()
     said = await asyncio.gather(*(any_broker.announce_if_complete("g") for _ in range(10)))
     assert all(said)
@@ -151,10 +151,10 @@ def test_unmeasured_trajectories_and_unjudged_groups_wait_for_no_votes() -> None
 
 async def test_a_judge_that_could_not_answer_completes_the_group(any_broker: Broker) -> None:
     group = judged(group_task(rollouts=1), [1], [[[1, 1]]])
-    await any_broker.put_group(group.played)
+    await any_broker.put_payload(group.played)
     error = ErrorInfo(kind="reward", detail="nonsense")
     none = TrajectoryVotes(trajectory_id="g-00", group_id="g", steps=(), error=error)
-    await any_broker.put_votes(none)
+    await any_broker.put_payload(none)
     assert await any_broker.announce_if_complete("g")
     found = await any_broker.judged_group("g")
     assert found is not None
@@ -185,10 +185,10 @@ async def test_a_job_is_taken_up_with_all_that_is_known_of_it(any_broker: Broker
             assert (second.state, second.ours) == ("held", False)
     async with any_broker.take_group(GROUP.played.group) as found:
         assert (found.state, found.payload) == ("open", GROUP.played)
-    async with any_broker.take_tests(unit_test_task(GROUP.played.group)) as tests:
+    async with any_broker.take_group(unit_test_task(GROUP.played.group)) as tests:
         assert (tests.state, tests.payload) == ("open", GROUP.played)
     assert GROUP.votes[0] is not None
-    await any_broker.put_votes(GROUP.votes[0])
+    await any_broker.put_payload(GROUP.votes[0])
     async with any_broker.take_trajectory(task) as taken:
         assert (taken.state, taken.ours) == ("judged", True)
     await any_broker.retire_group("g", ("g-00", "g-01"))
@@ -197,9 +197,9 @@ async def test_a_job_is_taken_up_with_all_that_is_known_of_it(any_broker: Broker
     await any_broker.end_run("run")
     async with any_broker.take_group(GROUP.played.group) as found:
         assert (found.state, found.ours) == ("ended", False)
-    assert await any_broker.is_ended("run")
     await any_broker.begin_run("run")
-    assert not await any_broker.is_ended("run")
+    async with any_broker.take_group(GROUP.played.group) as found:
+        assert found.state == "committed"
     assert not await any_broker.is_held("g", "g-00")
 
 
@@ -238,13 +238,13 @@ async def test_garbage_in_a_stream_is_passed_over(any_broker: Broker) -> None:
             await any_broker.append(stream, fields)
     await any_broker.emit("step", run_id="mine", step=3)
     ready = WeightsReady(run_id="mine", role="policy", step=1, version=2, uri="/w", digest="d")
-    await any_broker.announce_weights(ready)
+    await any_broker.announce(ready)
     lost = [None] * len(garbage)
     weights = await any_broker.read_weights("0", block_s=0.01)
     assert [found for _, found in weights] == [*lost, ready]
     assert await any_broker.read_weights(weights[-1][0], block_s=0.01) == []
     batches = await any_broker.read_batches("policy", "0", block_s=0.01)
-    assert [found for _, found in batches] == lost
+    assert [found for _, found, _ in batches] == lost
     assert [name for _, name in await any_broker.read_judged("0", block_s=0.01)] == [""] * 3
     (event,) = await any_broker.read_events("0", block_s=0.01)
     assert event[1].step == 3
@@ -256,12 +256,12 @@ async def test_each_learner_reads_the_batches_of_its_model_in_order(any_broker: 
 
     assert await any_broker.last_id(batches_stream("policy")) == "0"
     for step in (1, 2):
-        await any_broker.announce_batch(batch("policy", step))
-        await any_broker.announce_batch(batch("reward", step))
+        await any_broker.announce(batch("policy", step))
+        await any_broker.announce(batch("reward", step))
     found = await any_broker.read_batches("policy", "0", block_s=0.01)
-    assert [b and b.batch_id for _, b in found] == ["policy1", "policy2"]
+    assert [b and b.batch_id for _, b, _ in found] == ["policy1", "policy2"]
     again = await any_broker.read_batches("policy", found[0][0], block_s=0.01)
-    assert [b and b.batch_id for _, b in again] == ["policy2"]
+    assert [b and b.batch_id for _, b, _ in again] == ["policy2"]
     assert await any_broker.last_id(batches_stream("policy")) == found[1][0]
 
 
@@ -280,10 +280,10 @@ async def test_jobs_wait_in_their_queues(any_broker: Broker) -> None:
         0,
         0,
     )
-    await any_broker.send_rollout(group_task("a"))
+    await any_broker.send(group_task("a"))
     await asyncio.sleep(0.05)
-    await any_broker.send_rollout(group_task("b"))
-    await any_broker.send_adapt(outcome())
+    await any_broker.send(group_task("b"))
+    await any_broker.send(outcome())
     assert (await any_broker.depth(ROLLOUT_QUEUE), await any_broker.depth(ADAPT_QUEUE)) == (2, 1)
     assert 0.05 <= await any_broker.oldest_s(ROLLOUT_QUEUE) < 60
     await any_broker.ping()
@@ -293,7 +293,7 @@ async def test_jobs_wait_in_their_queues(any_broker: Broker) -> None:
 async def test_a_lost_outcome_is_sent_again_more_rarely_each_time_by_one_worker(
     any_broker: Broker,
 ) -> None:
-    await any_broker.send_adapt(outcome())
+    await any_broker.send(outcome())
     await asyncio.sleep(2 * RESEND_S)
     assert await any_broker.resend_outcomes() == 0, "it waits in the queue"
     async with any_broker.lease(outcome_job("g")):
@@ -313,7 +313,7 @@ async def test_a_lost_outcome_is_sent_again_more_rarely_each_time_by_one_worker(
 async def test_an_outcome_that_kills_every_worker_is_given_up(
     any_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await any_broker.send_adapt(outcome())
+    await any_broker.send(outcome())
     async with any_broker.lease(outcome_job("g")):
         pass
     sent = 0
@@ -341,7 +341,7 @@ async def test_jobs_are_done_in_process_and_tried_again() -> None:
 
     broker.serve(ROLLOUT_QUEUE, Job("rollout", GroupTask, play), concurrency=1)
     for name in "abc":
-        await broker.send_rollout(group_task(name))
+        await broker.send(group_task(name))
     async with asyncio.timeout(20):
         while len(done) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -34,14 +34,14 @@ def take_all(valkey: Any, **headers: str) -> None:
 
 
 async def send_one_of_each(broker: Broker) -> None:
-    await broker.send_rollout(group())
-    await broker.send_judge(
+    await broker.send(group())
+    await broker.send(
         JudgeTask(trajectory_id="g/0", group_id="g", run_id="r", votes=1, seed=0, sampling=JUDGE_SAMPLING, deadline_s=9.0)
     )  # fmt: skip
-    await broker.send_unit_tests(
+    await broker.send(
         UnitTestTask(group_id="g", run_id="r", tests=1, seed=0, sampling=JUDGE_SAMPLING, deadline_s=9.0)
     )  # fmt: skip
-    await broker.send_adapt(outcome())
+    await broker.send(outcome())
 
 
 def states(valkey: Any) -> dict[str, str]:
@@ -71,7 +71,7 @@ async def test_what_was_taken_is_open_until_its_work_is_done(broker: Broker, val
 
 
 async def test_what_a_worker_keeps_until_it_is_due_is_put_off(broker: Broker, valkey: Any) -> None:
-    await broker.send_rollout(group())
+    await broker.send(group())
     due = datetime.now(UTC) + timedelta(hours=1)
     take_all(valkey, eta=due.isoformat())
     assert states(valkey) == {"g": "put off"}

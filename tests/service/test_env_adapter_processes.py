@@ -120,7 +120,7 @@ async def test_api_and_adapt_worker_turn_an_outcome_into_a_pending_rewrite(
                         assert api.poll() is None
                         await asyncio.sleep(0.1)
                 first, _ = [task async for task in client.tasks(pool.id)]
-                await broker.send_adapt(
+                await broker.send(
                     TaskOutcome(
                         group_id="g",
                         run_id="r",

@@ -10,7 +10,7 @@ import pytest
 from services.trainer.in_flight import InFlight
 from services.trainer.parts import StopRequested
 from tests.unit.trainer.played import group_task, judged
-from triforge.broker import ROLLOUT_QUEUE, RedisBroker
+from triforge.broker import ROLLOUT_QUEUE, Queued, RedisBroker
 from triforge.errors import TrainerError
 from triforge.event_loop import end_task
 from triforge.types import GroupTask, JudgedGroup, JudgeTask, Sampling
@@ -25,11 +25,17 @@ class Sent(RedisBroker):
     def __init__(self, redis_url: str) -> None:
         super().__init__(redis_url, lease_s=30.0)
         self.sent: list[str] = []
+        self.others: list[JudgeTask] = []
         self.react: Callable[[GroupTask], None] = lambda _: None
 
-    async def send_rollout(self, task: GroupTask) -> None:
-        self.sent.append(task.group_id)
-        self.react(task)
+    async def send(self, job: Queued) -> None:
+        if isinstance(job, GroupTask):
+            self.sent.append(job.group_id)
+            self.react(job)
+        else:
+            assert isinstance(job, JudgeTask)
+            self.others.append(job)
+            await super().send(job)
 
     async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
         return await super().read_judged(after, block_s=min(block_s, 0.01))
@@ -98,11 +104,11 @@ def complete(name: str = "g", **changes: int) -> JudgedGroup:
 
 async def put(broker: RedisBroker, group: JudgedGroup, *, votes: bool = True) -> None:
     for trajectory in group.played.trajectories:
-        await broker.put_trajectory(trajectory)
-    await broker.put_group(group.played)
+        await broker.put_payload(trajectory)
+    await broker.put_payload(group.played)
     for given in group.votes if votes else ():
         assert given is not None
-        await broker.put_votes(given)
+        await broker.put_payload(given)
 
 
 async def done(work: asyncio.Task[list[JudgedGroup]]) -> list[JudgedGroup]:
@@ -172,7 +178,7 @@ async def test_an_job_that_nobody_ever_started_is_sent_again_after_resend_s(
 async def test_an_job_that_waits_in_a_queue_is_not_sent_again(
     scene: Scene, waiting: Playing
 ) -> None:
-    await RedisBroker.send_rollout(scene.broker, group_task("g"))
+    await RedisBroker.send(scene.broker, group_task("g"))
     assert await scene.broker.depth(ROLLOUT_QUEUE) == 1
     await scene.pass_time(10 * RESEND_S)
     assert scene.broker.sent == ["g"]
@@ -183,9 +189,7 @@ async def test_an_job_whose_worker_died_is_sent_again_when_its_lease_is_gone(
 ) -> None:
     async with scene.broker.lease("g"):
         pass  # started, neither held nor played
-    await RedisBroker.send_rollout(
-        scene.broker, group_task("another")
-    )  # although the queue is not empty
+    await RedisBroker.send(scene.broker, group_task("another"))  # although the queue is not empty
     await scene.pass_time(LEASE_S - 1)
     assert scene.broker.sent == ["g"]
     await scene.pass_time(2.0)
@@ -234,7 +238,7 @@ async def test_votes_that_wait_for_a_judge_are_waited_for(scene: Scene, waiting:
         trajectory_id="g-00", group_id="g", run_id="run", votes=2, seed=1, sampling=Sampling(),
         deadline_s=5.0,
     )  # fmt: skip
-    await scene.broker.send_judge(task)
+    await scene.broker.send(task)
     await scene.pass_time(10 * RESEND_S)
     assert scene.broker.sent == ["g"]
 
@@ -242,22 +246,16 @@ async def test_votes_that_wait_for_a_judge_are_waited_for(scene: Scene, waiting:
 async def test_a_judgement_whose_worker_died_is_sent_again_although_others_wait_in_the_queue(
     scene: Scene, waiting: Playing
 ) -> None:
-    asked: list[str] = []
-
-    async def send_judge(job: JudgeTask) -> None:
-        asked.append(job.trajectory_id)
-
-    scene.broker.send_judge = send_judge  # type: ignore[method-assign]
     async with scene.broker.lease("g"), scene.broker.lease("g-01"):
         async with scene.broker.lease("g-00"):
             await scene.pass_time(LEASE_S * 3)
-            assert asked == []
+            assert scene.broker.others == []
         await scene.pass_time(
             1.5
         )  # its judge died; the group is still played, the other one judged
-        assert asked == ["g-00"]
+        assert [job.trajectory_id for job in scene.broker.others] == ["g-00"]
         await scene.pass_time(LEASE_S / 2)
-        assert asked == ["g-00"]
+        assert [job.trajectory_id for job in scene.broker.others] == ["g-00"]
         assert scene.in_flight.resent == 1
     assert scene.broker.sent == ["g"]
 

@@ -19,7 +19,7 @@ async def test_batches_become_versions_one_after_another(
 ):
     async with learning(broker, store):
         for step in (1, 2):
-            await broker.announce_batch(a_batch(store, model, step))
+            await broker.announce(a_batch(store, model, step))
         first, second = await answers(broker, 2)
     assert (first.version, first.step, second.version, second.step) == (3, 1, 4, 2)
     assert first.error is None
@@ -34,8 +34,8 @@ async def test_what_a_learner_does_lies_in_the_trace_that_its_batch_was_sent_in(
 ):
     async with learning(broker, store):
         with tracing.span("train"):
-            await broker.announce_batch(a_batch(store, model, 1))
-        await broker.announce_batch(a_batch(store, model, 2))
+            await broker.announce(a_batch(store, model, 1))
+        await broker.announce(a_batch(store, model, 2))
         await answers(broker, 2)
     found = learner_spans.get_finished_spans()
     sent = next(span for span in found if span.name == "train" and span.parent is None)
@@ -54,13 +54,13 @@ async def test_a_batch_that_is_delivered_again_is_announced_and_not_trained_agai
 ):
     batch = a_batch(store, model)
     async with learning(broker, store):
-        await broker.announce_batch(batch)
-        await broker.announce_batch(batch)
+        await broker.announce(batch)
+        await broker.announce(batch)
         first, again = await answers(broker, 2)
     assert first == again
     # another process, which has never seen the batch
     async with learning(broker, store):
-        await broker.announce_batch(batch)
+        await broker.announce(batch)
         assert (await answers(broker, 3))[2] == first
 
 
@@ -69,7 +69,7 @@ async def test_a_batch_that_the_run_has_left_behind_is_passed_over(
 ):
     async with learning(broker, store):
         for step in (1, 2, 3, 1, 4):  # version 3 is pruned when 5 is published
-            await broker.announce_batch(a_batch(store, model, step, keep=2))
+            await broker.announce(a_batch(store, model, step, keep=2))
         found = await answers(broker, 4)
     assert [ready.version for ready in found] == [3, 4, 5, 6]
 
@@ -80,17 +80,17 @@ async def test_a_second_process_goes_on_as_the_first_one_would_have(
     other = ArtifactStore(str(tmp_path / "other"))
     async with learning(broker, store):
         for step in (1, 2):
-            await broker.announce_batch(a_batch(store, model, step))
+            await broker.announce(a_batch(store, model, step))
         straight = (await answers(broker, 2))[1]
     after = await broker.last_id("tf:weights")
     start = await broker.last_id("tf:batches:policy")
     other.write("checkpoints/cursor-policy.json", f'{{"after": "{start}"}}'.encode())
     async with learning(broker, other):
-        await broker.announce_batch(a_batch(other, model, 1))
+        await broker.announce(a_batch(other, model, 1))
         resumed = (await answers(broker, 1, after))[0]
     after = await broker.last_id("tf:weights")
     async with learning(broker, other):
-        await broker.announce_batch(a_batch(other, model, 2))
+        await broker.announce(a_batch(other, model, 2))
         resumed = (await answers(broker, 1, after))[0]
     assert resumed.version == straight.version
     files = [Path(r.uri) / "model.safetensors" for r in (straight, resumed)]
@@ -101,10 +101,10 @@ async def test_a_failure_is_announced_with_its_reason_and_the_learner_serves_the
     broker: Broker, store: ArtifactStore, model: Path
 ):
     async with learning(broker, store):
-        await broker.announce_batch(a_batch(store, model, model_path=str(model / "nowhere")))
-        await broker.announce_batch(a_batch(store, model, learner={"max_tokens": 2}))
-        await broker.announce_batch(a_batch(store, model, job="critic"))
-        await broker.announce_batch(a_batch(store, model, run_id="next"))
+        await broker.announce(a_batch(store, model, model_path=str(model / "nowhere")))
+        await broker.announce(a_batch(store, model, learner={"max_tokens": 2}))
+        await broker.announce(a_batch(store, model, job="critic"))
+        await broker.announce(a_batch(store, model, run_id="next"))
         found = await answers(broker, 4)
     kinds = [ready.error.kind if ready.error else "" for ready in found]
     assert kinds == ["weights", "trainer", "config", ""]
@@ -120,10 +120,10 @@ async def test_a_failed_batch_is_tried_again_when_it_is_sent_again(
     rows = store.read(batch.uri)
     store.write(batch.uri, rows[:100])
     async with learning(broker, store):
-        await broker.announce_batch(batch)
+        await broker.announce(batch)
         failed = (await answers(broker, 1))[0]
         store.write(batch.uri, rows)
-        await broker.announce_batch(batch)
+        await broker.announce(batch)
         done = (await answers(broker, 2))[1]
     assert failed.error is not None
     assert failed.error.kind == "storage"
@@ -136,10 +136,10 @@ async def test_a_damaged_published_version_is_reported_and_not_announced_as_good
 ):
     batch = a_batch(store, model)
     async with learning(broker, store):
-        await broker.announce_batch(batch)
+        await broker.announce(batch)
         ready = (await answers(broker, 1))[0]
         (Path(ready.uri) / "model.safetensors").write_bytes(b"x")
-        await broker.announce_batch(batch)
+        await broker.announce(batch)
         again = (await answers(broker, 2))[1]
     assert again.error is not None
     assert "model.safetensors has 1 bytes" in again.error.detail
@@ -150,7 +150,7 @@ async def test_an_unreadable_batch_costs_no_other_one(
 ):
     async with aioredis.from_url(redis_url) as client:
         await client.xadd("tf:batches:policy", {"json": '{"batch_id": 7}'})
-        await broker.announce_batch(a_batch(store, model))
+        await broker.announce(a_batch(store, model))
         await client.xadd("tf:batches:policy", {"other": "x"})
     async with learning(broker, store):
         assert (await answers(broker, 1))[0].version == 3
@@ -164,13 +164,13 @@ async def test_a_run_that_asks_for_an_adapter_gets_versions_that_are_adapters_al
     found = []
     for step in (1, 2):
         async with learning(broker, store):  # a process of its own for each step
-            await broker.announce_batch(a_batch(store, model, step, learner=options))
+            await broker.announce(a_batch(store, model, step, learner=options))
             found = await answers(broker, step)
     assert [(ready.version, ready.error) for ready in found] == [(3, None), (4, None)]
     files = [Path(ready.uri) / "adapter_model.safetensors" for ready in found]
     assert files[0].read_bytes() != files[1].read_bytes()
     async with learning(broker, store):
-        await broker.announce_batch(a_batch(store, model, 3))
+        await broker.announce(a_batch(store, model, 3))
         error = (await answers(broker, 3))[2].error
     assert error is not None
     assert "given lora_rank 0, but" in error.detail

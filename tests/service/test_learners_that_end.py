@@ -36,7 +36,7 @@ async def test_a_process_that_waits_for_the_lease_of_a_dead_one_trains_after_it(
     async with learning(broker, store):
         async with broker.lease("learner:run:policy") as mine:
             assert mine
-            await broker.announce_batch(a_batch(store, model))
+            await broker.announce(a_batch(store, model))
             assert await broker.read_weights("0", block_s=1.0) == []
         assert (await answers(broker, 1))[0].version == 3
 
@@ -69,7 +69,7 @@ async def test_a_batch_has_a_holder_while_what_trains_it_is_still_being_loaded(
         stack.push_async_callback(broker.close)
         await stack.enter_async_context(learning(broker, store, load))
         stack.callback(loaded.set)
-        await broker.announce_batch(a_batch(store, model))
+        await broker.announce(a_batch(store, model))
         await asyncio.wait_for(broker.held.wait(), 20)
         assert await broker.read_weights("0", block_s=0.1) == []
         loaded.set()
@@ -98,13 +98,13 @@ async def test_the_learner_survives_a_restart_of_redis(
     broker = RedisBroker(f"redis://127.0.0.1:{port}/0", lease_s=0.6)
     try:
         async with learning(broker, store):
-            await broker.announce_batch(a_batch(store, model, 1))
+            await broker.announce(a_batch(store, model, 1))
             await answers(broker, 1)
             after = await broker.last_id("tf:weights")
             await asyncio.to_thread(server.stop)
             server = ValkeyServer(port=port, data_dir=data, persist=True)
             await asyncio.to_thread(server.start)
-            await broker.announce_batch(a_batch(store, model, 2))
+            await broker.announce(a_batch(store, model, 2))
             assert (await answers(broker, 1, after))[0].version == 4
     finally:
         await broker.close()
@@ -118,9 +118,9 @@ async def test_a_batch_that_has_ended_three_processes_fails_the_run_and_the_lear
     for _ in range(3):  # processes that noted the attempt and were killed
         Cursor(store, "policy").begin(batch)
     async with learning(broker, store):
-        await broker.announce_batch(batch)
-        await broker.announce_batch(a_batch(store, model, run_id="next"))
-        await broker.announce_batch(batch)  # the run was resumed, after its settings were mended
+        await broker.announce(batch)
+        await broker.announce(a_batch(store, model, run_id="next"))
+        await broker.announce(batch)  # the run was resumed, after its settings were mended
         killed, next_run, again = await answers(broker, 3)
     assert killed.error is not None
     assert killed.error.detail.startswith("the learner ended 3 times while training this batch")
@@ -141,7 +141,7 @@ async def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
     batch = a_batch(store, model)
     Cursor(store, "policy").begin(batch)
     async with learning(broker, store, lambda: Watched(store)):
-        await broker.announce_batch(batch)
+        await broker.announce(batch)
         await answers(broker, 1)
     assert seen == [2]
     assert Cursor(store, "policy").begin(batch) == 0
@@ -235,7 +235,7 @@ async def test_sigterm_ends_the_process_cleanly(
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        await broker.announce_batch(a_batch(store, model))
+        await broker.announce(a_batch(store, model))
         assert (await answers(broker, 1))[0].version == BASE + 1
         child.send_signal(signal.SIGTERM)
         _, said = await asyncio.wait_for(child.communicate(), 20)

@@ -373,7 +373,7 @@ async def test_an_answer_to_an_older_batch_of_the_same_step_is_not_taken(loop: L
 
     async def check() -> None:
         if answers:
-            await loop.broker.announce_weights(answers.pop())
+            await loop.broker.announce(answers.pop())
             if not answers:
                 loop.start()
 

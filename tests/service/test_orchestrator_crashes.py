@@ -89,7 +89,7 @@ async def test_a_run_ends_the_same_when_everything_dies_with_its_orchestrator(lo
         for service in loop.services.values():
             service.restart()
         for job in loop.workers.jobs[-2:] if died else ():
-            await loop.broker.send_rollout(job)
+            await loop.broker.send(job)
         await loop.conduct(run)
         assert _lasting(loop, run) == expected, where
         if not died:

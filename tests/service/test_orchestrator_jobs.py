@@ -10,6 +10,7 @@ import redis
 
 from tests.service.fake_loop import Loop, loop_of
 from triforge.broker import Broker
+from triforge.broker.protocol import key
 from triforge.errors import StorageError
 from triforge.types import ErrorInfo, GroupTask
 
@@ -26,7 +27,7 @@ async def test_workers_hear_that_a_run_has_failed_and_that_it_goes_on(
     run = loop.submit()
     loop.learners["policy"].error = ErrorInfo(kind="trainer", detail="no")
     assert (await loop.conduct(run)).status == "failed"
-    assert await loop.broker.is_ended(run.id)
+    assert await loop.broker.exists(key("ended", run.id))
     marked: list[int] = []
 
     def loses(_: GroupTask) -> bool:
@@ -39,7 +40,9 @@ async def test_workers_hear_that_a_run_has_failed_and_that_it_goes_on(
     loop.store.resume(run.id)
     assert (await loop.conduct(run)).status == "finished"
     assert set(marked) == {0}
-    assert await loop.broker.is_ended(run.id), "duplicates of a finished run are dropped as well"
+    assert await loop.broker.exists(key("ended", run.id)), (
+        "duplicates of a finished run are dropped as well"
+    )
 
 
 async def test_people_hear_of_every_group_as_it_lands(loop: Loop) -> None:

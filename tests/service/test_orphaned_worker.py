@@ -55,7 +55,7 @@ async def test_a_worker_whose_parent_was_killed_ends_although_its_job_does_not(
     parent.start()
     with redis.Redis.from_url(redis_url) as client:
         try:
-            await broker.send_rollout(group())
+            await broker.send(group())
             async with asyncio.timeout(60):
                 while not client.hlen("unacked"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)

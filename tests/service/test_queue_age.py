@@ -16,8 +16,8 @@ from triforge.doctor.services import broker as check
 async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redis_url: str) -> None:
     assert await broker.oldest_s(ROLLOUT_QUEUE) == 0.0
     before = time.time()
-    await broker.send_rollout(group())
-    await broker.send_rollout(group())
+    await broker.send(group())
+    await broker.send(group())
     assert await broker.depth(ROLLOUT_QUEUE) == 2
     assert 0.0 <= await broker.oldest_s(ROLLOUT_QUEUE) <= time.time() - before
     with redis.Redis.from_url(redis_url) as client:  # as if the first one had come an hour ago
@@ -32,5 +32,5 @@ async def test_the_age_of_a_queue_is_that_of_its_oldest_job(broker: Broker, redi
 
 
 async def test_jobs_that_have_just_come_are_no_fault(broker: Broker, redis_url: str) -> None:
-    await broker.send_rollout(group())
+    await broker.send(group())
     assert {f.state for f in await check(Settings(redis_url=redis_url))} == {"ok"}

@@ -103,9 +103,9 @@ async def test_bytes_that_are_no_text_are_passed_over(broker: Broker, raw: Any) 
 async def test_jobs_travel_as_json_with_one_message_as_their_argument(
     broker: Broker, raw: Any
 ) -> None:
-    await broker.send_rollout(group_task("a"))
-    await broker.send_rollout(group_task("b"))
-    await broker.send_adapt(outcome())
+    await broker.send(group_task("a"))
+    await broker.send(group_task("b"))
+    await broker.send(outcome())
     oldest = json.loads((await raw.lrange(ROLLOUT_QUEUE, -1, -1))[0])
     assert oldest["content-type"] == "application/json"
     assert oldest["headers"]["task"] == ROLLOUT_TASK
@@ -142,7 +142,7 @@ async def test_everything_says_unavailable_while_redis_is_away() -> None:
             broker.ping(),
             broker.group("g"),
             broker.depth(ROLLOUT_QUEUE),
-            broker.send_rollout(group_task("a")),
+            broker.send(group_task("a")),
             broker.read_judged("0", block_s=0.01),
             broker.emit("step"),
         ):
@@ -157,10 +157,10 @@ async def test_a_server_that_is_full_takes_jobs_later(broker: Broker, raw: Any) 
     await raw.config_set("maxmemory", 1)
     try:
         with pytest.raises(UnavailableError, match="does not take jobs"):
-            await broker.send_rollout(group_task())
+            await broker.send(group_task())
     finally:
         await raw.config_set("maxmemory", 0)
-    await broker.send_rollout(group_task())
+    await broker.send(group_task())
     assert await broker.depth(ROLLOUT_QUEUE) == 1
 
 
@@ -176,14 +176,14 @@ async def test_calls_go_on_after_a_restart_has_closed_all_connections(
     broker: Broker, raw: Any
 ) -> None:
     await asyncio.gather(*(broker.read_judged("0", block_s=0.1) for _ in range(4)))
-    await broker.send_rollout(group_task("a"))
+    await broker.send(group_task("a"))
     assert await raw.client_kill_filter(_type="normal", skipme=True) >= 4
     with contextlib.suppress(UnavailableError):
         await broker.ping()
     with contextlib.suppress(UnavailableError):
-        await broker.send_rollout(group_task("b"))
+        await broker.send(group_task("b"))
     await asyncio.gather(*(broker.read_judged("0", block_s=0.1) for _ in range(4)))
-    await broker.send_rollout(group_task("c"))
+    await broker.send(group_task("c"))
 
 
 async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same() -> None:
@@ -196,3 +196,14 @@ async def test_a_task_that_swallows_a_cancellation_is_ended_all_the_same() -> No
     await asyncio.sleep(0)
     await asyncio.wait_for(end_task(task), 10)
     assert task.cancelled()
+
+
+async def test_more_readers_and_commands_than_connections_wait_for_one_and_are_all_answered(
+    broker: Broker, raw: Any
+) -> None:
+    reading = [broker.read_judged("0", block_s=0.3) for _ in range(100)]
+    commands = [broker.put(f"tf:x:{number}", "1") for number in range(300)]
+    busy = asyncio.gather(*reading, *commands)
+    await asyncio.sleep(0.1)
+    assert len(await raw.client_list(_type="normal")) < 100, "400 at once would have one each"
+    assert (await busy)[100:] == [True] * 300

@@ -115,8 +115,8 @@ async def played(broker: Broker) -> Broker:
     """A wire that holds a played group of two trajectories."""
     both = (trajectory(0), trajectory(1))
     for one in both:
-        await broker.put_trajectory(one)
-    await broker.put_group(TrajectoryGroup(group=GROUP, task=TASK, trajectories=both))
+        await broker.put_payload(one)
+    await broker.put_payload(TrajectoryGroup(group=GROUP, task=TASK, trajectories=both))
     return broker
 
 
@@ -142,7 +142,7 @@ async def test_the_last_judged_trajectory_completes_and_announces_the_group(play
 
 
 async def test_a_trajectory_is_judged_before_its_group_is_played(broker: Broker) -> None:
-    await broker.put_trajectory(trajectory(0))
+    await broker.put_payload(trajectory(0))
     await worker(broker, Service()).judge(job(0))
     assert await broker.voted(["g-00", "g-01"]) == {"g-00"}
     assert await announced(broker) == []
@@ -196,7 +196,7 @@ async def test_a_worker_that_died_between_voting_and_announcing_loses_nothing(
     played: Broker,
 ) -> None:
     for index in (0, 1):
-        await played.put_votes(
+        await played.put_payload(
             TrajectoryVotes(trajectory_id=f"g-{index:02d}", group_id="g", steps=())
         )
     service = Service()
@@ -212,7 +212,7 @@ async def test_votes_that_another_worker_stored_first_are_the_ones_that_count(
     service.hold = asyncio.Event()
     judging = asyncio.create_task(worker(played, service).judge(job(0)))
     first = TrajectoryVotes(trajectory_id="g-00", group_id="g", steps=(), seconds=77.0)
-    await played.put_votes(first)
+    await played.put_payload(first)
     service.hold.set()
     await judging
     await worker(played, Service()).judge(job(1))
@@ -332,7 +332,7 @@ async def test_a_real_worker_process_takes_jobs_from_the_queue_and_completes_the
     )
     try:
         for index in (0, 1, 0):
-            await played.send_judge(job(index))
+            await played.send(job(index))
         async with asyncio.timeout(60):
             while not await announced(played):
                 assert process.poll() is None

@@ -44,8 +44,8 @@ async def test_a_real_worker_process_plays_a_household_group_from_the_queue(
         stderr=subprocess.STDOUT,
     )
     try:
-        await broker.send_rollout(job)
-        await broker.send_rollout(job)
+        await broker.send(job)
+        await broker.send(job)
         async with asyncio.timeout(60):
             while not await broker.read_judged("0", block_s=0.1):
                 assert process.poll() is None

@@ -160,7 +160,9 @@ async def test_a_group_is_played_stored_and_sent_to_the_judge(
     assert (played.group, played.task) == (group(), TASK)
     assert [t.id for t in played.trajectories] == ["g-00", "g-01", "g-02"]
     assert [t.outcome.value for t in played.trajectories] == [1, 1, 1]
-    assert [await broker.trajectory(t.id) for t in played.trajectories] == list(played.trajectories)
+    assert await broker.trajectories([t.id for t in played.trajectories]) == list(
+        played.trajectories
+    )
     assert family.made == [{"wording": "plain"}] * 3
     assert {task.trajectory_id: task for task in sent(redis_url)} == {
         f"g-{k:02d}": JudgeTask(
@@ -185,10 +187,10 @@ async def test_a_group_of_a_run_that_has_ended_is_dropped_until_the_run_goes_on(
     family = Family()
     await broker.end_run("r")
     await worker(broker, family).play(group())
-    assert (family.made, await broker.is_played("g")) == ([], False)
+    assert (family.made, await broker.group("g")) == ([], None)
     await broker.begin_run("r")
     await worker(broker, family).play(group())
-    assert await broker.is_played("g")
+    assert await broker.group("g")
 
 
 async def test_a_group_of_a_committed_step_is_not_played_when_its_job_comes_late(
@@ -197,7 +199,7 @@ async def test_a_group_of_a_committed_step_is_not_played_when_its_job_comes_late
     family = Family()
     await broker.retire_group("g", ("g-00", "g-01", "g-02"))
     await worker(broker, family).play(group())
-    assert (family.made, await broker.is_played("g")) == ([], False)
+    assert (family.made, await broker.group("g")) == ([], None)
 
 
 async def test_a_group_without_votes_is_complete_as_soon_as_it_is_played(
@@ -219,11 +221,11 @@ async def test_a_trajectory_is_sent_to_the_judge_before_its_group_ends(
         return len(sent(redis_url)) == 2
 
     await until(two_sent)
-    assert not await broker.is_played("g")
+    assert await broker.group("g") is None
     assert {task.trajectory_id for task in sent(redis_url)} == {"g-00", "g-02"}
     family.held[2].set()
     await playing
-    assert await broker.is_played("g")
+    assert await broker.group("g")
 
 
 async def test_an_unmeasured_trajectory_is_kept_but_not_judged(
@@ -272,7 +274,7 @@ async def test_an_job_that_another_worker_holds_is_left_alone(broker: Broker) ->
         assert held
         await worker(broker, family).play(group())
     assert family.made == []
-    assert not await broker.is_played("g")
+    assert await broker.group("g") is None
 
 
 async def test_a_second_delivery_sends_the_missing_judge_jobs_again(
@@ -281,13 +283,13 @@ async def test_a_second_delivery_sends_the_missing_judge_jobs_again(
     family = Family()
     player = worker(broker, family)
     await player.play(group())
-    await broker.put_votes(TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
+    await broker.put_payload(TrajectoryVotes(trajectory_id="g-01", group_id="g", steps=()))
     with redis.Redis.from_url(redis_url) as client:
         client.delete(JUDGE_QUEUE, "tf:trajectory:g-00")  # what a crash of the queue may lose
     await player.play(group())
     assert len(family.made) == 3
     assert {task.trajectory_id for task in sent(redis_url)} == {"g-00", "g-02"}
-    assert await broker.trajectory("g-00") is not None
+    assert await broker.trajectories(["g-00"]) != [None]
 
 
 async def test_the_group_of_a_killed_worker_is_taken_over_where_it_stopped(
@@ -296,7 +298,7 @@ async def test_the_group_of_a_killed_worker_is_taken_over_where_it_stopped(
     # the dead worker had stored one trajectory, and its lease is renewed by nobody
     dead = await play_episode(lambda: Two(Family(), 1), says_yes, TASK, group(), 1)
     dead = dead.model_copy(update={"seconds": 77.0})
-    await broker.put_trajectory(dead)
+    await broker.put_payload(dead)
     with redis.Redis.from_url(redis_url) as client:
         client.set("tf:lease:g", "dead", px=300)
     family = Family()
@@ -324,14 +326,14 @@ async def test_a_trajectory_that_another_worker_stored_first_is_the_one_that_cou
     family = Family()
 
     async def store() -> None:
-        await broker.put_trajectory(first)
+        await broker.put_payload(first)
 
     family.meanwhile = store
     await worker(broker, family).play(group(rollouts=1))
     played = await broker.group("g")
     assert played is not None
     assert played.trajectories == (first,)
-    assert await broker.trajectory("g-00") == first
+    assert await broker.trajectories(["g-00"]) == [first]
 
 
 async def test_a_task_that_the_store_does_not_know_is_an_error_and_frees_the_lease(
@@ -380,7 +382,7 @@ async def test_a_group_of_programs_is_sent_for_tests_once_it_is_whole(
     assert await announced(broker) == []
     await worker(broker, family).play(task)  # delivered again: the tests are not there yet
     assert unit_test_jobs(redis_url) == [expected] * 2
-    await broker.put_tests(GroupTests(group_id="g", programs=(), prompt_ids=(), tests=()))
+    await broker.put_payload(GroupTests(group_id="g", programs=(), prompt_ids=(), tests=()))
     await worker(broker, family).play(task)
     assert len(unit_test_jobs(redis_url)) == 2
     assert await announced(broker) == ["g"]

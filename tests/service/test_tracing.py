@@ -104,7 +104,7 @@ async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
                 await get_json(client, "/readyz", deadline_s=120)
             groups = [job("solo", task.id, 1), job("trio", task.id, 3)]
             for group in groups:
-                await broker.send_rollout(group)
+                await broker.send(group)
             async with asyncio.timeout(120):
                 while len(await broker.read_judged("0", block_s=0.2)) < len(groups):
                     processes.check()

@@ -13,6 +13,7 @@ import pytest
 from services.trainer.run_store import RunStore, Superseded
 from tests.service.fake_loop import FakePlans, Loop, loop_of
 from triforge.broker import Broker
+from triforge.broker.protocol import key
 from triforge.event_loop import end_task
 from triforge.types import PlannedGroup, RunState, RunStep
 
@@ -72,7 +73,9 @@ async def test_a_orchestrator_whose_run_was_taken_lets_go_of_it_without_a_word(l
     plans.go.set()
     left = await stood_still
     assert (left.status, left.step, left.reason) == ("running", 0, "")
-    assert not await loop.broker.is_ended(run.id), "the other one's jobs would be dropped"
+    assert not await loop.broker.exists(key("ended", run.id)), (
+        "the other one's jobs would be dropped"
+    )
     assert (await loop.conduct(run)).status == "finished"
     assert standing(loop, run) == [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
 

@@ -114,7 +114,7 @@ def group(*, programs: bool = True, measured: bool = True) -> TrajectoryGroup:
 
 @pytest.fixture
 async def played(broker: Broker) -> Broker:
-    await broker.put_group(group())
+    await broker.put_payload(group())
     return broker
 
 
@@ -161,8 +161,8 @@ async def test_an_job_delivered_twice_is_done_once(played: Broker) -> None:
 
 async def test_what_another_worker_stored_first_counts_and_is_announced(played: Broker) -> None:
     first = GroupTests(group_id="g", programs=(), prompt_ids=(), tests=(), seconds=77.0)
-    assert await played.put_tests(first)
-    assert not await played.put_tests(first.model_copy(update={"seconds": 1.0}))
+    assert await played.put_payload(first)
+    assert not await played.put_payload(first.model_copy(update={"seconds": 1.0}))
     service = Service()
     await worker(played, service, Echo()).write_tests(JOB)
     assert service.asked == []
@@ -252,7 +252,7 @@ async def test_the_programs_of_one_group_run_at_a_time(broker: Broker) -> None:
     for name in ("g", "h"):
         played = group()
         task = played.group.model_copy(update={"group_id": name})
-        await broker.put_group(played.model_copy(update={"group": task}))
+        await broker.put_payload(played.model_copy(update={"group": task}))
     writer = worker(broker, Tells(), sandbox)
     jobs = [JOB, JOB.model_copy(update={"group_id": "h"})]
     await asyncio.gather(*(writer.write_tests(job) for job in jobs))

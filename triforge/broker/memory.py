@@ -8,16 +8,11 @@ import contextlib
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triforge.broker.jobs import Job
-from triforge.broker.protocol import (
-    PAYLOAD_TTL_S,
-    QUEUE_OF,
-    Broker,
-    key,
-)
+from triforge.broker.protocol import PAYLOAD_TTL_S, QUEUE_OF, Broker, key
 from triforge.errors import StorageError, UnavailableError
 from triforge.telemetry import tracing
 
@@ -99,7 +94,7 @@ class MemoryBroker(Broker):
 
     async def _later(self, job: Submitted, pause: float) -> None:
         await asyncio.sleep(pause)
-        self._enqueue(Submitted(job.task, job.payload, job.headers, job.at, job.failures + 1))
+        self._enqueue(replace(job, failures=job.failures + 1))
 
     # ---- payloads ----
 

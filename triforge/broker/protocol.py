@@ -60,11 +60,18 @@ PAYLOAD_TTL_S: Final = 7 * 24 * 3600.0  # an abandoned group's payload goes away
 _PAGE: Final = 1000  # entries of a stream that one read brings
 _OUTCOMES: Final = "tf:outcomes"
 _OUTCOME_RESENDS: Final = 8
+_TASK_OF: Final[Mapping[type[Message], str]] = {
+    GroupTask: ROLLOUT_TASK,
+    JudgeTask: JUDGE_TASK,
+    UnitTestTask: UNIT_TEST_TASK,
+    TaskOutcome: ADAPT_TASK,
+}
 
+Queued = GroupTask | JudgeTask | UnitTestTask | TaskOutcome
+Payload = Trajectory | TrajectoryGroup | TrajectoryVotes | GroupTests
+State = Literal["ended", "committed", "held", "judged", "open"]
 _M = TypeVar("_M", bound=Message)
 _log = logging.getLogger(__name__)
-
-State = Literal["ended", "committed", "held", "judged", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +106,6 @@ class GroupStatus:
     begun: frozenset[str]
     held: frozenset[str]
     judged: frozenset[str]
-
-
-class Entry(str):
-    """The id of a stream's entry; `parent` is the `traceparent` of who wrote it, empty where no traces are recorded."""
-
-    parent: str = ""
 
 
 class Broker(Protocol):
@@ -166,8 +167,8 @@ class Broker(Protocol):
     def lease(self, name: str) -> AbstractAsyncContextManager[bool]:
         """Hold a job while working on it; yields False when another worker holds it.
 
-        The lease (key `key("lease", ...)`) is short and renewed by a background task, so a killed worker frees its job within seconds
-        while an hour-long job stays held. That it was ever held stays under `key("started", ...)`.
+        The lease (key `key("lease", ...)`) is short and renewed by a background task, so a killed worker frees its job within
+        seconds while an hour-long job stays held. That it was ever held stays under `key("started", ...)`.
         """
 
     @abstractmethod
@@ -198,59 +199,37 @@ class Broker(Protocol):
 
     # ---- jobs ----
 
-    async def send_rollout(self, task: GroupTask) -> None:
-        """Send a group to the rollout workers."""
-        await self.submit(ROLLOUT_TASK, task.model_dump_json())
+    async def send(self, job: Queued) -> None:
+        """Put a job into the queue of its kind; an outcome is pending until `finish_outcome`."""
+        text = job.model_dump_json()
+        if isinstance(job, TaskOutcome):
+            await self.put(key("outcome", job.group_id), text)
+            await self.put(key("outcome-pause", job.group_id), "1", self.resend_s)
+            await self.add(_OUTCOMES, job.group_id)
+        await self.submit(_TASK_OF[type(job)], text)
 
-    async def send_judge(self, task: JudgeTask) -> None:
-        """Send a trajectory to the judge workers."""
-        await self.submit(JUDGE_TASK, task.model_dump_json())
+    def take_trajectory(self, job: JudgeTask) -> AbstractAsyncContextManager[Taken[Trajectory]]:
+        """Take up the job of a trajectory: its lease, unless nobody waits for it; and what is stored of the trajectory."""
+        return self._take(job.trajectory_id, job, key("trajectory", job.trajectory_id), Trajectory)
 
-    async def send_unit_tests(self, task: UnitTestTask) -> None:
-        """Send a played group to the judge workers for tests."""
-        await self.submit(UNIT_TEST_TASK, task.model_dump_json())
-
-    async def send_adapt(self, outcome: TaskOutcome) -> None:
-        """Send how a group went to the adapt workers; it is pending until `finish_outcome`."""
-        name, text = outcome.group_id, outcome.model_dump_json()
-        await self.put(key("outcome", name), text)
-        await self.put(key("outcome-pause", name), "1", self.resend_s)
-        await self.add(_OUTCOMES, name)
-        await self.submit(ADAPT_TASK, text)
-
-    # ---- taking up a job ----
-
-    def take_group(self, task: GroupTask) -> AbstractAsyncContextManager[Taken[TrajectoryGroup]]:
-        """Take up the job of a group: its lease, unless nobody waits for it; and what is stored of it."""
-        name = task.group_id
-        return self._take(name, task.run_id, name, key("group", name), TrajectoryGroup)
-
-    def take_trajectory(self, task: JudgeTask) -> AbstractAsyncContextManager[Taken[Trajectory]]:
-        """Take up the job of a trajectory, likewise."""
-        name = task.trajectory_id
-        return self._take(name, task.run_id, task.group_id, key("trajectory", name), Trajectory)
-
-    def take_tests(self, task: UnitTestTask) -> AbstractAsyncContextManager[Taken[TrajectoryGroup]]:
-        """Take up the job of a group's tests, likewise."""
-        name = task.group_id
-        return self._take(
-            unit_tests_id(name), task.run_id, name, key("group", name), TrajectoryGroup
-        )
+    def take_group(
+        self, job: GroupTask | UnitTestTask
+    ) -> AbstractAsyncContextManager[Taken[TrajectoryGroup]]:
+        """Take up the job of a group or of its tests, likewise."""
+        tests = isinstance(job, UnitTestTask)
+        name = unit_tests_id(job.group_id) if tests else job.group_id
+        return self._take(name, job, key("group", job.group_id), TrajectoryGroup)
 
     @contextlib.asynccontextmanager
     async def _take(
-        self, job_id: str, run_id: str, group_id: str, payload: str, kind: type[_M]
+        self, name: str, job: GroupTask | JudgeTask | UnitTestTask, payload: str, kind: type[_M]
     ) -> AsyncIterator[Taken[_M]]:
-        ended, committed, votes = (
-            key("ended", run_id),
-            key("committed", group_id),
-            key("votes", job_id),
-        )
-        found = await self.exists(ended, committed, votes)
-        if found - {votes}:
+        ended, committed = key("ended", job.run_id), key("committed", job.group_id)
+        found = await self.exists(ended, committed, key("votes", name))
+        if found & {ended, committed}:
             yield Taken("ended" if ended in found else "committed")
             return
-        async with self.lease(job_id) as held:
+        async with self.lease(name) as held:
             if not held:
                 yield Taken("held")
             elif found:
@@ -265,47 +244,30 @@ class Broker(Protocol):
 
     # ---- payloads ----
 
-    async def put_trajectory(self, trajectory: Trajectory) -> bool:
-        """Store a finished trajectory for the judge; False when it was there already."""
-        return await self.put(key("trajectory", trajectory.id), trajectory.model_dump_json())
-
-    async def trajectory(self, trajectory_id: str) -> Trajectory | None:
-        """A finished trajectory, or None."""
-        return (await self.trajectories([trajectory_id]))[0]
+    async def put_payload(self, payload: Payload) -> bool:
+        """Store what a worker has made: a trajectory, a played group, votes or tests; False when it was there already."""
+        if isinstance(payload, TrajectoryGroup):
+            wanted = {"run_id": payload.group.run_id, "names": unjudged(payload, set())}
+            await self.put(key("wanted", payload.group.group_id), json.dumps(wanted))
+        return await self.put(_place(payload), payload.model_dump_json())
 
     async def trajectories(self, trajectory_ids: Sequence[str]) -> list[Trajectory | None]:
         """Finished trajectories, None for those that are not there."""
         texts = await self.get(*keys("trajectory", trajectory_ids))
         return [None if text is None else Trajectory.model_validate_json(text) for text in texts]
 
-    async def put_group(self, group: TrajectoryGroup) -> bool:
-        """Store a played group; False when it was there already."""
-        name = group.group.group_id
-        wanted = {"run_id": group.group.run_id, "names": unjudged(group, set())}
-        await self.put(key("wanted", name), json.dumps(wanted))
-        return await self.put(key("group", name), group.model_dump_json())
-
     async def group(self, group_id: str) -> TrajectoryGroup | None:
-        """A played group, or None."""
+        """A played group, or None; votes may be missing."""
         (text,) = await self.get(key("group", group_id))
         return None if text is None else TrajectoryGroup.model_validate_json(text)
 
-    async def is_played(self, group_id: str) -> bool:
-        """Whether the group's trajectories are all there (votes may be missing)."""
-        return bool(await self.exists(key("group", group_id)))
-
-    async def put_votes(self, votes: TrajectoryVotes) -> bool:
-        """Store a trajectory's votes; False when it had some already."""
-        return await self.put(key("votes", votes.trajectory_id), votes.model_dump_json())
-
-    async def put_tests(self, tests: GroupTests) -> bool:
-        """Store the tests of a group; False when it had some already."""
-        return await self.put(key("votes", unit_tests_id(tests.group_id)), tests.model_dump_json())
-
     async def voted(self, names: Sequence[str]) -> set[str]:
         """Those trajectories that have votes; by `unit_tests_id`, those groups that have tests."""
-        found = await self.exists(*keys("votes", names))
-        return {name for name in names if key("votes", name) in found}
+        return await self._marked("votes", names)
+
+    async def _marked(self, kind: str, names: Sequence[str]) -> set[str]:
+        found = await self.exists(*keys(kind, names))
+        return {name for name in names if key(kind, name) in found}
 
     async def forget_votes(self, group_id: str, judged_ids: Sequence[str]) -> None:
         """Delete the votes on some of a group's trajectories, or its tests: they are to be judged again."""
@@ -316,17 +278,14 @@ class Broker(Protocol):
         played = await self.group(group_id)
         if played is None:
             return None
-        names = [trajectory.id for trajectory in played.trajectories]
-        *texts, tests = await self.get(*keys("votes", (*names, unit_tests_id(group_id))))
-        there = {name for name, text in zip(names, texts, strict=True) if text is not None}
-        if unjudged(played, there | ({unit_tests_id(group_id)} if tests is not None else set())):
+        names = [*(trajectory.id for trajectory in played.trajectories), unit_tests_id(group_id)]
+        texts = await self.get(*keys("votes", names))
+        if unjudged(played, {name for name, text in zip(names, texts, strict=True) if text}):
             return None
+        *votes, tests = texts
         return JudgedGroup(
             played=played,
-            votes=tuple(
-                None if text is None else TrajectoryVotes.model_validate_json(text)
-                for text in texts
-            ),
+            votes=tuple(v if v is None else TrajectoryVotes.model_validate_json(v) for v in votes),
             tests=None if tests is None else GroupTests.model_validate_json(tests),
         )
 
@@ -364,8 +323,7 @@ class Broker(Protocol):
 
     async def announced(self, group_ids: Sequence[str]) -> set[str]:
         """Those groups of which nothing is missing."""
-        found = await self.exists(*keys("announced", group_ids))
-        return {name for name in group_ids if key("announced", name) in found}
+        return await self._marked("announced", group_ids)
 
     async def status(self, groups: Sequence[tuple[str, Sequence[str]]]) -> list[GroupStatus]:
         """Where groups stand, without touching them.
@@ -392,8 +350,6 @@ class Broker(Protocol):
             for group_id, parts in groups
         ]
 
-    # ---- runs ----
-
     async def end_run(self, run_id: str) -> None:
         """Mark a run as ended: workers drop what is left of its jobs."""
         await self.put(key("ended", run_id), "1")
@@ -402,18 +358,13 @@ class Broker(Protocol):
         """Take the mark of `end_run` back."""
         await self.delete(key("ended", run_id))
 
-    async def is_ended(self, run_id: str) -> bool:
-        """Whether nobody waits for this run's jobs any more."""
-        return bool(await self.exists(key("ended", run_id)))
-
     # ---- outcomes: the orchestrator does not wait for adaptation, so the adapt workers look for what was lost ----
 
     async def finish_outcome(self, group_id: str) -> None:
         """Nothing is left to do about an outcome, or nothing can be done."""
         await self.discard(_OUTCOMES, group_id)
-        await self.delete(
-            key("outcome", group_id), key("outcome-sent", group_id), key("outcome-pause", group_id)
-        )
+        kinds = ("outcome", "outcome-sent", "outcome-pause")
+        await self.delete(*(key(kind, group_id) for kind in kinds))
 
     async def postpone_outcome(self, group_id: str, seconds: float) -> None:
         """Somebody has it, although no lease says so: it comes back by itself within that time."""
@@ -465,35 +416,28 @@ class Broker(Protocol):
     # ---- streams ----
 
     async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
-        """(entry id, group id) of groups announced after `after`; waits up to `block_s`."""
+        """(entry id, group id) of groups announced after `after`; waits up to `block_s`, as all readers do."""
         entries = await self.read(JUDGED_STREAM, after, block_s=block_s)
         return [(entry, fields.get("group_id", "")) for entry, fields in entries]
 
-    async def announce_batch(self, batch: TrainBatch) -> None:
-        """Hand a batch to the learner of its model."""
+    async def announce(self, message: TrainBatch | WeightsReady) -> None:
+        """Hand a batch to the learner of its model, or a published weight version to the orchestrator."""
         parent = tracing.parent()
         fields = {tracing.PARENT: parent} if parent else {}
-        await self.append(batches_stream(batch.role), {"json": batch.model_dump_json(), **fields})
+        stream = batches_stream(message.role) if isinstance(message, TrainBatch) else WEIGHTS_STREAM
+        await self.append(stream, {"json": message.model_dump_json(), **fields})
 
     async def read_batches(
         self, role: TrainedRole, after: str, *, block_s: float = 1.0
-    ) -> list[tuple[Entry, TrainBatch | None]]:
-        """Batches announced after `after`, None for an entry that is no batch; waits up to `block_s`."""
-        found = []
-        for name, fields in await self.read(batches_stream(role), after, block_s=block_s):
-            entry = Entry(name)
-            entry.parent = fields.get(tracing.PARENT, "")
-            found.append((entry, _readable(TrainBatch, fields)))
-        return found
-
-    async def announce_weights(self, ready: WeightsReady) -> None:
-        """Tell the orchestrator that a weight version is published."""
-        await self.append(WEIGHTS_STREAM, {"json": ready.model_dump_json()})
+    ) -> list[tuple[str, TrainBatch | None, str]]:
+        """(entry id, batch, `traceparent` of its sender or empty); None for an entry that is no batch."""
+        entries = await self.read(batches_stream(role), after, block_s=block_s)
+        return [(e, _readable(TrainBatch, f), f.get(tracing.PARENT, "")) for e, f in entries]
 
     async def read_weights(
         self, after: str, *, block_s: float = 1.0
     ) -> list[tuple[str, WeightsReady | None]]:
-        """Weight versions announced after `after`, None for an entry that announces none; waits up to `block_s`."""
+        """(entry id, weight version); None for an entry that announces none."""
         entries = await self.read(WEIGHTS_STREAM, after, block_s=block_s)
         return [(entry, _readable(WeightsReady, fields)) for entry, fields in entries]
 
@@ -507,7 +451,7 @@ class Broker(Protocol):
     async def read_events(
         self, after: str, *, block_s: float = 1.0, run_id: str = ""
     ) -> list[tuple[str, Event]]:
-        """(entry id, event) after `after`, of one run or of all; waits up to `block_s`.
+        """(entry id, event) of one run or of all.
 
         Events of other runs, and entries that are no events, are dropped. An empty answer means that the whole stream up to
         now holds none, but does not move the reader: to skip what was looked through, use `last_id` from before the call.
@@ -515,11 +459,7 @@ class Broker(Protocol):
         while True:
             entries = await self.read(EVENTS_STREAM, after, block_s=block_s)
             events = [(entry, _readable(Event, fields)) for entry, fields in entries]
-            found = [
-                (entry, event)
-                for entry, event in events
-                if event is not None and run_id in ("", event.run_id)
-            ]
+            found = [(e, event) for e, event in events if event and run_id in ("", event.run_id)]
             if found or len(entries) < _PAGE:
                 return found
             after = entries[-1][0]
@@ -530,6 +470,18 @@ def _readable(kind: type[_M], fields: dict[str, str]) -> _M | None:
         return kind.model_validate_json(fields.get("json", ""))
     except ValidationError:
         return None
+
+
+def _place(payload: Payload) -> str:
+    match payload:
+        case Trajectory():
+            return key("trajectory", payload.id)
+        case TrajectoryGroup():
+            return key("group", payload.group.group_id)
+        case TrajectoryVotes():
+            return key("votes", payload.trajectory_id)
+        case GroupTests():
+            return key("votes", unit_tests_id(payload.group_id))
 
 
 def unit_tests_id(group_id: str) -> str:

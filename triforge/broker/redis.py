@@ -18,11 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from triforge.broker.protocol import (
-    PAYLOAD_TTL_S,
-    Broker,
-    key,
-)
+from triforge.broker.protocol import PAYLOAD_TTL_S, Broker, key
 from triforge.broker.workers import celery_app
 from triforge.errors import StorageError, UnavailableError
 from triforge.telemetry import tracing
@@ -30,6 +26,7 @@ from triforge.telemetry import tracing
 _SENT_AT: Final = "triforge_sent_at"  # header of a job, in seconds since 1970
 _STREAM_LENGTH: Final = 100_000  # entries kept a stream; a run needs only the newest few hundred
 _AT_ONCE: Final = 1000  # commands of one pipeline
+_CONNECTIONS: Final = 64  # every command in flight has one; more commands wait for those
 
 
 class RedisBroker(Broker):
@@ -42,10 +39,15 @@ class RedisBroker(Broker):
     """
 
     def __init__(self, redis_url: str, *, lease_s: float = 10.0, resend_s: float = 20.0) -> None:
-        self._redis: Any = aioredis.from_url(
-            redis_url, max_connections=10_000, decode_responses=True, encoding_errors="replace",  # garbage is to be read, and passed over
-            socket_connect_timeout=5, health_check_interval=30,
-        )  # fmt: skip
+        pool = aioredis.BlockingConnectionPool.from_url(
+            redis_url,
+            max_connections=_CONNECTIONS,
+            decode_responses=True,
+            encoding_errors="replace",  # garbage is to be read, and passed over
+            socket_connect_timeout=5,
+            health_check_interval=30,
+        )
+        self._redis: Any = aioredis.Redis.from_pool(pool)
         self._celery = celery_app(redis_url)
         self._sender = ThreadPoolExecutor(1, "send")  # one, so that jobs keep their order
         self.lease_s = lease_s
@@ -97,15 +99,13 @@ class RedisBroker(Broker):
         return found
 
     async def exists(self, *keys: str) -> set[str]:
-        found: set[str] = set()
+        marks: list[int] = []
         for first in range(0, len(keys), _AT_ONCE):
-            some = keys[first : first + _AT_ONCE]
             pipe = self._redis.pipeline(transaction=False)
-            for name in some:
+            for name in keys[first : first + _AT_ONCE]:
                 pipe.exists(name)
-            marks = await self._call(pipe.execute())
-            found |= {name for name, mark in zip(some, marks, strict=True) if mark}
-        return found
+            marks += await self._call(pipe.execute())
+        return {name for name, mark in zip(keys, marks, strict=True) if mark}
 
     async def delete(self, *keys: str) -> None:
         await self._call(self._redis.delete(*keys))
@@ -156,9 +156,7 @@ class RedisBroker(Broker):
             with contextlib.suppress(RedisError, OSError):
                 try:
                     await lock.reacquire()
-                except (
-                    LockError
-                ):  # it ran out while Redis was away: ours again, unless it is another's
+                except LockError:  # it ran out while Redis was away: ours again, unless another's
                     await lock.do_acquire(token)
 
     # ---- streams ----

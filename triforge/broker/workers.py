@@ -72,13 +72,7 @@ class _UnreadableMessages(bootsteps.StartStopStep):
 
 
 class Worker:
-    """Serves one queue. Celery's threads wait for the jobs, which all run in one event loop and share its connections.
-
-    Args:
-        redis_url: of the broker.
-        queue: its name.
-        retries: how jobs are tried again.
-    """
+    """Serves one queue. Celery's threads wait for the jobs, which all run in one event loop and share its connections."""
 
     def __init__(self, redis_url: str, queue: str, *, retries: RetryPolicy = RETRIES) -> None:
         self.app = celery_app(redis_url)
@@ -118,10 +112,8 @@ class Worker:
 
     def serve(self, *, concurrency: int) -> None:
         """Work until SIGTERM, on so many jobs at a time. Blocks. Log lines keep the form that the process has given them."""
-        if logging.getLogger().handlers:
-            setup_logging.connect(
-                _keep_logging
-            )  # or Celery sets the root's level and writes banners
+        if logging.getLogger().handlers:  # or Celery sets the root's level and writes banners
+            setup_logging.connect(_keep_logging)
         parent = os.getppid()
 
         def end_orphan(**_: Any) -> None:

@@ -97,7 +97,7 @@ class World:
     async def last_id(self, _: str) -> str:
         return str(len(self.stream))
 
-    async def send_rollout(self, task: GroupTask) -> None:
+    async def send(self, task: GroupTask) -> None:
         self.visit()
         if task.group_id not in self.done:
             self.queued.setdefault(task.group_id, task)

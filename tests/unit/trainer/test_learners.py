@@ -39,7 +39,7 @@ class Stream:
     async def last_id(self, _: str) -> str:
         return "0"
 
-    async def announce_batch(self, _: TrainBatch) -> None:
+    async def announce(self, _: TrainBatch) -> None:
         return
 
     async def read_weights(
@@ -77,7 +77,7 @@ class Told:
     async def lease(self, _: str) -> AsyncIterator[bool]:
         yield True
 
-    async def announce_weights(self, ready: WeightsReady) -> None:
+    async def announce(self, ready: WeightsReady) -> None:
         self.said.append(ready)
 
 
