@@ -39,7 +39,7 @@ class Scenario:
 
 SCENARIOS = (
     Scenario(name="undisturbed", play=undisturbed, quick=True),
-    Scenario(name="rollout-workers", play=deaths.rollout_workers, rounds=2, quick=True),
+    Scenario(name="rollout-workers", play=deaths.rollout_workers, rounds=2),
     Scenario(name="judge-workers", play=deaths.judge_workers, rounds=2),
     Scenario(name="adapt-workers", play=deaths.adapt_workers, rounds=2),
     Scenario(name="long-episodes", play=deaths.long_episodes),
@@ -57,14 +57,14 @@ SCENARIOS = (
     Scenario(name="database-held", play=troubles.database_held),
     Scenario(name="full-disk", play=troubles.full_disk),
     Scenario(name="full-state", play=troubles.full_state),
-    Scenario(name="bad-messages", play=troubles.bad_messages, quick=True),
+    Scenario(name="bad-messages", play=troubles.bad_messages),
     Scenario(name="overwritten-messages", play=troubles.overwritten_messages),
     Scenario(name="slow-engine", play=troubles.slow_engine),
     Scenario(name="silent-engine", play=troubles.silent_engine),
     Scenario(name="wrong-clocks", play=troubles.wrong_clocks),
     Scenario(name="zombie-workers", play=troubles.zombie_workers),
     Scenario(name="zombie-learner", play=troubles.zombie_learner),
-    Scenario(name="two-orchestrators", play=troubles.two_orchestrators, quick=True),
+    Scenario(name="two-orchestrators", play=troubles.two_orchestrators),
     Scenario(name="zombie-orchestrator", play=troubles.zombie_orchestrator),
     Scenario(name="twice-and-late", play=troubles.delivered_twice_and_late, rounds=2, quick=True),
 )

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +38,13 @@ class Deployment:
         self._config = config
         self.state = state
         self._child: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def made(cls, folder: Path, model: Path) -> Deployment:
+        """One with that model in all three roles, in an empty folder."""
+        (folder / "run.toml").write_text(tiny_run(model, steps=1, eval_tasks=4, updates=2))
+        (folder / "state").mkdir()
+        return cls(folder / "run.toml", folder / "state")
 
     def start(self) -> None:
         (self.state / "addresses.json").unlink(missing_ok=True)
@@ -100,25 +106,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = [*vocabulary(), *GOAL_TYPES]
     build_tiny_model(folder, tiny_words(values), seed=3)
     return folder
-
-
-@pytest.fixture
-def deploy(tmp_path: Path, tiny_model: Path) -> Iterator[Callable[[int], Deployment]]:
-    """Start a deployment whose runs have that many steps."""
-    made: list[Deployment] = []
-
-    def start(steps: int) -> Deployment:
-        config = tmp_path / "run.toml"
-        config.write_text(tiny_run(tiny_model, steps=steps, eval_tasks=4, updates=2))
-        (tmp_path / "state").mkdir(exist_ok=True)
-        deployment = Deployment(config, tmp_path / "state")
-        made.append(deployment)
-        deployment.start()
-        return deployment
-
-    yield start
-    for deployment in made:
-        deployment.close()
 
 
 async def submit(

@@ -6,7 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,11 +20,20 @@ from triforge.store.database import Database
 from triforge.types import GenerateSpec, PoolRequest
 
 
-async def test_a_tenants_run_goes_round_the_loop_and_strangers_see_nothing(
-    deploy: Callable[[int], Deployment], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def deployment(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Deployment]:
     monkeypatch.setenv("TRIFORGE_AUTH", "keys")
-    deployment = deploy(1)
+    deployment = Deployment.made(tmp_path, tiny_model)
+    deployment.start()
+    yield deployment
+    deployment.close()
+
+
+async def test_a_tenants_run_goes_round_the_loop_and_strangers_see_nothing(
+    deployment: Deployment,
+) -> None:
     settings = deployment.settings()
     store = KeyStore(Database(settings.database_url))
     key = store.create("e2e", scope="submit", tenant="blue")[1]

@@ -1,10 +1,13 @@
-"""Does the loop turn, and does it go on turning when parts of it die?"""
+"""Does the loop turn, and does it go on turning when parts of it die? One deployment, one run after another."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,18 @@ from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
 
 pytestmark = pytest.mark.timeout(300)
-Deploy = Callable[[int], Deployment]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Deployment]:
+    """The deployment of all tests here; it ends cleanly."""
+    deployment = Deployment.made(tmp_path_factory.mktemp("loop"), tiny_model)
+    deployment.start()
+    try:
+        yield deployment
+        assert deployment.stop() == 0
+    finally:
+        deployment.close()
 
 
 async def _steps(settings: Settings, run_id: str) -> list[tuple[int, int, int]]:
@@ -54,16 +68,14 @@ def _nothing_lost_nothing_twice(
             assert set(row["policy_versions"]) == {base + row["step"] - 1}
 
 
-async def test_a_run_trains_both_models_and_rewrites_tasks(deploy: Deploy, tmp_path: Path) -> None:
-    deployment = deploy(4)
+async def test_a_run_trains_both_models_and_rewrites_tasks(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     settings = deployment.settings()
-    run = await wait_for(settings, (await submit(settings)).id)
+    run = await wait_for(settings, (await submit(settings, steps=4)).id)
     assert (run.status, run.step) == ("finished", 4), run.reason
-    steps, rows = (
-        await _steps(settings, run.id),
-        await _export(settings, run.id, tmp_path / "run.parquet"),
-    )
-    _nothing_lost_nothing_twice(steps, rows, 4)
+    steps = await _steps(settings, run.id)
+    _nothing_lost_nothing_twice(steps, await _export(settings, run.id, tmp_path / "run.parquet"), 4)
     assert steps[-1][2] > steps[0][2], "the judge was trained"
     for role, url, version in (
         ("policy", settings.policy_model_url, run.policy_version),
@@ -82,15 +94,14 @@ async def test_a_run_trains_both_models_and_rewrites_tasks(deploy: Deploy, tmp_p
     assert any(
         p.instruction_after and p.instruction_after != p.instruction_before for p in proposals
     )
-    assert deployment.stop() == 0
 
 
 async def test_a_run_plays_ahead_of_its_training_and_keeps_the_bound(
-    deploy: Deploy, tmp_path: Path
+    deployment: Deployment, tmp_path: Path
 ) -> None:
-    settings = deploy(5).settings()
+    settings = deployment.settings()
     # small steps, so that the weights of two steps ago still say nearly the same
-    asked = await submit(settings, staleness_bound=2, policy={"learning_rate": 1e-5})
+    asked = await submit(settings, steps=5, staleness_bound=2, policy={"learning_rate": 1e-5})
     run = await wait_for(settings, asked.id)
     assert (run.status, run.step) == ("finished", 5), run.reason
     steps = await _steps(settings, run.id)
@@ -116,11 +127,10 @@ async def test_a_run_plays_ahead_of_its_training_and_keeps_the_bound(
 
 
 async def test_a_run_finishes_although_its_workers_are_killed(
-    deploy: Deploy, tmp_path: Path
+    deployment: Deployment, tmp_path: Path
 ) -> None:
-    deployment = deploy(4)
     settings = deployment.settings()
-    run = await submit(settings)
+    run = await submit(settings, steps=4)
     for step, victim in (
         (0, "rollout-worker"),
         (1, "judge-worker"),
@@ -135,15 +145,28 @@ async def test_a_run_finishes_although_its_workers_are_killed(
     _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 4)
 
 
-async def test_a_run_goes_on_after_everything_was_killed(deploy: Deploy, tmp_path: Path) -> None:
-    deployment = deploy(4)
-    settings = deployment.settings()
-    run = await submit(settings)
-    await wait_for(settings, run.id, step=1)
+async def test_a_run_goes_on_after_everything_was_killed_and_after_everything_was_lost(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    run = await submit(deployment.settings(), steps=5)
+    await wait_for(deployment.settings(), run.id, step=1)
     deployment.kill()
+    deployment.start()
+    await wait_for(deployment.settings(), run.id, step=3)
+    assert "wrote" in _triforge("backup", tmp_path / "copy", "--state", deployment.state)
+    deployment.kill()
+    shutil.rmtree(deployment.state)
+    assert "restored" in _triforge("restore", tmp_path / "copy", "--state", deployment.state)
     deployment.start()
     settings = deployment.settings()
     run = await wait_for(settings, run.id)
-    assert (run.status, run.step) == ("finished", 4), run.reason
+    assert (run.status, run.step) == ("finished", 5), run.reason
     rows = await _export(settings, run.id, tmp_path / "run.parquet")
-    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 4)
+    _nothing_lost_nothing_twice(await _steps(settings, run.id), rows, 5)
+
+
+def _triforge(*arguments: object) -> str:
+    command = [sys.executable, "-m", "triforge", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
