@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ async def submit(
     try:
         made = await pools.create_pool(
             PoolRequest(
-                name="e2e", environment="household", options={"wording": "terse"},
+                name=f"e2e-{uuid.uuid4().hex}", environment="household", options={"wording": "terse"},
                 generate=GenerateSpec(count=tasks, heldout=4, seed=5),
             )
         )  # fmt: skip
