@@ -25,7 +25,7 @@ from environments.household.catalogue import GOAL_TYPES
 from environments.household.episode import GUIDE
 from environments.household.family import FAMILY as HOUSEHOLD
 from environments.household.params import params_of, world_of
-from environments.household.wording import Alfworld, alfworld_sentence
+from environments.household.wording import Alfworld, announce
 from environments.household.world import World
 from triforge.environments.kit import OneEpisode, expect_announced, parse_model
 from triforge.environments.registry import About
@@ -53,14 +53,12 @@ class AlfworldEpisode:
         self._commands = game.first.commands
 
     def start(self) -> Reset:
-        """The system message (empty without a guide) and what the engine says first."""
         system = ""
         if self._options.guide:
             system = GUIDE.format(answer=self._options.asked())
         return Reset(observation=self._observation(self._game.first.text), system=system)
 
     def play(self, response: str) -> StepResult:
-        """Give the command that a response means; the engine itself says that nothing happens."""
         action = self._options.action(response, self._commands)
         valid = action in self._commands
         # the engine is not shown what it cannot know: lone surrogates and kilobytes of noise mean no command
@@ -79,7 +77,6 @@ class AlfworldEpisode:
         )
 
     def leave(self, *, sound: bool) -> None:  # noqa: ARG002
-        """Give the engine back."""
         self.done = True
         self._game.end()
 
@@ -109,7 +106,6 @@ class AlfworldFamily:
     )
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a task and write its instruction."""
         given = parse_model(GameParams, params, "alfworld params")
         if given.file is not None and given.game is None:
             found = read_game(given.file)
@@ -129,7 +125,6 @@ class AlfworldFamily:
         return _draft(HOUSEHOLD.validate(_house(given)))
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw games that the engine lets win, or take game files, each at most once."""
         wanted = parse_model(GeneratorOptions, options, "alfworld options")
         if count < 0:
             raise InputError(f"alfworld generate: count was {count}, expected 0 or more")
@@ -142,7 +137,6 @@ class AlfworldFamily:
         return made
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment."""
         play = parse_model(PlayOptions, options, "alfworld options")
 
         def begin(task: Task, seed: int) -> AlfworldEpisode:  # noqa: ARG001  the engine knows no chance
@@ -176,13 +170,11 @@ class AlfworldFamily:
         return out or None
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        """Other goals in the same room, as the household offers them; nothing for a game file."""
         if "game" in task.params:
             return rewriting.menu(_house_task(task), direction)
         return RewriteMenu(description=f"{task.instruction} (a game file; its goal is fixed)")
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The candidate that follows from an answer."""
         if "game" not in task.params:
             raise InputError(
                 "alfworld rewrite: the goal of a game file is fixed; generate games to rewrite them"
@@ -234,7 +226,7 @@ def _from_files(count: int, seed: int, wanted: GeneratorOptions) -> list[Params]
 def _start(params: Params, *, memo: bool) -> Game:
     if "game" in params:
         world: World = world_of(_game_of(params))
-        return engine(memo=memo).start(problem=problem(world), task=alfworld_sentence(world))
+        return engine(memo=memo).start(problem=problem(world), task=announce(world))
     found = read_game(str(params["file"]))
     if params.get("sha256") not in (None, found.sha256):
         error = EnvError(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from environments.alfworld.games import TASK_TYPES, problem
 from environments.household.catalogue import LAMP
-from environments.household.wording import alfworld_sentence
+from environments.household.wording import announce
 from environments.household.world import World
 from triforge.errors import ConfigError, InputError
 
@@ -144,7 +144,7 @@ def write_game(out: Path, number: int, seed: int, world: World, sources: dict[st
     Returns:
         The game file.
     """
-    goal, task = world.goal, alfworld_sentence(world)
+    goal, task = world.goal, announce(world)
     lamp = goal.type == "look"
     target = "None" if lamp else goal.target
     name = f"{TASK_TYPES[goal.type]}-{goal.object}-None-{LAMP if lamp else target}-{number}"

@@ -12,11 +12,11 @@ from typing import Final, Literal
 from pydantic import Field, JsonValue
 
 from environments.alfworld.engine import Engine
-from environments.household.catalogue import ALFWORLD, LAMP, GoalType
+from environments.household.catalogue import ALFWORLD, CONTAINERS, LAMP, SLICEABLE, GoalType
 from environments.household.generator import drawn_by, solvable_game
 from environments.household.params import AnswerOptions, HouseOptions
 from environments.household.planner import plan
-from environments.household.wording import Exact, alfworld_sentence
+from environments.household.wording import Exact, announce
 from environments.household.world import Goal, Thing, World
 from triforge.environments.kit import Strict
 from triforge.errors import InputError
@@ -148,9 +148,9 @@ def _object_facts(world: World, ids: dict[Thing, str]) -> list[str]:
         out.extend(
             f"({fact} {name})" for sort, fact, _ in _STATES if thing.kind in ALFWORLD.suits[sort]
         )
-        if thing.kind in ALFWORLD.containers:
+        if thing.kind in CONTAINERS:
             out.append(f"(isreceptacleobject {name})")
-        if thing.kind in ALFWORLD.sliceable:
+        if thing.kind in SLICEABLE:
             out.append(f"(sliceable {name})")
     return out
 
@@ -238,7 +238,7 @@ def why_not(engine: Engine, world: World) -> str | None:
         return "it has no plan"
     wording = Exact()
     try:
-        game = engine.start(problem=problem(world), task=alfworld_sentence(world))
+        game = engine.start(problem=problem(world), task=announce(world))
     except InputError as error:
         return error.detail
     try:

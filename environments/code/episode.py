@@ -55,7 +55,6 @@ class Code:
         self._left = options.turns
 
     async def reset(self, task: Task, *, seed: int) -> Reset:  # noqa: ARG002
-        """Start the task."""
         if self._used:
             raise EnvError("code: an environment plays one episode; make a fresh one to reset")
         self._used = True
@@ -65,7 +64,6 @@ class Code:
         return Reset(observation=Observation(text=task.instruction), system=system)
 
     async def step(self, response: str) -> StepResult:
-        """Run the program of a response."""
         task = self._task
         if task is None or self._left == 0:
             raise EnvError("code: step after the end or before reset; the episode is not running")
@@ -84,7 +82,6 @@ class Code:
         )
 
     async def close(self) -> None:
-        """Forget the episode. Idempotent."""
         self._used = True
         self._task = None
 

@@ -87,11 +87,9 @@ class CodeFamily:
         return generator.generate(self.sandbox, count=count, seed=seed, options=options)
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`)."""
         return Code(parse_model(PlayOptions, options, "code options"), self.sandbox)
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
-        """The reference solution, or None when there is none."""
         parse_model(PlayOptions, options, "code options")
         given = read_params(task.params)
         if isinstance(given, FunctionParams):
@@ -109,15 +107,12 @@ class CodeFamily:
         )
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        """The closed choices of a rewrite of a generated problem."""
         return rewriting.menu(task, direction)
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The problem that follows from an answer. Errors: see `rewriting.apply`."""
         return rewriting.apply(task, answer)
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        """The proofs of a candidate, by running its programs."""
         return rewriting.check(self.sandbox, parent, candidate)
 
     def drift(self, root: Params, candidate: Params) -> float:

@@ -28,32 +28,26 @@ class DesktopComputer:
         self._get = tasks.getter(self._desktop.home, self._desktop.windows)
 
     def act(self, action: Action) -> None:
-        """Perform an action and let the shell answer."""
         self._desktop.act(action, settle_s=self._options.settle_s)
 
     def screenshot(self) -> bytes:
-        """The screen as a PNG file."""
         return self._desktop.screenshot()
 
     def listing(self) -> str:
-        """The names of files and folders."""
         return "files:\n" + (tree_of(self._desktop.home) or "(none)")
 
     def overrun(self) -> str:
-        """Whether the agent's files have outgrown the disk."""
         limit = self._options.disk_limit
         used = sum(size_of(self._desktop.folder / name, limit) for name in AGENTS)
         return "Failed: the disk is full." if used >= limit else ""
 
     def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
-        """What an evaluator asks for."""
         return self._get(spec)
 
     def settle(self) -> None:
         """Nothing: tasks of the desktop end as the agent left them."""
 
     def stop(self) -> None:
-        """End every process and remove the folder."""
         self._desktop.stop()
 
 
@@ -80,15 +74,12 @@ class DesktopFamily(Family[DesktopTask, PlayOptions]):
     blocks = True
 
     def read(self, params: Params) -> DesktopTask:
-        """A task in OSWorld's shape."""
         return parse_model(DesktopTask, params, "desktop params")
 
     def instruction(self, given: DesktopTask) -> str:
-        """The author's own."""
         return given.instruction
 
     def kind(self, given: DesktopTask) -> str:
-        """What its id begins with."""
         return given.id.partition("-")[0]
 
     def check(self, given: DesktopTask) -> None:
@@ -96,14 +87,12 @@ class DesktopFamily(Family[DesktopTask, PlayOptions]):
         tasks.expect_open(given)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` tasks under `options` (see `GeneratorOptions`)."""
         made = generator.generate(count, seed, options)
         return [self.validate(params).params for params in made]
 
     def begin(
         self, given: DesktopTask, options: PlayOptions, announced: str, _seed: int
     ) -> ComputerEpisode:
-        """A desktop that starts when the episode does."""
         return ComputerEpisode(
             self.name,
             announced,

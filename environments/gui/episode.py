@@ -163,7 +163,6 @@ class ComputerEpisode:
         self._turns = Turns(family, horizon=horizon, malformed_limit=options.malformed_limit)
 
     def start(self) -> Reset:
-        """Start the computer."""
         computer = self._begin()
         with self._lock:
             if not self._left:
@@ -176,7 +175,6 @@ class ComputerEpisode:
         return Reset(observation=observation, system=system if self._options.guide else "")
 
     def play(self, response: str) -> StepResult:
-        """Play one response."""
         action = READERS[self._options.actions](response)
         if isinstance(action, Malformed):
             self._turns.take(action.reason)
@@ -195,7 +193,6 @@ class ComputerEpisode:
         return self._after("", str(action), valid=True)
 
     def leave(self, *, sound: bool) -> None:  # noqa: ARG002
-        """Stop the computer. Idempotent."""
         self.done = True
         with self._lock:
             self._left = True

@@ -6,73 +6,52 @@ anywhere; `ALFWORLD` are ALFWorld's, which also draw whole rooms (`ROOMS`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 GoalType = Literal["place", "look", "clean", "heat", "cool", "two"]
+Rules = Literal["simple", "alfworld"]
+RoomKind = Literal["kitchen", "livingroom", "bedroom", "bathroom"]
 
 GOAL_TYPES: Final[tuple[GoalType, ...]] = ("place", "look", "clean", "heat", "cool", "two")
 """All goals, commonest first; the place in the list is the rank that "rarer" means in a rewrite."""
+ROOM_KINDS: Final[tuple[RoomKind, ...]] = ("kitchen", "livingroom", "bedroom", "bathroom")
 
 LAMP: Final = "desklamp"
-
-OPENABLE: Final = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
-
-RECEPTACLES: Final[tuple[str, ...]] = (
-    "cabinet", "drawer", "fridge", "microwave", "safe", "sinkbasin", "countertop", "stoveburner",
-    "diningtable", "garbagecan", "shelf", "desk", "dresser", "sidetable", "bed", "sofa",
-)  # fmt: skip
-
 DEVICE: Final[dict[str, str]] = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """The kind of receptacle at which an object is cleaned, heated or cooled."""
 
-LAMP_HOMES: Final = ("desk", "sidetable", "dresser", "shelf", "diningtable", "countertop")
 
-_DISHES = ("cabinet", "countertop", "diningtable", "sinkbasin", "shelf", "microwave", "fridge")
-_CUTLERY = ("drawer", "countertop", "diningtable", "sinkbasin")
-_PANS = ("stoveburner", "countertop", "cabinet", "sinkbasin")
-_FOOD = ("fridge", "countertop", "diningtable", "microwave", "sinkbasin", "garbagecan")
-_PAPERS = ("desk", "sidetable", "drawer", "shelf", "dresser", "bed", "sofa", "diningtable")
-_VALUABLES = ("desk", "drawer", "safe", "dresser", "sidetable", "shelf", "bed", "sofa")
-_CUSHIONS = ("bed", "sofa", "dresser", "shelf")
-_WASHING = ("sinkbasin", "cabinet", "drawer", "shelf", "countertop", "garbagecan")
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
 
-HOMES: Final[dict[str, tuple[str, ...]]] = {
-    "mug": _DISHES, "plate": _DISHES, "apple": _FOOD, "potato": _FOOD, "book": _PAPERS,
-    "knife": _CUTLERY, "cup": _DISHES, "bowl": _DISHES, "tomato": _FOOD, "bread": _FOOD,
-    "fork": _CUTLERY, "spoon": _CUTLERY, "pan": _PANS, "pen": _PAPERS, "pillow": _CUSHIONS,
-    "egg": _FOOD, "lettuce": _FOOD, "cloth": _WASHING, "soapbar": _WASHING, "newspaper": _PAPERS,
-    "cellphone": _VALUABLES, "keychain": _VALUABLES, "laptop": _PAPERS, "watch": _VALUABLES,
-}  # fmt: skip
-"""Where a kind of object is usually found or put, likeliest first. Commonest kinds of object first."""
 
-OBJECTS: Final[tuple[str, ...]] = tuple(HOMES)
+def _homes(table: str) -> dict[str, tuple[str, ...]]:
+    """Kinds of object, each with its places; a line whose name is in capitals names a group of places."""
+    groups: dict[str, tuple[str, ...]] = {}
+    homes: dict[str, tuple[str, ...]] = {}
+    for line in table.strip().splitlines():
+        names, _, places = line.partition(":")
+        found = tuple(place for word in places.split() for place in groups.get(word, (word,)))
+        (groups if names.isupper() else homes).update(dict.fromkeys(names.split(), found))
+    return homes
 
-SUITS: Final[dict[str, frozenset[str]]] = {
-    "place": frozenset(OBJECTS),
-    "two": frozenset(OBJECTS),
-    "look": frozenset(
-        {"book", "pen", "newspaper", "cellphone", "keychain", "laptop", "watch", "pillow", "mug"}
-        | {"bowl", "plate", "cloth"}
+
+OPENABLE: Final = frozenset(_words("cabinet drawer fridge microwave safe"))
+CONTAINERS: Final = frozenset(_words("bowl box cup mug pan plate pot"))
+"""Kinds of object that could hold others; under ALFWorld's rules they read differently when examined."""
+SLICEABLE: Final = frozenset(_words("apple bread egg lettuce potato tomato"))
+KNIVES: Final = frozenset(_words("butterknife knife"))
+"""Under ALFWorld's rules these cut what is sliceable."""
+_TREATED: Final = {
+    "clean": _words(
+        "mug plate apple potato knife cup bowl tomato fork spoon pan pot egg lettuce cloth soapbar dishsponge butterknife "
+        "spatula ladle kettle"
     ),
-    "clean": frozenset(
-        {"mug", "plate", "apple", "potato", "knife", "cup", "bowl", "tomato", "fork", "spoon"}
-        | {"pan", "egg", "lettuce", "cloth", "soapbar"}
-    ),
-    "heat": frozenset({"mug", "plate", "apple", "potato", "cup", "tomato", "bread", "egg"}),
-    "cool": frozenset(
-        {"mug", "plate", "apple", "potato", "cup", "bowl", "tomato", "bread", "pan", "egg"}
-        | {"lettuce"}
-    ),
+    "heat": _words("mug plate apple potato cup tomato bread egg"),
+    "cool": _words("mug plate apple potato cup bowl tomato bread pan pot egg lettuce winebottle"),
 }
-"""The kinds of object for which a goal makes sense."""
-
-MAX_PER_KIND: Final = 9
-"""Instance numbers are single digits, so that they are single words of the terse vocabulary."""
-
-
-Rules = Literal["simple", "alfworld"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,30 +59,21 @@ class Catalogue:
     """The kinds of one set of rules.
 
     Attributes:
-        rules: the name of the rules.
         receptacles: kinds of receptacle.
-        openable: those that open and close.
         objects: kinds of object that can be carried, commonest first.
         homes: where a kind of object, or the lamp, is usually found or put, likeliest first. Under ALFWorld's rules nothing
             else holds it.
         suits: goal type -> kinds of object for which it makes sense. Under ALFWorld's rules only these can be cleaned,
             heated or cooled.
-        containers: kinds of object that could hold others; they read differently when examined.
-        sliceable: kinds of object that a knife cuts.
-        knives: kinds of object that cut.
         most: the highest number of one kind in a room.
     """
 
     rules: Rules
     receptacles: tuple[str, ...]
-    openable: frozenset[str]
     objects: tuple[str, ...]
     homes: Mapping[str, tuple[str, ...]]
     suits: Mapping[str, frozenset[str]]
     most: int
-    containers: frozenset[str] = field(default_factory=frozenset)
-    sliceable: frozenset[str] = field(default_factory=frozenset)
-    knives: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def strict(self) -> bool:
@@ -119,127 +89,124 @@ class Catalogue:
         return not self.strict or kind in self.suits[goal_type]
 
 
-SIMPLE: Final = Catalogue(
-    rules="simple",
-    receptacles=RECEPTACLES,
-    openable=OPENABLE,
-    objects=OBJECTS,
-    homes={**HOMES, LAMP: LAMP_HOMES},
-    suits=SUITS,
-    most=9,
+def _catalogue(
+    rules: Rules,
+    receptacles: Iterable[str],
+    homes: Mapping[str, tuple[str, ...]],
+    most: int,
+    look: Iterable[str] | None = None,
+) -> Catalogue:
+    objects = tuple(kind for kind in homes if kind != LAMP)
+    suits = {"place": objects, "look": look or objects, "two": objects, **_TREATED}
+    return Catalogue(
+        rules=rules,
+        receptacles=tuple(receptacles),
+        objects=objects,
+        homes=homes,
+        suits={goal: frozenset(kinds) for goal, kinds in suits.items()},
+        most=most,
+    )
+
+
+SIMPLE: Final = _catalogue(
+    "simple",
+    _words(
+        "cabinet drawer fridge microwave safe sinkbasin countertop stoveburner diningtable garbagecan shelf desk dresser "
+        "sidetable bed sofa"
+    ),
+    _homes("""
+DISHES: cabinet countertop diningtable sinkbasin shelf microwave fridge
+FOOD: fridge countertop diningtable microwave sinkbasin garbagecan
+PAPERS: desk sidetable drawer shelf dresser bed sofa diningtable
+CUTLERY: drawer countertop diningtable sinkbasin
+WASHING: sinkbasin cabinet drawer shelf countertop garbagecan
+VALUABLES: desk drawer safe dresser sidetable shelf bed sofa
+mug plate: DISHES
+apple potato: FOOD
+book: PAPERS
+knife: CUTLERY
+cup bowl: DISHES
+tomato bread: FOOD
+fork spoon: CUTLERY
+pan: stoveburner countertop cabinet sinkbasin
+pen: PAPERS
+pillow: bed sofa dresser shelf
+egg lettuce: FOOD
+cloth soapbar: WASHING
+newspaper: PAPERS
+cellphone keychain: VALUABLES
+laptop: PAPERS
+watch: VALUABLES
+desklamp: desk sidetable dresser shelf diningtable countertop
+"""),
+    most=9,  # numbers are single words of the terse vocabulary
+    look=_words("book pen newspaper cellphone keychain laptop watch pillow mug bowl plate cloth"),
 )
 
+_HOUSE_HOMES: Final = _homes("""
+TABLES: countertop diningtable coffeetable sidetable
+DISHES: cabinet TABLES sinkbasin shelf
+CUTLERY: drawer TABLES sinkbasin
+POTS: stoveburner countertop cabinet diningtable sinkbasin fridge
+FOOD: fridge TABLES sinkbasin microwave garbagecan
+SPICES: cabinet drawer TABLES shelf
+BOTTLES: cabinet TABLES shelf desk dresser
+PAPERS: desk sidetable drawer shelf dresser diningtable coffeetable bed sofa
+SMALL: desk sidetable drawer dresser shelf countertop diningtable coffeetable safe sofa
+SPORTS: bed desk dresser sofa armchair coffeetable ottoman
+ORNAMENTS: shelf dresser sidetable coffeetable diningtable
+WASHING: sinkbasin countertop cabinet drawer toilet cart shelf garbagecan
+mug: DISHES coffeemachine microwave fridge desk
+plate: DISHES microwave fridge
+apple potato: FOOD
+book: PAPERS
+knife: CUTLERY
+cup: DISHES microwave fridge
+bowl: DISHES microwave fridge dresser
+tomato: FOOD
+bread: TABLES fridge microwave garbagecan
+fork spoon: CUTLERY
+pan pot: POTS
+pen pencil: PAPERS garbagecan
+pillow: bed sofa armchair ottoman
+egg: FOOD
+lettuce: fridge TABLES sinkbasin garbagecan
+cloth: bathtubbasin laundryhamper WASHING
+soapbar: bathtubbasin WASHING
+newspaper: PAPERS garbagecan
+cellphone: SMALL bed
+keychain: SMALL
+laptop: desk bed sofa coffeetable diningtable armchair ottoman
+watch creditcard: SMALL
+remotecontrol: sofa coffeetable sidetable tvstand armchair ottoman
+alarmclock: desk sidetable dresser shelf
+cd: desk drawer shelf sidetable dresser safe garbagecan
+saltshaker peppershaker: SPICES
+dishsponge: bathtubbasin WASHING
+butterknife spatula: CUTLERY
+ladle: CUTLERY cabinet
+kettle: stoveburner countertop cabinet diningtable sinkbasin
+glassbottle: BOTTLES fridge sinkbasin
+winebottle: BOTTLES fridge garbagecan
+soapbottle: countertop toilet cabinet shelf drawer cart garbagecan
+spraybottle: cabinet toilet countertop shelf cart garbagecan
+toiletpaper: toilet toiletpaperhanger cabinet drawer countertop shelf cart garbagecan
+handtowel: handtowelholder bathtubbasin WASHING
+towel: towelholder
+candle tissuebox: ORNAMENTS desk tvstand toilet cabinet drawer countertop cart
+vase: ORNAMENTS desk tvstand cabinet safe
+statue: ORNAMENTS desk tvstand safe
+wateringcan: ORNAMENTS cabinet drawer
+box: diningtable coffeetable sofa desk dresser shelf armchair
+basketball baseballbat tennisracket: SPORTS
+desklamp: desk sidetable dresser shelf diningtable coffeetable
+""")
 
-RoomKind = Literal["kitchen", "livingroom", "bedroom", "bathroom"]
-ROOM_KINDS: Final[tuple[RoomKind, ...]] = ("kitchen", "livingroom", "bedroom", "bathroom")
-
-_TABLES = ("countertop", "diningtable", "coffeetable", "sidetable")
-_HOUSE_DISHES = ("cabinet", *_TABLES, "sinkbasin", "shelf")
-_HOUSE_CUTLERY = ("drawer", *_TABLES, "sinkbasin")
-_POTS = ("stoveburner", "countertop", "cabinet", "diningtable", "sinkbasin", "fridge")
-_HOUSE_FOOD = ("fridge", *_TABLES, "sinkbasin", "microwave", "garbagecan")
-_SPICES = ("cabinet", "drawer", *_TABLES, "shelf")
-_BOTTLES = ("cabinet", *_TABLES, "shelf", "desk", "dresser")
-_HOUSE_PAPERS = ("desk", "sidetable", "drawer", "shelf", "dresser", *_TABLES[1:3], "bed", "sofa")
-_SMALL = ("desk", "sidetable", "drawer", "dresser", "shelf", *_TABLES[:3], "safe", "sofa")
-_SOFT = ("bed", "sofa", "armchair", "ottoman")
-_SPORTS = ("bed", "desk", "dresser", "sofa", "armchair", "coffeetable", "ottoman")
-_ORNAMENTS = ("shelf", "dresser", "sidetable", "coffeetable", "diningtable", "desk", "tvstand")
-_HOUSE_WASHING = (
-    "sinkbasin", "countertop", "cabinet", "drawer", "toilet", "cart", "shelf", "garbagecan",
-)  # fmt: skip
-_PAPER_ROLLS = (
-    *("toilet", "toiletpaperhanger", "cabinet", "drawer", "countertop", "shelf", "cart"),
-    *("garbagecan",),
-)
-
-_HOMES: Final[dict[str, tuple[str, ...]]] = {
-    "mug": (*_HOUSE_DISHES, "coffeemachine", "microwave", "fridge", "desk"),
-    "plate": (*_HOUSE_DISHES, "microwave", "fridge"),
-    "apple": _HOUSE_FOOD,
-    "potato": _HOUSE_FOOD,
-    "book": _HOUSE_PAPERS,
-    "knife": _HOUSE_CUTLERY,
-    "cup": (*_HOUSE_DISHES, "microwave", "fridge"),
-    "bowl": (*_HOUSE_DISHES, "microwave", "fridge", "dresser"),
-    "tomato": _HOUSE_FOOD,
-    "bread": (*_TABLES, "fridge", "microwave", "garbagecan"),
-    "fork": _HOUSE_CUTLERY,
-    "spoon": _HOUSE_CUTLERY,
-    "pan": _POTS,
-    "pot": _POTS,
-    "pen": (*_HOUSE_PAPERS, "garbagecan"),
-    "pencil": (*_HOUSE_PAPERS, "garbagecan"),
-    "pillow": _SOFT,
-    "egg": _HOUSE_FOOD,
-    "lettuce": ("fridge", *_TABLES, "sinkbasin", "garbagecan"),
-    "cloth": ("bathtubbasin", "laundryhamper", *_HOUSE_WASHING),
-    "soapbar": ("bathtubbasin", *_HOUSE_WASHING),
-    "newspaper": (*_HOUSE_PAPERS, "garbagecan"),
-    "cellphone": (*_SMALL, "bed"),
-    "keychain": _SMALL,
-    "laptop": ("desk", "bed", "sofa", "coffeetable", "diningtable", "armchair", "ottoman"),
-    "watch": _SMALL,
-    "creditcard": _SMALL,
-    "remotecontrol": ("sofa", "coffeetable", "sidetable", "tvstand", "armchair", "ottoman"),
-    "alarmclock": ("desk", "sidetable", "dresser", "shelf"),
-    "cd": ("desk", "drawer", "shelf", "sidetable", "dresser", "safe", "garbagecan"),
-    "saltshaker": _SPICES,
-    "peppershaker": _SPICES,
-    "dishsponge": ("bathtubbasin", *_HOUSE_WASHING),
-    "butterknife": _HOUSE_CUTLERY,
-    "spatula": _HOUSE_CUTLERY,
-    "ladle": (*_HOUSE_CUTLERY, "cabinet"),
-    "kettle": ("stoveburner", "countertop", "cabinet", "diningtable", "sinkbasin"),
-    "glassbottle": (*_BOTTLES, "fridge", "sinkbasin"),
-    "winebottle": (*_BOTTLES, "fridge", "garbagecan"),
-    "soapbottle": ("countertop", "toilet", "cabinet", "shelf", "drawer", "cart", "garbagecan"),
-    "spraybottle": ("cabinet", "toilet", "countertop", "shelf", "cart", "garbagecan"),
-    "toiletpaper": _PAPER_ROLLS,
-    "handtowel": ("handtowelholder", "bathtubbasin", *_HOUSE_WASHING),
-    "towel": ("towelholder",),
-    "candle": (*_ORNAMENTS, "toilet", "cabinet", "drawer", "countertop", "cart"),
-    "tissuebox": (*_ORNAMENTS, "toilet", "cabinet", "drawer", "countertop", "cart"),
-    "vase": (*_ORNAMENTS, "cabinet", "safe"),
-    "statue": (*_ORNAMENTS, "safe"),
-    "wateringcan": (*_ORNAMENTS[:5], "cabinet", "drawer"),
-    "box": ("diningtable", "coffeetable", "sofa", "desk", "dresser", "shelf", "armchair"),
-    "basketball": _SPORTS,
-    "baseballbat": _SPORTS,
-    "tennisracket": _SPORTS,
-    LAMP: ("desk", "sidetable", "dresser", "shelf", "diningtable", "coffeetable"),
-}
-
-_CLEANABLE = (
-    *("mug", "plate", "apple", "potato", "knife", "cup", "bowl", "tomato", "fork", "spoon", "pan"),
-    *("pot", "egg", "lettuce", "cloth", "soapbar", "dishsponge", "butterknife", "spatula"),
-    *("ladle", "kettle"),
-)
-_HEATABLE = ("mug", "plate", "apple", "potato", "cup", "tomato", "bread", "egg")
-_COOLABLE = (
-    *("mug", "plate", "apple", "potato", "cup", "bowl", "tomato", "bread", "pan", "pot", "egg"),
-    *("lettuce", "winebottle"),
-)
-_OBJECTS = tuple(kind for kind in _HOMES if kind != LAMP)
-
-ALFWORLD: Final = Catalogue(
-    rules="alfworld",
-    receptacles=tuple(sorted({place for homes in _HOMES.values() for place in homes})),
-    openable=frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"}),
-    objects=_OBJECTS,
-    homes=_HOMES,
-    suits={
-        "place": frozenset(_OBJECTS),
-        "two": frozenset(_OBJECTS),
-        "look": frozenset(_OBJECTS),
-        "clean": frozenset(_CLEANABLE),
-        "heat": frozenset(_HEATABLE),
-        "cool": frozenset(_COOLABLE),
-    },
+ALFWORLD: Final = _catalogue(
+    "alfworld",
+    sorted({place for homes in _HOUSE_HOMES.values() for place in homes}),
+    _HOUSE_HOMES,
     most=30,
-    containers=frozenset({"bowl", "box", "cup", "mug", "pan", "plate", "pot"}),
-    sliceable=frozenset({"apple", "bread", "egg", "lettuce", "potato", "tomato"}),
-    knives=frozenset({"butterknife", "knife"}),
 )
 
 
@@ -257,63 +224,43 @@ class Furniture:
     always: tuple[str, ...]
     most: dict[str, int]
     objects: tuple[str, ...]
-    lamps: bool = False
+    lamps: bool
 
 
-def _counts(text: str) -> dict[str, int]:
-    pairs = (entry.split() for entry in text.split(","))
-    return {kind: int(number) for kind, number in pairs}
+def _room(always: str, most: str, objects: str, *, lamps: bool = False) -> Furniture:
+    pairs = (entry.split() for entry in most.split(","))
+    counts = {kind: int(number) for kind, number in pairs}
+    return Furniture(_words(always), counts, _words(objects), lamps)
 
 
 ROOMS: Final[dict[RoomKind, Furniture]] = {
-    "kitchen": Furniture(
-        ("cabinet", "countertop", "drawer", "fridge", "garbagecan", "microwave", "sinkbasin"),
-        _counts(
-            "cabinet 16, drawer 10, countertop 3, stoveburner 4, shelf 3, diningtable 2, sidetable 1, coffeemachine 1, "
-            "fridge 1, garbagecan 1, microwave 1, sinkbasin 1"
-        ),
-        (
-            *("mug", "plate", "apple", "potato", "knife", "cup", "bowl", "tomato", "bread"),
-            *("fork", "spoon", "pan", "pot", "egg", "lettuce", "saltshaker", "peppershaker"),
-            *("dishsponge", "butterknife", "spatula", "ladle", "kettle", "glassbottle"),
-            *("winebottle", "soapbottle", "vase", "book", "cellphone", "creditcard"),
-        ),
+    "kitchen": _room(
+        "cabinet countertop drawer fridge garbagecan microwave sinkbasin",
+        "cabinet 16, drawer 10, countertop 3, stoveburner 4, shelf 3, diningtable 2, sidetable 1, coffeemachine 1, "
+        "fridge 1, garbagecan 1, microwave 1, sinkbasin 1",
+        "mug plate apple potato knife cup bowl tomato bread fork spoon pan pot egg lettuce saltshaker peppershaker "
+        "dishsponge butterknife spatula ladle kettle glassbottle winebottle soapbottle vase book cellphone creditcard",
     ),
-    "livingroom": Furniture(
-        ("coffeetable", "garbagecan", "sofa"),
-        _counts(
-            "shelf 5, drawer 5, cabinet 4, sidetable 3, armchair 2, coffeetable 2, sofa 2, diningtable 1, desk 1, "
-            "dresser 1, ottoman 1, safe 1, tvstand 1, garbagecan 1"
-        ),
-        (
-            *("book", "newspaper", "pillow", "laptop", "remotecontrol", "keychain", "watch"),
-            *("creditcard", "cellphone", "vase", "statue", "candle", "tissuebox", "box"),
-            *("wateringcan", "bowl", "plate", "pen", "pencil"),
-        ),
+    "livingroom": _room(
+        "coffeetable garbagecan sofa",
+        "shelf 5, drawer 5, cabinet 4, sidetable 3, armchair 2, coffeetable 2, sofa 2, diningtable 1, desk 1, "
+        "dresser 1, ottoman 1, safe 1, tvstand 1, garbagecan 1",
+        "book newspaper pillow laptop remotecontrol keychain watch creditcard cellphone vase statue candle tissuebox box "
+        "wateringcan bowl plate pen pencil",
         lamps=True,
     ),
-    "bedroom": Furniture(
-        ("bed", "desk", "garbagecan"),
-        _counts(
-            "drawer 6, shelf 5, sidetable 2, desk 2, cabinet 2, dresser 1, bed 1, laundryhamper 1, safe 1, armchair 1, "
-            "garbagecan 1"
-        ),
-        (
-            *("book", "pen", "pencil", "pillow", "cd", "alarmclock", "cellphone", "keychain"),
-            *("laptop", "creditcard", "watch", "mug", "bowl", "basketball", "baseballbat"),
-            *("tennisracket", "cloth", "box", "tissuebox", "statue"),
-        ),
+    "bedroom": _room(
+        "bed desk garbagecan",
+        "drawer 6, shelf 5, sidetable 2, desk 2, cabinet 2, dresser 1, bed 1, laundryhamper 1, safe 1, armchair 1, "
+        "garbagecan 1",
+        "book pen pencil pillow cd alarmclock cellphone keychain laptop creditcard watch mug bowl basketball baseballbat "
+        "tennisracket cloth box tissuebox statue",
         lamps=True,
     ),
-    "bathroom": Furniture(
-        ("countertop", "garbagecan", "sinkbasin", "toilet"),
-        _counts(
-            "cabinet 6, drawer 4, shelf 3, sinkbasin 2, towelholder 2, handtowelholder 2, countertop 2, bathtubbasin 1, "
-            "cart 1, laundryhamper 1, toiletpaperhanger 1, garbagecan 1, toilet 1"
-        ),
-        (
-            *("soapbar", "soapbottle", "spraybottle", "toiletpaper", "handtowel", "towel"),
-            *("cloth", "dishsponge", "candle", "tissuebox"),
-        ),
+    "bathroom": _room(
+        "countertop garbagecan sinkbasin toilet",
+        "cabinet 6, drawer 4, shelf 3, sinkbasin 2, towelholder 2, handtowelholder 2, countertop 2, bathtubbasin 1, "
+        "cart 1, laundryhamper 1, toiletpaperhanger 1, garbagecan 1, toilet 1",
+        "soapbar soapbottle spraybottle toiletpaper handtowel towel cloth dishsponge candle tissuebox",
     ),
 }

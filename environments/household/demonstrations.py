@@ -25,8 +25,7 @@ from triforge.environments.kit import parse_model, wrapped
 from triforge.errors import TriforgeError
 from triforge.types import Params, Task
 
-Label = Literal[-1, 1]
-
+_TERSE: Final[Params] = {"wording": "terse"}
 _PLACE_VERBS: Final[tuple[Verb, ...]] = ("go", "open", "close")
 _THING_VERBS: Final[tuple[Verb, ...]] = ("take", "put", "clean", "heat", "cool")
 
@@ -37,13 +36,13 @@ class Demonstration:
 
     `messages` are role/content dicts: an optional system message, then user (observation) and assistant (response) in
     turn, ending with the last observation. `labels[i]` is the environment's label of response i, `noisy[i]` whether it
-    was pressed at random. `forgetful` tells whether this episode forgot the treatment.
+    was given at random. `forgetful` tells whether this episode forgot the treatment.
     """
 
     params: Params
     instruction: str
     messages: tuple[dict[str, str], ...]
-    labels: tuple[Label, ...]
+    labels: tuple[Literal[-1, 1], ...]
     noisy: tuple[bool, ...]
     success: bool
     forgetful: bool
@@ -58,7 +57,7 @@ def demonstrations(
     inadmissible_share: float = 0.3,
     options: Params | None = None,
 ) -> Iterator[Demonstration]:
-    """Play every task once.
+    """Play every task once, lazily.
 
     Args:
         tasks: tasks or their parameters.
@@ -67,13 +66,8 @@ def demonstrations(
         forget_rate: share of the clean, heat and cool episodes that skip the treatment.
         inadmissible_share: share of the random commands that are drawn from the inadmissible ones.
         options: wording and action format; terse by default.
-
-    Yields:
-        One demonstration a task, lazily, in order.
     """
-    play = parse_model(
-        PlayOptions, options if options is not None else {"wording": "terse"}, "household options"
-    )
+    play = parse_model(PlayOptions, _TERSE if options is None else options, "household options")
     for index, task in enumerate(tasks):
         params = task.params if isinstance(task, Task) else task
         rng = Random(f"demonstration {seed} {index}")  # noqa: S311
@@ -85,71 +79,62 @@ def _demonstrate(
 ) -> Demonstration:
     random_rate, forget_rate, inadmissible_share = rates
     world = world_of(params)
-    text = announce(world)
+    goal, text = world.goal, announce(world)
     episode = Episode(world, options, text)
-    forgetful = world.goal.type in TREATMENTS and rng.random() < forget_rate
-    player = _Player(episode, rng, forgetful)
+    forgetful = goal.type in TREATMENTS and rng.random() < forget_rate
+    pursued = Goal("place", goal.object, goal.target) if forgetful else goal
+    expert = Expert(world, pursued)
     reset = episode.start()
     chat = [{"role": "system", "content": reset.system}] if reset.system else []
     chat.append({"role": "user", "content": reset.observation.text})
-    labels: list[Label] = []
+    labels: list[Literal[-1, 1]] = []
     noisy: list[bool] = []
     while not episode.done:
-        noise = rng.random() < random_rate
-        noisy.append(noise)
-        response = player.press(inadmissible_share) if noise else player.intend()
+        noisy.append(rng.random() < random_rate)
+        if noisy[-1]:
+            response = _at_random(episode, rng, inadmissible_share)
+        else:
+            response = _intended(episode, rng, expert, pursued)
         result = episode.play(response)
         assert result.label is not None
         labels.append(result.label)
         chat.append({"role": "assistant", "content": response})
         chat.append({"role": "user", "content": result.observation.text})
-        player.see()
+        expert.see(episode.state)
     return Demonstration(
         params, text, tuple(chat), tuple(labels), tuple(noisy), episode.success, forgetful
     )
 
 
-class _Player:
-    """The careless demonstrator of one episode."""
-
-    def __init__(self, episode: Episode, rng: Random, forgetful: bool) -> None:
-        self._episode = episode
-        self._rng = rng
-        goal = episode.world.goal
-        self._goal = Goal("place", goal.object, goal.target) if forgetful else goal
-        self._expert = Expert(episode.world, self._goal)
-
-    def see(self) -> None:
-        self._expert.see(self._episode.state)
-
-    def intend(self) -> str:
-        """What the demonstrator thinks right; once it believes the task done, it wanders about."""
-        episode, command = self._episode, None
-        if not episode.world.won(episode.state, self._goal):
-            command = self._expert.act(episode.state)
-        if command is None:
-            moves = [text for text in episode.commands() if text.startswith("go ")]
-            return episode.response(self._rng.choice(moves or episode.commands()))
+def _intended(episode: Episode, rng: Random, expert: Expert, goal: Goal) -> str:
+    """What the demonstrator thinks right; once it believes the task done, it wanders about."""
+    done = episode.world.won(episode.state, goal)
+    command = None if done else expert.act(episode.state)
+    if command is not None:
         return episode.response(episode.say(command))
+    moves = [text for text in episode.commands() if text.startswith("go ")]
+    return episode.response(rng.choice(moves or episode.commands()))
 
-    def press(self, inadmissible_share: float) -> str:
-        """A random command, admissible or not."""
-        options, admissible = self._episode.options, self._episode.commands()
-        if self._rng.random() < inadmissible_share:
-            wrong = [text for text in self._all_commands() if text not in admissible]
-            if options.actions == "numbered":
-                return wrapped(str(len(admissible) + self._rng.randint(1, 9)), options.answer)
-            return wrapped(self._rng.choice(wrong), options.answer)
-        return self._episode.response(self._rng.choice(admissible))
 
-    def _all_commands(self) -> list[str]:
-        """Commands over the room's nouns that are well formed, whether or not they are admissible now."""
-        world = self._episode.world
-        places = range(len(world.receptacles))
-        things = [i for i in range(len(world.objects)) if not world.lamps >> i & 1]
-        commands = [Command(verb, rec=i) for verb in _PLACE_VERBS for i in places]
-        commands += [Command(v, o, rec) for v in _THING_VERBS for o in things for rec in places]
-        return sorted({self._episode.say(command) for command in commands})
+def _at_random(episode: Episode, rng: Random, inadmissible_share: float) -> str:
+    """A random command, admissible or not."""
+    options, admissible = episode.options, episode.commands()
+    if rng.random() >= inadmissible_share:
+        return episode.response(rng.choice(admissible))
+    if options.actions == "numbered":
+        return wrapped(str(len(admissible) + rng.randint(1, 9)), options.answer)
+    wrong = [text for text in _all_commands(episode) if text not in admissible]
+    return wrapped(rng.choice(wrong), options.answer)
+
+
+def _all_commands(episode: Episode) -> list[str]:
+    """Commands over the room's nouns that are well formed, whether or not they are admissible now."""
+    world = episode.world
+    places = range(len(world.receptacles))
+    things = [i for i in range(len(world.objects)) if not world.lamps >> i & 1]
+    commands = [Command(verb, rec=i) for verb in _PLACE_VERBS for i in places]
+    commands += [Command(v, o, rec) for v in _THING_VERBS for o in things for rec in places]
+    return sorted({episode.say(command) for command in commands})
 
 
 def write_demonstrations(
@@ -202,22 +187,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m environments.household.demonstrations", description=__doc__
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--count", type=int, default=1000, help="episodes")
-    parser.add_argument("--seed", type=int, default=0)
-    for name, default, what in (
-        ("--random-rate", 0.2, "share of random commands"),
-        ("--forget-rate", 0.5, "share of forgotten treatments"),
-        ("--inadmissible-share", 0.3, "of the random commands"),
-        ("--flip-rate", 0.0, "share of wrong labels"),
-    ):
-        parser.add_argument(name, type=float, default=default, help=what)
-    parser.add_argument(
-        "--generate", type=json.loads, default={}, help="options of the generator, JSON"
-    )
-    parser.add_argument(
-        "--options", type=json.loads, default={"wording": "terse"}, help="of the play, JSON"
-    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder to write")
+    add("--count", type=int, default=1000, help="episodes")
+    add("--seed", type=int, default=0)
+    add("--random-rate", type=float, default=0.2, help="share of random commands")
+    add("--forget-rate", type=float, default=0.5, help="share of forgotten treatments")
+    add("--inadmissible-share", type=float, default=0.3, help="of the random commands")
+    add("--flip-rate", type=float, default=0.0, help="share of wrong labels")
+    add("--generate", type=json.loads, default={}, help="options of the generator, JSON")
+    add("--options", type=json.loads, default=_TERSE, help="of the play, JSON")
     given = vars(parser.parse_args(arguments))
     try:
         counts = write_demonstrations(given.pop("out"), **given)

@@ -51,14 +51,12 @@ class Episode:
         self._offered = self._wording.offered(world, self.state)
 
     def start(self) -> Reset:
-        """The system message (empty without a guide) and the first observation."""
         text = self._wording.first(self.world, self.instruction)
         guided = self.options.guide and self.options.wording == "alfworld"
         system = GUIDE.format(answer=self.options.asked()) if guided else ""
         return Reset(observation=self._observation(text), system=system)
 
     def play(self, response: str) -> StepResult:
-        """Play one response: an inadmissible or unreadable one costs the turn and changes nothing."""
         action = self.options.action(response, self.commands())
         command = self._offered.get(action)
         label = self.label(action)

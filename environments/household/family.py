@@ -35,19 +35,15 @@ class HouseholdFamily(Family[World, PlayOptions]):
     play_options = PlayOptions
 
     def read(self, params: Params) -> World:
-        """A room and its goal."""
         return world_of(params)
 
     def write(self, given: World) -> Params:
-        """The JSON of a game."""
         return params_of(given)
 
     def instruction(self, given: World) -> str:
-        """The sentence that follows from the goal."""
         return announce(given)
 
     def kind(self, given: World) -> str:
-        """The type of the goal."""
         return given.goal.type
 
     def check(self, given: World) -> None:
@@ -63,12 +59,10 @@ class HouseholdFamily(Family[World, PlayOptions]):
             )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` solvable games under `options` (see `GeneratorOptions`)."""
         worlds = generator.generate(count=count, seed=seed, options=options)
         return [params_of(world) for world in worlds]
 
     def begin(self, given: World, options: PlayOptions, announced: str, _seed: int) -> Episode:
-        """A game; it is the same for every seed."""
         return Episode(given, options, announced)
 
     def solution(self, given: World, options: PlayOptions) -> Sequence[str] | None:
@@ -84,15 +78,12 @@ class HouseholdFamily(Family[World, PlayOptions]):
         return out
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        """The closed choices of a rewrite in one direction, each proved."""
         return rewriting.menu(task, direction)
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The candidate that follows from an answer, its instruction written anew."""
         return rewriting.apply(task, answer)
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        """The proofs of a candidate."""
         return rewriting.check(parent, candidate)
 
     def drift(self, root: Params, candidate: Params) -> float:

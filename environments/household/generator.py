@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, Final
 
 from environments.household.catalogue import (
     ALFWORLD,
     DEVICE,
-    HOMES,
     LAMP,
-    LAMP_HOMES,
     OPENABLE,
     ROOMS,
-    SUITS,
+    SIMPLE,
+    Catalogue,
     Furniture,
     GoalType,
 )
@@ -26,8 +25,139 @@ from triforge.environments.kit import parse_model
 from triforge.errors import InputError
 from triforge.types import Params
 
+TRIES: Final = 200
+TRIES_TO_FIT: Final = 2000  # where the length of the plan is asked for
 
-def draw_house(rng: Random, wanted: HouseOptions) -> World | None:
+
+def generate(*, count: int, seed: int, options: Params) -> list[World]:
+    """Make `count` games. Game i depends on the seed, i and the options only, so a longer list starts the same."""
+    if count < 0:
+        raise InputError(f"household generate: count was {count}, expected 0 or more")
+    draw, wanted = drawn_by(options)
+    seeded = (Random(f"household {seed} {index}") for index in range(count))  # noqa: S311
+    return [solvable_game(rng, wanted, draw) for rng in seeded]
+
+
+def drawn_by(
+    options: Params,
+) -> tuple[Callable[[Random], World | None], GeneratorOptions | HouseOptions]:
+    """What draws one room under these options, solvable or not, and the options themselves."""
+    if options.get("rules") == "alfworld":
+        house = parse_model(HouseOptions, options, "household options")
+        return (lambda rng: _draw_house(rng, house)), house
+    wanted = parse_model(GeneratorOptions, options, "household options")
+    return (lambda rng: _draw(rng, wanted)), wanted
+
+
+def solvable_game(
+    rng: Random, wanted: GeneratorOptions | HouseOptions, draw: Callable[[Random], World | None]
+) -> World:
+    """Draw rooms until one is solvable within the horizon, by a plan as long as `options.commands` asks for."""
+    shortest, longest = wanted.commands or (0, wanted.horizon)
+    tries = TRIES if wanted.commands is None else TRIES_TO_FIT
+    for _ in range(tries):
+        world = draw(rng)
+        if world is None or world.won(world.start()):
+            continue
+        steps = plan(world)
+        if steps is not None and shortest <= len(steps) <= min(longest, wanted.horizon):
+            return world
+    raise InputError(
+        f"household options: no solvable game found in {tries} draws; raise `receptacles` or `horizon`, or allow more "
+        "`kinds`, `objects`, `goals` or `commands`"
+    )
+
+
+# ---- simple rules -----------------------------------------------------------------------------------------------
+
+
+def _draw(rng: Random, wanted: GeneratorOptions) -> World | None:
+    """A room, or None when the drawn parts do not go together."""
+    goal = _draw_goal(rng, wanted)
+    kinds = None if goal is None else _draw_kinds(rng, wanted, goal)
+    if goal is None or kinds is None:
+        return None
+    receptacles = _numbered(kinds)
+    objects = _goal_objects(rng, SIMPLE, goal, receptacles, lamps=wanted.lamps)
+    if objects is None:
+        return None
+    objects += _distractors(rng, wanted, goal, receptacles)
+    opened = _opened(rng, receptacles, wanted.closed)
+    objects.sort()
+    return World(
+        receptacles=receptacles,
+        objects=_numbered(kind for kind, _ in objects),
+        where=tuple(place for _, place in objects),
+        opened=opened,
+        goal=goal,
+        horizon=wanted.horizon,
+        hint=rng.random() < wanted.hint,
+    )
+
+
+def _draw_goal(rng: Random, wanted: GeneratorOptions) -> Goal | None:
+    goal_type = rng.choice(wanted.goals)
+    fitting = [kind for kind in wanted.objects if kind in SIMPLE.suits[goal_type]]
+    if not fitting:
+        return None
+    kind = rng.choice(fitting)
+    if goal_type == "look":
+        return Goal("look", kind, LAMP)
+    targets = [home for home in SIMPLE.homes[kind] if home in wanted.kinds]
+    return Goal(goal_type, kind, rng.choice(targets)) if targets else None
+
+
+def _draw_kinds(rng: Random, wanted: GeneratorOptions, goal: Goal) -> list[str] | None:
+    """The kinds of the room's receptacles: those that the goal needs, then others up to the drawn number."""
+    homes = SIMPLE.homes[goal.object]
+    sources = [home for home in homes if home in wanted.kinds and home != goal.target]
+    if not sources:
+        return None
+    needed = {rng.choice(sources)}
+    if goal.type == "look":
+        lamp_homes = [home for home in SIMPLE.homes[LAMP] if home in wanted.kinds]
+        if not lamp_homes:
+            return None
+        needed.add(rng.choice(lamp_homes))
+    else:
+        needed |= {goal.target, DEVICE.get(goal.type, goal.target)}
+        if not needed <= set(wanted.kinds):
+            return None
+    size = rng.randint(*wanted.receptacles)
+    if size < len(needed):
+        return None
+    out = sorted(needed)
+    while len(out) < size:
+        free = [kind for kind in wanted.kinds if out.count(kind) < wanted.per_kind]
+        if wanted.openable_share is not None:
+            openable = rng.random() < wanted.openable_share
+            free = [kind for kind in free if (kind in OPENABLE) == openable] or free
+        if not free:
+            break
+        out.append(rng.choice(free))
+    return out if len(out) >= wanted.receptacles[0] else None
+
+
+def _distractors(
+    rng: Random, wanted: GeneratorOptions, goal: Goal, receptacles: Sequence[Thing]
+) -> list[tuple[str, int]]:
+    """(kind, receptacle) of objects that play no part in the goal."""
+    places = {kind: _homes(SIMPLE, receptacles, kind) for kind in wanted.objects}
+    others = [kind for kind in wanted.objects if kind != goal.object and places[kind]]
+    out: list[tuple[str, int]] = []
+    for _ in range(rng.randint(*wanted.distractors) if others else 0):
+        drawn = [kind for kind, _ in out]
+        twice = bool(drawn) and rng.random() < wanted.duplicates
+        kind = rng.choice(drawn if twice else others)
+        if drawn.count(kind) < 2:
+            out.append((kind, rng.choice(places[kind])))
+    return out
+
+
+# ---- ALFWorld's rules -------------------------------------------------------------------------------------------
+
+
+def _draw_house(rng: Random, wanted: HouseOptions) -> World | None:
     """A room, or None when the drawn parts do not go together."""
     goal_type = rng.choice(wanted.goals)
     rooms = [ROOMS[kind] for kind in wanted.rooms if _goal_fits(ROOMS[kind], goal_type)]
@@ -39,17 +169,17 @@ def draw_house(rng: Random, wanted: HouseOptions) -> World | None:
         return None
     goal, source = drawn
     receptacles = _numbered(_furniture(rng, room, wanted, goal, source), listed)
-    things = _house_things(rng, room, wanted, goal, receptacles)
+    lamps = wanted.lamps if room.lamps else None
+    things = _goal_objects(rng, ALFWORLD, goal, receptacles, lamps=lamps)
     if things is None:
         return None
-    objects = _numbered((kind for kind, _ in things), listed)
+    _fill(rng, room, wanted, goal, receptacles, things)
     places = sorted(things, key=lambda thing: listed(Thing(thing[0], 0)))
-    opened = _opened(rng, receptacles, ALFWORLD.openable, wanted.closed)
     return World(
         receptacles=receptacles,
-        objects=objects,
+        objects=_numbered((kind for kind, _ in things), listed),
         where=tuple(place for _, place in places),
-        opened=opened,
+        opened=_opened(rng, receptacles, wanted.closed),
         goal=goal,
         horizon=wanted.horizon,
         catalogue=ALFWORLD,
@@ -83,187 +213,66 @@ def _furniture(
     rng: Random, room: Furniture, wanted: HouseOptions, goal: Goal, source: str
 ) -> list[str]:
     """Kinds of receptacle: what such a room always has, what the goal needs, and others up to the drawn number."""
-    needed = {*room.always, source}
+    target = goal.target
     if goal.type == "look":
-        needed.add(rng.choice([home for home in ALFWORLD.homes[LAMP] if home in room.most]))
-    else:
-        needed.add(goal.target)
-    out = sorted(needed)
-    spare = [
-        kind for kind, most in room.most.items() for _ in range(most - out.count(kind)) if most
-    ]
+        target = rng.choice([home for home in ALFWORLD.homes[LAMP] if home in room.most])
+    out = sorted({*room.always, source, target})
+    spare = [kind for kind, most in room.most.items() for _ in range(most - out.count(kind))]
     more = max(0, rng.randint(*wanted.receptacles) - len(out))
     return out + rng.sample(spare, min(more, len(spare)))
 
 
-def _house_things(
-    rng: Random, room: Furniture, wanted: HouseOptions, goal: Goal, receptacles: tuple[Thing, ...]
-) -> list[tuple[str, int]] | None:
-    """(kind, receptacle) of every object: the goal's, a lamp, others. The goal's do not lie in its target."""
-
-    def places(kind: str, but: str = "") -> list[int]:
-        homes = ALFWORLD.homes[kind]
-        return [i for i, r in enumerate(receptacles) if r.kind in homes and r.kind != but]
-
-    sources = places(goal.object, goal.target)
-    copies = 2 if goal.type == "two" else 1
-    if not sources:
-        return None
-    out = [(goal.object, rng.choice(sources)) for _ in range(copies)]
-    lamps = places(LAMP) if room.lamps else []
-    if lamps and (goal.type == "look" or rng.random() < wanted.lamps):
-        out.append((LAMP, rng.choice(lamps)))
+def _fill(
+    rng: Random,
+    room: Furniture,
+    wanted: HouseOptions,
+    goal: Goal,
+    receptacles: Sequence[Thing],
+    things: list[tuple[str, int]],
+) -> None:
+    """Add (kind, receptacle) of objects of the room until it has the drawn number."""
     size = rng.randint(*wanted.things)
-    counts = Counter(kind for kind, _ in out)
-    free = [kind for kind in room.objects if kind != goal.object and places(kind)]
-    while len(out) < size and free:
+    places = {kind: _homes(ALFWORLD, receptacles, kind) for kind in room.objects}
+    counts = Counter(kind for kind, _ in things)
+    free = [kind for kind in room.objects if kind != goal.object and places[kind]]
+    while len(things) < size and free:
         kind = rng.choice(free)
         counts[kind] += 1
-        out.append((kind, rng.choice(places(kind))))
+        things.append((kind, rng.choice(places[kind])))
         if counts[kind] >= wanted.copies:
             free.remove(kind)
-    return out
 
 
-TRIES: Final = 200
-TRIES_TO_FIT: Final = 2000  # where the length of the plan is asked for
+# ---- both -------------------------------------------------------------------------------------------------------
 
 
-def generate(*, count: int, seed: int, options: Params) -> list[World]:
-    """Make `count` games. Game i depends on the seed, i and the options only, so a longer list starts the same."""
-    if count < 0:
-        raise InputError(f"household generate: count was {count}, expected 0 or more")
-    draw, wanted = drawn_by(options)
-    out = []
-    for index in range(count):
-        rng = Random(f"household {seed} {index}")  # noqa: S311
-        out.append(solvable_game(rng, wanted, draw))
-    return out
+def _homes(
+    catalogue: Catalogue, receptacles: Sequence[Thing], kind: str, but: str = ""
+) -> list[int]:
+    """The receptacles where objects of a kind may lie."""
+    homes = catalogue.homes[kind]
+    return [i for i, thing in enumerate(receptacles) if thing.kind in homes and thing.kind != but]
 
 
-def drawn_by(
-    options: Params,
-) -> tuple[Callable[[Random], World | None], GeneratorOptions | HouseOptions]:
-    """What draws one room under these options, solvable or not, and the options themselves."""
-    if options.get("rules") == "alfworld":
-        house = parse_model(HouseOptions, options, "household options")
-        return (lambda rng: draw_house(rng, house)), house
-    wanted = parse_model(GeneratorOptions, options, "household options")
-    return (lambda rng: _draw(rng, wanted)), wanted
-
-
-def solvable_game(
-    rng: Random, wanted: GeneratorOptions | HouseOptions, draw: Callable[[Random], World | None]
-) -> World:
-    """Draw rooms until one is solvable within the horizon, by a plan as long as `options.commands` asks for."""
-    shortest, longest = wanted.commands or (0, wanted.horizon)
-    tries = TRIES if wanted.commands is None else TRIES_TO_FIT
-    for _ in range(tries):
-        world = draw(rng)
-        if world is None or world.won(world.start()):
-            continue
-        steps = plan(world)
-        if steps is not None and shortest <= len(steps) <= min(longest, wanted.horizon):
-            return world
-    raise InputError(
-        f"household options: no solvable game found in {tries} draws; raise `receptacles` or `horizon`, or allow more "
-        "`kinds`, `objects`, `goals` or `commands`"
-    )
-
-
-def _draw(rng: Random, wanted: GeneratorOptions) -> World | None:
-    goal = _draw_goal(rng, wanted)
-    if goal is None:
-        return None
-    kinds = _draw_kinds(rng, wanted, goal)
-    if kinds is None:
-        return None
-    receptacles = _numbered(kinds)
-    objects = _draw_objects(rng, wanted, goal, receptacles)
-    if objects is None:
-        return None
-    opened = _opened(rng, receptacles, OPENABLE, wanted.closed)
-    objects.sort()
-    names = _numbered([kind for kind, _ in objects])
-    return World(
-        receptacles=receptacles,
-        objects=names,
-        where=tuple(place for _, place in objects),
-        opened=opened,
-        goal=goal,
-        horizon=wanted.horizon,
-        hint=rng.random() < wanted.hint,
-    )
-
-
-def _draw_goal(rng: Random, wanted: GeneratorOptions) -> Goal | None:
-    kind_of_goal = rng.choice(wanted.goals)
-    fitting = [kind for kind in wanted.objects if kind in SUITS[kind_of_goal]]
-    if not fitting:
-        return None
-    kind = rng.choice(fitting)
-    if kind_of_goal == "look":
-        return Goal("look", kind, LAMP)
-    targets = [home for home in HOMES[kind] if home in wanted.kinds]
-    return Goal(kind_of_goal, kind, rng.choice(targets)) if targets else None
-
-
-def _draw_kinds(rng: Random, wanted: GeneratorOptions, goal: Goal) -> list[str] | None:
-    """The kinds of the room's receptacles: those that the goal needs, then others up to the drawn number."""
-    sources = [home for home in HOMES[goal.object] if home in wanted.kinds and home != goal.target]
-    if not sources:
-        return None
-    needed = {rng.choice(sources)}
-    if goal.type == "look":
-        lamp_homes = [home for home in LAMP_HOMES if home in wanted.kinds]
-        if not lamp_homes:
-            return None
-        needed.add(rng.choice(lamp_homes))
-    else:
-        needed.add(goal.target)
-    if device := DEVICE.get(goal.type):
-        if device not in wanted.kinds:
-            return None
-        needed.add(device)
-    size = rng.randint(*wanted.receptacles)
-    if size < len(needed):
-        return None
-    out = sorted(needed)
-    while len(out) < size:
-        free = [kind for kind in wanted.kinds if out.count(kind) < wanted.per_kind]
-        if wanted.openable_share is not None:
-            openable = rng.random() < wanted.openable_share
-            free = [kind for kind in free if (kind in OPENABLE) == openable] or free
-        if not free:
-            break
-        out.append(rng.choice(free))
-    return out if len(out) >= wanted.receptacles[0] else None
-
-
-def _draw_objects(
-    rng: Random, wanted: GeneratorOptions, goal: Goal, receptacles: tuple[Thing, ...]
+def _goal_objects(
+    rng: Random,
+    catalogue: Catalogue,
+    goal: Goal,
+    receptacles: Sequence[Thing],
+    *,
+    lamps: float | None,
 ) -> list[tuple[str, int]] | None:
-    """(kind, receptacle) of every object: the goal's, lamps, distractors."""
+    """(kind, receptacle) of the goal's objects, which do not lie in its target, and of a lamp; None when they have no place.
 
-    def homes(kind: str, allowed: tuple[str, ...], but: str = "") -> list[int]:
-        places = [i for i, thing in enumerate(receptacles) if thing.kind in allowed]
-        return [i for i in places if receptacles[i].kind != but] if kind else places
-
-    sources = homes(goal.object, HOMES[goal.object], goal.target)
+    `lamps` is the share of rooms with a lamp that the goal does not need, None for a room that has none.
+    """
+    sources = _homes(catalogue, receptacles, goal.object, goal.target)
     if not sources:
         return None
-    out = [(goal.object, rng.choice(sources)) for _ in range(2 if goal.type == "two" else 1)]
-    lamp_places = homes(LAMP, LAMP_HOMES)
-    if lamp_places and (goal.type == "look" or rng.random() < wanted.lamps):
-        out.append((LAMP, rng.choice(lamp_places)))
-    others = [k for k in wanted.objects if k != goal.object and homes(k, HOMES[k])]
-    distractors: list[str] = []
-    for _ in range(rng.randint(*wanted.distractors) if others else 0):
-        twice = bool(distractors) and rng.random() < wanted.duplicates
-        kind = rng.choice(distractors if twice else others)
-        if distractors.count(kind) < 2:
-            distractors.append(kind)
-            out.append((kind, rng.choice(homes(kind, HOMES[kind]))))
+    out = [(goal.object, rng.choice(sources)) for _ in range(goal.copies)]
+    places = _homes(catalogue, receptacles, LAMP)
+    if places and lamps is not None and (goal.type == "look" or rng.random() < lamps):
+        out.append((LAMP, rng.choice(places)))
     return out
 
 
@@ -279,9 +288,7 @@ def _numbered(
     return tuple(sorted(out, key=order))
 
 
-def _opened(
-    rng: Random, receptacles: tuple[Thing, ...], openable: frozenset[str], closed: float
-) -> int:
+def _opened(rng: Random, receptacles: Sequence[Thing], closed: float) -> int:
     """Which receptacles are open at reset, as a bit mask."""
     at_reset = enumerate(receptacles)
-    return sum(1 << i for i, r in at_reset if r.kind in openable and rng.random() >= closed)
+    return sum(1 << i for i, r in at_reset if r.kind in OPENABLE and rng.random() >= closed)

@@ -23,9 +23,7 @@ from environments.household.catalogue import (
     DEVICE,
     GOAL_TYPES,
     LAMP,
-    MAX_PER_KIND,
-    OBJECTS,
-    RECEPTACLES,
+    OPENABLE,
     ROOM_KINDS,
     SIMPLE,
     Catalogue,
@@ -45,93 +43,57 @@ from triforge.environments.kit import (
 from triforge.errors import InputError
 from triforge.types import Params
 
-
-def _known_objects(kinds: list[str]) -> list[str]:
-    if unknown := sorted(set(kinds) - set(OBJECTS)):
-        raise ValueError(f"unknown object kinds {unknown}, known are {', '.join(OBJECTS)}")
-    return kinds
-
-
-def _known_receptacles(kinds: list[str]) -> list[str]:
-    if unknown := sorted(set(kinds) - set(RECEPTACLES)):
-        raise ValueError(f"unknown receptacle kinds {unknown}, known are {', '.join(RECEPTACLES)}")
-    return kinds
-
-
 Span = Annotated[
     list[Annotated[int, Field(ge=0, le=32)]], Field(min_length=2, max_length=2), ORDERED
 ]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class GeneratorOptions(Strict):
-    """What games are generated. Spans are `[lowest, highest]`, shares are probabilities in [0, 1].
+def _known(what: str, known: Sequence[str]) -> AfterValidator:
+    def check(kinds: list[str]) -> list[str]:
+        if unknown := sorted(set(kinds) - set(known)):
+            raise ValueError(f"unknown {what} kinds {unknown}, known are {', '.join(known)}")
+        return kinds
 
-    Attributes:
-        rules: the simple rules of this class; `HouseOptions` are those of ALFWorld.
-        receptacles: how many receptacles a room has.
-        per_kind: how many receptacles of one kind it may have.
-        distractors: how many objects play no part in the goal.
-        goals: goal types, drawn evenly; naming one twice doubles its share.
-        objects: kinds of object in use.
-        kinds: kinds of receptacle in use.
-        openable_share: share of the receptacles beyond the needed ones that can be opened; None draws evenly over kinds.
-        closed: share of the openable receptacles that start closed.
-        duplicates: share of the distractors that come as a second copy of another one.
-        lamps: share of the games without a lamp goal that have a lamp all the same.
-        hint: share of the games whose instruction says where the object lies.
-        horizon: steps until the episode ends as a failure.
-        commands: how many commands the shortest plan has; None takes any plan within the horizon.
-    """
+    return AfterValidator(check)
+
+
+class _RoomOptions(Strict):
+    goals: list[GoalType] = Field(default_factory=lambda: list(GOAL_TYPES), min_length=1)
+    closed: Share = 1.0
+    lamps: Share = 0.3
+    commands: Span | None = None
+
+
+class GeneratorOptions(_RoomOptions):
+    """What games are generated under the simple rules; README.md explains each option."""
 
     rules: Literal["simple"] = "simple"
     receptacles: Span = Field(default_factory=lambda: [5, 8])
-    per_kind: int = Field(default=1, ge=1, le=MAX_PER_KIND)
+    per_kind: int = Field(default=1, ge=1, le=SIMPLE.most)
     distractors: Span = Field(default_factory=lambda: [2, 5])
-    goals: list[GoalType] = Field(default_factory=lambda: list(GOAL_TYPES), min_length=1)
-    objects: Annotated[list[str], AfterValidator(_known_objects)] = Field(
-        default_factory=lambda: list(OBJECTS), min_length=1
+    objects: Annotated[list[str], _known("object", SIMPLE.objects)] = Field(
+        default_factory=lambda: list(SIMPLE.objects), min_length=1
     )
-    kinds: Annotated[list[str], AfterValidator(_known_receptacles)] = Field(
-        default_factory=lambda: list(RECEPTACLES), min_length=1
+    kinds: Annotated[list[str], _known("receptacle", SIMPLE.receptacles)] = Field(
+        default_factory=lambda: list(SIMPLE.receptacles), min_length=1
     )
     openable_share: Share | None = None
-    closed: Share = 1.0
     duplicates: Share = 0.2
-    lamps: Share = 0.3
     hint: Share = 0.0
     horizon: int = Field(default=24, ge=1, le=1000)
-    commands: Span | None = None
 
 
-class HouseOptions(Strict):
-    """What games are generated under ALFWorld's rules.
-
-    Attributes:
-        rules: ALFWorld's.
-        rooms: kinds of room; those in which the drawn goal can be pursued are equally likely.
-        goals: goal types, drawn evenly; naming one twice doubles its share.
-        receptacles: how many receptacles a room has, if it has as many.
-        things: how many objects lie about, the goal's own included.
-        copies: how many objects of one kind there may be.
-        closed: share of the openable receptacles that start closed.
-        lamps: share of the living rooms and bedrooms without a lamp goal that have a lamp all the same.
-        second_phrase: share of the games that announce their goal by the second of its two sentences.
-        horizon: steps until the episode ends as a failure.
-        commands: how many commands the shortest plan has; None takes any plan within the horizon.
-    """
+class HouseOptions(_RoomOptions):
+    """What games are generated under ALFWorld's rules; README.md explains each option."""
 
     rules: Literal["alfworld"]
     rooms: list[RoomKind] = Field(default_factory=lambda: list(ROOM_KINDS), min_length=1)
-    goals: list[GoalType] = Field(default_factory=lambda: list(GOAL_TYPES), min_length=1)
     receptacles: Span = Field(default_factory=lambda: [12, 24])
     things: Span = Field(default_factory=lambda: [8, 16])
     copies: int = Field(default=3, ge=1, le=9)
-    closed: Share = 1.0
-    lamps: Share = 0.3
     second_phrase: Share = 0.5
     horizon: int = Field(default=50, ge=1, le=1000)
-    commands: Span | None = None
 
 
 class AnswerOptions(Strict):
@@ -174,9 +136,6 @@ class PlayOptions(AnswerOptions):
     wording: Literal["alfworld", "terse"] = "alfworld"
 
 
-_NAME: Final = re.compile(r"([a-z]+) ([1-9][0-9]?)")
-
-
 class GoalParams(Strict):
     """The goal as JSON."""
 
@@ -196,7 +155,7 @@ class GameParams(Strict):
 
 
 class HouseParams(Strict):
-    """One game under ALFWorld's rules as JSON; see the module's second example."""
+    """One game under ALFWorld's rules as JSON."""
 
     rules: Literal["alfworld"]
     receptacles: dict[str, Literal["open", "closed"]] = Field(min_length=1, max_length=64)
@@ -220,17 +179,13 @@ def _world(
 ) -> World:
     problems: list[str] = []
     carried = (*catalogue.objects, LAMP)
-    most = catalogue.most
-    receptacles = _things(game.receptacles, catalogue.receptacles, most, "receptacles", problems)
-    objects = _things(game.objects, carried, most, "objects", problems)
-    if catalogue.strict:
-        problems.extend(_gaps(receptacles, "receptacles"))
-        problems.extend(_gaps(objects, "objects"))
-        receptacles = tuple(sorted(receptacles, key=listed))
-        objects = tuple(sorted(objects, key=listed))
+    receptacles = _things(
+        "receptacles", game.receptacles, catalogue.receptacles, catalogue, problems
+    )
+    objects = _things("objects", game.objects, carried, catalogue, problems)
     places = {thing.name: index for index, thing in enumerate(receptacles)}
-    problems.extend(_place_problems(game, catalogue, places))
-    problems.extend(_goal_problems(game.goal, catalogue, receptacles, objects))
+    problems += _place_problems(game, catalogue, places)
+    problems += _goal_problems(game.goal, catalogue, receptacles, objects)
     if problems:
         raise InputError(f"household params: {'; '.join(problems)}", problems=tuple(problems))
     return World(
@@ -240,7 +195,7 @@ def _world(
         opened=sum(
             1 << i
             for i, thing in enumerate(receptacles)
-            if thing.kind in catalogue.openable and game.receptacles[thing.name] == "open"
+            if thing.kind in OPENABLE and game.receptacles[thing.name] == "open"
         ),
         goal=Goal(game.goal.type, game.goal.object, game.goal.target),
         horizon=game.horizon,
@@ -260,11 +215,9 @@ def listed(thing: Thing) -> tuple[str, int]:
 
 def params_of(world: World) -> Params:
     """The JSON of a game; `world_of` reads it back to an equal world."""
-    names = [thing.name for thing in world.receptacles]
-    last: Params = {"hint": world.hint}
-    first: Params = {}
-    if world.catalogue.strict:
-        first, last = {"rules": world.catalogue.rules}, {"phrase": world.phrase}
+    strict, names = world.catalogue.strict, [thing.name for thing in world.receptacles]
+    first: Params = {"rules": world.catalogue.rules} if strict else {}
+    last: Params = {"phrase": world.phrase} if strict else {"hint": world.hint}
     return {
         **first,
         "receptacles": {
@@ -282,29 +235,37 @@ def params_of(world: World) -> Params:
     }
 
 
+_NAME: Final = re.compile(r"([a-z]+) ([1-9][0-9]?)")
+
+
 def _things(
-    names: Iterable[str], kinds: tuple[str, ...], most: int, where: str, problems: list[str]
+    field: str,
+    names: Iterable[str],
+    kinds: Sequence[str],
+    catalogue: Catalogue,
+    problems: list[str],
 ) -> tuple[Thing, ...]:
-    out = []
+    """The named things in their order; what is wrong with a name is added to `problems`."""
+    out: list[Thing] = []
     for name in names:
         found = _NAME.fullmatch(name)
-        if found is None or int(found[2]) > most:
-            problems.append(f"field {where}.{name}: a name is a kind and a number 1..{most}")
+        if found is None or int(found[2]) > catalogue.most:
+            problems.append(
+                f"field {field}.{name}: a name is a kind and a number 1..{catalogue.most}"
+            )
         elif found[1] not in kinds:
-            problems.append(f"field {where}.{name}: unknown kind, known are {_list(kinds)}")
+            problems.append(f"field {field}.{name}: unknown kind, known are {', '.join(kinds)}")
         else:
             out.append(Thing(found[1], int(found[2])))
-    return tuple(sorted(out))
-
-
-def _gaps(things: Sequence[Thing], where: str) -> list[str]:
-    """ALFWorld's engine numbers the things of a kind from 1 without gaps."""
-    counts = Counter(thing.kind for thing in things)
-    return [
-        f"field {where}.{thing.name}: the room has {counts[thing.kind]} of this kind, numbers go from 1 on"
-        for thing in things
+    if not catalogue.strict:
+        return tuple(sorted(out))
+    counts = Counter(thing.kind for thing in out)  # ALFWorld's engine numbers them without gaps
+    problems += [
+        f"field {field}.{thing.name}: the room has {counts[thing.kind]} of this kind, numbers go from 1 on"
+        for thing in sorted(out)
         if thing.number > counts[thing.kind]
     ]
+    return tuple(sorted(out, key=listed))
 
 
 def _place_problems(
@@ -312,30 +273,26 @@ def _place_problems(
 ) -> list[str]:
     out = []
     for name, state in game.receptacles.items():
-        if state == "closed" and name.partition(" ")[0] not in catalogue.openable:
-            openable = _list(sorted(catalogue.openable))
-            out.append(f"field receptacles.{name}: only {openable} can be closed")
+        if state == "closed" and name.partition(" ")[0] not in OPENABLE:
+            known = ", ".join(sorted(OPENABLE))
+            out.append(f"field receptacles.{name}: only {known} can be closed")
     for name, place in game.objects.items():
         kind = name.partition(" ")[0]
         if place not in places:
             out.append(f"field objects.{name}: there is no receptacle {place!r}")
         elif kind in catalogue.homes and not catalogue.fits(kind, place.partition(" ")[0]):
-            out.append(
-                f"field objects.{name}: {place!r} does not hold it, only {_list(catalogue.homes[kind])} do"
-            )
+            known = ", ".join(catalogue.homes[kind])
+            out.append(f"field objects.{name}: {place!r} does not hold it, only {known} do")
     return out
 
 
 def _goal_problems(
-    goal: GoalParams,
-    catalogue: Catalogue,
-    receptacles: tuple[Thing, ...],
-    objects: tuple[Thing, ...],
+    goal: GoalParams, catalogue: Catalogue, receptacles: Iterable[Thing], objects: Sequence[Thing]
 ) -> list[str]:
     out = []
     kinds = {thing.kind for thing in receptacles}
     copies = sum(thing.kind == goal.object for thing in objects)
-    needed = 2 if goal.type == "two" else 1
+    needed = Goal(goal.type, goal.object, goal.target).copies
     if goal.object not in catalogue.objects or copies < needed:
         out.append(f"field goal.object: the room has {copies} {goal.object!r}, needed {needed}")
     elif goal.object not in catalogue.suits[goal.type]:
@@ -349,7 +306,3 @@ def _goal_problems(
     if device is not None and device not in kinds:
         out.append(f"field goal.type: {goal.type!r} needs a {device!r} in the room")
     return out
-
-
-def _list(words: Iterable[str]) -> str:
-    return ", ".join(words)

@@ -19,11 +19,7 @@ MAX_EXPANSIONS = 20_000
 def plan(
     world: World, goal: Goal | None = None, state: State | None = None
 ) -> list[Command] | None:
-    """A shortest list of commands that makes `goal` true.
-
-    Returns:
-        The plan (empty if the goal already holds), or None when there is none.
-    """
+    """A shortest list of commands that makes `goal` true (empty if it holds already), or None when there is none."""
     goal = goal or world.goal
     start = state or world.start()
     if not _possible(world, goal):
@@ -62,26 +58,24 @@ def _path(came: dict[State, tuple[State, Command] | None], end: State) -> list[C
 
 
 def _possible(world: World, goal: Goal) -> bool:
-    kinds = {thing.kind for thing in world.receptacles}
     copies = sum(thing.kind == goal.object for thing in world.objects)
-    if copies < (2 if goal.type == "two" else 1):
+    if copies < goal.copies:
         return False
     if goal.type == "look":
         return world.lamps != 0
-    device = DEVICE.get(goal.type)
-    return goal.target in kinds and (device is None or device in kinds)
+    needed = {goal.target, DEVICE.get(goal.type, goal.target)}
+    return needed <= {thing.kind for thing in world.receptacles}
 
 
 def _useful_places(world: World, goal: Goal, start: State) -> list[int]:
     """The receptacles that can play a part: sources, devices, targets, lamps; one open place to drop a wrong object."""
-    device = DEVICE.get(goal.type)
-    out = {i for i, thing in enumerate(world.receptacles) if thing.kind in (goal.target, device)}
-    for obj, place in enumerate(start.where):
-        wanted = world.objects[obj].kind == goal.object
-        lamp = goal.type == "look" and world.lamps >> obj & 1
-        if place != NOWHERE and (wanted or lamp):
-            out.add(place)
-    return sorted(out)
+    played = {goal.target, DEVICE.get(goal.type)}
+    out = {i for i, thing in enumerate(world.receptacles) if thing.kind in played}
+    carried = {goal.object, LAMP} if goal.type == "look" else {goal.object}
+    out |= {
+        at for at, thing in zip(start.where, world.objects, strict=True) if thing.kind in carried
+    }
+    return sorted(out - {NOWHERE})
 
 
 def _moves(world: World, goal: Goal, state: State, places: list[int]) -> list[Command]:
@@ -96,15 +90,11 @@ def _moves(world: World, goal: Goal, state: State, places: list[int]) -> list[Co
         if wrong or world.receptacles[at].kind == goal.target:
             out.append(Command("put", held, at))
     else:
-        seen: set[tuple[bool, bool, bool]] = set()
+        seen: set[tuple[int, int, int]] = set()
         for obj in world.here(state):
-            look = (
-                bool(state.clean >> obj & 1),
-                bool(state.hot >> obj & 1),
-                bool(state.cold >> obj & 1),
-            )
-            if world.objects[obj].kind == goal.object and look not in seen:
-                seen.add(look)
+            treated = state.clean >> obj & 1, state.hot >> obj & 1, state.cold >> obj & 1
+            if world.objects[obj].kind == goal.object and treated not in seen:
+                seen.add(treated)
                 out.append(Command("take", obj, at))
     if goal.type == "look":
         out.extend(Command("use", o) for o in world.here(state) if world.lamps >> o & 1)
@@ -118,41 +108,27 @@ def _bound(world: World, goal: Goal, state: State) -> int:
     held = state.held
     holds = held != NOTHING and world.objects[held].kind == goal.object
     if goal.type == "look":
-        return _bound_look(world, state, holds)
+        return (not holds) + (not state.lit)
     if world.won(state, goal):
         return 0
     at_target = state.at != NOWHERE and world.receptacles[state.at].kind == goal.target
     if goal.type == "two":
         return _bound_two(world, goal, state, holds, at_target)
-    treated = goal.type not in DEVICE or _any_treated(world, goal, state)
-    if holds:
-        if world.meets(state, held, goal):
-            return 1 if at_target else 2
-        return (
-            2
-            if treated or world.receptacles[state.at].kind == DEVICE[goal.type] == goal.target
-            else 3
-        )
-    return 3 if goal.type == "place" or not treated else 2
-
-
-def _any_treated(world: World, goal: Goal, state: State) -> bool:
-    return any(world.meets(state, obj, goal) for obj in range(len(world.objects)))
-
-
-def _bound_look(world: World, state: State, holds: bool) -> int:
-    lit_here = any(state.lit >> i & 1 for i in world.here(state))
-    return (0 if holds else 1) + (0 if lit_here or state.lit else 1)
+    objects = range(len(world.objects))
+    treated = goal.type not in DEVICE or any(world.meets(state, obj, goal) for obj in objects)
+    if not holds:
+        return 3 if goal.type == "place" or not treated else 2
+    if world.meets(state, held, goal):
+        return 1 if at_target else 2
+    at_device = world.receptacles[state.at].kind == DEVICE[goal.type] == goal.target
+    return 2 if treated or at_device else 3
 
 
 def _bound_two(world: World, goal: Goal, state: State, holds: bool, at_target: bool) -> int:
-    placed: dict[int, int] = {}
-    for obj, place in enumerate(state.where):
-        if place == NOWHERE or world.objects[obj].kind != goal.object:
-            continue
-        if world.receptacles[place].kind == goal.target:
-            placed[place] = placed.get(place, 0) + 1
-    missing = 2 - max(placed.values(), default=0)
+    pairs = zip(world.objects, state.where, strict=True)
+    places = [at for thing, at in pairs if thing.kind == goal.object and at != NOWHERE]
+    targets = [at for at in places if world.receptacles[at].kind == goal.target]
+    missing = 2 - max(map(targets.count, targets), default=0)
     # a missing object still costs a put; unless it is in hand also a go and a take, and a go back to the target
     return missing + (missing - holds) + (0 if holds and at_target else 1)
 
@@ -189,12 +165,12 @@ class Expert:
         if goal.type == "look":
             return self._to_lamp(state)
         if not world.meets(state, held, goal):
-            devices = self._of_kind(DEVICE[goal.type])
+            devices = self._world.of_kind(DEVICE[goal.type])
             if state.at in devices:
                 return [Command(TREATMENTS[goal.type], held, state.at)]
             return [Command("go", rec=rec) for rec in devices]
         placed = self._placed(state)
-        targets = self._of_kind(goal.target) if placed is None else [state.where[placed]]
+        targets = self._world.of_kind(goal.target) if placed is None else [state.where[placed]]
         return self._at(state, targets, [Command("put", held, state.at)])
 
     def act(self, state: State) -> Command | None:
@@ -207,9 +183,6 @@ class Expert:
         if place == NOWHERE or place in self._seen:
             return True
         return place == self._hinted and self._world.objects[obj].kind == self._world.goal.object
-
-    def _of_kind(self, kind: str) -> list[int]:
-        return [i for i, thing in enumerate(self._world.receptacles) if thing.kind == kind]
 
     def _at(self, state: State, places: list[int], do: list[Command]) -> list[Command]:
         """Go to one of the places; there, open it; then do."""
@@ -248,7 +221,7 @@ class Expert:
         """For `two`: the object that already lies where it should stay."""
         if self._goal.type != "two":
             return None
-        targets = self._of_kind(self._goal.target)
+        targets = self._world.of_kind(self._goal.target)
         for obj, place in enumerate(state.where):
             known = place in targets and self._knows(state, obj)
             if known and self._world.objects[obj].kind == self._goal.object:

@@ -8,11 +8,11 @@ announced sentence back by its own grammar: a goal that was changed without its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from environments.household.catalogue import DEVICE, GOAL_TYPES, LAMP, GoalType
+from environments.household.catalogue import DEVICE, GOAL_TYPES, LAMP
 from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
@@ -43,22 +43,14 @@ def menu(task: Task, direction: Direction) -> RewriteMenu:
     """
     world = world_of(task.params)
     combinations = tuple(_combinations(world, direction))
-    objects = world.catalogue.objects
-    fields = {name: _from_common_to_rare(name, combinations, objects) for name in FIELDS}
-    return RewriteMenu(
-        description=describe(world),
-        fields=fields if combinations else {},
-        combinations=combinations,
-    )
-
-
-def _from_common_to_rare(
-    name: str, choices: Sequence[dict[str, str]], objects: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The values of a field among the choices, the likeliest in a household first."""
-    ranks: tuple[str, ...] = {"goal": GOAL_TYPES, "object": objects}.get(name, ())
-    values = dict.fromkeys(choice[name] for choice in choices)
-    return tuple(sorted(values, key=ranks.index) if ranks else values)
+    ranks: dict[str, Sequence[str]] = {"goal": GOAL_TYPES, "object": world.catalogue.objects}
+    fields: dict[str, tuple[str, ...]] = {}
+    for name in FIELDS if combinations else ():
+        values = list(dict.fromkeys(answer[name] for answer in combinations))
+        if name in ranks:  # from common to rare
+            values.sort(key=ranks[name].index)
+        fields[name] = tuple(values)
+    return RewriteMenu(description=describe(world), fields=fields, combinations=combinations)
 
 
 def describe(world: World) -> str:
@@ -70,7 +62,7 @@ def describe(world: World) -> str:
         lines.append(f"- {thing.name}{door}: {', '.join(things) or 'empty'}")
     steps = plan(world)
     length = "no plan" if steps is None else f"shortest plan {len(steps)} commands"
-    usable = sorted({goal.type for goal in goals_of(world)}, key=GOAL_TYPES.index)
+    usable = dict.fromkeys(goal.type for goal in goals_of(world))
     meaning = "; ".join(f"{name} = {MEANING[name]}" for name in usable)
     return (
         f"Room with {series([thing.name for thing in world.receptacles])}:\n"
@@ -80,29 +72,20 @@ def describe(world: World) -> str:
     )
 
 
-def goals_of(world: World) -> list[Goal]:
+def goals_of(world: World) -> Iterator[Goal]:
     """Every goal that makes sense in this room: kinds at hand, device at hand, target a usual place for the object."""
     catalogue = world.catalogue
     copies = Counter(thing.kind for thing in world.objects)
     places = list(dict.fromkeys(thing.kind for thing in world.receptacles))
-    out: list[Goal] = []
     for goal_type in GOAL_TYPES:
-        if not _possible(world, goal_type, places):
+        if not (world.lamps if goal_type == "look" else DEVICE.get(goal_type, places[0]) in places):
             continue
         for kind in catalogue.objects:
-            suits = kind in catalogue.suits[goal_type]
-            if not suits or copies[kind] < (2 if goal_type == "two" else 1):
-                continue
             homes = catalogue.homes[kind]
             targets = [LAMP] if goal_type == "look" else [p for p in places if p in homes]
-            out.extend(Goal(goal_type, kind, target) for target in targets)
-    return out
-
-
-def _possible(world: World, goal_type: GoalType, places: list[str]) -> bool:
-    if goal_type == "look":
-        return world.lamps != 0
-    return DEVICE.get(goal_type, places[0]) in places
+            goals = [Goal(goal_type, kind, target) for target in targets]
+            if kind in catalogue.suits[goal_type]:
+                yield from (goal for goal in goals if copies[kind] >= goal.copies)
 
 
 def _combinations(world: World, direction: Direction) -> list[dict[str, str]]:
@@ -114,10 +97,8 @@ def _combinations(world: World, direction: Direction) -> list[dict[str, str]]:
     out: list[dict[str, str]] = []
     for goal in goals_of(world):
         if goal == world.goal:
-            if direction == "easier" and hints and not world.hint:
-                out.append(_answer(goal, hint=True))
-            elif direction == "harder" and world.hint:
-                out.append(_answer(goal, hint=False))
+            if hints and world.hint == (direction == "harder"):
+                out.append(_answer(goal, hint=not world.hint))
             continue
         steps = plan(world, goal)
         if not steps or len(steps) > world.horizon:
@@ -136,12 +117,8 @@ def _difficulty(world: World, goal: Goal, steps: int) -> tuple[int, int, int]:
 
 
 def _answer(goal: Goal, *, hint: bool) -> dict[str, str]:
-    return {
-        "goal": goal.type,
-        "object": goal.object,
-        "target": goal.target,
-        "hint": "yes" if hint else "no",
-    }
+    values = (goal.type, goal.object, goal.target, "yes" if hint else "no")
+    return dict(zip(FIELDS, values, strict=True))
 
 
 def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
@@ -150,15 +127,14 @@ def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
         raise InputError(
             f"household rewrite: fields were {sorted(answer)}, expected exactly {', '.join(FIELDS)}"
         )
-    if answer["hint"] not in ("yes", "no"):
-        raise InputError(
-            f"household rewrite: field hint was {answer['hint']!r}, expected yes or no"
-        )
+    hint = answer["hint"]
+    if hint not in ("yes", "no"):
+        raise InputError(f"household rewrite: field hint was {hint!r}, expected yes or no")
     goal = {"type": answer["goal"], "object": answer["object"], "target": answer["target"]}
     params: Params = {**task.params, "goal": dict(goal)}
     if "rules" not in params:
-        params["hint"] = answer["hint"] == "yes"
-    elif answer["hint"] == "yes":
+        params["hint"] = hint == "yes"
+    elif hint == "yes":
         raise InputError(
             "household rewrite: field hint was 'yes', but ALFWorld's rules know no hint"
         )
@@ -168,17 +144,15 @@ def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
 
 def drift(root: Params, candidate: Params) -> float:
     """The edit distance of two tasks in the same room, as a share: how many of goal, object, target and hint differ."""
-    before, after = (
-        _answer(world.goal, hint=world.hint) for world in map(world_of, (root, candidate))
-    )
+    worlds = map(world_of, (root, candidate))
+    before, after = (_answer(world.goal, hint=world.hint) for world in worlds)
     return sum(before[name] != after[name] for name in FIELDS) / len(FIELDS)
 
 
 def check(parent: Task, candidate: TaskDraft) -> list[CheckResult]:
     """Prove a candidate: well formed, differs, same room, not yet won, solvable, instruction and verifier agree."""
     try:
-        before = world_of(parent.params)
-        world = world_of(candidate.params)
+        before, world = world_of(parent.params), world_of(candidate.params)
     except InputError as error:
         return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
     same_room = replace(world, goal=before.goal, hint=before.hint, horizon=before.horizon) == before
@@ -187,16 +161,15 @@ def check(parent: Task, candidate: TaskDraft) -> list[CheckResult]:
     fits = steps is not None and len(steps) <= world.horizon
     length = "none" if steps is None else str(len(steps))
     agrees, detail = _agrees(world, candidate.instruction)
-    return [
-        CheckResult(name="well_formed", passed=True),
-        CheckResult(name="differs", passed=differs, detail=candidate.instruction),
-        CheckResult(name="same_room", passed=same_room),
-        CheckResult(name="not_satisfied_at_reset", passed=not world.won(world.start())),
-        CheckResult(
-            name="solvable", passed=fits, detail=f"shortest plan {length}, horizon {world.horizon}"
-        ),
-        CheckResult(name="instruction_agrees", passed=agrees, detail=detail),
-    ]
+    results = (
+        ("well_formed", True, ""),
+        ("differs", differs, candidate.instruction),
+        ("same_room", same_room, ""),
+        ("not_satisfied_at_reset", not world.won(world.start()), ""),
+        ("solvable", fits, f"shortest plan {length}, horizon {world.horizon}"),
+        ("instruction_agrees", agrees, detail),
+    )
+    return [CheckResult(name=name, passed=ok, detail=said) for name, ok, said in results]
 
 
 def _agrees(world: World, text: str) -> tuple[bool, str]:
@@ -204,17 +177,12 @@ def _agrees(world: World, text: str) -> tuple[bool, str]:
     announced = read_announcement(text, world)
     if announced is None:
         return False, f"the instruction {text!r} announces no known goal"
-    if announced.goal != world.goal:
-        return (
-            False,
-            f"the instruction announces {announced.goal}, the verifier rewards {world.goal}",
-        )
-    if (announced.place is not None) != world.hint or announced.place not in _hint_places(world):
-        return (
-            False,
-            f"the hint {announced.place!r} is not where the object is or was not asked for",
-        )
-    steps = plan(world, announced.goal)
+    goal, place = announced.goal, announced.place
+    if goal != world.goal:
+        return False, f"the instruction announces {goal}, the verifier rewards {world.goal}"
+    if (place is not None) != world.hint or place not in _hint_places(world):
+        return False, f"the hint {place!r} is not where the object is or was not asked for"
+    steps = plan(world, goal)
     if not steps:
         return False, "there is no plan for what the instruction announces"
     episode = Episode(world, PlayOptions(wording="alfworld"), text)
@@ -228,8 +196,5 @@ def _agrees(world: World, text: str) -> tuple[bool, str]:
 def _hint_places(world: World) -> set[str | None]:
     if not world.hint:
         return {None}
-    return {
-        place_name(world, place)
-        for thing, place in zip(world.objects, world.where, strict=True)
-        if thing.kind == world.goal.object
-    }
+    pairs = zip(world.objects, world.where, strict=True)
+    return {place_name(world, place) for thing, place in pairs if thing.kind == world.goal.object}

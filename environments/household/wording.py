@@ -11,14 +11,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from environments.household.catalogue import LAMP, MAX_PER_KIND, OBJECTS, RECEPTACLES, GoalType
+from environments.household.catalogue import CONTAINERS, LAMP, SIMPLE, GoalType, Rules
 from environments.household.params import PlayOptions
 from environments.household.world import NOTHING, NOWHERE, Command, Goal, State, World
 from triforge.environments.kit import parse_model
 from triforge.errors import InputError
 from triforge.types import Params
 
-PHRASES: Final[dict[GoalType, tuple[str, str]]] = {
+# ---- instructions -----------------------------------------------------------------------------------------------
+
+_SIMPLE: Final[dict[GoalType, str]] = {
+    "place": "put some {object} in {target}",
+    "look": "look at {object} under {target}",
+    "clean": "put clean {object} in {target}",
+    "heat": "put hot {object} in {target}",
+    "cool": "put cool {object} in {target}",
+    "two": "put two {object} in {target}",
+}
+_HINT: Final = " hint {object} in {place}"
+WORDS: Final = ("put", "some", "clean", "hot", "cool", "two", "in", "look", "at", "under", "hint")
+"""Every word of an instruction under the simple rules that is not a kind."""
+
+_ALFWORLD: Final[dict[GoalType, tuple[str, str]]] = {
     "place": ("put a {object} in {target}", "put some {object} on {target}"),
     "look": ("look at {object} under the {target}", "examine the {object} with the {target}"),
     "clean": ("put a clean {object} in {target}", "clean some {object} and put it in {target}"),
@@ -28,53 +42,11 @@ PHRASES: Final[dict[GoalType, tuple[str, str]]] = {
 }
 
 
-def alfworld_sentence(world: World) -> str:
-    """The sentence of a game under ALFWorld's rules; `World.phrase` says which of the two."""
-    goal = world.goal
-    return PHRASES[goal.type][world.phrase].format(object=goal.object, target=goal.target)
-
-
-_FORMS: Final[tuple[tuple[str, GoalType | None], ...]] = (
-    (r"(?P<how>clean|heat|cool) some (?P<object>\w+) and put it in (?P<target>\w+)", None),
-    (r"put a (?P<how>clean|hot|cool) (?P<object>\w+) in (?P<target>\w+)", None),
-    (r"put a (?P<object>\w+) in (?P<target>\w+)", "place"),
-    (r"put some (?P<object>\w+) on (?P<target>\w+)", "place"),
-    (r"(?:put|find) two (?P<object>\w+) (?:and put them )?in (?P<target>\w+)", "two"),
-    (r"(?:look at|examine the) (?P<object>\w+) (?:under|with) the (?P<target>\w+)", "look"),
-)
-_HOW: Final[dict[str, GoalType]] = {"clean": "clean", "heat": "heat", "hot": "heat", "cool": "cool"}
-
-
-def read_alfworld_sentence(text: str, world: World) -> Goal | None:
-    """The goal that a sentence announces, or None when it is no sentence about things of the world's catalogue."""
-    for pattern, sort in _FORMS:
-        found = re.fullmatch(pattern, text)
-        if found is None:
-            continue
-        goal = Goal(sort or _HOW[found["how"]], found["object"], found["target"])
-        known = goal.object in world.catalogue.objects
-        places = (LAMP,) if goal.type == "look" else world.catalogue.receptacles
-        return goal if known and goal.target in places else None
-    return None
-
-
-_SHAPES: Final[dict[str, str]] = {
-    "place": "put some {object} in {target}", "clean": "put clean {object} in {target}",
-    "heat": "put hot {object} in {target}", "cool": "put cool {object} in {target}",
-    "two": "put two {object} in {target}", "look": "look at {object} under {target}",
-}  # fmt: skip
-_HINT: Final = " hint {object} in {place}"
-
-WORDS: Final = ("put", "some", "clean", "hot", "cool", "two", "in", "look", "at", "under", "hint")
-"""Every word of an instruction that is not a kind."""
-
-
 def announce(world: World) -> str:
     """The instruction of a game; with its hint, where the first object of the goal's kind lies at reset."""
-    if world.catalogue.strict:
-        return alfworld_sentence(world)
-    goal = world.goal
-    text = _SHAPES[goal.type].format(object=goal.object, target=goal.target)
+    goal, strict = world.goal, world.catalogue.strict
+    shape = _ALFWORLD[goal.type][world.phrase] if strict else _SIMPLE[goal.type]
+    text = shape.format(object=goal.object, target=goal.target)
     place = hinted(world)
     if place is None:
         return text
@@ -83,28 +55,37 @@ def announce(world: World) -> str:
 
 def hinted(world: World) -> int | None:
     """The receptacle that the hint names, or None for a game without a hint."""
-    if not world.hint:
-        return None
-    for obj, place in enumerate(world.where):
-        if world.objects[obj].kind == world.goal.object and place != NOWHERE:
-            return place
-    return None
+    pairs = zip(world.objects, world.where, strict=True)
+    found = (at for thing, at in pairs if thing.kind == world.goal.object and at != NOWHERE)
+    return next(found, None) if world.hint else None
 
 
 def place_name(world: World, rec: int) -> str:
     """A receptacle's short name: its kind, with its number only where the room has several of the kind."""
     thing = world.receptacles[rec]
-    several = sum(other.kind == thing.kind for other in world.receptacles) > 1
-    return thing.name if several else thing.kind
+    return thing.name if len(world.of_kind(thing.kind)) > 1 else thing.kind
 
 
-_PUT = re.compile(r"put (?P<manner>\w+) (?P<object>\w+) in (?P<target>\w+)(?P<rest>.*)")
-_LOOK = re.compile(r"look at (?P<object>\w+) under (?P<target>\w+)(?P<rest>.*)")
-_REST = re.compile(r" hint (?P<object>\w+) in (?P<place>\w+(?: \d)?)")
-
-
-_MANNERS: Final[dict[str | None, GoalType]] = {
-    None: "look", "some": "place", "clean": "clean", "hot": "heat", "cool": "cool", "two": "two",
+_FORMS: Final[dict[Rules, tuple[str, ...]]] = {
+    "simple": (
+        r"put (?P<how>some|clean|hot|cool|two) (?P<object>\w+) in (?P<target>\w+)"
+        r"( hint (?P<hinted>\w+) in (?P<place>\w+( \d)?))?",
+        r"(?P<how>look) at (?P<object>\w+) under (?P<target>\w+)"
+        r"( hint (?P<hinted>\w+) in (?P<place>\w+( \d)?))?",
+    ),
+    "alfworld": (
+        r"(?P<how>clean|heat|cool) some (?P<object>\w+) and put it in (?P<target>\w+)",
+        r"put a (?P<how>clean|hot|cool) (?P<object>\w+) in (?P<target>\w+)",
+        r"put (?P<how>a) (?P<object>\w+) in (?P<target>\w+)",
+        r"put (?P<how>some) (?P<object>\w+) on (?P<target>\w+)",
+        r"(?:put|find) (?P<how>two) (?P<object>\w+) (?:and put them )?in (?P<target>\w+)",
+        r"(?P<how>look) at (?P<object>\w+) under the (?P<target>\w+)",
+        r"(?P<how>examine) the (?P<object>\w+) with the (?P<target>\w+)",
+    ),
+}
+_HOW: Final[dict[str, GoalType]] = {
+    "a": "place", "some": "place", "look": "look", "examine": "look", "clean": "clean",
+    "heat": "heat", "hot": "heat", "cool": "cool", "two": "two",
 }  # fmt: skip
 
 
@@ -117,30 +98,23 @@ class Announced:
 
 
 def read_announcement(text: str, world: World | None = None) -> Announced | None:
-    """What an instruction announces, or None when the sentence is not one of ours."""
+    """What an instruction announces under the rules of a game, or None when the sentence is not one of ours."""
+    catalogue = world.catalogue if world is not None else SIMPLE
     sentence = " ".join(text.lower().split()).removesuffix(".")
-    if world is not None and world.catalogue.strict:
-        announced = read_alfworld_sentence(sentence, world)
-        return Announced(announced) if announced else None
-    found = _PUT.fullmatch(sentence) or _LOOK.fullmatch(sentence)
+    matches = (re.fullmatch(form, sentence) for form in _FORMS[catalogue.rules])
+    found = next(filter(None, matches), None)
     if found is None:
         return None
     parts = found.groupdict()
-    goal = _goal_of(parts.get("manner"), parts["object"], parts["target"])
-    if goal is None or not parts["rest"]:
-        return Announced(goal) if goal else None
-    hint = _REST.fullmatch(parts["rest"])
-    if hint is None or hint["object"] != goal.object:
+    goal = Goal(_HOW[parts["how"]], parts["object"], parts["target"])
+    targets = (LAMP,) if goal.type == "look" else catalogue.receptacles
+    known = goal.object in catalogue.objects and goal.target in targets
+    if not known or parts.get("hinted") not in (None, goal.object):
         return None
-    return Announced(goal, hint["place"])
+    return Announced(goal, parts.get("place"))
 
 
-def _goal_of(manner: str | None, kind: str, target: str) -> Goal | None:
-    if kind not in OBJECTS or target not in (*RECEPTACLES, LAMP):
-        return None
-    goal_type = _MANNERS.get(manner)
-    return Goal(goal_type, kind, target) if goal_type else None
-
+# ---- single words -----------------------------------------------------------------------------------------------
 
 MAX_NUMBERED: Final = 50
 """The longest numbered list whose numbers are words of the terse vocabulary."""
@@ -200,18 +174,49 @@ class Terse:
 
 def vocabulary(options: Params | None = None) -> list[str]:
     """Every word that can occur in the terse wording, sorted: texts are these words with single blanks between."""
-    play = parse_model(
-        PlayOptions, {"wording": "terse"} if options is None else options, "household options"
-    )
+    given: Params = {"wording": "terse"} if options is None else options
+    play = parse_model(PlayOptions, given, "household options")
     if play.wording != "terse" or play.answer in ("boxed", "tag"):
         raise InputError(
             "household vocabulary: only wording 'terse' without boxed or tagged answers is closed"
         )
     verbs = ("go", "open", "close", "take", "put", "clean", "heat", "cool", "use")
-    told = ("task", "room", "empty", "closed", "ok", "fail", "done")
-    numbers = range(1, (MAX_NUMBERED if play.actions == "numbered" else MAX_PER_KIND) + 1)
-    words = {*verbs, *told, *WORDS, *OBJECTS, LAMP, *RECEPTACLES, *map(str, numbers)}
-    return sorted(words)
+    answers = ("task", "room", "empty", "closed", "ok", "fail", "done")
+    numbers = range(1, (MAX_NUMBERED if play.actions == "numbered" else SIMPLE.most) + 1)
+    kinds = (*SIMPLE.objects, LAMP, *SIMPLE.receptacles)
+    return sorted({*verbs, *answers, *WORDS, *kinds, *map(str, numbers)})
+
+
+# ---- sentences --------------------------------------------------------------------------------------------------
+
+_COMMANDS: Final = {
+    "go": "go to {place}",
+    "take": "take {thing} from {place}",
+    "put": "move {thing} to {place}",
+    "clean": "clean {thing} with {place}",
+    "heat": "heat {thing} with {place}",
+    "cool": "cool {thing} with {place}",
+}  # of the others: the verb, and the thing or place if there is one
+_AFTER: Final = {
+    "go": "You arrive at {place}. {sight}",
+    "open": "You open the {place}. {sight}",
+    "close": "You close the {place}.",
+    "take": "You pick up the {thing} from the {place}.",
+    "put": "You move the {thing} to the {place}.",
+    "clean": "You clean the {thing} using the {place}.",
+    "heat": "You heat the {thing} using the {place}.",
+    "cool": "You cool the {thing} using the {place}.",
+    "use": "You turn on the {thing}.",
+    "slice": "You sliced the {thing} with the {held}.",
+}
+
+
+def series(names: Sequence[str]) -> str:
+    """A list in English, as in "a mug 1, and a pen 2"; "nothing" when empty."""
+    parts = [f"a {name}" for name in names]
+    if len(parts) < 2:
+        return parts[0] if parts else "nothing"
+    return f"{', '.join(parts[:-1])}, and {parts[-1]}"
 
 
 class Alfworld:
@@ -222,21 +227,9 @@ class Alfworld:
         verb, obj, rec = command
         thing = world.objects[obj].name if obj != NOTHING else ""
         place = world.receptacles[rec].name if rec != NOWHERE else ""
-        match verb:
-            case "go":
-                return f"go to {place}"
-            case "open" | "close":
-                return f"{verb} {place}"
-            case "take":
-                return f"take {thing} from {place}"
-            case "put":
-                return f"move {thing} to {place}"
-            case "clean" | "heat" | "cool":
-                return f"{verb} {thing} with {place}"
-            case "use" | "examine":
-                return f"{verb} {thing or place}"
-            case _:
-                return verb
+        if shape := _COMMANDS.get(verb):
+            return shape.format(thing=thing, place=place)
+        return f"{verb} {thing or place}".rstrip()
 
     def offered(self, world: World, state: State) -> dict[str, Command]:
         """All admissible commands by their text."""
@@ -253,30 +246,19 @@ class Alfworld:
     def after(self, world: World, command: Command, state: State) -> str:
         """One or two sentences on what happened and what is seen."""
         verb, obj, rec = command
-        thing = world.objects[obj].name if obj != NOTHING else ""
-        place = world.receptacles[rec].name if rec != NOWHERE else ""
-        match verb:
-            case "go":
-                return f"You arrive at {place}. {self._sight(world, state)}"
-            case "open":
-                return f"You open the {place}. {self._sight(world, state)}"
-            case "close":
-                return f"You close the {place}."
-            case "take":
-                return f"You pick up the {thing} from the {place}."
-            case "put":
-                return f"You move the {thing} to the {place}."
-            case "clean" | "heat" | "cool":
-                return f"You {verb} the {thing} using the {place}."
-            case "use":
-                return f"You turn on the {thing}."
-            case "examine":
-                return self._sight(world, state) if rec != NOWHERE else _held(world, state)
-            case "look":
-                return self._around(world, state)
-            case _:
-                held = [world.objects[state.held].name] if state.held != NOTHING else []
-                return f"You are carrying: {series(held)}."
+        held = world.objects[state.held].name if state.held != NOTHING else ""
+        if shape := _AFTER.get(verb):
+            return shape.format(
+                thing=world.objects[obj].name if obj != NOTHING else "",
+                place=world.receptacles[rec].name if rec != NOWHERE else "",
+                held=held,
+                sight=self._sight(world, state) if verb in ("go", "open") else "",
+            )
+        if verb == "examine":
+            return self._sight(world, state) if rec != NOWHERE else self._held(world, state)
+        if verb == "look":
+            return self._around(world, state)
+        return f"You are carrying: {series([held] if held else [])}."
 
     def nothing(self) -> str:
         """ALFWorld's sentence for a lost turn."""
@@ -305,25 +287,10 @@ class Alfworld:
             return f"You are in the middle of a room with {series([r.name for r in world.receptacles])}."
         return f"You are facing the {world.receptacles[state.at].name}. {self._sight(world, state)}"
 
-
-def _held(world: World, state: State) -> str:
-    marks = [
-        word
-        for word, mask in (("clean", state.clean), ("hot", state.hot), ("cool", state.cold))
-        if mask >> state.held & 1
-    ]
-    name = world.objects[state.held].name
-    return f"This is a {' and '.join(marks) or 'normal'} {name}."
-
-
-def series(names: Sequence[str]) -> str:
-    """A list in English, as in "a mug 1, and a pen 2"; "nothing" when empty."""
-    if not names:
-        return "nothing"
-    parts = [f"a {name}" for name in names]
-    if len(parts) == 1:
-        return parts[0]
-    return f"{', '.join(parts[:-1])}, and {parts[-1]}"
+    def _held(self, world: World, state: State) -> str:
+        marks = (("clean", state.clean), ("hot", state.hot), ("cool", state.cold))
+        words = [word for word, mask in marks if mask >> state.held & 1]
+        return f"This is a {' and '.join(words) or 'normal'} {world.objects[state.held].name}."
 
 
 _HELP: Final = """\
@@ -355,8 +322,7 @@ class Exact(Alfworld):
         for command in world.admissible(state):
             text = self.command(world, command)
             if command.verb == "slice":
-                knife = world.objects[state.held].name
-                text = f"slice {world.objects[command.obj].name} with {knife}"
+                text += f" with {world.objects[state.held].name}"
             texts[text] = command
         return dict(sorted(texts.items()))
 
@@ -367,18 +333,11 @@ class Exact(Alfworld):
 
     def after(self, world: World, command: Command, state: State) -> str:
         """What happened and what is seen."""
-        match command.verb:
-            case "examine" if command.obj != NOTHING:
-                return _examined(world, state, command.obj)
-            case "slice":
-                knife = world.objects[state.held].name
-                return f"You sliced the {world.objects[command.obj].name} with the {knife}."
-            case "inventory" if state.held == NOTHING:
-                return "You are not carrying anything."
-            case "help":
-                return _HELP
-            case _:
-                return super().after(world, command, state)
+        if command.verb == "help":
+            return _HELP
+        if command.verb == "inventory" and state.held == NOTHING:
+            return "You are not carrying anything."
+        return super().after(world, command, state)
 
     def won(self, text: str) -> str:
         """The last observation; ALFWorld says no more."""
@@ -390,21 +349,19 @@ class Exact(Alfworld):
         place = world.receptacles[state.at].name
         return f"You are facing the {place}. Next to it, you see nothing."
 
-
-def _examined(world: World, state: State, obj: int) -> str:
-    thing = world.objects[obj]
-    if thing.kind in world.catalogue.containers:
-        return f"This is a normal {thing.name}. In it, you see nothing."
-    warmth = "hot" if state.hot >> obj & 1 else "cool" if state.cold >> obj & 1 else ""
-    marks = [warmth, "clean" if state.clean >> obj & 1 else ""]
-    words = " and ".join(mark for mark in marks if mark)
-    if state.sliced >> obj & 1:
-        words = f"{words} sliced".strip()
-    elif words == "cool":
-        words = "cold"
-    if not words:
-        return f"There's nothing special about {thing.name}."
-    return f"This is a {words} {thing.name}."
+    def _held(self, world: World, state: State) -> str:
+        obj, thing = state.held, world.objects[state.held]
+        if thing.kind in CONTAINERS:
+            return f"This is a normal {thing.name}. In it, you see nothing."
+        marks = (("hot", state.hot), ("cool", state.cold), ("clean", state.clean))
+        words = " and ".join(word for word, mask in marks if mask >> obj & 1)
+        if state.sliced >> obj & 1:
+            words = f"{words} sliced".strip()
+        elif words == "cool":
+            words = "cold"
+        if not words:
+            return f"There's nothing special about {thing.name}."
+        return f"This is a {words} {thing.name}."
 
 
 Wording = Terse | Alfworld

@@ -1,16 +1,25 @@
 """The engine: one room, its rules and its goal, as pure functions over an immutable state.
 
-`World` is what never changes in an episode, `State` is what does. `World.apply` returns the next state, or None when
-nothing happens. Nothing here knows a wording.
+`World` is what never changes in an episode, `State` is what does. Nothing here knows a wording.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
-from environments.household.catalogue import DEVICE, LAMP, SIMPLE, Catalogue, GoalType
+from environments.household.catalogue import (
+    DEVICE,
+    KNIVES,
+    LAMP,
+    OPENABLE,
+    SIMPLE,
+    SLICEABLE,
+    Catalogue,
+    GoalType,
+)
 
 Verb = Literal[
     "go", "open", "close", "take", "put", "clean", "heat", "cool", "use", "examine", "look",
@@ -47,6 +56,10 @@ class State(NamedTuple):
     lit: int = 0
     sliced: int = 0
 
+    def move(self, obj: int, place: int) -> State:
+        """The same with object `obj` at `place`."""
+        return self._replace(where=(*self.where[:obj], place, *self.where[obj + 1 :]))
+
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -56,9 +69,14 @@ class Goal:
     object: str
     target: str
 
+    @property
+    def copies(self) -> int:
+        """How many objects of its kind it needs."""
+        return 2 if self.type == "two" else 1
+
 
 class Thing(NamedTuple):
-    """A named instance: kind and number, as in "mug 2"."""
+    """A named instance: kind and number."""
 
     kind: str
     number: int
@@ -74,14 +92,12 @@ class World:
     """A room and its goal; lamps are objects that stay.
 
     Attributes:
-        receptacles: sorted by kind and number; under ALFWorld's rules as that lists them (see `params`).
+        receptacles: sorted by kind and number; under ALFWorld's rules as that lists them (`params.listed`).
         objects: likewise.
         where: the receptacle of each object at reset.
         opened: the openable receptacles that are open at reset, as a bit mask.
-        goal: what wins.
         horizon: steps until the episode ends as a failure.
         hint: whether the instruction says where the object lies (simple rules only).
-        catalogue: the rules.
         phrase: which of the sentences for its goal the instruction is (ALFWorld's rules only).
     """
 
@@ -94,35 +110,16 @@ class World:
     hint: bool = False
     catalogue: Catalogue = SIMPLE
     phrase: int = 0
-    _rules: dict[str, Callable[[State, Command], State | None]] = field(
-        init=False, repr=False, compare=False
-    )
-    openable: int = field(init=False, repr=False, compare=False)
-    lamps: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        rules = {
-            "go": self._go,
-            "open": self._open,
-            "close": self._close,
-            "take": self._take,
-            "put": self._put,
-            "clean": self._treat,
-            "heat": self._treat,
-            "cool": self._treat,
-            "use": self._use,
-            "examine": self._examine,
-            "look": lambda state, _: state,
-            "inventory": lambda state, _: state,
-            "slice": self._slice,
-            "help": lambda state, _: state if self.catalogue.strict else None,
-        }
-        object.__setattr__(self, "_rules", rules)
-        kinds = self.catalogue.openable
-        openable = sum(1 << i for i, r in enumerate(self.receptacles) if r.kind in kinds)
-        object.__setattr__(self, "openable", openable)
-        lamps = sum(1 << i for i, o in enumerate(self.objects) if o.kind == LAMP)
-        object.__setattr__(self, "lamps", lamps)
+    @cached_property
+    def openable(self) -> int:
+        """The receptacles that open and close, as a bit mask."""
+        return sum(1 << i for i, thing in enumerate(self.receptacles) if thing.kind in OPENABLE)
+
+    @cached_property
+    def lamps(self) -> int:
+        """The lamps among the objects, as a bit mask."""
+        return sum(1 << i for i, thing in enumerate(self.objects) if thing.kind == LAMP)
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -130,15 +127,19 @@ class World:
         """The state at reset: in the middle of the room, hands empty."""
         return State(NOWHERE, NOTHING, self.where, self.opened)
 
+    def of_kind(self, kind: str) -> list[int]:
+        """The receptacles of a kind."""
+        return [i for i, thing in enumerate(self.receptacles) if thing.kind == kind]
+
     def is_open(self, state: State, rec: int) -> bool:
         """Whether one can see into and reach into receptacle `rec` (what cannot be opened is always open)."""
         return bool((state.opened | ~self.openable) >> rec & 1)
 
     def here(self, state: State) -> list[int]:
-        """Indices of the objects one sees now; empty when nowhere or before a closed door."""
-        if state.at == NOWHERE or not self.is_open(state, state.at):
-            return []
+        """The objects one sees now; none when nowhere or before a closed door."""
         at = state.at
+        if at == NOWHERE or not self.is_open(state, at):
+            return []
         return [i for i, place in enumerate(state.where) if place == at]
 
     def meets(self, state: State, obj: int, goal: Goal | None = None) -> bool:
@@ -167,15 +168,13 @@ class World:
             and self.receptacles[place].kind == goal.target
             and self.meets(state, obj, goal)
         ]
-        if goal.type == "two":
-            return len(places) > len(set(places))
-        return bool(places)
+        return len(places) > len(set(places)) if goal.type == "two" else bool(places)
 
     # ---- acting ------------------------------------------------------------------------------------------------
 
     def apply(self, state: State, command: Command) -> State | None:
         """The state after `command`, or None when it is inadmissible and nothing happens."""
-        return self._rules[command.verb](state, command)
+        return _RULES[command.verb](self, state, command)
 
     def admissible(self, state: State) -> list[Command]:
         """Every command that does something now, in a fixed order."""
@@ -195,10 +194,9 @@ class World:
 
     def _with_seen(self, state: State) -> list[Command]:
         out = []
-        strict = self.catalogue.strict
         for obj in self.here(state):
             if self.lamps >> obj & 1:
-                if strict or not state.lit >> obj & 1:
+                if self.catalogue.strict or not state.lit >> obj & 1:
                     out.append(Command("use", obj))
             elif state.held == NOTHING:
                 out.append(Command("take", obj, state.at))
@@ -210,14 +208,8 @@ class World:
         if at != NOWHERE:
             if self.is_open(state, at) and self.fits(held, at):
                 out.append(Command("put", held, at))
-            out.extend(
-                Command(verb, held, at)
-                for name, verb in TREATMENTS.items()
-                if self._treatable(name, held, at)
-            )
-            out.extend(
-                Command("slice", obj) for obj in range(len(self.objects)) if self._cuts(state, obj)
-            )
+            out += [Command(v, held, at) for v in TREATMENTS.values() if self._treats(v, held, at)]
+            out += [Command("slice", o) for o in range(len(self.objects)) if self._cuts(state, o)]
         out.append(Command("examine", held))
         return out
 
@@ -225,18 +217,17 @@ class World:
         """Whether object `obj` may be put into receptacle `rec`."""
         return self.catalogue.fits(self.objects[obj].kind, self.receptacles[rec].kind)
 
-    def _treatable(self, name: str, obj: int, rec: int) -> bool:
-        if self.receptacles[rec].kind != DEVICE[name]:
-            return False
-        return self.catalogue.can_be(name, self.objects[obj].kind)
+    def _treats(self, verb: Verb, obj: int, rec: int) -> bool:
+        device = self.receptacles[rec].kind == DEVICE[verb]
+        return device and self.catalogue.can_be(verb, self.objects[obj].kind)
 
     def _cuts(self, state: State, obj: int) -> bool:
         """Whether the held thing cuts object `obj`, which lies here, even behind a closed door."""
-        catalogue = self.catalogue
         return (
-            state.where[obj] == state.at != NOWHERE
-            and self.objects[obj].kind in catalogue.sliceable
-            and self.objects[state.held].kind in catalogue.knives
+            self.catalogue.strict
+            and state.where[obj] == state.at != NOWHERE
+            and self.objects[obj].kind in SLICEABLE
+            and self.objects[state.held].kind in KNIVES
         )
 
     # ---- rules -------------------------------------------------------------------------------------------------
@@ -244,17 +235,13 @@ class World:
     def _go(self, state: State, command: Command) -> State | None:
         return state._replace(at=command.rec) if command.rec != state.at else None
 
-    def _open(self, state: State, command: Command) -> State | None:
+    def _door(self, state: State, command: Command) -> State | None:
+        """Open or close."""
         rec = command.rec
-        if rec != state.at or not self.openable >> rec & 1 or self.is_open(state, rec):
+        is_open = self.is_open(state, rec)
+        if rec != state.at or not self.openable >> rec & 1 or is_open != (command.verb == "close"):
             return None
-        return state._replace(opened=state.opened | 1 << rec)
-
-    def _close(self, state: State, command: Command) -> State | None:
-        rec = command.rec
-        if rec != state.at or not self.openable >> rec & 1 or not self.is_open(state, rec):
-            return None
-        return state._replace(opened=state.opened & ~(1 << rec))
+        return state._replace(opened=state.opened ^ 1 << rec)
 
     def _take(self, state: State, command: Command) -> State | None:
         obj, rec = command.obj, command.rec
@@ -262,21 +249,21 @@ class World:
             return None
         if obj not in self.here(state):
             return None
-        return state._replace(held=obj, where=_moved(state.where, obj, NOWHERE))
+        return state.move(obj, NOWHERE)._replace(held=obj)
+
+    def _holds(self, state: State, command: Command) -> bool:
+        """Whether the command is about the held object and the place where one is."""
+        return state.held == command.obj != NOTHING and state.at == command.rec != NOWHERE
 
     def _put(self, state: State, command: Command) -> State | None:
         obj, rec = command.obj, command.rec
-        if state.held != obj or obj == NOTHING or rec != state.at or rec == NOWHERE:
+        if not self._holds(state, command) or not self.is_open(state, rec):
             return None
-        if not self.is_open(state, rec) or not self.fits(obj, rec):
-            return None
-        return state._replace(held=NOTHING, where=_moved(state.where, obj, rec))
+        return state.move(obj, rec)._replace(held=NOTHING) if self.fits(obj, rec) else None
 
     def _treat(self, state: State, command: Command) -> State | None:
         verb, obj, rec = command
-        if state.held != obj or obj == NOTHING or rec != state.at or rec == NOWHERE:
-            return None
-        if not self._treatable(verb, obj, rec):
+        if not self._holds(state, command) or not self._treats(verb, obj, rec):
             return None
         bit = 1 << obj
         if verb == "clean":
@@ -296,13 +283,21 @@ class World:
     def _examine(self, state: State, command: Command) -> State | None:
         if command.obj != NOTHING:
             return state if command.obj == state.held else None
-        return state if command.rec == state.at and command.rec != NOWHERE else None
+        return state if command.rec == state.at != NOWHERE else None
 
     def _slice(self, state: State, command: Command) -> State | None:
         if state.held == NOTHING or not self._cuts(state, command.obj):
             return None
         return state._replace(sliced=state.sliced | 1 << command.obj)
 
+    def _look(self, state: State, command: Command) -> State | None:
+        """Look around or at what one carries, or ask for help."""
+        return state if self.catalogue.strict or command.verb != "help" else None
 
-def _moved(where: tuple[int, ...], obj: int, place: int) -> tuple[int, ...]:
-    return (*where[:obj], place, *where[obj + 1 :])
+
+_RULES: Final[dict[Verb, Callable[[World, State, Command], State | None]]] = {
+    "go": World._go, "open": World._door, "close": World._door, "take": World._take,
+    "put": World._put, "clean": World._treat, "heat": World._treat, "cool": World._treat,
+    "use": World._use, "examine": World._examine, "look": World._look,
+    "inventory": World._look, "slice": World._slice, "help": World._look,
+}  # fmt: skip

@@ -178,7 +178,6 @@ class Browsers:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the browsers that nobody uses."""
         with self._changed:
             idle, self._idle = self._idle, []
             self._count -= len(idle)
@@ -220,7 +219,6 @@ class Seat:
         raise EnvError("miniwob: the episode was closed while its browser started")
 
     def leave(self, *, sound: bool) -> None:
-        """Give the browser back. Idempotent."""
         with self._lock:
             self._left = True
             browser, self._browser = self._browser, None

@@ -109,7 +109,6 @@ class MiniWobEpisode:
         )
 
     def start(self) -> Reset:
-        """Open the page."""
         page = Page(self._seat.browser(), self._problem.task, self._problem.seed)
         look = page.look()
         expect_announced("miniwob", self._task, look.said)
@@ -117,7 +116,6 @@ class MiniWobEpisode:
         return Reset(observation=self._observe(f"task: {look.said}"), system=self._guide())
 
     def play(self, response: str) -> StepResult:
-        """Play one response."""
         action = READERS[self._options.actions](response)
         if isinstance(action, Malformed):
             self._turns.take(action.reason)
@@ -133,7 +131,6 @@ class MiniWobEpisode:
         return self._after("", str(action), valid=True)
 
     def leave(self, *, sound: bool) -> None:
-        """Give the browser back; one that is still at work is ended. Idempotent."""
         self.done = True
         self._seat.leave(sound=sound)
 
@@ -220,7 +217,6 @@ class MiniWobFamily(NeverRewritten):
         self._browsers = browsers
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise a problem. Its sentence is read from the page when the parameters do not have it."""
         problem = parse_model(Problem, params, "miniwob params")
         _known([problem.task])
         if not problem.utterance:
@@ -231,7 +227,6 @@ class MiniWobFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` problems under `options` (see `GeneratorOptions`); each is opened once to read its sentence."""
         wanted = parse_model(GeneratorOptions, options, "miniwob options")
         _known(wanted.tasks)
         made: list[Params] = []
@@ -246,7 +241,6 @@ class MiniWobFamily(NeverRewritten):
         return made
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment under `options` (see `PlayOptions`)."""
         play = parse_model(PlayOptions, options, "miniwob options")
 
         def begin(task: Task, seed: int) -> MiniWobEpisode:  # noqa: ARG001  the problem has its own

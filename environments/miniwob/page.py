@@ -195,7 +195,6 @@ class Page:
         )
 
     def screenshot(self, scale: int) -> bytes:
-        """The task's area as a PNG file."""
         return self._browser.screenshot(WIDTH, HEIGHT, scale)
 
     def act(self, action: Action, nodes: tuple[Node, ...]) -> bool:

@@ -64,7 +64,6 @@ class SessionClient:
         return action
 
     async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a message; returns the data of the answer."""
         if self._socket is None:
             raise EnvError("openenv: the session is closed")
         try:
@@ -84,7 +83,6 @@ class SessionClient:
         return found
 
     async def close(self) -> None:
-        """Hang up. Idempotent."""
         socket, self._socket = self._socket, None
         http, self._http = self._http, None
         if socket is not None:
@@ -158,7 +156,6 @@ class RemoteEpisode:
         self._steps = 0
 
     async def reset(self, task: Task, *, seed: int) -> Reset:
-        """Connect and start the task; `seed` is used where the task's own reset names none."""
         if self._used:
             raise EnvError("openenv: an environment plays one episode; make a fresh one to reset")
         self._used = True
@@ -177,7 +174,6 @@ class RemoteEpisode:
         )
 
     async def step(self, response: str) -> StepResult:
-        """Play one response as an action of the server's schema."""
         if self._client is None or self._done:
             raise EnvError(
                 "openenv: step after the end or before reset; the episode is not running"
@@ -209,7 +205,6 @@ class RemoteEpisode:
         )
 
     async def close(self) -> None:
-        """Hang up. Idempotent."""
         self._used = True
         client, self._client = self._client, None
         if client is not None:
@@ -286,7 +281,6 @@ class OpenEnvFamily(NeverRewritten):
         self._egress = egress
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check the form of an episode, and that its address may be named; the server is asked when it is played."""
         given = parse_model(EpisodeParams, params, "openenv params")
         self._egress().demand(*place_of(given.url), "openenv params: field url")
         return TaskDraft(
@@ -294,7 +288,6 @@ class OpenEnvFamily(NeverRewritten):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Episodes that differ in the seed that the server is reset with."""
         wanted = parse_model(GeneratorOptions, options, "openenv generate")
         shared = wanted.model_dump(mode="json", exclude={"first_seed", "reset"})
         first = derive_seed("openenv", seed) if wanted.first_seed is None else wanted.first_seed
@@ -303,11 +296,9 @@ class OpenEnvFamily(NeverRewritten):
         ]
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment (see `PlayOptions`)."""
         return RemoteEpisode(parse_model(PlayOptions, options, "openenv options"), self._egress())
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:  # noqa: ARG002
-        """Nobody knows how to solve a task that lies elsewhere."""
         return None
 
 

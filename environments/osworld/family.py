@@ -33,25 +33,20 @@ class OsworldFamily(Family[OsworldTask, PlayOptions]):
         self._egress = egress
 
     def read(self, params: Params) -> OsworldTask:
-        """A task file of OSWorld."""
         return parse_model(OsworldTask, params, "osworld params")
 
     def instruction(self, given: OsworldTask) -> str:
-        """The file's own."""
         return given.instruction
 
     def kind(self, given: OsworldTask) -> str:
-        """The program that it is about."""
         return given.related_apps[0] if len(given.related_apps) == 1 else "multi_apps"
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:  # noqa: ARG002
-        """Refuse: the tasks are files."""
         raise InputError(
             "osworld: tasks are OSWorld's JSON files, not generated; upload them as the pool's rows (params: the file)"
         )
 
     def make(self, options: Params) -> Environment:
-        """A fresh environment; its machines must be ones that may be named."""
         play = parse_model(PlayOptions, options, "osworld options")
         egress = self._egress()
         if play.docker is not None:
@@ -63,7 +58,6 @@ class OsworldFamily(Family[OsworldTask, PlayOptions]):
     def begin(
         self, given: OsworldTask, options: PlayOptions, announced: str, _seed: int
     ) -> ComputerEpisode:
-        """A machine that is taken when the episode starts."""
         lease, egress = Lease(options), self._egress()
         return ComputerEpisode(
             self.name,

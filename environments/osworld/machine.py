@@ -339,20 +339,16 @@ class MachineComputer:
             raise
 
     def act(self, action: Action) -> None:
-        """Perform an action and give the machine time to show it."""
         self._machine.act(action)
         time.sleep(self._options.pause_s)
 
     def screenshot(self) -> bytes:
-        """The screen as a PNG file."""
         return self._machine.screenshot()
 
     def listing(self) -> str:
-        """Nothing: a machine is seen, not read."""
         return ""
 
     def overrun(self) -> str:
-        """Nothing: a machine bounds itself."""
         return ""
 
     def settle(self) -> None:
@@ -375,7 +371,6 @@ class MachineComputer:
         return error if kind == "vm_command_error" else output
 
     def stop(self) -> None:
-        """Give the machine back. Idempotent."""
         self._machine.close()
         self._lease.end()
 

@@ -65,21 +65,17 @@ class ReasoningGymFamily(QuestionFamily):
         self.worker = Worker(self.name, "environments.reasoning_gym.suite")
 
     def read(self, params: Params) -> Params:
-        """Check the parameters; the suite checks the rest when it makes the question."""
         return parse_model(QuestionParams, params, "reasoning_gym params").model_dump(mode="json")
 
     def ask(self, params: Params) -> Question:
-        """The entry's question."""
         made = self.worker.call("ask", **self.read(params))
         return Question(text=made["text"], gold=made["gold"], kind=str(params["dataset"]))
 
     def grade(self, params: Params, answer: str) -> Grade:
-        """The dataset's score; only its maximum, 1, solves the question."""
         score = float(self.worker.call("grade", answer=answer, **self.read(params)))
         return Grade(score=score, solved=score >= 1.0, readable=True)
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw `count` questions under `options` (see `GeneratorOptions`)."""
         wanted = parse_model(GeneratorOptions, options, "reasoning_gym generate")
         names = self._names(wanted)
 

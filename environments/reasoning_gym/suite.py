@@ -33,7 +33,6 @@ class Suite:
         self._made = lru_cache(_KEPT)(self._make)
 
     def handlers(self) -> Handlers:
-        """The operations."""
         return {"names": self.names, "ask": self.ask, "grade": self.grade}
 
     def names(self) -> dict[str, bool]:
@@ -42,7 +41,6 @@ class Suite:
         return {name: name in curricula for name in sorted(self._factory.DATASETS)}
 
     def ask(self, **params: Any) -> dict[str, Any]:
-        """The question and the dataset's own answer, None when it has none that it accepts."""
         dataset, entry = self._made(json.dumps(params, sort_keys=True))
         if _score(dataset, entry, _NONSENSE) >= 1.0:
             raise Refused(f"dataset {params['dataset']!r} takes any answer to this question")
@@ -51,7 +49,6 @@ class Suite:
         return {"text": str(entry["question"]), "gold": answer if accepted else None}
 
     def grade(self, answer: str, **params: Any) -> float:
-        """The dataset's score of an answer."""
         dataset, entry = self._made(json.dumps(params, sort_keys=True))
         return _score(dataset, entry, answer)
 

@@ -59,16 +59,13 @@ class RlveGymFamily(QuestionFamily):
         self.worker = Worker(self.name, "environments.rlve_gym.suite", cpu_s=GENERATE_S)
 
     def read(self, params: Params) -> Params:
-        """Check the parameters; the environment checks its own when it makes the problem."""
         return parse_model(ProblemParams, params, "rlve_gym params").model_dump(mode="json")
 
     def ask(self, params: Params) -> Question:
-        """The environment's prompt."""
         made = self.worker.call("ask", **self.read(params))
         return Question(text=made["text"], gold=made["gold"], kind=str(params["environment"]))
 
     def grade(self, params: Params, answer: str) -> Grade:
-        """The verifier's reward in [-1, 1]; its `accuracy` says whether that solves the problem."""
         found = self.worker.call("grade", answer=answer, **self.read(params))
         return Grade(
             score=found["reward"],
@@ -77,7 +74,6 @@ class RlveGymFamily(QuestionFamily):
         )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Draw `count` problems under `options` (see `GeneratorOptions`)."""
         wanted = parse_model(GeneratorOptions, options, "rlve_gym generate")
         known: list[str] = self.worker.call("names")
         unknown = sorted(set(wanted.environments) - set(known))

@@ -43,7 +43,6 @@ class Suite:
         self._numpy = import_module("numpy")
 
     def handlers(self) -> Handlers:
-        """The operations."""
         return {"names": self.names, "level": self.level, "ask": self.ask, "grade": self.grade}
 
     def names(self) -> list[str]:
@@ -59,7 +58,6 @@ class Suite:
         return offered
 
     def ask(self, **params: Any) -> dict[str, Any]:
-        """The problem, and the reference answer if the verifier accepts it as it stands."""
         problem = self._made(json.dumps(params, sort_keys=True))
         reference = problem.parameter.get("reference_answer")
         gold = None if reference is None else str(reference)

@@ -73,7 +73,6 @@ class ShopEpisode:
         self._searching = True
 
     def start(self) -> Reset:
-        """The task and the search page."""
         told = HOW_TO_ANSWER[self._answer].format(what="one action")
         return Reset(
             observation=self._observe(f"Instruction: {self._instruction}"),
@@ -81,7 +80,6 @@ class ShopEpisode:
         )
 
     def play(self, response: str) -> StepResult:
-        """Play one action; what cannot be read or clicked changes nothing and costs the turn."""
         said = part_of(response, self._answer).strip()
         read = _ACTION.fullmatch(said)
         verb, what = (read[1], read[2].strip().lower()) if read else ("", "")
@@ -252,11 +250,9 @@ class ShopFamily(Family[VisitParams, PlayOptions]):
     play_options = PlayOptions
 
     def read(self, params: Params) -> VisitParams:
-        """What is to be bought."""
         return parse_model(VisitParams, params, "shop params")
 
     def instruction(self, given: VisitParams) -> str:
-        """The sentence that announces a visit."""
         price = ""
         if given.price_upper < _NO_LIMIT:
             price = f", and price lower than {given.price_upper:.2f} dollars"
@@ -267,7 +263,6 @@ class ShopFamily(Family[VisitParams, PlayOptions]):
         return f"Find me {product.query} that are {', '.join(given.attributes)}{options}{price}."
 
     def kind(self, given: VisitParams) -> str:
-        """What sort of product it is."""
         return _product(given).query
 
     def check(self, given: VisitParams) -> None:
@@ -281,7 +276,6 @@ class ShopFamily(Family[VisitParams, PlayOptions]):
             )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` visits under `options` (see `GeneratorOptions`)."""
         wanted = parse_model(GeneratorOptions, options, "shop generate")
         catalogue = wanted.catalogue.load()
         if not catalogue.products or (wanted.catalogue.products and not catalogue.written):
@@ -297,7 +291,6 @@ class ShopFamily(Family[VisitParams, PlayOptions]):
     def begin(
         self, given: VisitParams, options: PlayOptions, announced: str, _seed: int
     ) -> ShopEpisode:
-        """A visit; nothing of it is drawn."""
         return ShopEpisode(
             given.catalogue.load(), _goal(given), announced, options.answer, given.horizon, guide=options.guide
         )  # fmt: skip

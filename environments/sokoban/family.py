@@ -65,7 +65,6 @@ class SokobanEpisode:
         self._options = options
 
     def start(self) -> Reset:
-        """The task and the board."""
         system = ""
         if self._options.guide:
             many = self._options.moves > 1
@@ -75,7 +74,6 @@ class SokobanEpisode:
         return Reset(observation=self._observe(text), system=system)
 
     def play(self, response: str) -> StepResult:
-        """Play the moves of a response in turn, up to the first that moves nothing."""
         said = part_of(response, self._options.answer).strip().lower()
         words = [word for word in re.split(r"[\s,|]+", said) if word]
         readable = 1 <= len(words) <= self._options.moves and set(words) <= set(DIRECTIONS)
@@ -128,15 +126,12 @@ class SokobanFamily(Family[BoardParams, PlayOptions]):
     play_options = PlayOptions
 
     def read(self, params: Params) -> BoardParams:
-        """The form of a board; `read_board` reads its marks."""
         return parse_model(BoardParams, params, "sokoban params")
 
     def instruction(self, given: BoardParams) -> str:
-        """As in "Push the box onto the target within 12 moves."."""
         return instruction_of(read_board(given.board), given.horizon)
 
     def kind(self, given: BoardParams) -> str:
-        """How many boxes."""
         boxes = len(read_board(given.board).start.boxes)
         return f"{boxes} box{'es' if boxes > 1 else ''}"
 
@@ -159,7 +154,6 @@ class SokobanFamily(Family[BoardParams, PlayOptions]):
             )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` boards under `options` (see `GeneratorOptions`)."""
         wanted = parse_model(GeneratorOptions, options, "sokoban generate")
         made = [generate(wanted, seed=seed, index=index) for index in range(count)]
         return [
@@ -169,7 +163,6 @@ class SokobanFamily(Family[BoardParams, PlayOptions]):
     def begin(
         self, given: BoardParams, options: PlayOptions, _announced: str, _seed: int
     ) -> SokobanEpisode:
-        """A board to be played."""
         return SokobanEpisode(read_board(given.board), given.horizon, options)
 
     def solution(self, given: BoardParams, options: PlayOptions) -> Sequence[str] | None:

@@ -77,7 +77,6 @@ class ToyEpisode:
         self._state = game.start(self._engine, seed)
 
     def start(self) -> Reset:
-        """The task and the first state."""
         told = HOW_TO_ANSWER[self._options.answer].format(
             what=f"one of: {', '.join(self._game.words)}"
         )
@@ -85,7 +84,6 @@ class ToyEpisode:
         return Reset(observation=self._observe(self._game.instruction), system=system)
 
     def play(self, response: str) -> StepResult:
-        """Play one response; an unreadable one costs the move and changes nothing."""
         word = " ".join(part_of(response, self._options.answer).lower().split())
         valid = word in self._game.useful(self._engine, self._state)
         success = over = False
@@ -127,7 +125,6 @@ class ToyTextFamily(Family[Given, PlayOptions]):
     play_options = PlayOptions
 
     def read(self, params: Params) -> Given:
-        """One of the two games."""
         game = params.get("game")
         if game == "frozen_lake":
             return parse_model(LakeParams, params, "toy_text params")
@@ -138,11 +135,9 @@ class ToyTextFamily(Family[Given, PlayOptions]):
         )
 
     def instruction(self, given: Given) -> str:
-        """The game's own."""
         return game_of(given).instruction
 
     def kind(self, given: Given) -> str:
-        """Which game, and whether its ice is slippery."""
         return game_of(given).kind
 
     def check(self, given: Given) -> None:
@@ -157,12 +152,10 @@ class ToyTextFamily(Family[Given, PlayOptions]):
             )
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` games under `options` (see `GeneratorOptions`)."""
         wanted = parse_model(GeneratorOptions, options, "toy_text generate")
         return [_generate(wanted, seed, index) for index in range(count)]
 
     def begin(self, given: Given, options: PlayOptions, announced: str, seed: int) -> ToyEpisode:  # noqa: ARG002
-        """A game whose chance is drawn from the seed."""
         return ToyEpisode(game_of(given), given.horizon, options, seed)
 
     def solution(self, given: Given, options: PlayOptions) -> Sequence[str] | None:

@@ -80,7 +80,6 @@ class Lake:
         return copy(_lake(tuple(given.map), given.slippery, given.success_rate))
 
     def start(self, engine: Any, seed: int) -> int:
-        """Reset the engine to the task's first state, its chance drawn from the seed."""
         state, _ = engine.reset(seed=seed)
         return int(state)
 
@@ -119,7 +118,6 @@ class Taxi:
         return copy(_taxi())
 
     def start(self, engine: Any, seed: int) -> int:
-        """Reset the engine to the task's first state, its chance drawn from the seed."""
         engine.reset(seed=seed)
         row, column = self._params.taxi
         there = _COLOURS.index(self._params.passenger)

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from environments.alfworld.engine import Seen
-from environments.household.catalogue import ROOM_KINDS
+from environments.household.catalogue import KNIVES, ROOM_KINDS, SLICEABLE
 from environments.household.episode import Episode
 from environments.household.generator import generate
 from environments.household.params import PlayOptions, params_of
@@ -71,9 +71,9 @@ def _probe(world: World, *, cut: bool) -> list[str]:
 
     start = {thing.name: place for thing, place in zip(world.objects, world.where, strict=True)}
     places = {name: world.receptacles[place].name for name, place in start.items()}
-    kinds = world.catalogue.sliceable if cut else world.catalogue.suits["heat"]
+    kinds = SLICEABLE if cut else world.catalogue.suits["heat"]
     thing = next((name for name in places if name.split()[0] in kinds), "apple 1")
-    knife = next((name for name in places if name.split()[0] in world.catalogue.knives), "knife 1")
+    knife = next((name for name in places if name.split()[0] in KNIVES), "knife 1")
     out = []
     if cut and {thing, knife} <= set(places):
         out += [*reach(knife), *reach(thing)[:2], f"slice {thing} with {knife}"]

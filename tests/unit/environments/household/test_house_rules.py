@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.household.catalogue import ALFWORLD, DEVICE, GOAL_TYPES, LAMP, ROOM_KINDS, ROOMS
+from environments.household.catalogue import (
+    ALFWORLD,
+    DEVICE,
+    GOAL_TYPES,
+    LAMP,
+    OPENABLE,
+    ROOM_KINDS,
+    ROOMS,
+)
 from environments.household.episode import Episode
 from environments.household.family import FAMILY
 from environments.household.generator import generate
@@ -193,7 +201,7 @@ def test_the_tables_of_the_house_hang_together() -> None:
     for homes in ALFWORLD.homes.values():
         assert len(set(homes)) == len(homes)
     assert set(DEVICE.values()) <= set(ALFWORLD.receptacles)
-    assert not set(ALFWORLD.homes[LAMP]) & ALFWORLD.openable
+    assert not set(ALFWORLD.homes[LAMP]) & OPENABLE
 
 
 async def test_the_contract_is_kept_under_alfworlds_rules() -> None:
