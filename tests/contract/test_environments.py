@@ -9,15 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from environments.household.episode import Episode
 from environments.household.family import HouseholdFamily
 from environments.household.params import PlayOptions
+from triforge.cli.main import app
 from triforge.environments import registry
 from triforge.environments.kit import OneEpisode, expect_announced
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft
-from triforge.testing.check_environment import check_environment, require
+from triforge.testing.check_environment import check_environment, not_applicable, require
 from triforge.testing.entry_points import offer_family
 from triforge.types import CheckResult, Direction, Params, Task
 
@@ -214,3 +216,25 @@ async def test_a_family_that_breaks_a_promise_is_caught(
         make(), options={"wording": "terse"}, count=2, max_steps=60, block_limit_s=0.04
     )
     assert broken in {result.name for result in results if not result.passed}
+
+
+async def test_a_check_without_anything_to_look_at_says_so() -> None:
+    results = await check_environment(registry.family("sokoban"), count=1)
+    require(results)
+    skipped = {result.name: result.detail for result in not_applicable(results)}
+    assert set(skipped) == {"rewrites_are_true", "false_rewrites_are_caught", "distances_are_sound"}
+    assert "`rewrite_menu` lists no combinations" in skipped["rewrites_are_true"]
+    unsolved = await check_environment(_Unsolved(), options={"wording": "terse"}, count=1)
+    assert [result.name for result in not_applicable(unsolved)] == ["gold_answers_succeed"]
+
+
+class _Unsolved(HouseholdFamily):
+    def gold(self, task: Task, options: Params) -> None:
+        return None
+
+
+def test_the_command_line_prints_what_does_not_apply() -> None:
+    printed = CliRunner().invoke(app, ["env", "check", "sokoban", "--count", "1"])
+    assert printed.exit_code == 0
+    assert "-      rewrites_are_true: does not apply" in printed.output
+    assert "13 checks, 0 broken, 3 do not apply" in printed.output

@@ -35,9 +35,12 @@ from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings, load
 from triforge.doctor import Finding, examine
 from triforge.doctor.services import SERVICES
-from triforge.errors import TriforgeError
+from triforge.environments.registry import family
+from triforge.errors import InputError, TriforgeError
 from triforge.supervisor.layout import plan_layout
 from triforge.supervisor.supervise import Supervisor
+from triforge.testing.check_environment import check_environment, not_applicable
+from triforge.types import Params
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
 
@@ -62,9 +65,42 @@ def _print(text: str) -> None:
 env_app = typer.Typer(no_args_is_help=True, help="Environments.")
 
 
-@env_app.callback()
-def _group() -> None:
-    """Keep `serve` a command of its own name, even while it is the only one."""
+@env_app.command("check")
+def env_check(
+    name: Annotated[str, typer.Argument(help="Family, such as household.")],
+    generate: Annotated[str, typer.Option(help="Options of the generator, JSON.")] = "{}",
+    options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
+    seed: Annotated[int, typer.Option(help="Seed of tasks and episodes.")] = 0,
+    count: Annotated[int, typer.Option(help="Tasks to generate and play.")] = 3,
+) -> None:
+    """Check whether a family keeps the contract; exit code 1 if it does not."""
+    results = asyncio.run(
+        check_environment(
+            family(name),
+            options=_json(options),
+            generator_options=_json(generate),
+            seed=seed,
+            count=count,
+        )
+    )
+    skipped = not_applicable(results)
+    for result in results:
+        mark = "-     " if result in skipped else "ok    " if result.passed else "BROKEN"
+        _print(f"{mark} {result.name}{': ' * bool(result.detail)}{result.detail}")
+    broken = sum(not result.passed for result in results)
+    _print(f"{len(results)} checks, {broken} broken, {len(skipped)} do not apply")
+    if broken:
+        raise typer.Exit(1)
+
+
+def _json(text: str) -> Params:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"given {text!r}, expected a JSON object: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"given {text!r}, expected a JSON object such as {{}}")
+    return value
 
 
 @env_app.command("serve")

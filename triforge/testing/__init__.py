@@ -7,7 +7,7 @@ model_folders        tokenizers; `tiny_run` what random models of whole words ca
 entry_points         environment families that are not installed
 """
 
-from triforge.testing.check_environment import check_environment, require
+from triforge.testing.check_environment import check_environment, not_applicable, require
 from triforge.testing.fake_engine import FakeEngine, FakeRouter
 from triforge.testing.fakes import (
     FAKE_LOGPROB,
@@ -26,5 +26,6 @@ __all__ = [
     "FakeRouter",
     "FakeTokens",
     "check_environment",
+    "not_applicable",
     "require",
 ]

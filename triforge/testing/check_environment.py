@@ -3,8 +3,8 @@
     results = await check_environment(family, options={"wording": "terse"})
     require(results)
 
-It plays real episodes: same task and seed twice, the gold answers, nonsense until the limit, calls out of order, every
-kind of rewrite, and the difficulty levels if there are any. It needs no model and no service.
+It plays real episodes and needs no model and no service. A check that a family gives nothing to look at passes, and its
+detail says that it does not apply; `triforge env check NAME` prints all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -29,6 +29,8 @@ from triforge.rollout.protocols import (
 )
 from triforge.types import CheckResult, Direction, Params, Task
 
+NOT_APPLICABLE: Final = "does not apply: "
+"""How the detail of a check begins that had nothing to look at."""
 NONSENSE: Final = "no such action, certainly"
 DIRECTIONS: Final[tuple[Direction, ...]] = ("harder", "easier")
 REWRITES_TRIED: Final = 8
@@ -38,6 +40,10 @@ T = TypeVar("T")
 
 class _BrokenError(Exception):
     """A promise of the contract does not hold; the text says which and what was seen."""
+
+
+class _NothingToCheckError(Exception):
+    """The family does not have what a check is about; the text says what."""
 
 
 def _expect(condition: bool, sentence: str) -> None:
@@ -124,12 +130,8 @@ class _Suite:
     # ---- checks ------------------------------------------------------------------------------------------------
 
     async def generate_is_deterministic(self) -> None:
-        first = self.family.generate(
-            count=self.count, seed=self.seed, options=self.generator_options
-        )
-        again = self.family.generate(
-            count=self.count, seed=self.seed, options=self.generator_options
-        )
+        make = partial(self.family.generate, count=self.count, seed=self.seed)
+        first, again = (make(options=self.generator_options) for _ in range(2))
         _expect(len(first) == self.count, f"asked for {self.count} tasks, got {len(first)}")
         _expect(first == again, "the same seed and options gave other tasks the second time")
         for index, params in enumerate(first):
@@ -147,12 +149,10 @@ class _Suite:
         strange: Params = {"no_such_field": 1}
         validated: Params = {**self.tasks[0].params, **strange}
         options: Params = {**self.options, **strange}
-        generator_options: Params = {**self.generator_options, **strange}
+        generate = partial(self.family.generate, count=1, seed=0)
         _refuses("validate", lambda: self.family.validate(validated))
         _refuses("make", lambda: self.family.make(options))
-        _refuses(
-            "generate", lambda: self.family.generate(count=1, seed=0, options=generator_options)
-        )
+        _refuses("generate", lambda: generate(options={**self.generator_options, **strange}))
 
     async def first_observation_announces_the_task(self) -> None:
         for task in self.tasks:
@@ -167,28 +167,28 @@ class _Suite:
     async def same_seed_same_episode(self) -> None:
         for task in self.tasks:
             responses = [NONSENSE, *(self.family.gold(task, self.options) or ()), NONSENSE]
-            first = await self.play(task, responses)
-            again = await self.play(task, responses)
+            first, again = await self.play(task, responses), await self.play(task, responses)
             _expect(first == again, f"task {task.id} went differently the second time")
 
     async def gold_answers_succeed(self) -> None:
-        for task in self.tasks:
-            await self.expect_gold(task)
+        known = [await self.has_gold(task) for task in self.tasks]
+        if not any(known):
+            raise _NothingToCheckError("`gold` knows an answer to none of the tasks")
 
-    async def expect_gold(self, task: Task) -> None:
+    async def has_gold(self, task: Task) -> bool:
+        """Whether there are gold answers; those that there are must win."""
         gold = self.family.gold(task, self.options)
         if gold is None:
-            return
+            return False
         _, results = await self.play(task, gold)
-        _expect(
-            bool(results) and results[-1].done, f"gold answers {list(gold)} do not end {task.id}"
-        )
+        ended = bool(results) and results[-1].done
+        _expect(ended, f"gold answers {list(gold)} do not end {task.id}")
         _expect(results[-1].success, f"gold answers {list(gold)} do not solve {task.id}")
         _expect(len(results) == len(gold), f"{task.id} is over before the gold answers are")
-        _expect(
-            all(result.action_valid for result in results), f"a gold answer of {task.id} is invalid"
-        )
+        valid = all(result.action_valid for result in results)
+        _expect(valid, f"a gold answer of {task.id} is invalid")
         _expect(not any(result.success for result in results[:-1]), "success before the end")
+        return True
 
     async def invalid_actions_are_reported(self) -> None:
         for response in ("", NONSENSE, "\x00\ud7ff\u2028 { [ \\boxed{", "9" * 5000):
@@ -229,81 +229,84 @@ class _Suite:
             return
         raise _BrokenError(f"{what} did not raise EnvError")
 
-    async def rewrites_are_true(self) -> None:
+    def rewrites(self) -> Iterator[tuple[Task, dict[str, str]]]:
+        """Tasks with answers of their menus, evenly over the list."""
+        offered = 0
         for task in self.tasks:
             for direction in DIRECTIONS:
                 menu = self.family.rewrite_menu(task, direction)
-                for answer in _spread(menu.combinations):
-                    offered = all(answer[name] in menu.fields[name] for name in answer)
-                    _expect(offered, f"the combination {answer} is not in the menu's own fields")
-                    await self.expect_rewrite(task, answer)
+                every = max(1, -(-len(menu.combinations) // REWRITES_TRIED))
+                for answer in menu.combinations[::every]:
+                    known = all(answer[name] in menu.fields[name] for name in answer)
+                    _expect(known, f"the combination {answer} is not in the menu's own fields")
+                    offered += 1
+                    yield task, answer
+        if not offered:
+            raise _NothingToCheckError("`rewrite_menu` lists no combinations")
 
-    async def expect_rewrite(self, parent: Task, answer: dict[str, str]) -> None:
-        draft = self.family.apply_rewrite(parent, answer)
-        for result in self.family.check_rewrite(parent, draft):
-            _expect(result.passed, f"rewrite {answer} fails {result.name}: {result.detail}")
-        _expect(self.family.validate(draft.params) == draft, f"rewrite {answer} does not validate")
-        _expect(draft.params != parent.params, f"rewrite {answer} changes nothing")
-        await self.expect_gold(self.task(draft, 0))
-        if draft.instruction != parent.instruction:
-            self.expect_refused(
-                parent,
-                TaskDraft(params=draft.params, instruction=parent.instruction),
-                f"rewrite {answer} with its parent's instruction",
-            )
+    async def rewrites_are_true(self) -> None:
+        for parent, answer in self.rewrites():
+            draft = self.family.apply_rewrite(parent, answer)
+            for result in self.family.check_rewrite(parent, draft):
+                _expect(result.passed, f"rewrite {answer} fails {result.name}: {result.detail}")
+            valid = self.family.validate(draft.params) == draft
+            _expect(valid, f"rewrite {answer} does not validate")
+            _expect(draft.params != parent.params, f"rewrite {answer} changes nothing")
+            await self.has_gold(self.task(draft, 0))
+            if draft.instruction != parent.instruction:
+                stale = TaskDraft(params=draft.params, instruction=parent.instruction)
+                self.expect_refused(
+                    parent, stale, f"rewrite {answer} with its parent's instruction"
+                )
 
     async def false_rewrites_are_caught(self) -> None:
-        for task in self.tasks:
+        tried: set[str] = set()
+        for task, answer in self.rewrites():
+            if task.id in tried:
+                continue
+            tried.add(task.id)
             same = TaskDraft(params=task.params, instruction=task.instruction)
-            if self.family.rewrite_menu(task, "easier").combinations:
-                self.expect_refused(task, same, "the unchanged task")
-        for direction in DIRECTIONS:
-            for answer in self.family.rewrite_menu(self.tasks[0], direction).combinations[:1]:
-                for name in answer:
-                    wrong = {**answer, name: "no such value"}
-                    apply = partial(self.family.apply_rewrite, self.tasks[0], wrong)
-                    _refuses("apply_rewrite", apply)
-
-    async def levels_and_distances_are_sound(self) -> None:
-        family: object = self.family
-        if isinstance(family, Levels):
-            for level in range(LEVELS_TRIED):
-                await self.expect_level(family.at_level(level, self.generator_options), level)
-        if isinstance(family, Drift):
-            for task in self.tasks:
-                near = family.drift(task.params, task.params)
-                _expect(near == 0.0, f"a task is {near} away from itself, expected 0")
-                far = family.drift(task.params, self.tasks[0].params)
-                _expect(0.0 <= far <= 1.0, f"two tasks are {far} apart, expected 0 to 1")
-
-    async def expect_level(self, options: Params, level: int) -> None:
-        try:
-            made = self.family.generate(count=1, seed=self.seed, options=options)
-        except InputError:
-            _expect(level > 0, "there is no task of level 0")
-            return
-        for params in made:
-            await self.expect_gold(self.task(self.family.validate(params), level))
+            self.expect_refused(task, same, "the unchanged task")
+            for name in answer:
+                wrong = {**answer, name: "no such value"}
+                _refuses("apply_rewrite", partial(self.family.apply_rewrite, task, wrong))
 
     def expect_refused(self, parent: Task, draft: TaskDraft, what: str) -> None:
         results = self.family.check_rewrite(parent, draft)
         _expect(not all(result.passed for result in results), f"check_rewrite passes {what}")
 
+    async def levels_are_sound(self) -> None:
+        family: object = self.family
+        if not isinstance(family, Levels):
+            raise _NothingToCheckError("the family has no `at_level`, so no ladder")
+        for level in range(LEVELS_TRIED):
+            options = family.at_level(level, self.generator_options)
+            try:
+                made = self.family.generate(count=1, seed=self.seed, options=options)
+            except InputError:
+                _expect(level > 0, "there is no task of level 0")
+                continue
+            for params in made:
+                await self.has_gold(self.task(self.family.validate(params), level))
 
-def _spread(combinations: Sequence[dict[str, str]]) -> Sequence[dict[str, str]]:
-    """At most `REWRITES_TRIED` of them, evenly over the list."""
-    return combinations[:: max(1, -(-len(combinations) // REWRITES_TRIED))]
+    async def distances_are_sound(self) -> None:
+        family: object = self.family
+        if not isinstance(family, Drift):
+            raise _NothingToCheckError(
+                "the family has no `drift`; differing parameters are counted"
+            )
+        for task in self.tasks:
+            near = family.drift(task.params, task.params)
+            _expect(near == 0.0, f"a task is {near} away from itself, expected 0")
+            far = family.drift(task.params, self.tasks[0].params)
+            _expect(0.0 <= far <= 1.0, f"two tasks are {far} apart, expected 0 to 1")
 
 
 def _expect_text(observation: Observation) -> None:
-    _expect(
-        isinstance(observation.text, str) and bool(observation.text),
-        f"an observation is {observation.text!r}, expected text",
-    )
-    _expect(
-        all(isinstance(command, str) and command for command in observation.admissible),
-        "an admissible command is not text",
-    )
+    text, commands = observation.text, observation.admissible
+    _expect(isinstance(text, str) and bool(text), f"an observation is {text!r}, expected text")
+    texts = all(isinstance(command, str) and command for command in commands)
+    _expect(texts, "an admissible command is not text")
 
 
 def _refuses(what: str, call: Callable[[], object]) -> None:
@@ -328,7 +331,8 @@ CHECKS: Final[tuple[Callable[[_Suite], Awaitable[None]], ...]] = (
     _Suite.calls_out_of_order_raise,
     _Suite.rewrites_are_true,
     _Suite.false_rewrites_are_caught,
-    _Suite.levels_and_distances_are_sound,
+    _Suite.levels_are_sound,
+    _Suite.distances_are_sound,
 )
 
 
@@ -348,7 +352,7 @@ async def check_environment(
     Args:
         family: the family under test.
         options: settings of a run, as given to `make` and `gold`.
-        generator_options: difficulty generator_options, as given to `generate`.
+        generator_options: as given to `generate`.
         seed: of tasks and episodes.
         count: how many tasks to generate and play, at least 1.
         max_steps: an episode of nonsense must end within this many steps.
@@ -356,7 +360,8 @@ async def check_environment(
         deadline_s: seconds that one call may take in all.
 
     Returns:
-        One result a check, in order. When generation itself fails, that one result only.
+        One result a check, in order (`not_applicable` picks those that had nothing to look at). When generation itself
+        fails, that one result only.
     """
     suite = _Suite(
         family=family,
@@ -370,29 +375,32 @@ async def check_environment(
     )
     results: list[CheckResult] = []
     for check in CHECKS:
-        name = getattr(check, "__name__", "check")
         detail, passed = "", True
         try:
             await check(suite)
+        except _NothingToCheckError as nothing:
+            detail = f"{NOT_APPLICABLE}{nothing}"
         except _BrokenError as broken:
             detail, passed = str(broken), False
         except Exception as error:  # noqa: BLE001  a family may break in any way; the report says how
             detail, passed = f"raised {type(error).__name__}: {error}", False
+        name = getattr(check, "__name__", "check")
         results.append(CheckResult(name=name, passed=passed, detail=detail))
         if not suite.tasks:
             break
     return tuple(results)
 
 
-def require(results: Sequence[CheckResult]) -> None:
-    """Raise when a check failed.
+def not_applicable(results: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
+    """The checks that passed only because the family has nothing that they could look at."""
+    return tuple(result for result in results if result.detail.startswith(NOT_APPLICABLE))
 
-    Raises:
-        EnvError: names every failed check and what was seen.
-    """
+
+def require(results: Sequence[CheckResult]) -> None:
+    """Raise an `EnvError` that names every failed check and what was seen."""
     failed = tuple(f"{result.name}: {result.detail}" for result in results if not result.passed)
     if failed:
         raise EnvError("; ".join(failed), problems=failed)
 
 
-__all__ = ["check_environment", "require"]
+__all__ = ["check_environment", "not_applicable", "require"]
