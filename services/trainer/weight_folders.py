@@ -173,7 +173,7 @@ def copy_version(
             f"{source}: not found; versions on the disk: {held}; run.keep_checkpoints says how many are kept"
         )
     known = load_manifest(source)
-    known.check(contents=True, strangers=False)
+    known.check_whole(contents=True)
     with aside(source.parent) as folder:
         for name in known.files:
             _link(source / name, folder / name)

@@ -19,13 +19,15 @@ from fsspec.implementations.local import LocalFileSystem
 
 from triforge.errors import InputError, NotFoundError, StorageError, UnavailableError
 
+_DENIED = "permission denied; give this process write access or change TRIFORGE_ARTIFACTS_URL"
+_FILE = "a file lies where a folder should; move it away or change TRIFORGE_ARTIFACTS_URL"
 _REASONS = {
     errno.ENOSPC: "the disk is full; free space or point TRIFORGE_ARTIFACTS_URL elsewhere",
     errno.EDQUOT: "the disk quota is used up; free space or point TRIFORGE_ARTIFACTS_URL elsewhere",
-    errno.EACCES: "permission denied; give this process write access or change TRIFORGE_ARTIFACTS_URL",
-    errno.EPERM: "permission denied; give this process write access or change TRIFORGE_ARTIFACTS_URL",
-    errno.EEXIST: "a file lies where a folder should; move it away or change TRIFORGE_ARTIFACTS_URL",
-    errno.ENOTDIR: "a file lies where a folder should; move it away or change TRIFORGE_ARTIFACTS_URL",
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EEXIST: _FILE,
+    errno.ENOTDIR: _FILE,
     errno.EIO: "the disk does not answer; look at it and at its mount, or change TRIFORGE_ARTIFACTS_URL",
     errno.ESTALE: "the volume that was mounted there is gone; mount it again and restart this process",
     errno.EROFS: "the file system is read-only; point TRIFORGE_ARTIFACTS_URL elsewhere",

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +88,7 @@ def restore(
         ConfigError: the deployment's paths are others than those that the backup names; rows hold paths of files.
         StorageError: a file cannot be read or written, or a deployment runs there.
     """
-    try:
-        about: dict[str, Any] = json.loads((source / ABOUT).read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{source}: no readable {ABOUT} ({error}); expected a folder that `triforge backup` made"
-        ) from None
-    if about.get("format") != _FORMAT:
-        raise InputError(
-            f"{source}: given the format {about.get('format')!r}, expected {_FORMAT!r}"
-        )
+    about = _read_about(source)
     database, root = _places(database_url, artifacts_url)
     if str(root) != about["artifacts"]:
         raise ConfigError(
@@ -107,11 +99,8 @@ def restore(
         # SQLite would write a log that a killed deployment has left into the restored database. Valkey remembers groups of
         # steps that the restored database does not have yet, and nobody would play them.
         logs = (Path(f"{database}{end}") for end in _LOGS)
-        for path in (database, *logs, root, in_flight):
-            if path.exists():
-                raise InputError(
-                    f"{path} exists; move it away, a restore does not write over anything"
-                )
+        for path in filter(Path.exists, (database, *logs, root, in_flight)):
+            raise InputError(f"{path} exists; move it away, a restore does not write over anything")
         try:
             root.parent.mkdir(parents=True, exist_ok=True)
             database.parent.mkdir(parents=True, exist_ok=True)
@@ -126,6 +115,20 @@ def restore(
     return about
 
 
+def _read_about(source: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json.loads((source / ABOUT).read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{source}: no readable {ABOUT} ({error}); expected a folder that `triforge backup` made"
+        ) from None
+    if about.get("format") != _FORMAT:
+        raise InputError(
+            f"{source}: given the format {about.get('format')!r}, expected {_FORMAT!r}"
+        )
+    return about
+
+
 def _note_restore(database: Path, source: Path, by: str) -> None:
     """Put it on record that everything was put back; whatever was on record since the backup is not there any more."""
     row = {
@@ -133,27 +136,22 @@ def _note_restore(database: Path, source: Path, by: str) -> None:
         "tenant": "operator", "service": "triforge restore",
     }  # fmt: skip
     with closing(sqlite3.connect(database)) as link, link:
-        there = {
-            column[1] for column in link.execute("PRAGMA table_info(audit)")
-        }  # an old schema has fewer
-        named = [name for name in row if name in there]
-        marks = ", ".join("?" * len(named))
-        link.execute(
-            f"INSERT INTO audit ({', '.join(named)}) VALUES ({marks})",  # noqa: S608 (names of our own)
-            [row[name] for name in named],
-        )
+        there = [column[1] for column in link.execute("PRAGMA table_info(audit)")]
+        named = ", ".join(name for name in row if name in there)  # an old schema has fewer
+        values = ", ".join(f":{name}" for name in row if name in there)
+        link.execute(f"INSERT INTO audit ({named}) VALUES ({values})", row)  # noqa: S608 (names of our own)
 
 
 def _places(database_url: str, artifacts_url: str) -> tuple[Path, Path]:
     """The database's file and the artifacts' folder."""
     database = Database(database_url)
     try:
-        if not database.is_sqlite or not database.url.database:
+        if database.file is None:
             raise ConfigError(
                 f"TRIFORGE_DATABASE_URL: given {database.url.render_as_string()}, expected an SQLite file; a server's database is "
                 "copied with its own tools (pg_dump, pg_restore; see docs/operations.md)"
             )
-        path = Path(database.url.database).resolve()
+        path = database.file.resolve()
     finally:
         database.engine.dispose()
     store = ArtifactStore(artifacts_url)
@@ -182,33 +180,23 @@ def _copy_database(path: Path, target: Path) -> None:
 
 
 def _copy_tree(root: Path, target: Path) -> tuple[int, int]:
-    """Copy what has its final name; what vanishes meanwhile was deleted and is not missed. Returns files and bytes."""
-    target.mkdir()
+    """Copy what has its final name: what begins with a dot is not finished, and what vanishes meanwhile was deleted.
+
+    Returns files and bytes.
+    """
     count = size = 0
-    for path in _files(root):
-        to = target / path.relative_to(root)
-        to.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copy2(path, to)
-        except FileNotFoundError:
-            continue
-        count, size = count + 1, size + to.stat().st_size
+    target.mkdir()
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        to = target / Path(folder).relative_to(root)
+        for name in files:
+            if name.startswith("."):
+                continue
+            to.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                size += Path(shutil.copy2(Path(folder, name), to / name)).stat().st_size
+                count += 1
     return count, size
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Files below a folder; names that begin with a dot are not finished yet."""
-    try:
-        entries = sorted(folder.iterdir())
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            yield from _files(entry)
-        else:
-            yield entry
 
 
 def _check_weights(copy: Path, root: Path) -> int:

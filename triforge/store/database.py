@@ -30,13 +30,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from triforge.errors import (
-    ConfigError,
-    InputError,
-    StorageError,
-    TriforgeError,
-    UnavailableError,
-)
+from triforge.errors import ConfigError, InputError, StorageError, TriforgeError, UnavailableError
 
 _BUSY_TIMEOUT_S = 30  # a writer waits so long for another writer before it gives up
 _CONNECT_TIMEOUT_S = 5
@@ -66,6 +60,12 @@ class Database:
         """Whether this is SQLite, where one writer at a time holds the whole file."""
         return self.url.get_backend_name() == "sqlite"
 
+    @property
+    def file(self) -> Path | None:
+        """The file of SQLite; None of a server's database, and of one in memory."""
+        kept = self.is_sqlite and not _in_memory(self.url)
+        return Path(str(self.url.database)) if kept else None
+
     @contextlib.contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that only reads."""
@@ -85,11 +85,8 @@ class Database:
 
     def schema(self) -> tuple[str | None, str]:
         """The schema of the database, None if it is empty, and the one that this version writes. Changes nothing."""
-        if (
-            self.is_sqlite
-            and not _in_memory(self.url)
-            and not Path(str(self.url.database)).exists()
-        ):
+        file = self.file
+        if file is not None and not file.exists():
             return None, REVISIONS[-1]
         with self.engine.connect() as connection:
             return _revision(connection), REVISIONS[-1]
@@ -98,7 +95,9 @@ class Database:
         """Bring the schema to head. Safe when several processes start at once: one migrates, the others wait."""
         with self._migration_lock():
             if self.is_sqlite:
-                self._use_wal()
+                # The file remembers the mode. Switching fails at once while anyone else reads, so it happens under the lock.
+                with self.engine.execution_options(sqlite_begin="").connect() as connection:
+                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             with self._unreferenced() as connection, connection.begin():
                 if _revision(connection) != REVISIONS[-1]:
                     from triforge.store.migrations.running import upgrade  # noqa: PLC0415 (see REVISIONS)
@@ -112,27 +111,26 @@ class Database:
 
         SQLite takes the pragma outside of transactions only, and drops what refers to a dropped table while it is on.
         """
-        if not self.is_sqlite:
-            with self.engine.connect() as connection:
-                yield connection
-            return
         with self.engine.connect() as connection:
             raw = connection.connection.dbapi_connection
-            assert raw is not None
+            if not self.is_sqlite or raw is None:
+                yield connection
+                return
             raw.cursor().execute("PRAGMA foreign_keys=OFF")
             try:
                 yield connection
             finally:
                 raw.cursor().execute("PRAGMA foreign_keys=ON")
 
-    def _use_wal(self) -> None:
-        # The file remembers the mode. Switching fails at once while anyone else reads, so it happens under the lock.
-        with self.engine.execution_options(sqlite_begin="").connect() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-
     @contextlib.contextmanager
     def _migration_lock(self) -> Iterator[None]:
-        if not self.is_sqlite:
+        if self.file is not None:
+            with Path(f"{self.file}.lock").open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # the kernel frees it when the process dies
+                yield
+        elif self.is_sqlite:
+            yield
+        else:  # the server frees it when the connection ends
             with self.engine.connect() as connection:
                 connection.execute(text("SELECT pg_advisory_lock(:id)"), {"id": _POSTGRES_LOCK})
                 try:
@@ -141,13 +139,6 @@ class Database:
                     connection.execute(
                         text("SELECT pg_advisory_unlock(:id)"), {"id": _POSTGRES_LOCK}
                     )
-            return
-        if _in_memory(self.url):
-            yield
-            return
-        with Path(f"{self.url.database}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # the kernel frees it when the process dies
-            yield
 
     def close(self) -> None:
         """Close all connections."""
@@ -157,8 +148,8 @@ class Database:
 def open_database(url: str) -> Database:
     """Open a database, create its folder, and bring its schema to head."""
     database = Database(url)
-    if database.is_sqlite and not _in_memory(database.url):
-        folder = Path(str(database.url.database)).parent
+    if database.file is not None:
+        folder = database.file.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -189,10 +180,9 @@ def _in_memory(url: URL) -> bool:
 
 def _sqlite(url: URL) -> Engine:
     arguments: dict[str, Any] = {"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}
-    if _in_memory(url):  # one connection is the whole database
-        engine = create_engine(url, connect_args=arguments, poolclass=StaticPool)
-    else:
-        engine = create_engine(url, connect_args=arguments)
+    # in memory one connection is the whole database
+    pool = {"poolclass": StaticPool} if _in_memory(url) else {}
+    engine = create_engine(url, connect_args=arguments, **pool)
     event.listen(engine, "connect", _tune)
     event.listen(engine, "begin", _begin)
     return engine

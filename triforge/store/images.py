@@ -11,7 +11,6 @@ from triforge.types import ImageRef
 from triforge.vision.files import describe, digest_of
 
 _ENDINGS = {"image/png": "png", "image/jpeg": "jpg"}
-_KNOWN = 4096  # images that this process need not look for again
 _HELD = 64 * 2**20  # bytes of images that are kept in memory
 
 
@@ -28,7 +27,6 @@ class ImageStore:
         self._budget = held
         self._held: OrderedDict[str, bytes] = OrderedDict()
         self._size = 0
-        self._written: OrderedDict[str, None] = OrderedDict()
 
     async def put(self, data: bytes) -> ImageRef:
         """Keep an image, once; InputError if it is no whole PNG or JPEG or too large."""
@@ -38,12 +36,8 @@ class ImageStore:
         """`put`, blocking."""
         ref = describe(data, where="screenshot")
         name = image_name(ref)
-        if name not in self._written:
-            if not self._artifacts.exists(name):
-                self._artifacts.write(name, data)
-            self._written[name] = None
-            if len(self._written) > _KNOWN:
-                self._written.popitem(last=False)
+        if not self._artifacts.exists(name):
+            self._artifacts.write(name, data)
         return ref
 
     async def get(self, ref: ImageRef) -> bytes:

@@ -11,29 +11,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final
 
 import xxhash
 
 from triforge.errors import WeightsError
 from triforge.store.artifacts import storage_error
 
-MANIFEST = "manifest.json"
-BLOCK = 1 << 20  # bytes; what is read stays in a core's cache while it is looked at
-_FORMAT = "triforge-folder/1"
-
-
-class _Hash(Protocol):
-    def update(self, data: memoryview, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
-# By their keys in a manifest.
-_SUMS: dict[str, tuple[str, Callable[[], _Hash]]] = {
+MANIFEST: Final = "manifest.json"
+BLOCK: Final = 1 << 20  # bytes; what is read stays in a core's cache while it is looked at
+_FORMAT: Final = "triforge-folder/1"
+# By their keys in a manifest, the one that is compared first: how it is called, and what makes one.
+_SUMS: Final[Mapping[str, tuple[str, Any]]] = {
     "xxh3_128": ("XXH3-128", xxhash.xxh3_128),
     "sha256": ("SHA-256", hashlib.sha256),
 }
@@ -88,15 +81,7 @@ class Manifest:
     files: Mapping[str, Listed]
 
     def problem(self, name: str, *, contents: bool) -> str:
-        """What is wrong with a listed file; empty if nothing is.
-
-        Args:
-            name: the file.
-            contents: also read it and compare its checksum; without, it is there and has its size.
-
-        Raises:
-            StorageError: it is there and cannot be read.
-        """
+        """What is wrong with a listed file, with its bytes if `contents`, else with its size; empty if nothing is."""
         path, listed = self.folder / name, self.files[name]
         try:
             if not path.is_file():
@@ -116,35 +101,28 @@ class Manifest:
             raise storage_error("read", str(path), error) from error
         return reading.problem()
 
-    def check(
-        self, *, contents: bool, strangers: bool = True, but: Collection[str] = frozenset()
-    ) -> None:
-        """Pass if every listed file is there as it was listed.
-
-        Args:
-            contents: see `problem`.
-            strangers: whether other files may lie there, too.
-            but: files that are left out.
+    def check(self, *, contents: bool, but: Collection[str] = frozenset()) -> None:
+        """Pass if every listed file, but some, is there as it was listed; see `problem`.
 
         Raises:
-            WeightsError: a file is missing, truncated, changed, or not listed; the sentence names all such.
+            WeightsError: a file is missing, truncated or changed; the sentence names all such.
             StorageError: a file cannot be read.
         """
-        problems = [self.problem(name, contents=contents) for name in self.files if name not in but]
-        if not strangers:
-            more = {path.name for path in self.folder.iterdir()} - set(self.files) - {MANIFEST}
-            problems += [f"{name} is not in the manifest" for name in sorted(more)]
-        found = tuple(problem for problem in problems if problem)
-        if found:
+        self._refuse(self.problem(n, contents=contents) for n in self.files if n not in but)
+
+    def check_whole(self, *, contents: bool) -> None:
+        """`check`, and no other file may lie there."""
+        problems = [self.problem(name, contents=contents) for name in self.files]
+        more = {path.name for path in self.folder.iterdir()} - set(self.files) - {MANIFEST}
+        self._refuse([*problems, *(f"{name} is not in the manifest" for name in sorted(more))])
+
+    def _refuse(self, problems: Iterator[str] | list[str]) -> None:
+        if found := tuple(problem for problem in problems if problem):
             raise WeightsError(f"{self.folder}: {'; '.join(found)}", problems=found)
 
 
 def load_manifest(folder: Path, *, announced: str = "") -> Manifest:
-    """The manifest of a folder; the files are not looked at.
-
-    Args:
-        folder: the folder.
-        announced: the digest that it has to have; empty for any.
+    """The manifest of a folder; the files are not looked at. It has to have the digest `announced`, unless that is empty.
 
     Raises:
         WeightsError: there is none, it is another one than was announced, or not one of triforge's.
@@ -172,30 +150,20 @@ def load_manifest(folder: Path, *, announced: str = "") -> Manifest:
     # Of one that has the digest that was announced, it is known without a name of its format what it is.
     if not isinstance(about, dict) or about.get("format", announced and _FORMAT) != _FORMAT:
         raise WeightsError(f"{folder}: {MANIFEST} is not of the format {_FORMAT!r}")
-    return Manifest(folder, digest, about, _listed(folder, about.get("files", {})))
-
-
-def _listed(folder: Path, files: object) -> dict[str, Listed]:
     try:
-        return {
-            _plain(name): Listed(int(entry["bytes"]), *_checksum(entry))
-            for name, entry in files.items()  # type: ignore[attr-defined]
-        }
+        files = {name: _listed(name, entry) for name, entry in about.get("files", {}).items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise WeightsError(
             f"{folder}: {MANIFEST}: expected files by name, each with bytes and sha256 ({error!r:.80})"
         ) from error
+    return Manifest(folder, digest, about, files)
 
 
-def _plain(name: str) -> str:
+def _listed(name: str, entry: Mapping[str, Any]) -> Listed:
     if Path(name).name != name:
         raise ValueError(f"{name} is no file of the folder")
-    return name
-
-
-def _checksum(entry: Mapping[str, Any]) -> tuple[str, str]:
     kind = "xxh3_128" if "xxh3_128" in entry else "sha256"
-    return kind, str(entry[kind])
+    return Listed(int(entry["bytes"]), kind, str(entry[kind]))
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> str:
@@ -228,28 +196,13 @@ def blocks(file: BufferedReader, count: int, space: memoryview) -> Iterator[memo
         count -= len(part)
 
 
-# ---- in one sentence ----
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The fields of a folder's manifest, see `load_manifest`."""
     return dict(load_manifest(folder).about)
 
 
 def verify_manifest(folder: Path, *, contents: bool = True) -> str:
-    """Check every file of a folder against its manifest, and that no other lies there.
-
-    Args:
-        folder: the folder.
-        contents: also compare the checksum of every file; without, names and sizes only.
-
-    Returns:
-        The SHA-256 of the manifest, the digest under which the version is announced.
-
-    Raises:
-        WeightsError: a file is missing, truncated, changed, or not listed.
-        StorageError: a file cannot be read.
-    """
+    """Check a folder against its manifest, see `Manifest.check_whole`; returns the digest under which it is announced."""
     manifest = load_manifest(folder)
-    manifest.check(contents=contents, strangers=False)
+    manifest.check_whole(contents=contents)
     return manifest.digest

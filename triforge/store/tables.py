@@ -23,7 +23,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 class Base(DeclarativeBase):
     """Base of all tables; dictionaries and lists are JSON columns."""
 
-    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 (SQLAlchemy reads it so)
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON, float: Float}  # noqa: RUF012 (SQLAlchemy reads it so)
 
 
 def _where(condition: str) -> dict[str, Any]:
@@ -36,11 +36,11 @@ class TenantRow(Base):
 
     __tablename__ = "tenants"
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    created_at: Mapped[float] = mapped_column(Float)
-    max_pools: Mapped[int | None] = mapped_column(Integer)
-    max_tasks: Mapped[int | None] = mapped_column(Integer)
-    max_runs: Mapped[int | None] = mapped_column(Integer)
-    requests_per_minute: Mapped[int | None] = mapped_column(Integer)
+    created_at: Mapped[float]
+    max_pools: Mapped[int | None]
+    max_tasks: Mapped[int | None]
+    max_runs: Mapped[int | None]
+    requests_per_minute: Mapped[int | None]
 
 
 class KeyRow(Base):
@@ -52,10 +52,10 @@ class KeyRow(Base):
     name: Mapped[str] = mapped_column(String(200))
     scope: Mapped[str] = mapped_column(String(16))
     digest: Mapped[str] = mapped_column(String(64))
-    created_at: Mapped[float] = mapped_column(Float)
-    expires_at: Mapped[float | None] = mapped_column(Float)
-    last_used_at: Mapped[float | None] = mapped_column(Float)
-    revoked_at: Mapped[float | None] = mapped_column(Float)
+    created_at: Mapped[float]
+    expires_at: Mapped[float | None]
+    last_used_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
 
 
 class PoolRow(Base):
@@ -69,7 +69,7 @@ class PoolRow(Base):
     options: Mapped[dict[str, Any]]
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_digest: Mapped[str] = mapped_column(String(64))
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float]
     state: Mapped[str] = mapped_column(String(16), default="active", server_default="active")
     approval: Mapped[str] = mapped_column(
         String(16), default="automatic", server_default="automatic"
@@ -90,14 +90,14 @@ class TaskRow(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
     slot: Mapped[str] = mapped_column(String(64))
-    version: Mapped[int] = mapped_column(Integer)
+    version: Mapped[int]
     parent_id: Mapped[str | None] = mapped_column(String(64))
     split: Mapped[str] = mapped_column(String(16))
     state: Mapped[str] = mapped_column(String(16))
-    position: Mapped[int] = mapped_column(Integer)
+    position: Mapped[int]
     instruction: Mapped[str] = mapped_column(Text)
     params: Mapped[dict[str, Any]]
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float]
     kind: Mapped[str] = mapped_column(String(64), default="", server_default="")
     pinned: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     __table_args__ = (
@@ -118,7 +118,7 @@ class ProposalRow(Base):
     slot: Mapped[str] = mapped_column(String(64))
     run_id: Mapped[str] = mapped_column(String(64), index=True)
     state: Mapped[str] = mapped_column(String(16))
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float]
     document: Mapped[dict[str, Any]]
     __table_args__ = (Index("proposals_by_pool", "pool_id", "state"),)
 
@@ -132,7 +132,7 @@ class AuditRow(Base):
 
     __tablename__ = "audit"
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
-    at: Mapped[float] = mapped_column(Float)
+    at: Mapped[float]
     by: Mapped[str] = mapped_column(String(200))
     action: Mapped[str] = mapped_column(String(120))
     subject: Mapped[str] = mapped_column(String(300), index=True)
@@ -144,7 +144,7 @@ class AuditRow(Base):
     key_id: Mapped[str] = mapped_column(String(16), default="", server_default="")
     service: Mapped[str] = mapped_column(String(32), default="", server_default="")
     address: Mapped[str] = mapped_column(String(64), default="", server_default="")
-    status: Mapped[int | None] = mapped_column(Integer)
+    status: Mapped[int | None]
     __table_args__ = (
         Index("audit_by_pool", "pool_id", "id"),
         Index("audit_by_tenant", "tenant", "id"),
@@ -159,7 +159,7 @@ class PlanRow(Base):
     step: Mapped[int] = mapped_column(Integer, primary_key=True)
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
     pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
-    cursor: Mapped[int] = mapped_column(Integer)  # draws of train tasks made so far by the run
+    cursor: Mapped[int]  # draws of train tasks made so far by the run
     groups: Mapped[list[Any]]
 
 
@@ -169,15 +169,15 @@ class MeasurementRow(Base):
     __tablename__ = "measurements"
     group_id: Mapped[str] = mapped_column(String(120), primary_key=True)
     run_id: Mapped[str] = mapped_column(String(64))
-    step: Mapped[int] = mapped_column(Integer)
+    step: Mapped[int]
     task_id: Mapped[str] = mapped_column(String(64), index=True)
     purpose: Mapped[str] = mapped_column(String(24))
     proposal_id: Mapped[str | None] = mapped_column(String(64), index=True)
-    successes: Mapped[int] = mapped_column(Integer)
-    measured: Mapped[int] = mapped_column(Integer)
-    rollouts: Mapped[int] = mapped_column(Integer)
-    policy_version: Mapped[int] = mapped_column(Integer)  # the oldest that sampled a token of it
-    newest_version: Mapped[int | None] = mapped_column(Integer)
+    successes: Mapped[int]
+    measured: Mapped[int]
+    rollouts: Mapped[int]
+    policy_version: Mapped[int]  # the oldest that sampled a token of it
+    newest_version: Mapped[int | None]
 
 
 class LadderRow(Base):
@@ -186,9 +186,9 @@ class LadderRow(Base):
     __tablename__ = "ladders"
     run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     pool_id: Mapped[str] = mapped_column(ForeignKey("pools.id"))
-    high: Mapped[int] = mapped_column(Integer)
-    counted: Mapped[int] = mapped_column(Integer)
-    correct: Mapped[int] = mapped_column(Integer)
+    high: Mapped[int]
+    counted: Mapped[int]
+    correct: Mapped[int]
 
 
 class LevelRow(Base):
@@ -196,7 +196,7 @@ class LevelRow(Base):
 
     __tablename__ = "levels"
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
-    level: Mapped[int] = mapped_column(Integer)
+    level: Mapped[int]
 
 
 class RunRow(Base):
@@ -208,15 +208,15 @@ class RunRow(Base):
     name: Mapped[str] = mapped_column(String(200))
     pool_id: Mapped[str] = mapped_column(String(64))
     status: Mapped[str] = mapped_column(String(16), index=True)
-    step: Mapped[int] = mapped_column(Integer)
-    policy_version: Mapped[int] = mapped_column(Integer)
-    reward_version: Mapped[int] = mapped_column(Integer)
+    step: Mapped[int]
+    policy_version: Mapped[int]
+    reward_version: Mapped[int]
     config: Mapped[dict[str, Any]]
     state: Mapped[dict[str, Any]]
     reason: Mapped[str] = mapped_column(Text)
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
-    created_at: Mapped[float] = mapped_column(Float)
-    updated_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float]
+    updated_at: Mapped[float]
     __table_args__ = (Index("one_run_a_key", "tenant", "idempotency_key", unique=True),)
 
 
@@ -226,11 +226,11 @@ class StepRow(Base):
     __tablename__ = "steps"
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
     step: Mapped[int] = mapped_column(Integer, primary_key=True)
-    policy_version: Mapped[int] = mapped_column(Integer)
-    reward_version: Mapped[int] = mapped_column(Integer)
+    policy_version: Mapped[int]
+    reward_version: Mapped[int]
     metrics: Mapped[dict[str, Any]]
     artifacts: Mapped[dict[str, Any]]
-    at: Mapped[float] = mapped_column(Float)
+    at: Mapped[float]
 
 
 class WeightsRow(Base):
@@ -242,5 +242,5 @@ class WeightsRow(Base):
     version: Mapped[int] = mapped_column(Integer, primary_key=True)
     uri: Mapped[str] = mapped_column(Text)
     digest: Mapped[str] = mapped_column(String(64))
-    at: Mapped[float] = mapped_column(Float)
-    origin: Mapped[int | None] = mapped_column(Integer)
+    at: Mapped[float]
+    origin: Mapped[int | None]

@@ -23,6 +23,7 @@ SIZES = {
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
 _MAX_HEADER = 100_000_000
+_NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 # The bits of infinity, by type; those of the least NaN where the type has no infinity.
 _NOT_FINITE = {
     "F64": 0x7FF0_0000_0000_0000, "F32": 0x7F80_0000, "F16": 0x7C00, "BF16": 0x7F80, "F8_E4M3": 0x7F, "F8_E5M2": 0x7C,
@@ -72,9 +73,8 @@ def read_header(path: Path) -> list[Entry]:
 
 def _entry(path: Path, name: str, about: dict[str, Any], base: int) -> Entry:
     start, end = about["data_offsets"]
-    return Entry(
-        path, name, str(about["dtype"]), tuple(map(int, about["shape"])), base + start, base + end
-    )
+    shape = tuple(map(int, about["shape"]))
+    return Entry(path, name, str(about["dtype"]), shape, base + start, base + end)
 
 
 def _check_layout(path: Path, entries: Sequence[Entry], base: int, size: int) -> None:
@@ -94,11 +94,7 @@ def _check_layout(path: Path, entries: Sequence[Entry], base: int, size: int) ->
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder; those that an index names must be there.
-
-    Raises:
-        WeightsError: a shard is missing, or the index cannot be read.
-    """
+    """The safetensors files of a folder; WeightsError when one that an index names is missing."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
@@ -113,11 +109,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_folder(folder: Path) -> dict[str, Entry]:
-    """All tensors of a model folder by name; empty for a folder without weights.
-
-    Raises:
-        WeightsError: see `read_header`; or a tensor is stored twice.
-    """
+    """All tensors of a model folder by name, each stored once; empty for a folder without weights. Raises as `read_header`."""
     found: dict[str, Entry] = {}
     for path in weight_files(folder):
         for entry in read_header(path):
@@ -129,16 +121,9 @@ def read_folder(folder: Path) -> dict[str, Entry]:
     return found
 
 
-def read_bytes(entry: Entry) -> bytes:
-    """The bytes of a tensor.
-
-    Raises:
-        WeightsError: the file is gone or shorter than it was.
-    """
-    return _read(entry, entry.end - entry.start)
-
-
-def _read(entry: Entry, count: int) -> bytes:
+def read_bytes(entry: Entry, count: int | None = None) -> bytes:
+    """The bytes of a tensor, or the first of them; WeightsError when the file is gone or shorter than it was."""
+    count = entry.end - entry.start if count is None else count
     try:
         with entry.file.open("rb") as file:
             file.seek(entry.start)
@@ -155,25 +140,15 @@ def first_rows(entry: Entry, rows: int) -> NDArray[np.float64] | None:
 
     None for a type that has no plain numbers, and for a tensor without axes.
     """
-    if not entry.shape or not is_float(entry.dtype):
+    kind = _NUMBERS.get(entry.dtype)
+    if not entry.shape or kind is None:
         return None
     count = min(rows, entry.shape[0])
     inner = math.prod(entry.shape[1:])
-    data = _read(entry, count * inner * SIZES[entry.dtype])
-    return numbers(data, entry.dtype).astype(np.float64).reshape(count, *entry.shape[1:])
-
-
-def is_float(dtype: str) -> bool:
-    """Whether this module can read the type as numbers."""
-    return dtype in ("F64", "F32", "F16", "BF16")
-
-
-def numbers(data: bytes, dtype: str) -> NDArray[np.floating[Any]]:
-    """Little-endian bytes of a floating type as an array [N]; bfloat16 becomes float32."""
-    if dtype == "BF16":
-        high = np.frombuffer(data, dtype="<u2").astype(np.uint32) << np.uint32(16)
-        return high.view(np.float32)
-    return np.frombuffer(data, dtype={"F64": "<f8", "F32": "<f4", "F16": "<f2"}[dtype])
+    values = np.frombuffer(read_bytes(entry, count * inner * SIZES[entry.dtype]), dtype=kind)
+    if entry.dtype == "BF16":  # the upper half of a float32
+        values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values.astype(np.float64).reshape(count, *entry.shape[1:])
 
 
 def all_finite(data: bytes | memoryview, dtype: str) -> bool:
@@ -196,12 +171,11 @@ def buckets(entries: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
     held: list[Entry] = []
     size = 0
     for entry in entries:
-        more = entry.end - entry.start
-        if held and size + more > limit:
+        size += entry.end - entry.start
+        if held and size > limit:
             yield held
-            held, size = [], 0
+            held, size = [], entry.end - entry.start
         held.append(entry)
-        size += more
     if held:
         yield held
 
@@ -212,14 +186,9 @@ def pack(entries: Sequence[Entry]) -> bytes:
     at = 0
     for entry in entries:
         size = entry.end - entry.start
-        header[entry.name] = {
-            "dtype": entry.dtype,
-            "shape": list(entry.shape),
-            "data_offsets": [at, at + size],
-        }
+        offsets = [at, at + size]
+        header[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": offsets}
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join(
-        [len(text).to_bytes(8, "little"), text, *(read_bytes(entry) for entry in entries)]
-    )
+    return b"".join([len(text).to_bytes(8, "little"), text, *map(read_bytes, entries)])
