@@ -13,10 +13,9 @@ from services.trainer.judged_groups import accepted, vote_values
 from services.trainer.learners import Trained
 from services.trainer.samples import Samples
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.credit import accuracy
+from triforge.algorithms.credit import accuracy, vote_weight
 from triforge.algorithms.off_policy import staleness_measures
 from triforge.algorithms.theory import Estimate, GroupVotes, Theory, count_votes, estimate, trust
-from triforge.algorithms.trust import vote_weight
 from triforge.algorithms.unit_tests import count_unit_tests, total
 from triforge.telemetry import tracing
 from triforge.types import JudgedGroup, Step, TrainedRole

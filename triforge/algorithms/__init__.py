@@ -7,9 +7,9 @@ what was played, on numbers
   estimators/    how rewards are compared, one file each; `advantages` what they share
   penalties      what is taken off a reward; `filters` which tasks train whom, and which are rewritten
   unit_tests     where programs and tests judge each other; `imitation` the jobs without a policy gradient
-  theory         what votes are worth, intervals; `trust` in them as a weight
+  theory         what votes are worth, intervals
 tasks
-  acceptance     whether a rewritten task replaces its parent; the ladder of levels
+  acceptance     whether a rewritten task replaces its parent; `ladder` levels that rise with the policy
 tokens, on arrays of any library
   losses/        one file each; `loss_terms` the KL, sums and measures that all share
   off_policy     samples of older weights; `auxiliary` objectives beside the policy gradient

@@ -1,4 +1,4 @@
-"""Whether a rewritten task replaces its parent, and when the ladder of difficulty levels moves up.
+"""Whether a rewritten task replaces its parent.
 
 The published rule compares two accuracies that were measured once, each with a handful of rollouts; it accepts a task
 that did not change at all with a chance of 13 to 50 %. `decide` is a test instead. It measures parent and candidate
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
@@ -36,6 +36,7 @@ from triforge.algorithms.filters import check_counts
 from triforge.errors import InputError
 
 Direction = Literal["harder", "easier"]
+Verdict = Literal["accept", "reject", "continue"]
 Count = tuple[int, int]
 
 LOOKS = (3 / 8, 5 / 8, 1.0)
@@ -45,16 +46,9 @@ EDGE_DOUBT = 0.1
 
 
 def paper_accepts(
-    direction: Direction,
-    parent_accuracy: float,
-    candidate_accuracy: float,
-    low: float,
-    high: float,
+    direction: Direction, parent_accuracy: float, candidate_accuracy: float, low: float, high: float
 ) -> bool:
-    """The published rule, applied to two accuracies in [0, 1] measured once.
-
-    Harder: `low <= candidate < parent`. Easier: `parent < candidate <= high` (and so above 0).
-    """
+    """The published rule: harder is `low <= candidate < parent`, easier `parent < candidate <= high` (and so above 0)."""
     if direction == "harder":
         return low <= candidate_accuracy < parent_accuracy
     return parent_accuracy < candidate_accuracy <= high
@@ -73,7 +67,7 @@ class Decision:
         pairs: how many pairs were used; pairs after a verdict are not looked at.
     """
 
-    verdict: Literal["accept", "reject", "continue"]
+    verdict: Verdict
     p_value: float
     reason: str
     parent: Count
@@ -115,17 +109,13 @@ def decide(
         )
     test = SequentialTest(direction, low=low, high=high, alpha=alpha, max_rollouts=max_rollouts)
     for parent, candidate in zip(parent_counts, candidate_counts, strict=True):
-        decision = test.add(parent, candidate)
-        if decision.verdict != "continue":
-            return decision
+        if test.decision.verdict == "continue":
+            test.add(parent, candidate)
     return test.decision
 
 
 class SequentialTest:
-    """The test of `decide`, one pair at a time.
-
-    Args are those of `decide`. After a verdict other than "continue" no pair may be added.
-    """
+    """The test of `decide`, one pair at a time. After a verdict other than "continue" no pair may be added."""
 
     def __init__(
         self, direction: Direction, *, low: float, high: float, alpha: float, max_rollouts: int
@@ -136,25 +126,20 @@ class SequentialTest:
             raise InputError(
                 f"max_rollouts and alpha: given {max_rollouts} and {alpha}, expected at least 1 and between 0 and 1"
             )
-        self._harder = direction == "harder"
+        self._harder, self._word = direction == "harder", direction
         self._low, self._high = low, high
         self._alpha, self._max = alpha, max_rollouts
         self._parent: Count = (0, 0)
         self._candidate: Count = (0, 0)
-        self._pairs = 0
-        self._looks = 0
+        self._pairs = self._looks = 0
         self._spent = 0.0
         # Chance, if nothing changed, of each number of candidate successes: of all paths, and of those still open.
         self._null: list[float] = [1.0]
         self._open: list[float] = [1.0]
-        self.decision = self._decide("continue", "no pair measured yet")
+        self.decision = self._decided("continue", "no pair measured yet")
 
     def add(self, parent: Count, candidate: Count) -> Decision:
-        """Take one pair of (successes, measured) and decide.
-
-        Raises:
-            InputError: a count is impossible, or the test is over.
-        """
+        """Take one pair of (successes, measured) and decide; an InputError if a count is impossible or the test is over."""
         if self.decision.verdict != "continue":
             raise InputError(f"pair: given one more after the verdict {self.decision.verdict!r}")
         check_counts(*parent)
@@ -165,32 +150,37 @@ class SequentialTest:
         share = _candidate_share(parent[0] + candidate[0], parent[1], candidate[1])
         self._null = _convolve(self._null, share)
         self._open = _convolve(self._open, share)
-        self.decision = self._judge()
+        self.decision = self._decided(*self._judge())
         return self.decision
 
-    def _judge(self) -> Decision:
+    def _judge(self) -> tuple[Verdict, str]:
         played = min(self._parent[1], self._candidate[1])
         last = max(self._parent[1], self._candidate[1]) >= self._max
         due = sum(played >= share * self._max for share in LOOKS)
         if not last and due <= self._looks:
-            return self._decide("continue", "more rollouts are needed before the next look")
+            return "continue", "more rollouts are needed before the next look"
         self._looks = due
-        budget = self._alpha * (1.0 if last else (played / self._max) ** SPENDING)
-        accepted = self._acceptance_set(budget)
+        accepted = self._acceptance_set(
+            self._alpha * (1.0 if last else (played / self._max) ** SPENDING)
+        )
         hits = self._candidate[0]
         if hits in accepted:
-            return self._decide("accept", f"{self._word()} beyond chance and inside the band")
+            return "accept", f"{self._word} beyond chance and inside the band"
         for value in accepted:
             self._spent += self._open[value]
             self._open[value] = 0.0
         if last:
-            return self._decide("reject", self._last_words())
+            if self._in_band(*self._candidate):
+                return "reject", f"not shown to be {self._word} with all rollouts played"
+            return "reject", "outside the band with all rollouts played"
         if self._is_futile(hits):
-            return self._decide("reject", f"no sign of being {self._word()}")
+            return "reject", f"no sign of being {self._word}"
         if self._band_is_lost():
-            return self._decide("reject", "the band can no longer be reached")
-        self._give_up_the_futile()
-        return self._decide("continue", "neither shown nor ruled out yet")
+            return "reject", "the band can no longer be reached"
+        for value in range(len(self._open)):  # such paths can no longer become a false acceptance
+            if self._is_futile(value):
+                self._open[value] = 0.0
+        return "continue", "neither shown nor ruled out yet"
 
     def _acceptance_set(self, budget: float) -> set[int]:
         """Numbers of candidate successes that are accepted at this look.
@@ -208,12 +198,6 @@ class SequentialTest:
             for value, mass, p in zip(order, still_open, p_values, strict=True)
             if mass <= left and p <= self._alpha and self._in_band(value, self._candidate[1])
         }
-
-    def _give_up_the_futile(self) -> None:
-        """Close the paths that were just given up: they can no longer become a false acceptance."""
-        for value in range(len(self._open)):
-            if self._is_futile(value):
-                self._open[value] = 0.0
 
     def _is_futile(self, hits: int) -> bool:
         """Whether `hits` successes of the candidate, all others being the parent's, are too little of a change."""
@@ -238,27 +222,10 @@ class SequentialTest:
         best = min(hits + left, measured + left - 1) if self._harder else max(hits, 1)
         return not self._in_band(best, measured + left)
 
-    def _tail(self, masses: Sequence[float], hits: int) -> float:
-        side = masses[: hits + 1] if self._harder else masses[hits:]
-        return min(1.0, math.fsum(side))
-
-    def _word(self) -> str:
-        return "harder" if self._harder else "easier"
-
-    def _last_words(self) -> str:
-        if self._in_band(*self._candidate):
-            return f"not shown to be {self._word()} with all rollouts played"
-        return "outside the band with all rollouts played"
-
-    def _decide(self, verdict: Literal["accept", "reject", "continue"], reason: str) -> Decision:
-        return Decision(
-            verdict=verdict,
-            p_value=self._tail(self._null, self._candidate[0]),
-            reason=reason,
-            parent=self._parent,
-            candidate=self._candidate,
-            pairs=self._pairs,
-        )
+    def _decided(self, verdict: Verdict, reason: str) -> Decision:
+        hits = self._candidate[0]
+        tail = math.fsum(self._null[: hits + 1] if self._harder else self._null[hits:])
+        return Decision(verdict, min(1.0, tail), reason, self._parent, self._candidate, self._pairs)
 
 
 @lru_cache(maxsize=4096)
@@ -287,76 +254,3 @@ def _convolve(masses: Sequence[float], share: Sequence[float]) -> list[float]:
             for k, chance in enumerate(share):
                 result[i + k] += mass * chance
     return result
-
-
-# ---- the ladder: a window of difficulty levels that moves up with the policy ----
-#
-# Tasks are drawn evenly from the levels low..high. Only groups of the top level count, all of them, before any filter; when
-# enough of their rollouts were measured, the window moves up if nearly all of them succeeded, and counting begins again
-# either way. The window never moves down. Results of lower levels, also late ones from before a move, count nothing.
-# Source: arXiv 2511.07317 (RLVE), section 2 and its released code: 4 levels, 0.9 of 8 prompts x 16 rollouts.
-
-
-@dataclass(frozen=True, slots=True)
-class LadderRule:
-    """When the window moves.
-
-    Attributes:
-        levels: how many levels the window holds.
-        threshold: share of the top level's rollouts that must succeed.
-        rollouts: measured rollouts of the top level before it is decided.
-        start: the top level at the beginning.
-    """
-
-    levels: int = 4
-    threshold: float = 0.9
-    rollouts: int = 128
-    start: int = 0
-
-    def __post_init__(self) -> None:
-        if self.levels < 1 or self.rollouts < 1 or self.start < 0:
-            raise InputError(
-                f"ladder: given levels {self.levels}, rollouts {self.rollouts}, start {self.start}; expected at least 1, 1, 0"
-            )
-        if not 0.0 < self.threshold <= 1.0:
-            raise InputError(
-                f"ladder: threshold: given {self.threshold}, expected above 0, up to 1"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Ladder:
-    """Where the window is, and what was counted at its top since it was last decided."""
-
-    rule: LadderRule = LadderRule()
-    high: int = -1
-    counted: int = 0
-    correct: int = 0
-
-    def __post_init__(self) -> None:
-        if self.high < 0:
-            object.__setattr__(self, "high", self.rule.start)
-
-    @property
-    def low(self) -> int:
-        """The lowest level that is drawn."""
-        return max(0, self.high - self.rule.levels + 1)
-
-    def level(self, seed: int) -> int:
-        """A level of the window, evenly over seeds."""
-        return self.low + seed % (self.high - self.low + 1)
-
-    def after(self, level: int | None, successes: int, measured: int) -> Ladder:
-        """The ladder after a group of the level; None is a task of no known level, which counts nothing.
-
-        Raises:
-            InputError: the counts are impossible.
-        """
-        check_counts(successes, measured)
-        if level != self.high:
-            return self
-        counted, correct = self.counted + measured, self.correct + successes
-        if counted < self.rule.rollouts:
-            return replace(self, counted=counted, correct=correct)
-        raised = correct >= self.rule.threshold * counted
-        return Ladder(self.rule, high=self.high + raised)

@@ -22,11 +22,10 @@ def token_weights(
     units: Sequence[Hashable] | None = None,
     length: int = 0,
 ) -> list[float]:
-    """The weight of one token of each step response.
+    """The weight of one token of each step response; but for `step_sum` those of all tokens sum to 1.
 
     A learner that takes several updates gives each the scale of the whole batch: it divides by the update's share of the
-    weights, and with `step_sum` by its share of the responses, since there a long response is to count for more. But for
-    `step_sum` the weights of all tokens of the batch sum to 1.
+    weights, and with `step_sum` by its share of the responses, since there a long response is to count for more.
 
     Args:
         counts: n, the trained tokens of each step response of the batch. Responses without tokens weigh nothing and are
@@ -41,10 +40,6 @@ def token_weights(
     """
     if any(count < 0 for count in counts):
         raise InputError(f"counts: given {min(counts)}, expected token counts of at least 0")
-    if aggregation == "token_mean":
-        return _means(counts, ["all"] * len(counts))
-    if aggregation == "step_mean":
-        return _means(counts, range(len(counts)))
     if aggregation == "step_sum":
         if length < 1:
             raise InputError(
@@ -52,16 +47,15 @@ def token_weights(
             )
         responses = sum(count > 0 for count in counts)
         return [1.0 / (responses * length) if count else 0.0 for count in counts]
-    if units is None or len(units) != len(counts):
+    if aggregation == "token_mean":
+        units = ["all"] * len(counts)
+    elif aggregation == "step_mean":
+        units = range(len(counts))
+    elif units is None or len(units) != len(counts):
         raise InputError(
             f"units: given {None if units is None else len(units)}, expected {len(counts)}, one a response: "
             f"{aggregation} averages over them"
         )
-    return _means(counts, units)
-
-
-def _means(counts: Sequence[int], units: Sequence[Hashable]) -> list[float]:
-    """Mean over units of the mean over their tokens."""
     tokens: Counter[Hashable] = Counter()
     for unit, count in zip(units, counts, strict=True):
         tokens[unit] += count

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from pydantic import SerializeAsAny, ValidationInfo, field_validator
 
-from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.advantages import COMPARED
+from triforge.algorithms.core import READS_LOSS, CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS, Estimator
 from triforge.algorithms.losses import LOSSES, Loss, TokenLoss, Tokens
 from triforge.algorithms.off_policy import Correction, Mode
@@ -45,18 +46,20 @@ class Algorithm(CoreOptions):
         return ESTIMATORS.find(self.estimator)
 
     @property
-    def loss_part(self) -> Loss:
-        """The chosen loss."""
-        return LOSSES.find(self.loss)
-
-    @property
     def needs_critic(self) -> bool:
         """Whether advantages are estimated on the values of a critic."""
         return self.estimator_part.tokens is not None
 
+    def estimator_reads(self, option: str) -> bool:
+        """Whether the chosen estimator reads a core option of comparison; what is imitated is not estimated."""
+        reads = self.estimator_part.reads
+        return not self.imitates and option in (
+            COMPARED[self.normalise] if reads is None else reads
+        )
+
     def token_loss(self, tokens: Tokens) -> TokenLoss:
         """The chosen loss of some tokens."""
-        return self.loss_part.function(tokens, self.loss_options)
+        return LOSSES.find(self.loss).function(tokens, self.loss_options)
 
     @property
     def value_clip(self) -> float | None:
@@ -108,7 +111,7 @@ class Algorithm(CoreOptions):
             "critic",
         )
         yield (
-            self.loss_part.by_response and (critic or self.charged),
+            LOSSES.find(self.loss).by_response and (critic or self.charged),
             f"loss: given '{self.loss}' with estimator = '{self.estimator}' and kl_placement = '{self.kl_placement}', "
             "allowed 'gspo_token': the tokens of a response have advantages of their own",
         )
@@ -143,18 +146,13 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
     merged = {**brought, **given}
     core = {k: v for k, v in merged.items() if k in CoreOptions.model_fields and k != "name"}
     plain = CoreOptions.checked(_absent(CoreOptions, core))
-    parts: tuple[Estimator | Loss, ...] = (
-        ESTIMATORS.find(plain.estimator),
-        LOSSES.find(plain.loss),
-    )
-    unread = [k for k in given if k not in core and not _read_by(k, *parts)]
-    if unread:
-        raise ConfigError(_unread(unread[0], given[unread[0]], name, plain))
+    estimator, loss = ESTIMATORS.find(plain.estimator).options, LOSSES.find(plain.loss).options
+    for option, value in given.items():
+        if not any(option in read for read in (core, estimator.model_fields, loss.model_fields)):
+            raise ConfigError(_unread(option, value, name, plain))
     typed = [
-        part.options.checked(
-            _absent(part.options, {k: v for k, v in merged.items() if _read_by(k, part)})
-        )
-        for part in parts
+        kind.checked(_absent(kind, {k: v for k, v in merged.items() if k in kind.model_fields}))
+        for kind in (estimator, loss)
     ]
     found = Algorithm(
         **{**dict(plain), "name": name}, estimator_options=typed[0], loss_options=typed[1]
@@ -162,13 +160,10 @@ def resolve(name: str, overrides: Mapping[str, Any] | None = None) -> Algorithm:
     for impossible, sentence in found.conflicts(found):
         if impossible:
             raise ConfigError(sentence)
-    for options in (plain, *typed):
-        _demand_read(options, found, brought, given)
+    _demand_read(plain, found, brought, given)
+    _demand_read(typed[0], found, brought, given)
+    _demand_read(typed[1], found, brought, given, READS_LOSS)
     return found
-
-
-def _read_by(option: str, *parts: Estimator | Loss) -> bool:
-    return any(option in part.options.model_fields for part in parts)
 
 
 def _absent(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,29 +175,37 @@ def _absent(kind: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _demand_read(
-    options: Options, found: Algorithm, brought: Mapping[str, Any], given: Mapping[str, Any]
+    options: Options,
+    found: Algorithm,
+    brought: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *whole: Only,
 ) -> None:
-    """Refuse what was given and is neither the preset's value nor the default, where nothing reads it."""
+    """Refuse what was given and is neither the preset's value nor the default, where nothing reads it.
+
+    `whole` are the conditions of all these options, beside those of each.
+    """
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
         if name not in given or value in (brought.get(name, field.default), field.default):
             continue
-        for only in field.metadata:
+        for only in (*whole, *field.metadata):
             if isinstance(only, Only) and not only.read(found):
                 raise ConfigError(f"{name}: given {value!r}, allowed only with {only.needs}")
 
 
 def _unread(option: str, value: Any, preset: str, core: CoreOptions) -> str:
     """Why an option that no chosen part declares is refused."""
-    for what, chosen, registry in (
-        ("estimator", core.estimator, ESTIMATORS),
-        ("loss", core.loss, LOSSES),
-    ):
-        readers = [n for n in registry.names() if _read_by(option, registry.find(n))]
+    parts: dict[str, dict[str, Estimator] | dict[str, Loss]] = {
+        "estimator": {n: ESTIMATORS.find(n) for n in ESTIMATORS.names()},
+        "loss": {n: LOSSES.find(n) for n in LOSSES.names()},
+    }
+    for what, known in parts.items():
+        readers = [repr(n) for n, part in known.items() if option in part.options.model_fields]
         if readers:
             return (
-                f"{option}: given {value!r} with {what} = '{chosen}', allowed only with {what} = "
-                f"{' or '.join(map(repr, readers))}: nothing else reads it"
+                f"{option}: given {value!r} with {what} = '{getattr(core, what)}', allowed only with {what} = "
+                f"{' or '.join(readers)}: nothing else reads it"
             )
-    known = sorted(n for n in CoreOptions.model_fields if n != "name")
-    return f"preset {preset}: given unknown option {option!r}, allowed {known} and those of its estimator and loss"
+    options = sorted(n for n in CoreOptions.model_fields if n != "name")
+    return f"preset {preset}: given unknown option {option!r}, allowed {options} and those of its estimator and loss"

@@ -24,8 +24,7 @@ from triforge.errors import InputError
 Array = Any
 K = TypeVar("K", bound=Hashable)
 
-CLIP = 0.99
-"""Where `clipped_mae` is cut off: a token believed less than 1 % likely has no gradient."""
+_CLIP = 0.99
 
 
 def cross_entropy(logprobs: Array) -> Array:
@@ -33,16 +32,11 @@ def cross_entropy(logprobs: Array) -> Array:
     return -logprobs
 
 
-def clipped_mae(logprobs: Array, *, clip: float = CLIP) -> Array:
-    """`min(1 - p, clip)` a token: a bounded loss that a token which nobody could foretell cannot dominate.
-
-    Args:
-        logprobs: log-probabilities of the targets, with gradient.
-        clip: largest loss of a token; beyond it there is no gradient.
-    """
+def clipped_mae(logprobs: Array) -> Array:
+    """`min(1 - p, 0.99)` a token: what nobody could foretell has no gradient and cannot dominate."""
     xp = array_namespace(logprobs)
     missed = 1.0 - xp.exp(logprobs)
-    return xp.where(missed > clip, xp.full_like(missed, clip), missed)
+    return xp.where(missed > _CLIP, xp.full_like(missed, _CLIP), missed)
 
 
 LOSSES = {"ce": cross_entropy, "clipped_mae": clipped_mae}
@@ -65,15 +59,7 @@ def draw_evenly(
 
     Returns:
         Indices, ascending.
-
-    Raises:
-        InputError: lengths differ, or the limit or the share is out of its range.
     """
-    if len(tasks) != len(idle) or limit < 0 or not 0.0 <= idle_cap <= 1.0:
-        raise InputError(
-            f"given {len(tasks)} tasks, {len(idle)} marks, limit {limit} and idle_cap {idle_cap}; expected equal lengths, "
-            "a limit of at least 0 and a share in [0, 1]"
-        )
     draw = random.Random(seed)  # noqa: S311 (a reproducible draw, not a secret)
     heaps: dict[K, list[int]] = {}
     for number, task in enumerate(tasks):
@@ -101,10 +87,7 @@ def draw_evenly(
 def displaced(count: int, *, seed: int) -> list[int]:
     """A random order in which nothing stands where it stood: one cycle through all (Sattolo).
 
-    The placebo gives transition i the target of transition `displaced(n)[i]`. With one there is no such order.
-
-    Raises:
-        InputError: there are fewer than two.
+    The placebo gives transition i the target of transition `displaced(n)[i]`. Of fewer than two there is no such order.
     """
     if count < 2:
         raise InputError(f"count: given {count}, expected at least 2; one cannot be displaced")

@@ -6,8 +6,8 @@ counts 0 and stays in the denominator. A vote is worth `R * S`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,10 @@ def _only(condition: str, needs: str) -> Only:
     return Only(read, needs)
 
 
+READS_LOSS = Only(
+    lambda a: not a.imitates and a.job != "critic",
+    "job = 'pg': what is imitated has no ratio, and a critic alone leaves the policy as it is",
+)
 _VOTES_TRAIN = _only(
     "train_reward_model = True", "train_reward_model = true: no vote is trained on"
 )
@@ -37,6 +41,11 @@ _WEIGHED = _only(
     "off_policy != none | bypass",
     "off_policy = 'auto', 'decoupled', 'tis' or 'mis': no ratio is looked at, there are no weights to form",
 )
+
+
+def _compared(option: str, needs: str, otherwise: Callable[[Any], bool] = lambda _: False) -> Only:
+    """Read by the estimator, if it declares so (`Estimator.reads`), or else where `otherwise` holds."""
+    return Only(lambda a: a.estimator_reads(option) or otherwise(a), needs)
 
 
 class CoreOptions(Options):
@@ -86,22 +95,40 @@ class CoreOptions(Options):
     # ---- comparison ----
     estimator: str = "step_index"
     """How rewards become advantages: a name, or `package.module:name`."""
-    normalise: Literal["std", "mean", "others", "relative", "raw"] = "std"
+    normalise: Annotated[
+        Literal["std", "mean", "others", "relative", "raw"],
+        _compared("normalise", "an estimator that compares by it"),
+    ] = "std"
     """How compared rewards become advantages."""
     whiten: bool = False
     """Make all advantages of the batch, a token counting once, zero in the mean and one in
     deviation."""
-    std_floor: float = Field(0.5, ge=0, le=100)
+    std_floor: Annotated[
+        float,
+        _compared(
+            "std_floor",
+            "normalise = 'std' or train_reward_model = true: nothing is divided by a deviation",
+            lambda a: a.train_reward_model,
+        ),
+    ] = Field(0.5, ge=0, le=100)
     """Smaller deviations are raised to it; 0 divides by what is there."""
     std_eps: Annotated[
         float,
-        Only(
-            lambda a: a.whiten or a.estimator == "fused" or a.normalise in ("std", "relative"),
+        _compared(
+            "std_eps",
             "normalise = 'std', 'relative' or whiten = true: nothing is divided by a deviation",
+            lambda a: a.whiten,
         ),
     ] = Field(0.0, ge=0, le=1)
     """Added to the divisor."""
-    std_ddof: int = Field(0, ge=0, le=1)
+    std_ddof: Annotated[
+        int,
+        _compared(
+            "std_ddof",
+            "normalise = 'std', train_reward_model = true or whiten = true: no deviation is taken",
+            lambda a: a.train_reward_model or a.whiten,
+        ),
+    ] = Field(0, ge=0, le=1)
     """0 population, 1 sample standard deviation."""
     # ---- votes as samples ----
     vote_scope: Annotated[Literal["step", "task"], _VOTES_TRAIN] = "task"
@@ -178,7 +205,7 @@ class CoreOptions(Options):
     ] = Field(0.05, ge=1e-06, le=0.5)
     """Highest chance of accepting a rewrite that changed nothing."""
     # ---- loss ----
-    loss: str = "ppo"
+    loss: Annotated[str, READS_LOSS] = "ppo"
     """What is made of ratio and advantage: a name, or `package.module:name`."""
     entropy_bonus: float = Field(0.0, ge=0, le=100)
     """How much a nat of entropy at a token is worth."""
@@ -199,10 +226,10 @@ class CoreOptions(Options):
     """The anchor: the weights at the start of this step, or those the run began with."""
     kl_clamp: Annotated[float | None, _KL] = Field(10.0, gt=0)
     """Limit of one token's KL value; none does not limit it."""
-    kl_weighted: bool = False
+    kl_weighted: Annotated[bool, _KL, READS_LOSS] = False
     """Multiply the KL term with the ratio, which makes it unbiased away from the weights that
     sampled."""
-    kl_target: float | None = Field(None, gt=0, le=100)
+    kl_target: Annotated[float | None, _KL] = Field(None, gt=0, le=100)
     """Nats a token from the anchor that the weight of the KL term is adapted to; none leaves it at
     `kl_beta`."""
     kl_gain: Annotated[
@@ -233,7 +260,7 @@ class CoreOptions(Options):
     nothing."""
     off_policy_normalize: Annotated[bool, _WEIGHED] = False
     """Divide the weights by their mean over the batch."""
-    opsm_delta: float | None = Field(None, ge=0, le=100)
+    opsm_delta: Annotated[float | None, READS_LOSS] = Field(None, ge=0, le=100)
     """Responses with a negative advantage whose KL from what sampled them is above this are not
     trained on; none keeps them."""
     # ---- how much a token counts ----
@@ -274,7 +301,6 @@ class CoreOptions(Options):
         """What contradicts itself, whatever the estimator and the loss."""
         yield from self._bands()
         yield from self._rewards()
-        yield from self._regularisers()
         yield from self._jobs()
 
     def _bands(self) -> Iterator[tuple[bool, str]]:
@@ -325,22 +351,6 @@ class CoreOptions(Options):
             "by the mean reward, so no reward may be negative",
         )
         yield (
-            self.normalise != "std" and self.std_floor > 0.0,
-            f"std_floor: given {self.std_floor} with normalise = '{self.normalise}', allowed only 0: nothing is divided by a "
-            "deviation",
-        )
-
-    def _regularisers(self) -> Iterator[tuple[bool, str]]:
-        yield (
-            self.kl_weighted and self.kl_beta == 0.0,
-            "kl_weighted: given true with kl_beta = 0, allowed only with a KL term: there is nothing to weigh",
-        )
-        yield (
-            self.kl_target is not None and self.kl_beta == 0.0,
-            f"kl_target: given {self.kl_target} with kl_beta = 0, allowed only with kl_beta above 0: the weight is adapted "
-            "from there, and from 0 it never moves",
-        )
-        yield (
             self.charged and (self.kl_beta == 0.0 or self.kl_weighted),
             f"kl_placement: given 'reward' with kl_beta = {self.kl_beta} and kl_weighted = {self.kl_weighted}, allowed only "
             "above 0 and false: there would be nothing to take off, or no term of the loss to weigh",
@@ -356,17 +366,9 @@ class CoreOptions(Options):
             "paired, and no advantage is estimated",
         )
         yield (
-            self.imitates and (self.loss != "ppo" or self.opsm_delta is not None),
-            f"job: {given} with a loss, dual_clip or opsm_delta of a policy gradient, allowed only without: there is no ratio",
-        )
-        yield (
             self.imitates and self.off_policy not in ("auto", "none", "bypass"),
             f"off_policy: given '{self.off_policy}' with job = '{self.job}', allowed 'auto', 'none' or 'bypass': what is "
             "imitated may have been written by anybody, so nothing is corrected",
-        )
-        yield (
-            self.imitates and self.kl_weighted,
-            f"kl_weighted: given true with job = '{self.job}', allowed only with 'pg': there is no ratio to weigh with",
         )
         pairs = self.job == "dpo_pair"
         yield (

@@ -1,9 +1,8 @@
 """From outcomes and votes to rewards and advantages: what every step and every vote of one task's rollouts is worth.
 
 Read from top to bottom. `policy_credit`: outcomes and votes become a reward a step, rewards become advantages by the chosen
-estimator, filters say what is not trained on. `vote_credit`: the same for the votes, which train the reward model. An entry
-is trained on exactly when its reason is None; all others have the advantage 0.0 and still appear, so that every number can
-be recomputed from an export.
+estimator, filters say what is not trained on. `vote_credit`: the same for the votes, which train the reward model. What is
+not trained on has a reason and the advantage 0.0 and still appears, so that every number can be recomputed from an export.
 
 Sources: arXiv 2602.02488, sections 2 and 3, Algorithms 1 and 2; the handling of unparsable votes is the released code's.
 """
@@ -11,18 +10,29 @@ Sources: arXiv 2602.02488, sections 2 and 3, Algorithms 1 and 2; the handling of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TypeVar
 
-from triforge.algorithms.advantages import ScoredRows, frozen, mean_and_deviation, vote_advantages
+from triforge.algorithms.advantages import (
+    LONE,
+    LONE_VOTE,
+    UNANIMOUS,
+    UNREWARDED,
+    Rows,
+    ScoredRows,
+    added,
+    frozen,
+    mean_and_deviation,
+    standardise,
+)
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group
 from triforge.algorithms.filters import policy_filter, reward_filter
 from triforge.algorithms.imitation import imitated
 from triforge.algorithms.penalties import placed_penalties
-from triforge.algorithms.trust import trusted_advantages, vote_weight
 from triforge.errors import InputError
 
 NO_OUTCOME = "no outcome"
@@ -31,7 +41,6 @@ NOT_TRAINED = "reward model not trained"
 
 T = TypeVar("T")
 Votes = Sequence[Sequence[Sequence[int]]]
-Rewards = list[list[float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,9 @@ class VoteCredit:
     invalid: int
 
 
+# ---- the policy ----
+
+
 def policy_credit(
     outcomes: Sequence[int | None],
     votes: Votes,
@@ -98,85 +110,36 @@ def policy_credit(
     """
     successes, measured = accuracy(outcomes)
     _check(outcomes, votes)
-    values = [_outcome_value(outcome, algorithm) for outcome in outcomes]
-    rewards = _step_rewards(shares or values, votes, played, algorithm)
-    scored = _step_advantages(rewards, outcomes, votes, algorithm, trust, played)
-    filtered = policy_filter(successes, measured, algorithm)
-    advantages, reasons = [], []
-    for t, row in enumerate(rewards):
-        whys = [filtered or why for why in scored.reasons[t]]
-        if algorithm.whiten and not filtered:
-            # the mean of the batch is not that of the group, so even 0 says something
-            whys = [None] * len(row)
-        missing = NO_OUTCOME if outcomes[t] is None else NOT_JUDGED
-        whys = [missing if r is None else why for r, why in zip(row, whys, strict=True)]
-        reasons.append(whys)
-        advantages.append(
-            [0.0 if why else a for a, why in zip(scored.advantages[t], whys, strict=True)]
+    binary = algorithm.outcome == "binary"
+    values = shares or [
+        None if o is None else (o + 1) / 2 if binary else float(o) for o in outcomes
+    ]
+    rewards = [_step_rewards(t, value, votes, played, algorithm) for t, value in enumerate(values)]
+    if algorithm.imitates:
+        scored = imitated(
+            algorithm.job, outcomes, rewards, temperature=algorithm.imitation_temperature
         )
+    else:
+        scored = _estimated(_group(values, rewards, votes, played), algorithm, trust)
+    filtered = policy_filter(successes, measured, algorithm)
+    if algorithm.whiten and not filtered:
+        # the mean of the batch is not that of the group, so even 0 says something
+        scored = ScoredRows(scored.advantages, frozen([None] * len(row) for row in rewards))
+    missing = [NO_OUTCOME if outcome is None else NOT_JUDGED for outcome in outcomes]
+    credit = trained(rewards, scored, filtered, missing)
+    means = [
+        math.fsum(row) / (1 if algorithm.estimator_part.sums_steps else len(row))
+        for row in ([r for r in steps if r is not None] for steps in rewards)
+        if row
+    ]
     return PolicyCredit(
         rewards=frozen(rewards),
-        advantages=frozen(advantages),
-        reasons=frozen(reasons),
+        advantages=credit.advantages,
+        reasons=credit.reasons,
         successes=successes,
         measured=measured,
-        spread=_spread(rewards, summed=algorithm.estimator_part.sums_steps),
+        spread=mean_and_deviation(means)[1] if means else 0.0,
     )
-
-
-def vote_credit(
-    outcomes: Sequence[int | None], votes: Votes, *, algorithm: CoreOptions
-) -> VoteCredit:
-    """Rewards and advantages of every vote on one task's rollouts; arguments as of `policy_credit`.
-
-    A vote's reward is always `R * S` with the whole `R = O + lam * mean(S)`, whatever the policy is trained on; that of an
-    unparsable vote is `invalid_vote_reward`.
-    """
-    successes, measured = accuracy(outcomes)
-    _check(outcomes, votes)
-    flat = [step for steps in votes for step in steps]
-    rewards: Rewards = []
-    for outcome, steps in zip(outcomes, votes, strict=True):
-        for step in steps:
-            if outcome is None or not step:
-                rewards.append([None] * len(step))
-                continue
-            reward = step_reward(outcome, step, lam=algorithm.lam)
-            rewards.append([*vote_rewards(reward, step, invalid=algorithm.invalid_vote_reward)])
-    scored = vote_advantages(flat, rewards, algorithm)
-    filtered = reward_filter(successes, measured, algorithm)
-    blocked = filtered if algorithm.train_reward_model else NOT_TRAINED
-    reasons = [
-        tuple(NO_OUTCOME if r is None else blocked or why for r, why in zip(row, whys, strict=True))
-        for row, whys in zip(rewards, scored.reasons, strict=True)
-    ]
-    advantages = [
-        tuple(0.0 if why else a for a, why in zip(row, whys, strict=True))
-        for row, whys in zip(scored.advantages, reasons, strict=True)
-    ]
-    given = [vote for step in flat for vote in step]
-    return VoteCredit(
-        rewards=_by_trajectory(frozen(rewards), votes),
-        advantages=_by_trajectory(advantages, votes),
-        reasons=_by_trajectory(reasons, votes),
-        valid=sum(vote != 0 for vote in given),
-        invalid=sum(vote == 0 for vote in given),
-    )
-
-
-def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
-    """(successes, measured) of a group; rollouts whose outcome is None count in neither.
-
-    Raises:
-        InputError: an outcome is not -1, +1 or None.
-    """
-    for outcome in outcomes:
-        if outcome not in (-1, 1, None):
-            raise InputError(f"outcomes: given {outcome!r}, allowed -1, 1 or None (unmeasured)")
-    return sum(o == 1 for o in outcomes), sum(o is not None for o in outcomes)
-
-
-# ---- rewards ----
 
 
 def step_reward(
@@ -204,92 +167,188 @@ def step_reward(
     return reward
 
 
-def vote_rewards(reward: float, votes: Sequence[int], *, invalid: float = -2.0) -> list[float]:
-    """Consistency feedback `R * S` for every vote of one step; an unparsable vote (0) gets `invalid`."""
-    return [reward * vote if vote else invalid for vote in votes]
-
-
-def _outcome_value(outcome: int | None, algorithm: CoreOptions) -> float | None:
-    """O of the trajectory: -1 or +1, or 0 or 1."""
-    if outcome is None:
-        return None
-    return (outcome + 1) / 2 if algorithm.outcome == "binary" else float(outcome)
-
-
 def _step_rewards(
-    values: Sequence[float | None], votes: Votes, played: Played | None, algorithm: Algorithm
-) -> Rewards:
-    """R of every step; None where the outcome or the votes that it needs are missing.
+    t: int, value: float | None, votes: Votes, played: Played | None, algorithm: Algorithm
+) -> list[float | None]:
+    """R of every step of a trajectory; None where the outcome or the votes that it needs are missing.
 
     Where returns are summed up, the outcome stands on the last step with a reward only.
     """
-    estimator, rewards = algorithm.estimator_part, []
-    for t, (value, steps) in enumerate(zip(values, votes, strict=True)):
-        judged = [i for i, step in enumerate(steps) if step or not algorithm.use_votes]
-        of_steps = played.penalties[t] if played and played.penalties else [0.0] * len(steps)
-        ending = played.endings[t] if played and played.endings else 0.0
-        if len(of_steps) != len(steps):
+    steps, part = votes[t], algorithm.estimator_part
+    judged = [i for i, step in enumerate(steps) if step or not algorithm.use_votes]
+    extra = [0.0] * len(steps)
+    if played and (played.penalties or played.endings):
+        costs = played.penalties[t] if played.penalties else extra
+        if len(costs) != len(steps):
             raise InputError(
-                f"penalties: given {len(of_steps)} for trajectory {t}, expected {len(steps)}, one a step"
+                f"penalties: given {len(costs)} for trajectory {t}, expected {len(steps)}, one a step"
             )
-        extra = placed_penalties(
-            of_steps, ending, judged, whole=estimator.whole, summed=estimator.sums_steps
+        ending = played.endings[t] if played.endings else 0.0
+        extra = placed_penalties(costs, ending, judged, whole=part.whole, summed=part.sums_steps)
+    rewards: list[float | None] = [None] * len(steps)
+    for i in judged if value is not None else ():
+        assert value is not None
+        use_outcome = algorithm.use_outcome and (i == judged[-1] or not part.sums_steps)
+        rewards[i] = extra[i] + step_reward(
+            value,
+            steps[i],
+            lam=algorithm.lam,
+            use_outcome=use_outcome,
+            use_votes=algorithm.use_votes,
         )
-        row: list[float | None] = [None] * len(steps)
-        for i in judged if value is not None else ():
-            assert value is not None
-            row[i] = extra[i] + step_reward(
-                value,
-                steps[i],
-                lam=algorithm.lam,
-                use_outcome=algorithm.use_outcome and (i == judged[-1] or not estimator.sums_steps),
-                use_votes=algorithm.use_votes,
-            )
-        rewards.append(row)
     return rewards
 
 
-# ---- advantages ----
-
-
-def _step_advantages(
-    rewards: Rewards,
-    outcomes: Sequence[int | None],
-    votes: Votes,
-    algorithm: Algorithm,
-    trust: float,
-    played: Played | None,
-) -> ScoredRows:
-    """Advantages before any filter: by imitation, by trust in the votes, or by the estimator as it is."""
-    if algorithm.imitates:
-        temperature = algorithm.imitation_temperature
-        return imitated(algorithm.job, outcomes, rewards, temperature=temperature)
-    group = Group(
+def _group(
+    values: Sequence[float | None], rewards: Rows, votes: Votes, played: Played | None
+) -> Group:
+    return Group(
         rewards=rewards,
         outcomes=[
-            [None if r is None else _outcome_value(o, algorithm) for r in row]
-            for o, row in zip(outcomes, rewards, strict=True)
+            [None if r is None else value for r in row]
+            for value, row in zip(values, rewards, strict=True)
         ],
         votes=[
-            [
-                None if r is None or not step else sum(step) / len(step)
-                for r, step in zip(*both, strict=True)
-            ]
+            [None if r is None or not s else sum(s) / len(s) for r, s in zip(*both, strict=True)]
             for both in zip(rewards, votes, strict=True)
         ],
         observations=played.observations if played else None,
         actions=played.actions if played else (),
     )
-    if algorithm.vote_weight == "trust":
-        return trusted_advantages(group, weight=vote_weight(trust, algorithm), algorithm=algorithm)
-    return algorithm.estimator_part.function(group, algorithm, algorithm.estimator_options)
 
 
-def _spread(rewards: Rewards, *, summed: bool) -> float:
-    """Deviation of the trajectories' rewards: the sums of what their steps brought, or the means."""
-    present = [[reward for reward in row if reward is not None] for row in rewards]
-    found = [math.fsum(row) / (1 if summed else len(row)) for row in present if row]
-    return mean_and_deviation(found)[1] if found else 0.0
+def _estimated(group: Group, algorithm: Algorithm, trust: float) -> ScoredRows:
+    """By the estimator as it is, or with `vote_weight = "trust"` by `A = A_O + weight * A_V`.
+
+    There outcomes and mean votes are compared apart. Unlike a weight inside the reward, this one also acts where all
+    outcomes are equal: there the advantage is `weight * A_V` and not a full-size one.
+    """
+
+    def estimate(rewards: Group) -> ScoredRows:
+        options = algorithm.estimator_options
+        return algorithm.estimator_part.function(rewards, algorithm, options)
+
+    if algorithm.vote_weight == "constant":
+        return estimate(group)
+    first, weight = estimate(Group(rewards=group.outcomes)), vote_weight(trust, algorithm)
+    if weight == 0.0:
+        return first
+    return added(group.rewards, first, estimate(Group(rewards=group.votes)), weight)
+
+
+def vote_weight(trust: float, algorithm: CoreOptions) -> float:
+    """Weight of standardised votes: `lam * trust`, at most so much that their share is `vote_share`."""
+    return min(algorithm.lam * trust, algorithm.vote_share / (1.0 - algorithm.vote_share))
+
+
+# ---- the reward model ----
+
+
+def vote_credit(
+    outcomes: Sequence[int | None], votes: Votes, *, algorithm: CoreOptions
+) -> VoteCredit:
+    """Rewards and advantages of every vote on one task's rollouts; arguments as of `policy_credit`.
+
+    A vote's reward is always `R * S` with the whole `R = O + lam * mean(S)`, whatever the policy is trained on; that of an
+    unparsable vote is `invalid_vote_reward`.
+    """
+    successes, measured = accuracy(outcomes)
+    _check(outcomes, votes)
+    flat = [step for steps in votes for step in steps]
+    rewards: list[list[float | None]] = []
+    for outcome, steps in zip(outcomes, votes, strict=True):
+        for step in steps:
+            if outcome is None or not step:
+                rewards.append([None] * len(step))
+            else:
+                reward = step_reward(outcome, step, lam=algorithm.lam)
+                rewards.append([*vote_rewards(reward, step, invalid=algorithm.invalid_vote_reward)])
+    blocked = reward_filter(successes, measured, algorithm)
+    credit = trained(
+        rewards,
+        vote_advantages(flat, rewards, algorithm),
+        blocked if algorithm.train_reward_model else NOT_TRAINED,
+        [NO_OUTCOME] * len(flat),
+    )
+    invalid = sum(vote == 0 for step in flat for vote in step)
+    return VoteCredit(
+        rewards=_by_trajectory(iter(frozen(rewards)), votes),
+        advantages=_by_trajectory(iter(credit.advantages), votes),
+        reasons=_by_trajectory(iter(credit.reasons), votes),
+        valid=sum(map(len, flat)) - invalid,
+        invalid=invalid,
+    )
+
+
+def vote_rewards(reward: float, votes: Sequence[int], *, invalid: float = -2.0) -> list[float]:
+    """Consistency feedback `R * S` for every vote of one step; an unparsable vote (0) gets `invalid`."""
+    return [reward * vote if vote else invalid for vote in votes]
+
+
+def vote_advantages(
+    votes: Sequence[Sequence[int]], rewards: Rows, algorithm: CoreOptions
+) -> ScoredRows:
+    """Compare the votes on one task, over one step or over all its steps (`vote_scope`).
+
+    With `invalid_votes = "apart"` unparsable votes stay out of mean and deviation and lie `invalid_vote_margin` below
+    the worst valid vote and below 0, so that they never make a wrong vote look good.
+
+    Args:
+        votes: `votes[i][j]` in {-1, 0, +1} for all judged steps i of the task, all trajectories in one list.
+        rewards: `rewards[i][j]` of each vote; None where unmeasured.
+        algorithm: reads the options of votes, `std_floor` and `std_ddof`.
+    """
+    cells = [[(i, j) for j in range(len(row))] for i, row in enumerate(votes)]
+    advantages = [[0.0] * len(row) for row in votes]
+    reasons: list[list[str | None]] = [[None] * len(row) for row in votes]
+    for scope in cells if algorithm.vote_scope == "step" else [[*chain(*cells)]]:
+        within, outside = [], []
+        for i, j in scope:
+            measured = rewards[i][j] is not None
+            if measured and algorithm.drop_unanimous and _unanimous(votes[i]):
+                reasons[i][j] = UNANIMOUS
+            elif measured and algorithm.invalid_votes == "apart" and votes[i][j] == 0:
+                outside.append((i, j))
+            else:
+                within.append((i, j))
+        scored = standardise(
+            [rewards[i][j] for i, j in within],
+            std_floor=algorithm.std_floor,
+            ddof=algorithm.std_ddof,
+        )
+        for (i, j), advantage, why in zip(within, scored.advantages, scored.reasons, strict=True):
+            earned = (rewards[i][j] or 0.0) > 0.0 or algorithm.reinforce_unrewarded_votes
+            if advantage > 0.0 and not earned:
+                advantage, why = 0.0, UNREWARDED
+            advantages[i][j], reasons[i][j] = advantage, LONE_VOTE if why == LONE else why
+        worst = min([0.0, *(advantages[i][j] for i, j in within)])
+        for i, j in outside:
+            advantages[i][j] = worst - algorithm.invalid_vote_margin
+    return ScoredRows(frozen(advantages), frozen(reasons))
+
+
+def _unanimous(votes: Sequence[int]) -> bool:
+    return len(votes) > 1 and set(votes) in ({1}, {-1})
+
+
+def _by_trajectory(rows: Iterator[T], votes: Votes) -> tuple[tuple[T, ...], ...]:
+    """Cut the flat list of steps back into trajectories."""
+    return tuple(tuple(islice(rows, len(steps))) for steps in votes)
+
+
+# ---- both ----
+
+
+def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
+    """(successes, measured) of a group; rollouts whose outcome is None count in neither.
+
+    Raises:
+        InputError: an outcome is not -1, +1 or None.
+    """
+    for outcome in outcomes:
+        if outcome not in (-1, 1, None):
+            raise InputError(f"outcomes: given {outcome!r}, allowed -1, 1 or None (unmeasured)")
+    return sum(o == 1 for o in outcomes), sum(o is not None for o in outcomes)
 
 
 def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
@@ -302,9 +361,16 @@ def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
             raise InputError(f"votes: given {vote!r}, allowed -1, 1 or 0 (could not be parsed)")
 
 
-def _by_trajectory(
-    rows: Sequence[tuple[T, ...]], votes: Votes
-) -> tuple[tuple[tuple[T, ...], ...], ...]:
-    """Cut the flat list of steps back into trajectories."""
-    remaining = iter(rows)
-    return tuple(tuple(next(remaining) for _ in steps) for steps in votes)
+def trained(
+    rewards: Rows, scored: ScoredRows, blocked: str | None, missing: Sequence[str]
+) -> ScoredRows:
+    """What is trained on: nothing unmeasured, nothing that a filter left out, nothing that says nothing by itself."""
+    reasons = [
+        [lost if r is None else blocked or why for r, why in zip(row, whys, strict=True)]
+        for row, whys, lost in zip(rewards, scored.reasons, missing, strict=True)
+    ]
+    advantages = [
+        [0.0 if why else a for a, why in zip(row, whys, strict=True)]
+        for row, whys in zip(scored.advantages, reasons, strict=True)
+    ]
+    return ScoredRows(frozen(advantages), frozen(reasons))

@@ -5,16 +5,16 @@
     ranks                  0: [c c c] [b b] [d d]   1: [a a a a] [c c]
 
 A pass is a stretch of the line. A cut inside a letter has its beginning computed once more, so a line is cut where the least
-is computed again, and as rarely as the budget allows. Of several ranks each takes whole passes, the dearest pass first and
-always the rank that has least; then, while that shortens the longest work, the rank that has most trades with the one that has
-least: a piece for a smaller one, or a piece's beginning or end for nothing.
+is computed again, and as rarely as the budget allows. Of several ranks each takes whole stretches, the dearest first and
+always the rank that has least. Shorter stretches deal out more evenly and have more computed again: of some lengths, the one
+that ends first is taken.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import NamedTuple
@@ -23,17 +23,12 @@ from triforge.algorithms.prefix_tree import SHORTEST, Order
 from triforge.errors import InputError
 
 _PASS = 32  # what a pass costs by itself (its gradients are added up, its kernels are small) is a budget over this
-_WORTH = 0.02  # the share of the longest work by which a trade has to shorten it
-_TRADES = 8  # at most, a rank
+_HALVINGS = 8  # of the budget, for shorter stretches to deal out
+_AGAIN = 0.02  # what a rank computes on average counts so much beside what the busiest one computes
 
 
 class Price(NamedTuple):
-    """What is computed, in units of a cell's way through the blocks of a model.
-
-    Attributes:
-        pair: a (token, token it sees) pair.
-        scored: a token whose log-probability is wanted.
-    """
+    """What a (token, token it sees) pair and a scored token cost, in units of a cell's way through a model's blocks."""
 
     pair: float = 0.0
     scored: float = 0.0
@@ -91,14 +86,9 @@ class _Line:
         ]
         self._paid = [0.0, *accumulate(paid)]
 
-    def cells(self, first: int, end: int) -> int:
-        """The most that a pass of these rows holds."""
-        return self._held[end] - self._held[first] + self._free[first]
-
-    def cost(self, first: int, end: int) -> float:
-        """Of a pass of these rows; none costs nothing."""
-        if first == end:
-            return 0.0
+    def cost(self, piece: Piece) -> float:
+        """Of a pass of these rows."""
+        first, end = piece
         return self._paid[end] - self._paid[first] + self._again[first] + self._a_pass
 
     def cut(self, cap: int) -> list[Piece]:
@@ -114,7 +104,7 @@ class _Line:
             while open_ and open_[-1][1] >= here:
                 open_.pop()
             open_.append((end - 1, here))
-            while self.cells(open_[0][0], end) > cap:
+            while self._held[end] - self._held[open_[0][0]] + self._free[open_[0][0]] > cap:
                 open_.popleft()
             begins.append(open_[0][0])
             best.append(open_[0][1] + self._a_pass)
@@ -139,11 +129,9 @@ class _Line:
 
     def deal(self, cap: int) -> Deal:
         """All of it as the work of one rank."""
-        pieces = sorted(self.cut(cap), key=lambda piece: -self.cost(*piece))
-        return Deal(
-            [list(self.rows[first:end]) for first, end in pieces],
-            sum(self.cost(*piece) for piece in pieces),
-        )
+        pieces = sorted(self.cut(cap), key=lambda piece: -self.cost(piece))
+        passes = [list(self.rows[first:end]) for first, end in pieces]
+        return Deal(passes, sum(map(self.cost, pieces)))
 
 
 def _surely_free(known: Sequence[int]) -> list[int]:
@@ -171,7 +159,7 @@ def deal(
     ranks: int = 1,
     price: Price = Price(),  # noqa: B008 (frozen)
 ) -> list[Deal]:
-    """Split rows into forward passes of at most `token_budget` cells, and those over the ranks, about equally dear.
+    """Split rows into forward passes, and those over the ranks, about equally dear.
 
     Args:
         order: the rows.
@@ -193,20 +181,27 @@ def deal(
         )
     if not order.order:
         return [Deal([], 0.0) for _ in range(ranks)]
-    cap = max(token_budget, *order.lengths)
+    longest = max(order.lengths)
+    cap = max(token_budget, longest)
     wanted = [scored[row] for row in order.order]
-    line = _Line(
-        order.order, order.lengths, [0, *order.shared], wanted, price, token_budget / _PASS
-    )
+    known = [0, *order.shared]
+    line = _Line(order.order, order.lengths, known, wanted, price, token_budget / _PASS)
     if ranks == 1:
         return [line.deal(cap)]
-    pieces = line.cut(cap)
-    parts = spread([line.cost(*piece) for piece in pieces], ranks)
-    shares = [[pieces[n] for n in part] for part in parts]
-    for _ in range(_TRADES * ranks):
-        if not _relieve(line, shares):
-            break
-    return [line.only(share).deal(cap) for share in shares]
+    caps = {max(cap >> halving, longest) for halving in range(_HALVINGS)}
+    return min((_dealt(line, c, cap, ranks) for c in sorted(caps, reverse=True)), key=_ends)
+
+
+def _dealt(line: _Line, stretch: int, cap: int, ranks: int) -> list[Deal]:
+    """Stretches of at most so many cells dealt out to the ranks, and each rank's made passes of."""
+    pieces = line.cut(stretch)
+    parts = spread([line.cost(piece) for piece in pieces], ranks)
+    return [line.only([pieces[n] for n in part]).deal(cap) for part in parts]
+
+
+def _ends(deals: Sequence[Deal]) -> float:
+    costs = [one.cost for one in deals]
+    return max(costs) + _AGAIN * sum(costs) / len(costs)
 
 
 def spread(costs: Sequence[float], ranks: int) -> list[list[int]]:
@@ -218,56 +213,3 @@ def spread(costs: Sequence[float], ranks: int) -> list[list[int]]:
         loads[least] += costs[n]
         found[least].append(n)
     return found
-
-
-class _Trade(NamedTuple):
-    """What two ranks hold after a trade instead of what they gave, and the longer of their works then."""
-
-    longest: float
-    given: tuple[Piece, ...]
-    kept: tuple[Piece, ...]
-    taken: tuple[Piece, ...]
-
-
-def _relieve(line: _Line, shares: list[list[Piece]]) -> bool:
-    """Trade pieces between the rank that has most and the one that has least, if that pays."""
-    loads = [sum(line.cost(*piece) for piece in share) for share in shares]
-    most, least = loads.index(max(loads)), loads.index(min(loads))
-    trades = [
-        *_moves(line, shares[most], loads[most], loads[least]),
-        *_swaps(line, shares[most], shares[least], loads[most], loads[least]),
-    ]
-    best = min(trades, key=lambda trade: trade.longest, default=None)
-    if best is None or best.longest > loads[most] * (1 - _WORTH):
-        return False
-    shares[most] = [p for p in shares[most] if p not in best.given] + list(best.kept)
-    shares[least] = [p for p in shares[least] if p not in best.kept] + list(best.taken)
-    return True
-
-
-def _moves(line: _Line, busy: list[Piece], most: float, least: float) -> Iterator[_Trade]:
-    """The beginning or the end of a piece, or all of it, goes over."""
-    for piece in busy:
-        rest = most - line.cost(*piece)
-        for at in range(piece.first, piece.end):
-            ends = Piece(piece.first, at), Piece(at, piece.end)
-            # All of it goes when `at` is its first row.
-            for stays, goes in (ends, ends[::-1]) if at > piece.first else (ends,):
-                longest = max(rest + line.cost(*stays), least + line.cost(*goes))
-                yield _Trade(longest, (piece,), (stays,) if at > piece.first else (), (goes,))
-
-
-def _swaps(
-    line: _Line, busy: list[Piece], idle: list[Piece], most: float, least: float
-) -> Iterator[_Trade]:
-    """Each piece for the one that is cheaper by about half of what lies between the two ranks."""
-    offers = sorted(idle, key=lambda piece: line.cost(*piece))
-    costs = [line.cost(*piece) for piece in offers]
-    for piece in busy:
-        cost = line.cost(*piece)
-        near = bisect_left(costs, cost - (most - least) / 2)
-        for other, back in zip(
-            offers[max(0, near - 1) :][:2], costs[max(0, near - 1) :], strict=False
-        ):
-            longest = max(most - cost + back, least - back + cost)
-            yield _Trade(longest, (piece,), (other,), (piece,))

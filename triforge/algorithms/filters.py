@@ -25,17 +25,10 @@ _NO_SPREAD = 1e-8  # rounding, not information
 
 
 def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> str | None:
-    """`reason` unless `low <= successes / measured <= high`; no band keeps every measured task.
-
-    Raises:
-        InputError: the counts are impossible.
-    """
-    check_counts(successes, measured)
+    """`reason` unless `low <= successes / measured <= high`; no band keeps every measured task."""
     if measured == 0:
         return NO_MEASUREMENT
-    if band is not None and not band[0] <= successes / measured <= band[1]:
-        return reason
-    return None
+    return None if band is None or band[0] <= successes / measured <= band[1] else reason
 
 
 def policy_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
@@ -101,9 +94,6 @@ def rewrite_direction(
     """Which way a task should be rewritten: harder above `alpha_high`, easier below `alpha_low`, both strict.
 
     A task without a measured rollout is never rewritten: nothing is known about it.
-
-    Raises:
-        InputError: the counts are impossible.
     """
     check_counts(successes, measured)
     if measured == 0:
@@ -115,11 +105,7 @@ def rewrite_direction(
 
 
 def check_counts(successes: int, measured: int) -> None:
-    """Refuse counts that cannot have been measured.
-
-    Raises:
-        InputError: not 0 <= successes <= measured.
-    """
+    """Refuse counts that cannot have been measured with an InputError."""
     if not 0 <= successes <= measured:
         raise InputError(
             f"counts: given {successes} successes of {measured} measured, expected 0 <= successes <= measured"

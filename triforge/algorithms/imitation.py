@@ -32,40 +32,25 @@ NO_PAIR = "no pair"
 
 
 def imitated(
-    job: str,
-    outcomes: Sequence[int | None],
-    rewards: Rows,
-    *,
-    temperature: float = 1.0,
+    job: str, outcomes: Sequence[int | None], rewards: Rows, *, temperature: float = 1.0
 ) -> ScoredRows:
     """How much each step of one task's rollouts is imitated.
 
     `ce` imitates the successes, each with 1. `distil` imitates every measured trajectory with `n * softmax(reward /
-    temperature)`, so that n equal ones have 1 each. `dpo_pair` gives +1 to successes and -1 to failures, if there are both.
-
-    Args:
-        job: one of these three.
-        outcomes: one a trajectory: -1, +1, or None.
-        rewards: of its steps; a trajectory's is their mean. None where unmeasured.
-        temperature: of `distil`; 0 imitates the best alone.
+    temperature)`, so that n equal ones have 1 each; its reward is the mean of its steps'. `dpo_pair` gives +1 to successes
+    and -1 to failures, if there are both.
     """
     if job == "distil":
-        each = _spread(rewards, temperature)
-        why = ZERO_ADVANTAGE
+        means, why = row_means(rewards), ZERO_ADVANTAGE
+        measured = [mean for mean in means if mean is not None]
+        shares = iter(best_of(measured, temperature=temperature))
+        each = [0.0 if mean is None else len(measured) * next(shares) for mean in means]
     elif job == "ce":
         each, why = [float(outcome == 1) for outcome in outcomes], NOT_A_SUCCESS
     else:
         both = {1, -1} <= set(outcomes)
         each, why = [float(outcome or 0) if both else 0.0 for outcome in outcomes], NO_PAIR
-    whys = tuple(reason(share, why) for share in each)
-    return over_steps(rewards, Scored(tuple(each), whys))
-
-
-def _spread(rewards: Rows, temperature: float) -> list[float]:
-    means = row_means(rewards)
-    measured = [mean for mean in means if mean is not None]
-    shares = iter(best_of(measured, temperature=temperature))
-    return [0.0 if mean is None else len(measured) * next(shares) for mean in means]
+    return over_steps(rewards, Scored(tuple(each), tuple(reason(share, why) for share in each)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,35 +98,22 @@ def pair_loss(
     losses, right, count = [], 0.0, 0
     for good, bad in mixed:
         share = 1.0 / (len(good) * len(bad) * len(mixed))
-        for i in good:
-            for j in bad:
-                margin = scores[i] - scores[j]
-                losses.append(share * softplus(-margin))
-                slope = share / (1.0 + math.exp(min(margin, 700.0)))
-                slopes[i] -= slope
-                slopes[j] += slope
-                right += 1.0 if margin > 0 else 0.5 * (margin == 0)
-                count += 1
+        for i, j in ((i, j) for i in good for j in bad):
+            margin = scores[i] - scores[j]
+            losses.append(share * (max(-margin, 0.0) + math.log1p(math.exp(-abs(margin)))))
+            slope = share / (1.0 + math.exp(min(margin, 700.0)))
+            slopes[i] -= slope
+            slopes[j] += slope
+            right += 1.0 if margin > 0 else 0.5 * (margin == 0)
+            count += 1
     return PairLoss(math.fsum(losses), tuple(slopes), count, right / count if count else 0.0)
 
 
-def softplus(x: float) -> float:
-    """`log(1 + exp(x))` without overflow."""
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
-
-
 def best_of(values: Sequence[float], *, temperature: float = 1.0) -> list[float]:
-    """`softmax(values / temperature)`: how often each candidate is to be imitated. 0 imitates the best alone.
+    """`softmax(values / temperature)`: how often each candidate is to be imitated (PA-RL, arXiv 2412.06685).
 
-    Ties at temperature 0 share.
-
-    Source: PA-RL (arXiv 2412.06685).
-
-    Raises:
-        InputError: the temperature is negative.
+    0 imitates the best alone; ties share.
     """
-    if temperature < 0:
-        raise InputError(f"temperature: given {temperature}, expected at least 0")
     if not values:
         return []
     top = max(values)

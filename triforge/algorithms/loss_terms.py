@@ -1,10 +1,7 @@
 """What every loss shares: the KL a token, the sum over tokens, how far the weights have moved, and the critic's loss.
 
-Written against the array API, as the losses are. `weighted_sum` turns values a token into a number with the weights of
-`aggregation.token_weights`, so that neither micro-batches nor ranks change the gradient.
-
-Sources: the estimators k1, k2, k3 of J. Schulman, "Approximating KL divergence" (2020); the limits on log-ratios are those
-of RLAnything's released code.
+Written against the array API, as the losses are. Sources: the estimators k1, k2, k3 of J. Schulman, "Approximating KL
+divergence" (2020); the limits on log-ratios are those of RLAnything's released code.
 """
 
 from __future__ import annotations
@@ -46,11 +43,14 @@ def kl_k3(logprobs: Array, ref: Array, *, clamp: float | None = 10.0) -> Array:
 KL_ESTIMATORS: dict[str, Callable[..., Array]] = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
 
 
+def _limited(values: Array, clamp: float | None) -> Array:
+    return values if clamp is None else array_namespace(values).clip(values, -clamp, clamp)
+
+
 def weighted_sum(values: Array, weights: Array) -> Array:
     """Sum of `values * weights` over all tokens; tokens of weight 0 (context, padding) add nothing, whatever they hold."""
     xp = array_namespace(values, weights)
-    zero = xp.zeros_like(values)
-    return xp.sum(xp.where(weights != 0, values, zero) * weights)
+    return xp.sum(xp.where(weights != 0, values, xp.zeros_like(values)) * weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +64,22 @@ class RatioMetrics:
         max_ratio: largest of them.
     """
 
-    clip_share: float
-    approx_kl: float
-    mean_ratio: float
-    max_ratio: float
+    clip_share: float = 0.0
+    approx_kl: float = 0.0
+    mean_ratio: float = 1.0
+    max_ratio: float = 1.0
 
 
 def ratio_metrics(log_ratio: Array, clipped: Array | None, weights: Array) -> RatioMetrics:
     """Measure the step just taken, over the tokens whose weight is above 0; without any, nothing has moved.
 
-    Args:
-        log_ratio: new over old log-probabilities, limited, as a loss says (`losses.TokenLoss`).
-        clipped: bool, same shape; None is nowhere.
-        weights: how much each token counts in the loss, same shape.
+    `log_ratio` and `clipped` are those of `losses.TokenLoss`.
     """
     xp = array_namespace(log_ratio, weights)
     counts = xp.astype(weights > 0, log_ratio.dtype)
     total = float(xp.sum(counts))
     if total == 0.0:
-        return RatioMetrics(clip_share=0.0, approx_kl=0.0, mean_ratio=1.0, max_ratio=1.0)
+        return RatioMetrics()
     difference = xp.where(counts > 0, log_ratio, xp.zeros_like(log_ratio))
     ratio = xp.exp(difference)
     cut = 0.0 if clipped is None else float(xp.sum(xp.astype(clipped, counts.dtype) * counts))
@@ -98,11 +95,7 @@ def ratio_metrics(log_ratio: Array, clipped: Array | None, weights: Array) -> Ra
 def value_loss(values: Array, returns: Array, old_values: Array, *, clip: float | None) -> Array:
     """`max((V - R)^2, (clip(V, V_old +- clip) - R)^2) / 2` a token; without a clip the square alone.
 
-    Args:
-        values: of the critic being trained (carry the gradient).
-        returns: what they are to be.
-        old_values: of the critic at the start of the step.
-        clip: how far a value may move in a step before the loss stops rewarding it.
+    `old_values` are the critic's at the start of the step; `clip` is how far one may move before the loss stops rewarding it.
     """
     plain = (values - returns) ** 2
     if clip is None:
@@ -110,9 +103,3 @@ def value_loss(values: Array, returns: Array, old_values: Array, *, clip: float 
     xp = array_namespace(values, returns, old_values)
     near = old_values + xp.clip(values - old_values, -clip, clip)
     return 0.5 * xp.maximum(plain, (near - returns) ** 2)
-
-
-def _limited(values: Array, clamp: float | None) -> Array:
-    if clamp is None:
-        return values
-    return array_namespace(values).clip(values, -clamp, clamp)

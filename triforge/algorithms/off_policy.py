@@ -6,8 +6,9 @@ much likelier prox makes it than what sampled it:
 
     - w * min(u * A, clip(u) * A)        w = prox / behave, a constant        u = theta / prox
 
-Arrays have the shape [sequences, tokens]; a sequence is one response (a turn of an episode, a vote). `mask` says which
-cells are tokens. A token that is masked out has weight 0 and stays in the denominator of the loss: it is not replaced.
+Arrays have the shape [sequences, tokens]; a sequence is one response (a turn of an episode, a vote). `mask` (bool) says
+which cells are tokens; what the others hold has no influence. A token that is masked out has weight 0 and stays in the
+denominator of the loss: it is not replaced.
 
 Sources: decoupled PPO, arXiv 2110.00641, as used by AReaL (arXiv 2505.24298); truncated importance sampling (F. Yao et
 al., 2025); masked importance sampling of IcePop (Ling team, 2025); off-policy sequence masking, arXiv 2512.02556.
@@ -15,14 +16,13 @@ al., 2025); masked importance sampling of IcePop (Ling team, 2025); off-policy s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from array_api_compat import array_namespace
 
-from triforge.algorithms.loss_terms import SAFE_LOG, kl_k1, kl_k2, kl_k3
+from triforge.algorithms.loss_terms import KL_ESTIMATORS, SAFE_LOG
 
 Array = Any
 Mode = Literal["none", "bypass", "decoupled", "tis", "mis"]
@@ -81,22 +81,15 @@ class OffPolicyMetrics:
 
     def as_metrics(self) -> dict[str, float]:
         """By name, with the prefix `off_policy_`."""
-        return {f"off_policy_{field.name}": getattr(self, field.name) for field in fields(self)}
+        return {f"off_policy_{name}": value for name, value in asdict(self).items()}
 
 
 def importance_weights(
     prox: Array, behave: Array, mask: Array, correction: Correction
 ) -> tuple[Array, OffPolicyMetrics]:
-    """The weight w of each token, and how much was cut off.
+    """The weight w of each token, 0 where there is none, and how much was cut off.
 
-    Args:
-        prox: log-probabilities under the weights at the start of the step, [sequences, tokens].
-        behave: those that the engine reported for its samples, same shape.
-        mask: bool, same shape; whatever the other cells hold has no influence.
-        correction: the rule; `none` and `bypass` give 1 everywhere.
-
-    Returns:
-        Weights of the same shape, 0 where there is no token, and the measures.
+    `prox` and `behave` are log-probabilities under the weights at the start of the step and as the engine reported them.
     """
     xp = array_namespace(prox, behave, mask)
     zero = xp.zeros_like(prox)
@@ -120,24 +113,17 @@ def importance_weights(
     if correction.normalize and float(xp.sum(weights)) > 0.0:
         weights = weights * (total / float(xp.sum(weights)))
 
-    def share(flags: Array) -> float:
-        return float(xp.sum(xp.astype(flags & mask, prox.dtype))) / total
-
     def mean(values: Array) -> float:
-        return float(xp.sum(xp.where(mask, values, zero))) / total
+        return float(xp.sum(xp.where(mask, xp.astype(values, prox.dtype), zero))) / total
 
-    held = xp.where(mask, raw, zero)
-    measures = OffPolicyMetrics(
+    return weights, OffPolicyMetrics(
         w_mean=mean(raw),
-        w_max=float(xp.max(held)) if float(xp.sum(counts)) else 1.0,
-        capped=share(capped & ~vetoed),
-        masked=share(~kept | vetoed),
-        vetoed=share(vetoed),
-        k1=mean(kl_k1(-difference, zero, clamp=None)),
-        k2=mean(kl_k2(-difference, zero, clamp=None)),
-        k3=mean(kl_k3(-difference, zero, clamp=None)),
+        w_max=float(xp.max(xp.where(mask, raw, zero))) if float(xp.sum(counts)) else 1.0,
+        capped=mean(capped & ~vetoed),
+        masked=mean(~kept | vetoed),
+        vetoed=mean(vetoed),
+        **{name: mean(kl(-difference, zero, clamp=None)) for name, kl in KL_ESTIMATORS.items()},
     )
-    return weights, measures
 
 
 def _ratios(difference: Array, counts: Array, level: Level) -> Array:
@@ -158,14 +144,7 @@ def opsm_keeps(
     """Off-policy sequence masking: False for the tokens of bad sequences that theta has moved away from already.
 
     A sequence is dropped when its mean advantage is below 0 and the mean of `behave - logprobs` over its tokens, an
-    estimate of KL(behave, theta), is above `delta`.
-
-    Args:
-        logprobs: under theta, [sequences, tokens].
-        behave: as the engine reported them, same shape.
-        advantages: A of each token, same shape.
-        mask: bool, same shape.
-        delta: nats.
+    estimate of KL(behave, theta), is above `delta` nats.
     """
     xp = array_namespace(logprobs, behave, advantages, mask)
     zero = xp.zeros_like(logprobs)
@@ -176,15 +155,10 @@ def opsm_keeps(
 
 
 def staleness_measures(ages: Mapping[int, int]) -> dict[str, float]:
-    """Mean, maximum and shares of how many versions the trained tokens lag behind.
-
-    Args:
-        ages: number of tokens by age.
-    """
-    counted = Counter(ages)
-    total = counted.total()
+    """Mean, maximum and shares of how many versions the trained tokens lag behind, from the number of tokens by age."""
+    total = sum(ages.values())
     if not total:
         return {}
-    shares = {str(age): count / total for age, count in sorted(counted.items())}
-    mean = sum(age * count for age, count in counted.items()) / total
-    return {"mean": mean, "max": float(max(counted)), **shares}
+    mean = sum(age * count for age, count in ages.items()) / total
+    shares = {str(age): count / total for age, count in sorted(ages.items())}
+    return {"mean": mean, "max": float(max(ages)), **shares}

@@ -1,7 +1,4 @@
-"""Rows into padded rectangles, for models that cannot be packed, and into the updates of a step.
-
-Every row appears exactly once; nothing is dropped because it did not fit or came last.
-"""
+"""Rows into padded rectangles, for models that cannot be packed, and into the updates of a step. No row is dropped."""
 
 from __future__ import annotations
 
@@ -12,34 +9,19 @@ from triforge.errors import InputError
 
 
 def micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[list[int]]:
-    """Group rows into padded rectangles of at most `token_budget` cells.
+    """Group rows, by their numbers, into padded rectangles of at most `token_budget` cells (rows times width).
 
     Rows are taken longest first, so a rectangle is as wide as its first row and the rows in it are of similar length.
     A single row longer than the budget gets a rectangle of its own.
-
-    Args:
-        lengths: tokens of each row.
-        token_budget: rows times width that a forward pass may hold.
-
-    Returns:
-        Row numbers of each rectangle; every row exactly once, the same for the same input.
-
-    Raises:
-        InputError: the budget or a length is below 1.
     """
-    if token_budget < 1 or any(length < 1 for length in lengths):
-        raise InputError(
-            f"micro_batches: given token_budget {token_budget} and shortest row {min(lengths, default=1)}, "
-            "expected both at least 1"
-        )
     batches: list[list[int]] = []
-    service = 0
+    room = 0
     for row in sorted(range(len(lengths)), key=lambda r: (-lengths[r], r)):
-        if service == 0:
+        if room == 0:
             batches.append([])
-            service = max(1, token_budget // lengths[row])
+            room = max(1, token_budget // lengths[row])
         batches[-1].append(row)
-        service -= 1
+        room -= 1
     return batches
 
 
@@ -58,9 +40,6 @@ def minibatches(
         num_updates: wanted number of parts; fewer come back when there are fewer rows.
         seed: of the shuffle. Same input, same split.
         together: rows with equal marks share a part; None leaves every row by itself.
-
-    Returns:
-        Row numbers of each part, no part empty, every row exactly once.
 
     Raises:
         InputError: `num_updates` is below 1.

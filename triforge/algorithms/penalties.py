@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triforge.algorithms.core import CoreOptions
-from triforge.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +22,7 @@ class Acted:
 
 
 def overlong_penalty(length: int, *, limit: int, buffer: int) -> float:
-    """0 up to `limit - buffer` tokens, from there linear down to -1 at `limit`, -1 beyond; a limit of 0 is none.
-
-    Raises:
-        InputError: `buffer` is not in [0, limit].
-    """
-    if not 0 <= buffer <= max(limit, 0):
-        raise InputError(f"buffer: given {buffer}, expected 0 to the limit of {limit}")
+    """0 up to `limit - buffer` tokens, from there linear down to -1 at `limit`, -1 beyond; a limit of 0 is none."""
     if limit == 0:
         return 0.0
     if length >= limit:
@@ -47,9 +40,8 @@ def end_penalty(steps: Sequence[Acted], *, max_steps: int, algorithm: CoreOption
     """What is taken off a trajectory that had `max_steps` turns for what it used up, never above 0."""
     if not steps:
         return 0.0
-    tokens = sum(s.tokens for s in steps)
     limit, buffer = algorithm.overlong_limit, algorithm.overlong_buffer
-    found = overlong_penalty(tokens, limit=limit, buffer=buffer)
+    found = overlong_penalty(sum(s.tokens for s in steps), limit=limit, buffer=buffer)
     return found - (algorithm.turn_limit_penalty if len(steps) >= max_steps else 0.0)
 
 

@@ -56,14 +56,7 @@ class Packing:
 
 
 class Order:
-    """Rows in the order in which rows that begin alike are neighbours.
-
-    Args:
-        rows: token ids of each, none empty.
-
-    Raises:
-        InputError: a row is empty.
-    """
+    """Rows, token ids of each and none empty, in the order in which rows that begin alike are neighbours."""
 
     def __init__(self, rows: Sequence[Ints]) -> None:
         if any(not len(row) for row in rows):
@@ -74,24 +67,29 @@ class Order:
         pairs = zip(self.order, self.order[1:], strict=False)
         self.shared = [_alike(rows[a], rows[b]) for a, b in pairs]  # with the next one
 
+    def runs(self, first: int, end: int, depth: int) -> list[tuple[int, int]]:
+        """Neighbours among `first..end` that stay alike long enough after `depth`; rows that end there are done."""
+        runs: list[tuple[int, int]] = []
+        for i in range(first, end):
+            if self.lengths[i] == depth:
+                continue
+            if runs and runs[-1][1] == i and self.shared[i - 1] >= depth + SHORTEST:
+                runs[-1] = (runs[-1][0], i + 1)
+            else:
+                runs.append((i, i + 1))
+        return runs
 
-def pack(rows: Sequence[Ints], *, share: bool = True, pad_to: int = 1) -> Packing:
-    """Lay rows out in one forward pass.
 
-    Args:
-        rows: token ids of each, none empty.
-        share: whether what rows begin with is computed once.
-        pad_to: T is a multiple of it; cells at the end belong to no block and hold token 0.
+def pack(rows: Sequence[Ints], *, pad_to: int = 1) -> Packing:
+    """Lay rows, none empty, out in one forward pass.
 
-    Raises:
-        InputError: a row is empty.
+    T is a multiple of `pad_to`; cells at the end belong to no block and hold token 0.
     """
     tree = Order(rows)
-    shared = tree.shared if share else [0] * len(tree.shared)
     where = [np.empty(len(row), dtype=np.int64) for row in rows]
-    pieces: list[Ints] = []
+    ids: list[Ints] = []
+    positions: list[Ints] = []
     blocks: list[Block] = []
-    depths: list[int] = []
     pairs = cells = 0
     # (first, end, depth): the rows order[first:end] are alike up to depth, and that much of them is laid out.
     todo = [(0, len(rows), 0)]
@@ -102,28 +100,26 @@ def pack(rows: Sequence[Ints], *, share: bool = True, pad_to: int = 1) -> Packin
             blocks[end] = block._replace(last=cells)
             pairs += (cells - block.end) * (block.end - block.start)
             continue
-        runs = _runs(shared, tree.lengths, first, end, depth)
+        runs = tree.runs(first, end, depth)
         if len(runs) > 1 or not runs:
             todo += [(a, b, depth) for a, b in reversed(runs)]
             continue
         a, b = runs[0]
-        until = min([tree.lengths[a], *shared[a : b - 1]])
+        until = min([tree.lengths[a], *tree.shared[a : b - 1]])
+        width = until - depth
         for r in tree.order[a:b]:
-            where[r][depth:until] = np.arange(cells, cells + until - depth)
-        pieces.append(rows[tree.order[a]][depth:until])
-        blocks.append(Block(cells, cells + until - depth, cells + until - depth))
-        depths.append(depth)
-        cells += until - depth
-        pairs += (until - depth) * (until - depth + 1) // 2
+            where[r][depth:until] = np.arange(cells, cells + width)
+        ids.append(rows[tree.order[a]][depth:until])
+        positions.append(np.arange(depth, until))
+        blocks.append(Block(cells, cells + width, cells + width))
+        cells += width
+        pairs += width * (width + 1) // 2
         if b - a > 1:
             todo += [(-1, len(blocks) - 1, 0), (a, b, until)]
+    spare = np.zeros(-cells % pad_to, dtype=np.int64)
     return Packing(
-        ids=_padded(pieces, cells, pad_to),
-        positions=_padded(
-            [np.arange(d, d + b.end - b.start) for d, b in zip(depths, blocks, strict=True)],
-            cells,
-            pad_to,
-        ),
+        ids=np.concatenate([*ids, spare]).astype(np.int64),
+        positions=np.concatenate([*positions, spare]).astype(np.int64),
         blocks=tuple(blocks),
         where=tuple(where),
         useful=sum(len(row) for row in rows),
@@ -131,29 +127,8 @@ def pack(rows: Sequence[Ints], *, share: bool = True, pad_to: int = 1) -> Packin
     )
 
 
-def _runs(
-    shared: Sequence[int], lengths: Sequence[int], first: int, end: int, depth: int
-) -> list[tuple[int, int]]:
-    """Neighbours among `first..end` that stay alike long enough after `depth`; rows that end there are done."""
-    runs: list[tuple[int, int]] = []
-    for i in range(first, end):
-        if lengths[i] == depth:
-            continue
-        joined = bool(runs) and runs[-1][1] == i and shared[i - 1] >= depth + SHORTEST
-        if joined:
-            runs[-1] = (runs[-1][0], i + 1)
-        else:
-            runs.append((i, i + 1))
-    return runs
-
-
 def _alike(a: Ints, b: Ints) -> int:
     """How many tokens two rows begin with alike."""
     n = min(len(a), len(b))
     odd = np.flatnonzero(a[:n] != b[:n])
     return int(odd[0]) if len(odd) else n
-
-
-def _padded(pieces: list[Ints], cells: int, pad_to: int) -> Ints:
-    spare = -cells % pad_to
-    return np.concatenate([*pieces, np.zeros(spare, dtype=np.int64)]).astype(np.int64)

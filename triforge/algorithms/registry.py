@@ -37,10 +37,11 @@ class Registry(Generic[T]):
         self._parts: dict[str, T] = {}
         self._searched = False
 
-    def add(self, name: str, part: T, module: str = "") -> None:
+    def add(self, name: str, part: T, module: str = "") -> T:
         """Register a part by name if its module is one of the package's; any other is found by its path."""
         if not module or module.startswith(f"{self._package}."):
             self._parts[name] = part
+        return part
 
     def names(self) -> list[str]:
         """The built-in parts."""
@@ -98,18 +99,14 @@ class Options(BaseModel):
 
     @classmethod
     def checked(cls, given: dict[str, Any]) -> Self:
-        """Validate values.
-
-        Raises:
-            ConfigError: the option, what was given, what is allowed.
-        """
+        """Validate values; a ConfigError names the option, what was given and what is allowed."""
         try:
             return cls.model_validate(given)
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
-            field = cls.model_fields[name]
+            value = list(given[name]) if isinstance(given[name], tuple) else given[name]
             raise ConfigError(
-                f"{name}: given {_shown(given[name])}, allowed {allowed(field)}"
+                f"{name}: given {value!r}, allowed {allowed(cls.model_fields[name])}"
             ) from None
 
     def conflicts(self, algorithm: Any) -> Iterator[tuple[bool, str]]:  # noqa: ARG002
@@ -147,15 +144,11 @@ def _limits(field: FieldInfo) -> str:
     low, high = "", ""
     for item in field.metadata:
         if isinstance(item, Ge):
-            low = f"from {item.ge:g}"
+            low = f" from {item.ge:g}"
         elif isinstance(item, Gt):
-            low = f"above {item.gt:g}"
+            low = f" above {item.gt:g}"
         elif isinstance(item, Le):
-            high = f"to {item.le:g}"
+            high = f" to {item.le:g}"
         elif isinstance(item, Lt):
-            high = f"below {item.lt:g}"
-    return "".join(f" {part}" for part in (low, high) if part)
-
-
-def _shown(value: Any) -> str:
-    return repr(list(value) if isinstance(value, tuple) else value)
+            high = f" below {item.lt:g}"
+    return low + high

@@ -1,6 +1,7 @@
 """Numbers that change over a run: step sizes, weights of auxiliary objectives, the weight of the KL term.
 
-Source of the cosine weight: EnvRL, arXiv 2606.17680; linear and constant ones are ours.
+Sources: Loshchilov and Hutter, 2017, without restarts, for the cosine; EnvRL, arXiv 2606.17680, for the cosine weight;
+Ziegler et al., arXiv 1909.08593, section 2.2, for the adaptive weight; the rest is ours.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ Schedule = Literal["constant", "linear", "cosine"]
 _LARGEST_ERROR = 0.2  # that a step counts
 
 
+def _fallen(schedule: Schedule, t: float) -> float:
+    """What is left of 1 at t in [0, 1]: 1, `1 - t` or `(1 + cos(pi t)) / 2`."""
+    if schedule == "constant":
+        return 1.0
+    return 1.0 - t if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * t))
+
+
 def learning_rate(
     update: int,
     *,
@@ -25,12 +33,6 @@ def learning_rate(
     final_share: float = 0.0,
 ) -> float:
     """The step size of an update: a linear rise over the first `warmup` updates, then the schedule's fall.
-
-    With t from 0 at the end of the rise to 1 at update `total`, and f the final share:
-
-        constant    highest
-        linear      highest * (1 - (1 - f) t)
-        cosine      highest * (f + (1 - f) (1 + cos(pi t)) / 2)         (Loshchilov and Hutter, 2017, without restarts)
 
     Args:
         update: counted from 0 over the whole run.
@@ -50,46 +52,20 @@ def learning_rate(
         )
     if update < warmup:
         return highest * (update + 1) / warmup
-    if schedule == "constant":
-        return highest
-    t = min(1.0, (update - warmup) / (total - warmup))
-    fallen = 1.0 - t if schedule == "linear" else (1.0 + math.cos(math.pi * t)) / 2
-    return highest * (final_share + (1.0 - final_share) * fallen)
+    left = _fallen(schedule, min(1.0, (update - warmup) / max(1, total - warmup)))
+    return highest * (left + final_share * (1.0 - left))
 
 
 def scheduled_weight(lambda0: float, step: int, t_max: int, schedule: Schedule = "cosine") -> float:
-    """The weight of an auxiliary objective at a training step.
-
-    `cosine` is `lambda0 * (1 + cos(pi * t / t_max)) / 2`, `linear` is `lambda0 * (1 - t / t_max)`; both are 0 from t_max
-    on. `constant` is lambda0 throughout.
-
-    Args:
-        lambda0: the weight at step 0, at least 0.
-        step: t, counted from 0.
-        t_max: the step at which the weight has come down to 0, at least 1; not read by `constant`.
-        schedule: which.
-
-    Raises:
-        InputError: a number is out of its range.
-    """
-    if lambda0 < 0 or step < 0 or t_max < 1:
-        raise InputError(
-            f"lambda0, step and t_max: given {lambda0}, {step} and {t_max}, expected at least 0, 0 and 1"
-        )
-    if schedule == "constant":
-        return lambda0
-    if step >= t_max:
-        return 0.0
-    if schedule == "linear":
-        return lambda0 * (1.0 - step / t_max)
-    return lambda0 * 0.5 * (1.0 + math.cos(math.pi * step / t_max))
+    """The weight of an auxiliary objective at a step, counted from 0: it begins at lambda0 and falls to 0 at `t_max`."""
+    return lambda0 * _fallen(schedule, min(1.0, step / t_max))
 
 
 def adaptive_beta(beta: float, kl: float, *, target: float, gain: float) -> float:
     """The weight of the KL term after a step that went `kl` nats a token from the anchor.
 
     `beta * (1 + gain * clip(kl / target - 1, -0.2, 0.2))`: larger where the policy went further than wanted, smaller where
-    it stayed nearer. Source: Ziegler et al., arXiv 1909.08593, section 2.2.
+    it stayed nearer.
     """
     error = min(max(kl / target - 1.0, -_LARGEST_ERROR), _LARGEST_ERROR)
     return beta * (1.0 + gain * error)

@@ -27,6 +27,7 @@ from triforge.errors import InputError
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 FEWEST = 4  # groups that hold an outcome, below which there is no interval
 Sums = NDArray[np.float64]  # [11] as `_sums` orders them, or [groups, 11]
+Statistic = Callable[[Sums], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +107,10 @@ class Theory:
 def count_votes(
     outcomes: Sequence[int | None], votes: Sequence[Sequence[Sequence[int]]], *, lam: float = 1.0
 ) -> GroupVotes:
-    """Count one group.
+    """Count one group; arguments as of `credit.policy_credit`, lam for the f-weights (appendix A, remark 1).
 
     An unparsable vote (0) stays in the mean vote, so that it counts half for either side: Theorem 1 needs no more than
     the mean votes of the two sides. In f it is neither +1 nor -1.
-
-    Args:
-        outcomes: one a trajectory: -1, +1, or None when it could not be measured.
-        votes: `votes[t][i][j]` in {-1, 0, +1}; an empty step was not judged.
-        lam: weight of the votes in the reward, for the f-weights (appendix A, remark 1).
-
-    Raises:
-        InputError: not one list of steps an outcome.
     """
     if len(outcomes) != len(votes):
         raise InputError(
@@ -128,14 +121,14 @@ def count_votes(
         judged = {i: step for i, step in enumerate(steps) if step}
         if outcome is not None and judged:
             sides[outcome].append(judged)
-    shares = {
-        side: [(1 + side * _mean([_mean(s) for s in t.values()])) / 2 for t in trajectories]
-        for side, trajectories in sides.items()
-    }
-    squares = {
-        side: [_mean([_square(s, side, lam) for s in t.values()]) for t in trajectories]
-        for side, trajectories in sides.items()
-    }
+
+    def share(side: int) -> float:
+        means = [_mean([_mean(s) for s in t.values()]) for t in sides[side]]
+        return math.fsum((1 + side * mean) / 2 for mean in means)
+
+    def square(side: int) -> float:
+        return math.fsum(_mean([_square(s, side, lam) for s in t.values()]) for t in sides[side])
+
     compared = [
         _mean(won[i]) - _mean(lost[i])
         for won in sides[1]
@@ -145,58 +138,13 @@ def count_votes(
     return GroupVotes(
         successes=len(sides[1]),
         failures=len(sides[-1]),
-        plus=math.fsum(shares[1]),
-        minus=math.fsum(shares[-1]),
-        plus_square=math.fsum(squares[1]),
-        minus_square=math.fsum(squares[-1]),
+        plus=share(1),
+        minus=share(-1),
+        plus_square=square(1),
+        minus_square=square(-1),
         pairs=len(compared),
         wins=sum(difference > 0 for difference in compared),
     )
-
-
-def estimate(groups: Sequence[GroupVotes]) -> Theory:
-    """Estimate everything from the groups that hold judged trajectories."""
-    held = [g for g in groups if g.successes + g.failures]
-    rows = np.array([_sums(g) for g in held], dtype=np.float64)
-    won = sum(g.successes > 0 for g in held)
-    lost = sum(g.failures > 0 for g in held)
-    both = sum(g.successes > 0 and g.failures > 0 for g in held)
-    return Theory(
-        p_plus=_jackknife(rows, _p_plus, won, 1.0),
-        p_minus=_jackknife(rows, _p_minus, lost, 1.0),
-        mu=_jackknife(rows, _mu, min(won, lost), 2.0),
-        mu_within=_jackknife(rows, _mu_within, both, 2.0),
-        precision=_jackknife(rows, _precision, both, 1.0),
-        f_plus=_jackknife(rows, _f_plus, won, math.inf),
-        f_minus=_jackknife(rows, _f_minus, lost, math.inf),
-        f_ratio=_ratio(rows, min(won, lost)),
-        one_sided=1 - both / len(held) if held else None,
-        groups=len(held),
-    )
-
-
-def trust(groups: Sequence[GroupVotes]) -> float:
-    """How far votes deserve weight: the lower bound of `mu_within - 1`, in [0, 1]; 0 as long as nothing is known."""
-    found = estimate(groups).mu_within
-    return 0.0 if found is None else min(1.0, max(0.0, found.low - 1.0))
-
-
-def precision_bound(mu: float, votes: int) -> float:
-    """Theorem 1: `A >= 1 - exp(-votes * (mu - 1)^2 / 4)` for mu > 1; 0 where it says nothing.
-
-    The published exponent; Hoeffding's inequality gives twice of it.
-    """
-    return 1.0 - math.exp(-votes * (mu - 1.0) ** 2 / 4.0) if mu > 1.0 else 0.0
-
-
-def precision(p_plus: float, p_minus: float, votes: int) -> float:
-    """A of Theorem 1 for independent votes, exactly: the chance that the success has more +1 among its votes."""
-    won = [_binomial(k, votes, p_plus) for k in range(votes + 1)]
-    lost = [_binomial(k, votes, 1.0 - p_minus) for k in range(votes + 1)]
-    return math.fsum(w * math.fsum(lost[:k]) for k, w in enumerate(won))
-
-
-# ---- one group ----
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -215,11 +163,35 @@ def _square(step: Sequence[int], side: int, lam: float) -> float:
     return base * base + 2.0 * base * lam * p + lam * lam * p2
 
 
-# ---- many groups ----
+def estimate(groups: Sequence[GroupVotes]) -> Theory:
+    """Estimate everything from the groups that hold judged trajectories."""
+    held = [g for g in groups if g.successes + g.failures]
+    rows = np.array([_sums(g) for g in held], dtype=np.float64)
+    won = sum(g.successes > 0 for g in held)
+    lost = sum(g.failures > 0 for g in held)
+    both = sum(g.successes > 0 and g.failures > 0 for g in held)
+    return Theory(
+        p_plus=_jackknife(rows, _share(1, 0), won, 1.0),
+        p_minus=_jackknife(rows, _share(3, 2), lost, 1.0),
+        mu=_jackknife(rows, lambda s: _over(s[1], s[0]) + _over(s[3], s[2]), min(won, lost), 2.0),
+        mu_within=_jackknife(rows, _share(10, 9), both, 2.0),
+        precision=_jackknife(rows, _share(5, 4), both, 1.0),
+        f_plus=_jackknife(rows, lambda s: _norm(s, 6), won, math.inf),
+        f_minus=_jackknife(rows, lambda s: _norm(s, 7), lost, math.inf),
+        f_ratio=_ratio(rows, min(won, lost)),
+        one_sided=1 - both / len(held) if held else None,
+        groups=len(held),
+    )
+
+
+def trust(groups: Sequence[GroupVotes]) -> float:
+    """How far votes deserve weight: the lower bound of `mu_within - 1`, in [0, 1]; 0 as long as nothing is known."""
+    found = estimate(groups).mu_within
+    return 0.0 if found is None else min(1.0, max(0.0, found.low - 1.0))
 
 
 def _sums(g: GroupVotes) -> tuple[float, ...]:
-    """What the statistics below are functions of, once summed over groups."""
+    """What the statistics are functions of, once summed over groups."""
     n = g.successes + g.failures
     weight = g.successes * g.failures / n
     within = weight * (g.plus / g.successes + g.minus / g.failures) if weight else 0.0
@@ -233,50 +205,21 @@ def _over(numerator: float, denominator: float) -> float:
     return float(numerator / denominator) if denominator > 0 else math.nan
 
 
-def _p_plus(s: Sums) -> float:
-    return _over(s[1], s[0])
+def _share(numerator: int, denominator: int) -> Statistic:
+    return lambda s: _over(s[numerator], s[denominator])
 
 
-def _p_minus(s: Sums) -> float:
-    return _over(s[3], s[2])
-
-
-def _mu(s: Sums) -> float:
-    return _p_plus(s) + _p_minus(s)
-
-
-def _mu_within(s: Sums) -> float:
-    return _over(s[10], s[9])
-
-
-def _precision(s: Sums) -> float:
-    return _over(s[5], s[4])
-
-
-def _f_plus(s: Sums) -> float:
-    return math.sqrt(max(0.0, _over(s[6], s[8])))
-
-
-def _f_minus(s: Sums) -> float:
-    return math.sqrt(max(0.0, _over(s[7], s[8])))
+def _norm(s: Sums, column: int) -> float:
+    return math.sqrt(max(0.0, _over(s[column], s[8])))
 
 
 def _log_ratio(s: Sums) -> float:
-    plus, minus = _f_plus(s), _f_minus(s)
+    plus, minus = _norm(s, 6), _norm(s, 7)
     return math.log(plus / minus) if plus > 0 and minus > 0 else math.nan
 
 
-def _jackknife(
-    rows: Sums, statistic: Callable[[Sums], float], groups: int, highest: float
-) -> Estimate | None:
-    """Leave out one group at a time.
-
-    Args:
-        rows: [groups, columns of `_sums`].
-        statistic: of their sums.
-        groups: that carry information; fewer than `FEWEST` give no interval.
-        highest: the statistic lies in [0, highest].
-    """
+def _jackknife(rows: Sums, statistic: Statistic, groups: int, highest: float) -> Estimate | None:
+    """A statistic of the summed rows in [0, highest], with the interval of so many groups that carry information."""
     half = _half_width(rows, statistic, groups)
     if half is None:
         return None
@@ -290,10 +233,11 @@ def _ratio(rows: Sums, groups: int) -> Estimate | None:
     if half is None:
         return None
     value = _log_ratio(rows.sum(axis=0))
-    return Estimate(math.exp(value), math.exp(value - half), _exp(value + half))
+    high = math.exp(value + half) if value + half < 700 else math.inf
+    return Estimate(math.exp(value), math.exp(value - half), high)
 
 
-def _half_width(rows: Sums, statistic: Callable[[Sums], float], groups: int) -> float | None:
+def _half_width(rows: Sums, statistic: Statistic, groups: int) -> float | None:
     """Half of the 95 % interval; infinite when too little is known, None when there is no value."""
     total = rows.sum(axis=0)
     if not len(rows) or math.isnan(statistic(total)):
@@ -317,28 +261,33 @@ def _t_quantile(freedom: int) -> float:
     )
 
 
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf
+def precision_bound(mu: float, votes: int) -> float:
+    """Theorem 1: `A >= 1 - exp(-votes * (mu - 1)^2 / 4)` for mu > 1; 0 where it says nothing.
+
+    The published exponent; Hoeffding's inequality gives twice of it.
+    """
+    return 1.0 - math.exp(-votes * (mu - 1.0) ** 2 / 4.0) if mu > 1.0 else 0.0
 
 
-def _binomial(k: int, n: int, p: float) -> float:
-    return math.comb(n, k) * p**k * (1.0 - p) ** (n - k)
+def precision(p_plus: float, p_minus: float, votes: int) -> float:
+    """A of Theorem 1 for independent votes, exactly: the chance that the success has more +1 among its votes."""
+
+    def chances(p: float) -> list[float]:
+        return [math.comb(votes, k) * p**k * (1.0 - p) ** (votes - k) for k in range(votes + 1)]
+
+    won, lost = chances(p_plus), chances(1.0 - p_minus)
+    return math.fsum(w * math.fsum(lost[:k]) for k, w in enumerate(won))
 
 
 def wilson(successes: float, trials: float) -> tuple[float, float]:
     """95 % interval of a share; (0, 1) without trials. Source: E. B. Wilson, JASA 22 (1927).
 
-    Args:
-        successes: of the trials; need not be whole, where trials are weighted.
-        trials: how many.
+    Neither number need be whole, where trials are weighted.
     """
     if trials == 0:
         return 0.0, 1.0
     share, z2 = successes / trials, Z95 * Z95
-    middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = (
-        Z95
-        * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
-        / (1 + z2 / trials)
-    )
+    scale = 1 + z2 / trials
+    middle = (share + z2 / (2 * trials)) / scale
+    half = Z95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / scale
     return max(0.0, middle - half), min(1.0, middle + half)

@@ -1,8 +1,7 @@
 """Tasks that are solved by programs: what the policy's programs and the reward model's tests are worth.
 
 `program_credit` and `unit_test_credit` stand where `credit.policy_credit` and `credit.vote_credit` stand for tasks that
-are judged by votes; Hidden tests alone reward the policy, and programs alone reward
-the tests that the reward model wrote.
+are judged by votes. Hidden tests alone reward the policy, and programs alone reward the tests that the reward model wrote.
 
 Sources: arXiv 2602.02488, section 3.2.7, Algorithm 2, appendix C.2; the released code.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from triforge.algorithms.advantages import vote_advantages
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import (
     NO_OUTCOME,
@@ -21,6 +19,8 @@ from triforge.algorithms.credit import (
     PolicyCredit,
     accuracy,
     policy_credit,
+    trained,
+    vote_advantages,
 )
 from triforge.algorithms.filters import reward_filter
 from triforge.errors import InputError
@@ -125,8 +125,7 @@ def unit_test_credit(
         outcomes: one a program: +1 passed all hidden tests, -1 did not, None could not be measured.
         accepts: `accepts[u][j]` says whether test u accepts the j-th of the *measured* programs; None if the test could
             not be parsed.
-        algorithm: reads `invalid_votes`, `invalid_vote_margin`, `std_floor`, `std_ddof`, `reinforce_unrewarded_votes`,
-            `reward_band`, `bands`, `train_reward_model`.
+        algorithm: reads the options of votes, `reward_band` and `train_reward_model`.
 
     Raises:
         InputError: the shapes do not match or a value is impossible.
@@ -137,26 +136,23 @@ def unit_test_credit(
     found = generated_test_rewards(good, accepts)
     rewards: list[float | None] = [None] * len(accepts) if found is None else [*found]
     rule = algorithm.changed(vote_scope="task", drop_unanimous=False)
-    scored = vote_advantages([parsed], [rewards], rule)
-    filtered = reward_filter(successes, measured, algorithm)
-    blocked = filtered if algorithm.train_reward_model else NOT_TRAINED
-    if found is None:
-        blocked = NO_GOOD_PROGRAM if measured else NO_OUTCOME
-    reasons = tuple(blocked or why for why in scored.reasons[0])
+    blocked = reward_filter(successes, measured, algorithm)
+    credit = trained(
+        [rewards],
+        vote_advantages([parsed], [rewards], rule),
+        blocked if algorithm.train_reward_model else NOT_TRAINED,
+        [NO_GOOD_PROGRAM if measured else NO_OUTCOME],
+    )
     return UnitTestCredit(
         rewards=tuple(rewards),
-        advantages=tuple(
-            0.0 if why else a for a, why in zip(scored.advantages[0], reasons, strict=True)
-        ),
-        reasons=reasons,
+        advantages=credit.advantages[0],
+        reasons=credit.reasons[0],
         valid=sum(parsed),
         invalid=len(parsed) - sum(parsed),
     )
 
 
-def generated_test_rewards(
-    good_programs: Sequence[bool], accepts: Sequence[Sequence[bool] | None]
-) -> list[float] | None:
+def generated_test_rewards(good_programs: Sequence[bool], accepts: Accepts) -> list[float] | None:
     """Rewards of the tests that the reward model wrote for one coding task.
 
     A program is good when it passes all dataset tests; a test is good when it accepts every good program. A good test
@@ -183,8 +179,9 @@ def generated_test_rewards(
             raise InputError(
                 f"accepts: given a row of {len(verdicts)} verdicts, expected {len(good_programs)}, one a program"
             )
-        good_test = all(ok for ok, good in zip(verdicts, good_programs, strict=True) if good)
-        on_bad = [ok for ok, good in zip(verdicts, good_programs, strict=True) if not good]
+        pairs = list(zip(verdicts, good_programs, strict=True))
+        good_test = all(accepted for accepted, good in pairs if good)
+        on_bad = [accepted for accepted, good in pairs if not good]
         if not on_bad:
             rewards.append(1.0 if good_test else -1.0)
         elif good_test:
@@ -195,28 +192,20 @@ def generated_test_rewards(
 
 
 def count_unit_tests(outcomes: Sequence[int | None], accepts: Accepts) -> UnitTestCounts:
-    """Count one task; arguments as for `unit_test_credit`. An unparsable test accepts nothing.
-
-    Raises:
-        InputError: a row is not as long as there are measured programs.
-    """
+    """Count one task; arguments as for `unit_test_credit`. An unparsable test accepts nothing."""
     good = [outcome == 1 for outcome in outcomes if outcome is not None]
-    if any(row is not None and len(row) != len(good) for row in accepts):
-        raise InputError(f"accepts: expected {len(good)} verdicts a row, one a measured program")
-    both = any(good) and not all(good)
+    solved, both = any(good), any(good) and not all(good)
+    parsed = [list(row) for row in accepts if row is not None]
     right = [
-        row
-        for row in accepts
-        if row is not None and all(ok for ok, is_good in zip(row, good, strict=True) if is_good)
+        row for row in parsed if all(ok for ok, is_good in zip(row, good, strict=True) if is_good)
     ]
-    sharp = [row for row in right if tuple(row) == tuple(good)]
     return UnitTestCounts(
         programs=len(good),
         good_programs=sum(good),
-        tests=len(accepts) if any(good) else 0,
-        good_tests=len(right) if any(good) else 0,
+        tests=len(accepts) if solved else 0,
+        good_tests=len(right) if solved else 0,
         sharp_of=len(accepts) if both else 0,
-        sharp=len(sharp) if both else 0,
+        sharp=right.count(good) if both else 0,
     )
 
 

@@ -1,7 +1,7 @@
 """The controller `ladder`: every training group's slot goes on with a fresh task from the ladder's window.
 
 The family's generator makes the task, at a level drawn evenly from the window; groups of the top level move the window
-(`triforge.algorithms.acceptance`). The count, the move and the new version are one transaction, and the id of its proposal
+(`triforge.algorithms.ladder`). The count, the move and the new version are one transaction, and the id of its proposal
 follows from the group: a repeated delivery finds it and changes nothing. A run's ladder is its own and goes on where it
 stood; tasks that no ladder made (a pool's first ones) have no level and count nothing.
 
@@ -22,7 +22,7 @@ from services.env_adapter.adaptation.controllers import CONTROLLERS
 from services.env_adapter.adaptation.measurement import Closed, new_proposal, proposal_id
 from services.env_adapter.rows import lock_pool, new_row, task_in
 from services.env_adapter.slots import replace, successor, withdraw
-from triforge.algorithms.acceptance import Ladder, LadderRule
+from triforge.algorithms.ladder import Ladder, LadderRule
 from triforge.config import LadderSection
 from triforge.errors import InputError
 from triforge.rollout.adapting import Levels

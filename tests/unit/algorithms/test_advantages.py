@@ -7,12 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.algorithms.parts import estimate
-from triforge.algorithms.advantages import (
-    standardise,
-    vote_advantages,
-)
+from triforge.algorithms.advantages import standardise
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import step_reward, vote_rewards
+from triforge.algorithms.credit import step_reward, vote_advantages, vote_rewards
 from triforge.errors import InputError
 
 PAPER, DEFAULT, GRPO = (resolve(name) for name in ("rlanything_paper", "rlanything", "grpo"))

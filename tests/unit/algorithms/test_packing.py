@@ -37,12 +37,6 @@ def test_no_two_neighbouring_rectangles_could_have_been_one(sizes, budget):
         assert sizes[left[-1]] >= sizes[right[0]]
 
 
-@pytest.mark.parametrize(("sizes", "budget"), [([3], 0), ([0, 3], 10)])
-def test_impossible_rectangles_are_refused(sizes, budget):
-    with pytest.raises(InputError, match="expected both at least 1"):
-        micro_batches(sizes, token_budget=budget)
-
-
 def test_no_tail_is_lost_where_whole_windows_would_lose_a_quarter():
     # 47 micro-batches in 3 updates: windows of 12 would step on 36 of them and leave 11.
     parts = minibatches(47, num_updates=3, seed=1)

@@ -21,8 +21,6 @@ def test_overlong_trajectories_lose_the_published_amounts(length, expected):
 def test_without_a_limit_nothing_is_too_long_and_without_a_buffer_the_penalty_is_a_step():
     assert overlong_penalty(10**9, limit=0, buffer=0) == 0.0
     assert [overlong_penalty(n, limit=10, buffer=0) for n in (9, 10)] == [0.0, -1.0]
-    with pytest.raises(InputError, match="buffer: given 5, expected 0 to the limit of 4"):
-        overlong_penalty(1, limit=4, buffer=5)
 
 
 def test_each_penalty_stands_where_it_was_earned():
@@ -120,7 +118,6 @@ def test_tasks_with_one_outcome_only_can_be_left_out_whatever_their_votes_say():
         ("grpo", {"normalise": "relative"}, "no reward may be negative"),
         ("grpo", {"normalise": "relative", "outcome": "binary", "step_cost": 1}, "may be negative"),
         ("grpo", {"normalise": "raw"}, "allowed only with whiten = true"),
-        ("rlanything", {"normalise": "mean"}, "std_floor: given 0.5 with normalise = 'mean'"),
         (
             "grpo",
             {"lone_step": "raw"},

@@ -12,7 +12,7 @@ from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.credit import policy_credit
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.losses import TokenLoss, Tokens, loss
-from triforge.algorithms.registry import Options
+from triforge.algorithms.registry import NoOptions, Options
 from triforge.config import parse
 from triforge.errors import ConfigError
 
@@ -34,6 +34,15 @@ def last_step(group: Group, algorithm: CoreOptions, options: LastOptions) -> Sco
         row[-1] * options.scale if row and row[-1] is not None else None for row in group.rewards
     ]
     return over_steps(group.rewards, compared(last, algorithm))
+
+
+@estimator("unscaled", reads=())
+def unscaled(group: Group, algorithm: CoreOptions, options: NoOptions) -> ScoredRows:
+    """Rewards as they are, whatever the options of comparison."""
+    return ScoredRows(
+        tuple(tuple(r or 0.0 for r in row) for row in group.rewards),
+        tuple((None,) * len(row) for row in group.rewards),
+    )
 
 
 class PlainOptions(Options):
@@ -78,6 +87,8 @@ def test_parts_of_another_package_are_used_with_their_own_options_and_survive_th
         ({"scale": 2.0}, "unknown option 'scale'"),
         (OVERRIDES | {"scale": 0}, "scale: given 0, allowed a number above 0 to 10"),
         (OVERRIDES | {"whiten": True}, "estimator: given with whiten = true"),
+        ({"estimator": f"{HERE}:unscaled", "std_ddof": 1}, "std_ddof: given 1, allowed only with normalise = 'std'"),
+        ({"estimator": f"{HERE}:unscaled", "normalise": "mean"}, "given 'mean', allowed only with an estimator that"),
         ({"estimator": "nowhere:part"}, "given 'nowhere:part' .No module named 'nowhere'.*allowed one of"),
         ({"estimator": f"{HERE}:plain"}, "it is no Estimator"),
         ({"loss": "os:system"}, "it is no Loss"),

@@ -189,5 +189,3 @@ def test_imitation_is_spread_over_candidates_by_their_value():
     assert best_of([1, 2, 0.5]) == pytest.approx([0.231224, 0.628532, 0.140244], abs=1e-6)
     assert best_of([1, 2, 2], temperature=0) == [0.0, 0.5, 0.5]
     assert best_of([]) == []
-    with pytest.raises(InputError, match="temperature: given -1"):
-        best_of([1], temperature=-1)

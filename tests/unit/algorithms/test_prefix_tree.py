@@ -71,11 +71,6 @@ def test_beginnings_that_are_hardly_worth_a_block_are_computed_again():
     assert len(pack(rows_of([*short, 1], [*short, 2])).ids) == 2 * SHORTEST
 
 
-def test_sharing_can_be_switched_off():
-    packing = pack(rows_of(PROMPT, PROMPT), share=False)
-    assert packing.blocks == ((0, 40, 40), (40, 80, 80))
-
-
 def test_cells_that_fill_up_belong_to_no_block():
     packing = pack(rows_of([5, 6, 7]), pad_to=8)
     assert len(packing.ids) == len(packing.positions) == 8

@@ -272,7 +272,10 @@ def test_mend_an_unchanged_task_is_seldom_accepted_as_a_rewrite():
             "dual_clip: given 3 with loss = 'cispo', allowed only with loss = 'gspo' or 'gspo_token' or 'ppo'",
         ),
         ({"dual_clip": 1}, "dual_clip: given 1, allowed"),
-        ({"kl_weighted": True, "kl_beta": 0}, "there is nothing to weigh"),
+        (
+            {"kl_weighted": True, "kl_beta": 0},
+            "kl_weighted: given True, allowed only with kl_beta above 0",
+        ),
         ({"loss": "reinforce", "off_policy": "bypass"}, "it has no ratio of its own"),
         ({"loss": "trpo"}, "loss: given 'trpo', allowed one of"),
     ],

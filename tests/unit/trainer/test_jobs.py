@@ -243,12 +243,15 @@ def test_what_a_limit_of_rows_leaves_to_pairs_are_whole_trajectories_of_both_sid
     ("overrides", "sentence"),
     [
         ({"job": "ce", "estimator": "branch"}, "no advantage is estimated"),
-        ({"job": "ce", "loss": "gspo"}, "there is no ratio"),
+        ({"job": "ce", "loss": "gspo"}, "what is imitated has no ratio"),
         ({"job": "distil", "off_policy": "tis"}, "so nothing is corrected"),
         ({"job": "dpo_pair"}, "its loss holds the distance to the anchor already"),
         ({"job": "dpo_pair", "kl_beta": 0}, "allowed 'token_mean': pairs are averaged"),
         ({"imitation_temperature": 2}, "allowed only with job = 'distil'"),
-        ({"job": "distil", "kl_weighted": True}, "there is no ratio to weigh with"),
+        (
+            {"job": "distil", "kl_weighted": True},
+            "kl_weighted: given True, allowed only with job = 'pg'",
+        ),
         ({"job": "ce", "dpo_beta": 0.5}, "allowed only with job = 'dpo_pair'"),
         ({"job": "rft"}, "job: given 'rft', allowed one of"),
     ],

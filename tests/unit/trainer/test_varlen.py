@@ -31,14 +31,16 @@ def fresh_choice() -> Iterator[None]:
 
 
 def family(*, share: bool = True) -> Packing:
-    """Two prompts with answers, one of which goes on from another; a lone row."""
+    """Two prompts with answers, one of which goes on from another; a lone row. Or rows that share nothing."""
     draw = np.random.default_rng(4)
+    if not share:
+        return pack([draw.integers(0, 50, n) for n in (9, 40, 41, 57)], pad_to=8)
     rows = []
     for votes in (4, 3):
         prompt = draw.integers(0, 50, 37)
         rows += [np.append(prompt, draw.integers(0, 50, 1 + 5 * n)) for n in range(votes)]
     long = np.append(rows[3], draw.integers(0, 50, 20))
-    return pack([*rows, long, draw.integers(0, 50, 9)], share=share, pad_to=8)
+    return pack([*rows, long, draw.integers(0, 50, 9)], pad_to=8)
 
 
 def inputs(cells: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:

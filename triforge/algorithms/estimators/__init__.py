@@ -78,6 +78,8 @@ class Estimator:
         function: advantages of the steps of a group.
         tokens: advantages of a trajectory's tokens from their rewards, a critic's values and the last token of each turn;
             None needs no critic.
+        reads: the core options of comparison (`normalise`, `std_floor`, `std_eps`, `std_ddof`) that it reads, any other is
+            refused beside it; None is those that `advantages.compared` reads under the chosen `normalise`.
         sums_steps: each step brings its own reward, so the outcome stands on the last one only.
         whole: trajectories are compared as wholes, by the mean of their steps.
         splits: outcomes and votes may be compared apart, each as if they were the rewards.
@@ -87,6 +89,7 @@ class Estimator:
     options: type[Options]
     function: Function
     tokens: TokenFunction | None = None
+    reads: tuple[str, ...] | None = None
     sums_steps: bool = False
     whole: bool = False
     splits: bool = False
@@ -96,22 +99,12 @@ ESTIMATORS = Registry("estimator", Estimator, __name__)
 
 
 def estimator(
-    name: str,
-    options: type[Options] = NoOptions,
-    *,
-    tokens: TokenFunction | None = None,
-    sums_steps: bool = False,
-    whole: bool = False,
-    splits: bool = False,
+    name: str, options: type[Options] = NoOptions, **attributes: Any
 ) -> Callable[[Function], Estimator]:
     """Register a function as an estimator; arguments as the attributes of `Estimator`."""
 
     def register(function: Function) -> Estimator:
-        part = Estimator(
-            name=name, options=options, function=function, tokens=tokens,
-            sums_steps=sums_steps, whole=whole, splits=splits,
-        )  # fmt: skip
-        ESTIMATORS.add(name, part, function.__module__)
-        return part
+        part = Estimator(name=name, options=options, function=function, **attributes)
+        return ESTIMATORS.add(name, part, function.__module__)
 
     return register

@@ -13,7 +13,7 @@ from pydantic import Field
 from triforge.algorithms.advantages import ScoredRows
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Estimated, Group, Series, estimator
-from triforge.algorithms.estimators.gae import GaeOptions, arrays, gae_advantages, valued
+from triforge.algorithms.estimators.gae import GaeOptions, arrays, gae, gae_advantages
 from triforge.errors import InputError
 
 
@@ -59,26 +59,25 @@ def bilevel_gae_advantages(
         )
     of_turns = np.add.reduceat(r, starts) if len(r) else r
     turns = gae_advantages(of_turns, v[last], gamma=turn_gamma, lam=lam)
-    advantages, returns = np.zeros(len(r)), np.zeros(len(r))
+    advantages = np.zeros(len(r))
     for m, (start, end) in enumerate(zip(starts, last, strict=True)):
         within = np.zeros(end - start + 1)
         within[-1] = turns.returns[m]
         found = gae_advantages(within, v[start : end + 1], gamma=gamma, lam=lam)
         advantages[start : end + 1] = found.advantages
-        returns[start : end + 1] = found.returns
-    return Estimated(advantages, returns)
+    return Estimated(advantages, advantages + v)
 
 
 def _tokens(
     rewards: Series, values: Series, ends: Sequence[int], options: BilevelGaeOptions
 ) -> Estimated:
+    gamma, lam, turn_gamma = options.gamma, options.gae_lam, options.turn_gamma
     return bilevel_gae_advantages(
-        rewards, values, ends,
-        gamma=options.gamma, lam=options.gae_lam, turn_gamma=options.turn_gamma,
-    )  # fmt: skip
+        rewards, values, ends, gamma=gamma, lam=lam, turn_gamma=turn_gamma
+    )
 
 
-@estimator("bilevel_gae", BilevelGaeOptions, tokens=_tokens, sums_steps=True)
+@estimator("bilevel_gae", BilevelGaeOptions, tokens=_tokens, sums_steps=True, reads=("normalise",))
 def bilevel_gae(group: Group, algorithm: CoreOptions, options: BilevelGaeOptions) -> ScoredRows:
     """Left to the critic."""
-    return valued(group)
+    return gae.function(group, algorithm, options)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from triforge.algorithms.advantages import ScoredRows, added, compared, over_steps, standardise
+from triforge.algorithms.advantages import (
+    ScoredRows,
+    added,
+    compared,
+    compared_within,
+    over_steps,
+    standardise,
+)
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.registry import Options
@@ -27,21 +34,16 @@ class FusedOptions(Options):
         )
 
 
-@estimator("fused", FusedOptions)
+@estimator("fused", FusedOptions, reads=("normalise", "std_floor", "std_eps", "std_ddof"))
 def fused(group: Group, algorithm: CoreOptions, options: FusedOptions) -> ScoredRows:
     """`A = A_E + lam * A_S`; A_S is always divided by the deviation."""
     outcomes = [next((o for o in row if o is not None), None) for row in group.outcomes]
-    flat = standardise(
-        [value for row in group.votes for value in row],
-        std_floor=algorithm.std_floor,
-        ddof=algorithm.std_ddof,
-        eps=algorithm.std_eps,
-    )
-    cells = iter(zip(flat.advantages, flat.reasons, strict=True))
-    steps = [[next(cells) for _ in row] for row in group.votes]
-    within = ScoredRows(
-        tuple(tuple(a for a, _ in row) for row in steps),
-        tuple(tuple(why for _, why in row) for row in steps),
+    everywhere = [(t, i) for t, row in enumerate(group.votes) for i in range(len(row))]
+    floor, ddof, eps = algorithm.std_floor, algorithm.std_ddof, algorithm.std_eps
+    within = compared_within(
+        group.votes,
+        [everywhere],
+        lambda votes: standardise(votes, std_floor=floor, ddof=ddof, eps=eps),
     )
     episodes = over_steps(group.votes, compared(outcomes, algorithm))
     return added(group.votes, episodes, within, algorithm.lam)

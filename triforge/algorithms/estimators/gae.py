@@ -73,11 +73,7 @@ def returns_to_go(rewards: Series, *, gamma: float = 1.0) -> Floats:
 
 
 def arrays(rewards: Series, values: Series) -> tuple[Floats, Floats]:
-    """Both as arrays [n].
-
-    Raises:
-        InputError: the lengths differ.
-    """
+    """Both as arrays [n]; InputError if their lengths differ."""
     r, v = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if len(r) != len(v):
         raise InputError(
@@ -86,19 +82,14 @@ def arrays(rewards: Series, values: Series) -> tuple[Floats, Floats]:
     return r, v
 
 
-def valued(group: Group) -> ScoredRows:
-    """Steps whose advantages the critic will say: 0 until then, and no reason against a measured one."""
-    return ScoredRows(
-        tuple((0.0,) * len(row) for row in group.rewards),
-        tuple(tuple(UNMEASURED if r is None else None for r in row) for row in group.rewards),
-    )
-
-
 def _tokens(rewards: Series, values: Series, ends: Sequence[int], options: GaeOptions) -> Estimated:
     return gae_advantages(rewards, values, gamma=options.gamma, lam=options.gae_lam)
 
 
-@estimator("gae", GaeOptions, tokens=_tokens, sums_steps=True)
+@estimator("gae", GaeOptions, tokens=_tokens, sums_steps=True, reads=("normalise",))
 def gae(group: Group, algorithm: CoreOptions, options: GaeOptions) -> ScoredRows:
-    """Left to the critic."""
-    return valued(group)
+    """Left to the critic: 0 until then, and no reason against a measured step."""
+    return ScoredRows(
+        tuple((0.0,) * len(row) for row in group.rewards),
+        tuple(tuple(UNMEASURED if r is None else None for r in row) for row in group.rewards),
+    )

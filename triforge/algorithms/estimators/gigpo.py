@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from triforge.algorithms.advantages import (
-    LONE,
-    UNMEASURED,
     Rows,
-    Scored,
     ScoredRows,
     added,
     compared,
-    frozen,
+    compared_within,
     over_steps,
 )
 from triforge.algorithms.core import CoreOptions
@@ -52,26 +49,17 @@ def discounted_returns(rewards: Sequence[float | None], gamma: float) -> list[fl
     found: list[float | None] = []
     carry = 0.0
     for reward in reversed(rewards):
-        carry = (0.0 if reward is None else reward) + gamma * carry
+        carry = (reward or 0.0) + gamma * carry
         found.append(None if reward is None else carry)
     return found[::-1]
 
 
 def by_state(values: Rows, states: Sequence[Sequence[str]], algorithm: CoreOptions) -> ScoredRows:
-    """Compare the values of steps whose state has the same name; one that was met once says nothing."""
+    """Compare the measured values of steps whose state has the same name; one that was met once says nothing."""
     places: dict[str, list[tuple[int, int]]] = {}
     for t, row in enumerate(states):
         for i, state in enumerate(row):
-            places.setdefault(state, []).append((t, i))
-    advantages = [[0.0] * len(row) for row in values]
-    reasons: list[list[str | None]] = [[None] * len(row) for row in values]
-    for cells in places.values():
-        given = [values[t][i] for t, i in cells]
-        if sum(value is not None for value in given) < 2:
-            whys = tuple(UNMEASURED if value is None else LONE for value in given)
-            scored = Scored((0.0,) * len(given), whys)
-        else:
-            scored = compared(given, algorithm)
-        for (t, i), advantage, why in zip(cells, scored.advantages, scored.reasons, strict=True):
-            advantages[t][i], reasons[t][i] = advantage, why
-    return ScoredRows(frozen(advantages), frozen(reasons))
+            if values[t][i] is not None:
+                places.setdefault(state, []).append((t, i))
+    met_again = [cells for cells in places.values() if len(cells) > 1]
+    return compared_within(values, met_again, lambda given: compared(given, algorithm))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from triforge.algorithms.advantages import ScoredRows, compared, frozen
+from triforge.algorithms.advantages import ScoredRows, compared, compared_within
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.registry import Options
@@ -20,12 +20,9 @@ class StepIndexOptions(Options):
 @estimator("step_index", StepIndexOptions, splits=True)
 def step_index(group: Group, algorithm: CoreOptions, options: StepIndexOptions) -> ScoredRows:
     """Every step against the steps of its index."""
-    advantages = [[0.0] * len(row) for row in group.rewards]
-    reasons: list[list[str | None]] = [[None] * len(row) for row in group.rewards]
-    for i in range(max((len(row) for row in group.rewards), default=0)):
-        reached = [t for t, row in enumerate(group.rewards) if i < len(row)]
-        at_index = [group.rewards[t][i] for t in reached]
-        scored = compared(at_index, algorithm, lone=options.lone_step)
-        for t, advantage, why in zip(reached, scored.advantages, scored.reasons, strict=True):
-            advantages[t][i], reasons[t][i] = advantage, why
-    return ScoredRows(frozen(advantages), frozen(reasons))
+    rows = group.rewards
+    longest = max(map(len, rows), default=0)
+    columns = [[(t, i) for t, row in enumerate(rows) if i < len(row)] for i in range(longest)]
+    return compared_within(
+        rows, columns, lambda values: compared(values, algorithm, lone=options.lone_step)
+    )

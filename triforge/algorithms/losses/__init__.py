@@ -80,8 +80,7 @@ def loss(
 
     def register(function: Function) -> Loss:
         part = Loss(name=name, options=options, function=function, by_response=by_response)
-        LOSSES.add(name, part, function.__module__)
-        return part
+        return LOSSES.add(name, part, function.__module__)
 
     return register
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from array_api_compat import array_namespace
 from pydantic import Field
 
-from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.losses import Array, TokenLoss, Tokens, limited, loss
 from triforge.algorithms.registry import Options
 
@@ -43,14 +40,6 @@ class PpoOptions(ClipOptions):
     dual_clip: float | None = Field(None, gt=1, le=1_000_000.0)
     """A token of negative advantage costs at most this times the advantage, however likely it has
     become."""
-
-    def conflicts(self, algorithm: CoreOptions) -> Iterator[tuple[bool, str]]:
-        """What is imitated has no ratio."""
-        yield (
-            algorithm.imitates and self.dual_clip is not None,
-            f"job: given '{algorithm.job}' with a loss, dual_clip or opsm_delta of a policy gradient, allowed only without: "
-            "there is no ratio",
-        )
 
 
 def clipped_objective(tokens: Tokens, log_ratio: Array, options: PpoOptions) -> TokenLoss:
