@@ -12,12 +12,14 @@ import contextlib
 import hmac
 import ipaddress
 import logging
+import math
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from triforge import __version__
 from triforge.access.callers import NOBODY, OPERATOR, SCOPES, Caller, Wanted
@@ -36,8 +38,9 @@ from triforge.errors import (
 from triforge.store.database import Database
 
 KNOWN_S: Final = 5.0
-_AT_ONCE: Final = 500  # ids of one look-up
-_WAITING: Final = 1000  # ids that wait for one
+_WAITING: Final = 1000  # unknown ids that wait to be looked up
+_LOOKING: Final = 2  # and those that are
+_TOUCH_S: Final = 60.0  # how exactly the last use of a key is known
 SERVICE: Final = Caller(name="service", tenant=OPERATOR, everything=True)
 STRANGER: Final = Caller(tenant="", scope="read")  # sees nothing that is anybody's
 _log = logging.getLogger(__name__)
@@ -52,11 +55,10 @@ class Limiter(Protocol):
 
 
 class KeyBook:
-    """Keys by id, remembered for a moment.
+    """Keys by id, remembered for a moment: `holds` ids, and as many again of those that do not exist.
 
-    However many ids are shown, a process has one look-up under way at a time, of as many ids as wait then; those that were
-    found to exist before go first, and unknown ones cannot push them out. So unknown keys cost the database little, and a
-    new key opens at once. `holds` ids are kept, and as many again of those that do not exist.
+    However many unknown ids are shown, few are looked up at a time, and they cannot push out those that exist, which are
+    looked up beside them. So strangers cost the database little, and a new key opens at once.
     """
 
     def __init__(
@@ -65,10 +67,10 @@ class KeyBook:
         self._store = store
         self._clock = clock
         self._holds = holds
-        self._known: OrderedDict[str, tuple[float, Key]] = OrderedDict()  # until when, and what
-        self._absent: OrderedDict[str, float] = OrderedDict()
-        self._asked: dict[str, asyncio.Future[Key | None]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._known: OrderedDict[str, tuple[float, Key | None]] = OrderedDict()  # until when, what
+        self._absent: OrderedDict[str, tuple[float, Key | None]] = OrderedDict()
+        self._asked: dict[str, asyncio.Task[Key | None]] = {}
+        self._strangers = asyncio.Semaphore(_LOOKING)
 
     async def find(self, key_id: str) -> Key | None:
         """The key, at most `KNOWN_S` seconds old. Many who ask at once ask the database once.
@@ -77,53 +79,39 @@ class KeyBook:
             BusyError: more unknown ids wait to be looked up than are taken on.
             UnavailableError: the database does not answer, and the key was not asked for lately.
         """
-        now = self._clock()
-        until, known = self._known.get(key_id, (now, None))
-        if until > now:
-            return known
-        if self._absent.get(key_id, now) > now:
-            return None
-        answer = self._asked.get(key_id)
-        if answer is None:
-            if known is None and len(self._asked) >= _WAITING:
+        until, found = self._known.get(key_id) or self._absent.get(key_id) or (-math.inf, None)
+        if until > self._clock():
+            return found
+        if key_id not in self._asked:
+            if found is None and len(self._asked) >= _WAITING:
                 raise BusyError(
                     "many unknown keys are being looked up; ask again", retry_after_s=1.0
                 )
-            answer = self._asked[key_id] = asyncio.get_running_loop().create_future()
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.create_task(self._look())
-        return await asyncio.shield(answer)
+            turn = self._strangers if found is None else contextlib.nullcontext()
+            self._asked[key_id] = asyncio.create_task(self._look_up(key_id, turn))
+        return await asyncio.shield(self._asked[key_id])
 
-    async def _look(self) -> None:
-        """Look up whatever is asked for, until nothing is."""
-        while self._asked:
-            ids = sorted(self._asked, key=lambda key_id: key_id not in self._known)[:_AT_ONCE]
-            until = self._clock() + KNOWN_S
-            try:
-                found = await asyncio.to_thread(self._store.find, ids)
-            except Exception as error:  # noqa: BLE001 - whoever asked gets it
-                for key_id in ids:
-                    self._asked.pop(key_id).set_exception(error)
-                continue
-            for key_id in ids:
-                self._remember(key_id, found.get(key_id), until)
-                self._asked.pop(key_id).set_result(found.get(key_id))
-
-    def _remember(self, key_id: str, key: Key | None, until: float) -> None:
+    async def _look_up(
+        self, key_id: str, turn: AbstractAsyncContextManager[Any, Any]
+    ) -> Key | None:
+        try:
+            async with turn:
+                until = self._clock() + KNOWN_S
+                key = await asyncio.to_thread(self._store.find, key_id)
+        finally:
+            del self._asked[key_id]
         self._known.pop(key_id, None)
-        self._absent.pop(key_id, None)
-        if key is None:
-            self._absent[key_id] = until
-        else:
-            self._known[key_id] = (until, key)
-        for held in (self._known, self._absent):
-            if len(held) > self._holds:
-                held.popitem(last=False)
+        held = self._absent if key is None else self._known
+        held[key_id] = (until, key)
+        held.move_to_end(key_id)
+        if len(held) > self._holds:
+            held.popitem(last=False)
+        return key
 
     async def touch(self, key: Key) -> None:
         """Note that the key is used; that it could not be noted keeps nobody out."""
         try:
-            await asyncio.to_thread(self._store.touch, key)
+            await asyncio.to_thread(self._store.touch, key.id)
         except (UnavailableError, StorageError) as error:
             _log.warning("the last use of key %s is not noted: %s", key.id, error.detail)
 
@@ -159,12 +147,6 @@ class Gate:
             and hmac.compare_digest(authorization, b"Bearer " + self._secret)
         )
 
-    async def admit(self, authorization: bytes, wanted: Wanted, *, tenant: str = "") -> Caller:
-        """Who asks, if they may: `identify` and `demand` at once."""
-        who = await self.identify(authorization, tenant=tenant, public=wanted == "public")
-        await self.demand(who, wanted)
-        return who
-
     async def identify(
         self, authorization: bytes, *, tenant: str = "", public: bool = False
     ) -> Caller:
@@ -192,13 +174,9 @@ class Gate:
             )
         key = await self._open(self._keys, authorization)
         who = Caller(
-            name=key.name,
-            key_id=key.id,
-            tenant=key.tenant,
-            everything=key.tenant == OPERATOR,
-            scope=key.scope,
+            name=key.name, key_id=key.id, tenant=key.tenant, everything=key.tenant == OPERATOR, scope=key.scope,
             rate=key.requests_per_minute,
-        )
+        )  # fmt: skip
         return _on_behalf(who, tenant) if who.everything else who
 
     async def demand(self, who: Caller, wanted: Wanted) -> None:
@@ -228,25 +206,17 @@ class Gate:
             raise UnauthorizedError(
                 "the key is not known here; look at TRIFORGE_KEY, or make another with `triforge key create`"
             )
+        now, mend = self._clock(), "make another with `triforge key create`"
         if key.revoked_at is not None:
-            raise UnauthorizedError(
-                f"key {key.id} was revoked; make another with `triforge key create`"
-            )
-        if key.expires_at is not None and key.expires_at <= self._clock():
-            raise UnauthorizedError(
-                f"key {key.id} has expired; make another with `triforge key create`"
-            )
-        self._note_use(keys, key)
+            raise UnauthorizedError(f"key {key.id} was revoked; {mend}")
+        if key.expires_at is not None and key.expires_at <= now:
+            raise UnauthorizedError(f"key {key.id} has expired; {mend}")
+        if now - self._touched.get(key.id, 0.0) >= _TOUCH_S:
+            self._touched[key.id] = now
+            task = asyncio.create_task(keys.touch(key))
+            self._touching.add(task)
+            task.add_done_callback(self._touching.discard)
         return key
-
-    def _note_use(self, keys: KeyBook, key: Key) -> None:
-        now = self._clock()
-        if now - self._touched.get(key.id, 0.0) < 60.0:
-            return
-        self._touched[key.id] = now
-        task = asyncio.create_task(keys.touch(key))
-        self._touching.add(task)
-        task.add_done_callback(self._touching.discard)
 
     async def _demand_rate(self, who: Caller) -> None:
         if who.rate is None or self._limiter is None:
@@ -327,18 +297,14 @@ def make_gate(
 
 
 HEADER: Final = "Triforge-Version"
-_FORM: Final = re.compile(r"(\d{1,6})\.(\d{1,6})(\.[0-9A-Za-z.+-]{1,40})?")
+_FORM: Final = re.compile(r"(\d{1,6})\.(\d{1,6})(?:\.[0-9A-Za-z.+-]{1,40})?")
 
 
 def demand_not_newer(given: str, here: str = __version__) -> None:
     """Raises VersionError when the client is newer; patch releases do not count, nor does what is no version."""
     theirs, ours = _FORM.fullmatch(given), _FORM.fullmatch(here)
-    if theirs and ours and _number(theirs) > _number(ours):
+    if theirs and ours and [*map(int, theirs.groups())] > [*map(int, ours.groups())]:
         raise VersionError(
             f"the client is triforge {given}, this service is {here}: upgrade the service, or use a client of "
             f"{ours[1]}.{ours[2]}"
         )
-
-
-def _number(found: re.Match[str]) -> tuple[int, int]:
-    return int(found[1]), int(found[2])

@@ -12,7 +12,7 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ from triforge.store.database import Database
 from triforge.store.tables import AuditRow, KeyRow, PoolRow, RunRow, TaskRow, TenantRow
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_FORM: Final = re.compile(r"tfk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_DAY_S: Final = 86_400.0
 _UNFINISHED: Final = ("queued", "running", "stopping")
 BOUNDS: Final = ("max_pools", "max_tasks", "max_runs", "requests_per_minute")
 
@@ -77,9 +79,7 @@ class TenantStore:
     def tenants(self) -> list[Tenant]:
         """All tenants by name."""
         with self._database.read() as session:
-            return [
-                _tenant(row) for row in session.scalars(select(TenantRow).order_by(TenantRow.name))
-            ]
+            return [_tenant(r) for r in session.scalars(select(TenantRow).order_by(TenantRow.name))]
 
     def set(self, tenant: str, *, by: str = "", **bounds: int | None) -> Tenant:
         """Make a tenant if there is none, and set some of its `BOUNDS`: -1 takes a bound away, None leaves it as it is."""
@@ -97,8 +97,8 @@ class TenantStore:
             after = {name: getattr(row, name) for name in wanted}
             session.add(
                 AuditRow(
-                    at=now, by=by, action="tenant.set", subject=tenant, pool_id=None, reason="",
-                    detail={"before": before, "after": after}, tenant=tenant, service="triforge tenant",
+                    at=now, by=by, action="tenant.set", subject=tenant, reason="", tenant=tenant,
+                    detail={"before": before, "after": after}, service="triforge tenant",
                 )
             )  # fmt: skip
             return _tenant(row)
@@ -139,11 +139,6 @@ def _demand(tenant: str, quota: str, bound: int, held: int, more: int, mend: str
 
 def _tenant(row: TenantRow) -> Tenant:
     return Tenant(**{field.name: getattr(row, field.name) for field in fields(Tenant)})
-
-
-_FORM: Final = re.compile(r"tfk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
-_TOUCH_S: Final = 60.0  # how exactly the last use of a key is known
-_DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,15 +193,10 @@ class KeyStore:
         id_, secret, now = secrets.token_hex(6), secrets.token_urlsafe(32), self._clock()
         with self._database.write() as session:
             hold_tenant(session, tenant, now=now)
+            expires_at = None if days is None else now + days * _DAY_S
             row = KeyRow(
-                id=id_,
-                tenant=tenant,
-                name=name,
-                scope=scope,
-                digest=digest(secret),
-                created_at=now,
-                expires_at=None if days is None else now + days * _DAY_S,
-            )
+                id=id_, tenant=tenant, name=name, scope=scope, digest=digest(secret), created_at=now, expires_at=expires_at
+            )  # fmt: skip
             session.add(row)
             self._record(session, "key.create", row, by)
             return _key(row), f"tfk_{id_}_{secret}"
@@ -230,37 +220,28 @@ class KeyStore:
                 self._record(session, "key.revoke", row, by)
             return _key(row)
 
-    def find(self, ids: Collection[str]) -> dict[str, Key]:
-        """Those of these keys that there are, by id, each with its tenant's rate."""
+    def find(self, key_id: str) -> Key | None:
+        """The key with its tenant's rate, or None."""
+        query = select(KeyRow, TenantRow.requests_per_minute).join(
+            TenantRow, TenantRow.name == KeyRow.tenant
+        )
         with self._database.read() as session:
-            query = select(KeyRow, TenantRow.requests_per_minute).join(
-                TenantRow, TenantRow.name == KeyRow.tenant
-            )
-            rows = session.execute(query.where(KeyRow.id.in_(ids)))
-            return {row.id: _key(row, rate) for row, rate in rows}
+            found = session.execute(query.where(KeyRow.id == key_id)).one_or_none()
+            return None if found is None else _key(*found)
 
-    def touch(self, key: Key) -> None:
-        """Note that a key is used now, once a minute at most."""
-        now = self._clock()
-        if key.last_used_at is not None and now - key.last_used_at < _TOUCH_S:
-            return
+    def touch(self, key_id: str) -> None:
+        """Note that a key is used now."""
+        used = update(KeyRow).where(KeyRow.id == key_id).values(last_used_at=self._clock())
         with self._database.write() as session:
-            session.execute(update(KeyRow).where(KeyRow.id == key.id).values(last_used_at=now))
+            session.execute(used)
 
     def _record(self, session: Session, action: str, row: KeyRow, by: str) -> None:
         session.add(
             AuditRow(
-                at=self._clock(),
-                by=by,
-                action=action,
-                subject=row.id,
-                pool_id=None,
-                reason="",
-                detail={"name": row.name, "scope": row.scope},
-                tenant=row.tenant,
-                service="triforge key",
+                at=self._clock(), by=by, action=action, subject=row.id, reason="", tenant=row.tenant,
+                detail={"name": row.name, "scope": row.scope}, service="triforge key",
             )
-        )
+        )  # fmt: skip
 
 
 def _key(row: KeyRow, requests_per_minute: int | None = None) -> Key:

@@ -44,19 +44,10 @@ class RequestRecord:
         self._unwritten = 0
         known = who or _UNKNOWN_CALLER
         row = AuditRow(
-            at=self._clock(),
-            by=known.name,
-            action=route[:120],
-            subject=_text(path)[:300],
-            pool_id=None,
-            reason="",
-            detail=detail,
-            tenant=known.tenant if who else "",
-            key_id=known.key_id,
-            service=self._service,
-            address=_text(address)[:64],
-            status=status,
-        )
+            at=self._clock(), by=known.name, action=route[:120], subject=_text(path)[:300], reason="", detail=detail,
+            tenant=known.tenant if who else "", key_id=known.key_id, service=self._service,
+            address=_text(address)[:64], status=status,
+        )  # fmt: skip
         try:
             await asyncio.to_thread(self._add, row)
         except TriforgeError as error:
