@@ -9,6 +9,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from triforge.store.database import open_database
+
 settings.register_profile("triforge", deadline=None, derandomize=True)
 settings.load_profile("triforge")
 
@@ -42,3 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _rank(path: Path) -> int:
     folder = path.relative_to(TESTS).parts[0]
     return FIRST.index(folder) if folder in FIRST else len(FIRST)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite database without rows, to copy: migrating takes longer than most tests."""
+    path = tmp_path_factory.mktemp("store") / "store.sqlite"
+    open_database(f"sqlite:///{path}").close()
+    return path

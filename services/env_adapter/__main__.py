@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 from triforge.errors import TriforgeError
 from triforge.telemetry import begin, server_options
 
+_GROUPS = 32  # that one worker has in flight; env_adapter.concurrency bounds its episodes
+_OUTCOMES = 8  # that one worker has in flight; most are counted at once, few wait for a model
+
 
 def api() -> int:
     """Serve pools, tasks, lineage and plans over REST."""
@@ -27,17 +30,15 @@ def api() -> int:
     settings = Settings.from_env()
     egress.here()  # a fault in it is said now
     database = open_database(settings.database_url)
-    app = create_app(
-        parts=Parts(
-            database=database,
-            family=registry.family,
-            max_body=settings.max_body,
-            max_upload=settings.max_upload,
-            entrance=entrance_of(settings, "env_adapter", database),
-        )
+    parts = Parts(
+        database=database,
+        family=registry.family,
+        max_body=settings.max_body,
+        max_upload=settings.max_upload,
+        entrance=entrance_of(settings, "env_adapter", database),
     )
     config = uvicorn.Config(
-        app,
+        create_app(parts=parts),
         host=settings.host,
         port=urlsplit(settings.env_adapter_url).port or 8003,
         **server_options(),
@@ -95,9 +96,8 @@ def rollout_worker() -> int:
 
 def adapt_worker() -> int:
     """Work on the queue `adapt` until SIGTERM."""
-    from services.env_adapter.adaptation.adapter import make_adapter
+    from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
     from services.env_adapter.adaptation.endpoints import make_writer
-    from services.env_adapter.adaptation.worker import AdaptWorker
     from triforge.broker import ADAPT_QUEUE, ADAPT_TASK, RedisBroker, Worker
     from triforge.config import Settings
     from triforge.environments import registry
@@ -129,19 +129,6 @@ def adapt_worker() -> int:
     return 0
 
 
-def serve_environment(arguments: argparse.Namespace) -> int:
-    """Serve a family over the OpenEnv protocol until SIGTERM."""
-    from services.env_adapter.openenv.serve import serve
-
-    given = {name: value for name, value in vars(arguments).items() if name != "command"}
-    return serve(given.pop("name"), **given)
-
-
-# Groups that one worker has in flight; its episodes are bounded by env_adapter.concurrency beside that.
-_GROUPS = 32
-# Outcomes that one worker has in flight. Most are counted at once; few wait for a model.
-_OUTCOMES = 8
-
 WORKERS = {"api": api, "rollout-worker": rollout_worker, "adapt-worker": adapt_worker}
 
 
@@ -150,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, work in WORKERS.items():
         commands.add_parser(name, help=work.__doc__)
-    served = commands.add_parser("serve", help=serve_environment.__doc__)
+    served = commands.add_parser("serve", help="Serve a family over the OpenEnv protocol.")
     served.add_argument("name", help="family")
     served.add_argument("--host", default="127.0.0.1")
     served.add_argument("--port", type=int, default=8000, help="0 takes a free one")
@@ -166,10 +153,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command."""
-    known = _parser().parse_args(arguments)
-    begin("env_adapter", known.command)
+    given = vars(_parser().parse_args(arguments))
+    command = given.pop("command")
+    begin("env_adapter", command)
     try:
-        return serve_environment(known) if known.command == "serve" else WORKERS[known.command]()
+        if command == "serve":
+            from services.env_adapter.openenv.serve import serve
+
+            return serve(**given)
+        return WORKERS[command]()
     except TriforgeError as error:
         print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
         return 1

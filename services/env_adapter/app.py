@@ -25,22 +25,13 @@ from triforge.web.limits import MAX_BODY, MEBIBYTE
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What the API is made of.
-
-    Args:
-        database: at head.
-        family: finds an environment family by name.
-        registry: where the metrics of this process are.
-        max_body: bytes of a request's body.
-        max_upload: bytes of a pool's upload.
-        entrance: who is let in.
-    """
+    """What the API is made of; `family` finds an environment family by name."""
 
     database: Database
     family: FindFamily
     registry: CollectorRegistry = REGISTRY
-    max_body: int = MAX_BODY
-    max_upload: int = 256 * MEBIBYTE
+    max_body: int = MAX_BODY  # bytes of a request's body
+    max_upload: int = 256 * MEBIBYTE  # bytes of a pool's upload
     entrance: Entrance = field(default_factory=Entrance)
 
 

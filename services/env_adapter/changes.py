@@ -7,13 +7,15 @@ the caller knows, as in If-Match: what was changed since is a `PreconditionError
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from services.env_adapter.rows import (
+    change_proposal,
     lock_pool,
     pool_row,
     pool_states,
@@ -21,15 +23,7 @@ from services.env_adapter.rows import (
     record_change,
     task_row,
 )
-from services.env_adapter.slots import (
-    close_proposal,
-    current,
-    pool_tag,
-    replace,
-    slot_tag,
-    successor,
-    withdraw,
-)
+from services.env_adapter.slots import current, pool_tag, replace, slot_tag, successor, withdraw
 from triforge.errors import ConflictError, PreconditionError
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
@@ -39,7 +33,9 @@ from triforge.types import Change, PoolChange, PoolState, PoolStatus, ProposalSt
 TaskAction = Literal["pause", "resume", "retire", "pin", "unpin"]
 Decision = Literal["approve", "reject"]
 
+# The state after a verb, and what is then said of the thing.
 _STATE_AFTER = {"pause": "paused", "resume": "active", "retire": "retired"}
+_VERB = {state: verb for verb, state in _STATE_AFTER.items()}
 
 
 class Changes:
@@ -52,50 +48,33 @@ class Changes:
         self, pool: str, to: PoolStatus, who: Change, *, match: str | None = None
     ) -> PoolState:
         """Pause, resume or retire a pool, by id or name. Retiring withdraws its open proposals and is for good."""
-
-        def change(session: Session, row: PoolRow) -> None:
-            if row.state == to:
-                return
-            if row.state == "retired":
-                raise ConflictError(f"pool {row.name!r} is retired, which is for good")
-            before, row.state = row.state, to
-            gone: list[str] = []
-            if to == "retired":
-                why = _said("the pool was retired", who)
-                gone = withdraw(session, [ProposalRow.pool_id == row.id], why)
-            verb = {"active": "resume", "paused": "pause", "retired": "retire"}[to]
-            detail = {"state": [before, to], "withdrawn": gone}
-            record_change(session, f"pool.{verb}", row.id, pool_id=row.id, who=who, detail=detail)
-
-        return self._pool(pool, change, match)
+        with self._pool(pool, match) as (session, row):
+            if row.state != to:
+                before = _move(row, f"pool {row.name!r}", to)
+                gone: list[str] = []
+                if to == "retired":
+                    why = _said("the pool was retired", who)
+                    gone = withdraw(session, ProposalRow.pool_id == row.id, why)
+                change = {"state": [before, to], "withdrawn": gone}
+                record_change(session, f"pool.{_VERB[to]}", row, who, **change)
+            return _shown(session, row)
 
     def set_approval(self, pool: str, wanted: PoolChange, *, match: str | None = None) -> PoolState:
         """Say whether rewrites wait for a person."""
+        with self._pool(pool, match) as (session, row):
+            if row.approval != wanted.approval:
+                before, row.approval = row.approval, wanted.approval
+                who = Change(by=wanted.by, reason=wanted.reason)
+                record_change(session, "pool.approval", row, who, approval=[before, row.approval])
+            return _shown(session, row)
 
-        def change(session: Session, row: PoolRow) -> None:
-            if row.approval == wanted.approval:
-                return
-            before, row.approval = row.approval, wanted.approval
-            record_change(
-                session,
-                "pool.approval",
-                row.id,
-                pool_id=row.id,
-                who=Change(by=wanted.by, reason=wanted.reason),
-                detail={"approval": [before, wanted.approval]},
-            )
-
-        return self._pool(pool, change, match)
-
-    def _pool(
-        self, pool: str, change: Callable[[Session, PoolRow], None], match: str | None
-    ) -> PoolState:
+    @contextmanager
+    def _pool(self, pool: str, match: str | None) -> Iterator[tuple[Session, PoolRow]]:
+        """A pool, locked."""
         with self._database.write() as session:
             row = lock_pool(session, pool_row(session, pool).id)
             _demand(match, pool_tag(row))
-            change(session, row)
-            session.flush()
-            return pool_states(session, [row])[0]
+            yield session, row
 
     def set_task(
         self, task_id: str, action: TaskAction, who: Change, *, match: str | None = None
@@ -104,28 +83,26 @@ class Changes:
 
         A slot that is paused, retired or pinned loses its open proposal. Retiring is for good.
         """
-        with self._database.write() as session:
-            row = _hold(session, task_id, match)
+        with self._slot(task_id, match) as (session, row):
             if action in ("pin", "unpin"):
-                detail = _pin(session, row, pinned=action == "pin")
+                pinned = action == "pin"
+                if row.pinned == pinned:
+                    return row.id
+                session.execute(
+                    update(TaskRow).where(TaskRow.slot == row.slot).values(pinned=pinned)
+                )
+                detail: dict[str, list[object]] = {"pinned": [not pinned, pinned]}
             else:
-                detail = _set_state(row, _STATE_AFTER[action])
-            if detail is None:
-                return row.id
+                after = _STATE_AFTER[action]
+                if row.state == after:
+                    return row.id
+                detail = {"state": [_move(row, f"task {row.slot}", after), after]}
             gone: list[str] = []
             if action in ("pause", "retire", "pin"):
-                done = {"pause": "paused", "retire": "retired", "pin": "pinned"}[action]
+                done = {"pin": "pinned", **_STATE_AFTER}[action]
                 why = _said(f"the task was {done}", who)
-                gone = withdraw(session, [ProposalRow.slot == row.slot], why)
-            record_change(
-                session,
-                f"task.{action}",
-                row.id,
-                pool_id=row.pool_id,
-                slot=row.slot,
-                who=who,
-                detail={**detail, "withdrawn": gone},
-            )
+                gone = withdraw(session, ProposalRow.slot == row.slot, why)
+            record_change(session, f"task.{action}", row, who, **detail, withdrawn=gone)
             return row.id
 
     def roll_back(self, task_id: str, wanted: Rollback, *, match: str | None = None) -> str:
@@ -136,16 +113,15 @@ class Changes:
         `rolled_back`; an open proposal is withdrawn. A slot that plays the ancestor's content already stays as it is.
         """
         who = Change(by=wanted.by, reason=wanted.reason)
-        with self._database.write() as session:
-            row = _hold(session, task_id, match)
+        with self._slot(task_id, match) as (session, row):
             if row.state == "retired":
                 raise ConflictError(f"task {row.slot} is retired, which is for good")
             undone, ancestor = _path(session, row, wanted.to)
             if row.parent_id == ancestor.id and row.params == ancestor.params:
                 return row.id
             why = _said("the task was rolled back", who)
-            gone = withdraw(session, [ProposalRow.slot == row.slot], why)
-            state = row.state
+            gone = withdraw(session, ProposalRow.slot == row.slot, why)
+            state, ids = row.state, sorted(version.id for version in undone)
             for version in undone:
                 version.state = "rolled_back"
             session.flush()  # a slot has one active version at any moment
@@ -154,30 +130,24 @@ class Changes:
             )
             restored = successor(session, ancestor, draft, state=state)
             session.add(restored)
-            ids = {version.id for version in undone}
-            made = session.scalars(
-                select(ProposalRow).where(
-                    ProposalRow.slot == row.slot, ProposalRow.state == "accepted"
-                )
-            )
-            for proposal in made.all():
-                if proposal.document["candidate_id"] in ids:
-                    close_proposal(proposal, "rolled_back", _said("rolled back", who))
-            record_change(
-                session,
-                "task.rollback",
-                restored.id,
-                pool_id=row.pool_id,
-                slot=row.slot,
-                who=who,
-                detail={
-                    "from": row.id,
-                    "to": ancestor.id,
-                    "undone": sorted(ids),
-                    "withdrawn": gone,
-                },
-            )
+            taken = (ProposalRow.slot == row.slot, ProposalRow.state == "accepted")
+            for made in session.scalars(select(ProposalRow).where(*taken)).all():
+                if made.document["candidate_id"] in ids:
+                    change_proposal(made, state="rolled_back", reason=_said("rolled back", who))
+            change = {"from": row.id, "to": ancestor.id, "undone": ids, "withdrawn": gone}
+            record_change(session, "task.rollback", restored, who, **change)
             return restored.id
+
+    @contextmanager
+    def _slot(self, task_id: str, match: str | None) -> Iterator[tuple[Session, TaskRow]]:
+        """The current version of the slot of `task_id`, with its pool locked."""
+        with self._database.write() as session:
+            found = task_row(session, task_id)
+            lock_pool(session, found.pool_id)
+            session.expire_all()  # whoever had locked the pool may have moved the slot
+            row = current(session, found.slot)
+            _demand(match, slot_tag(row))
+            yield session, row
 
     def decide(self, proposal_id: str, decision: Decision, who: Change) -> None:
         """Approve a rewrite that waits for a person, so that it replaces its task, or reject an open one."""
@@ -185,66 +155,43 @@ class Changes:
             lock_pool(session, proposal_row(session, proposal_id).pool_id)
             row = proposal_row(session, proposal_id)
             session.refresh(row)  # whoever had locked the pool may have moved it
+            before = row.state
             after: ProposalState = "accepted" if decision == "approve" else "rejected"
-            if row.state == after:
+            if before == after:
                 return
-            if row.state != "awaiting" and (row.state, decision) != ("pending", "reject"):
+            if before != "awaiting" and (before, decision) != ("pending", "reject"):
                 raise ConflictError(_undecidable(row, decision))
             candidate = session.get_one(TaskRow, row.document["candidate_id"])
             if decision == "approve":
                 replace(session, session.get_one(TaskRow, row.document["parent_id"]), candidate)
             else:
                 candidate.state = "rejected"
-            before = row.state
-            close_proposal(row, after, _said(f"{after} by hand", who))
-            record_change(
-                session,
-                f"proposal.{decision}",
-                row.id,
-                pool_id=row.pool_id,
-                slot=row.slot,
-                who=who,
-                detail={"state": [before, after]},
-            )
+            change_proposal(row, state=after, reason=_said(f"{after} by hand", who))
+            record_change(session, f"proposal.{decision}", row, who, state=[before, after])
 
 
-def _hold(session: Session, task_id: str, match: str | None) -> TaskRow:
-    """The current version of the slot of `task_id`, with its pool locked."""
-    found = task_row(session, task_id)
-    lock_pool(session, found.pool_id)
-    session.expire_all()  # whoever had locked the pool may have moved the slot
-    row = current(session, found.slot)
-    _demand(match, slot_tag(row))
-    return row
+def _shown(session: Session, row: PoolRow) -> PoolState:
+    session.flush()
+    return pool_states(session, [row])[0]
 
 
-def _set_state(row: TaskRow, after: str) -> dict[str, Any] | None:
-    if row.state == after:
-        return None
+def _move(row: PoolRow | TaskRow, name: str, after: str) -> str:
+    """Give a thing another state, unless it is retired; returns the one before."""
     if row.state == "retired":
-        raise ConflictError(f"task {row.slot} is retired, which is for good")
+        raise ConflictError(f"{name} is retired, which is for good")
     before, row.state = row.state, after
-    return {"state": [before, after]}
-
-
-def _pin(session: Session, row: TaskRow, *, pinned: bool) -> dict[str, Any] | None:
-    if row.pinned == pinned:
-        return None
-    session.execute(update(TaskRow).where(TaskRow.slot == row.slot).values(pinned=pinned))
-    return {"pinned": [not pinned, pinned]}
+    return before
 
 
 def _path(session: Session, row: TaskRow, to: str) -> tuple[list[TaskRow], TaskRow]:
     """The versions from the current one up to the ancestor `to`, and the ancestor."""
-    below, ancestors, above = [row], [], row.parent_id
-    while above is not None:
+    below = [row]
+    while (above := below[-1].parent_id) is not None:
         found = session.get_one(TaskRow, above)
         if found.id == to:
             return below, found
         below.append(found)
-        ancestors.append(found.id)
-        above = found.parent_id
-    known = ", ".join(ancestors) or "none"
+    known = ", ".join(version.id for version in below[1:]) or "none"
     raise ConflictError(
         f"to: given {to!r}, which is no ancestor of {row.id}; its ancestors: {known}"
     )

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 
 from services.env_adapter.adaptation.limits import limit_rewritten
 from services.env_adapter.adaptation.measurement import take_over
-from services.env_adapter.rows import lock_pool, pool_row, proposal_of
+from services.env_adapter.rows import lock_pool, pool_row
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Plan, PlannedGroup, PlanRequest, Proposal, Purpose
+from triforge.types import Plan, PlannedGroup, PlanRequest, Purpose
 
 _BLOCK = 1_000  # positions a look; SQLite takes 32,766 at most
 
@@ -49,7 +49,7 @@ class Planner:
             row = session.get(PlanRow, (request.run_id, request.step, request.kind))
             if row is None:
                 _demand_open(owner)
-                row = self._decide(session, owner.id, request)
+                row = _decide(session, owner.id, request)
                 session.add(row)
             if row.pool_id != owner.id:
                 raise ConflictError(
@@ -57,27 +57,6 @@ class Planner:
                     "a run keeps its pool"
                 )
             return Plan(groups=tuple(PlannedGroup.model_validate(group) for group in row.groups))
-
-    def _decide(self, session: Session, pool_id: str, request: PlanRequest) -> PlanRow:
-        cursor = _cursor(session, request)
-        if request.kind == "evaluate":
-            groups = _heldout(session, pool_id, request.groups)
-        else:
-            if request.max_pending:
-                take_over(session, pool_id, request.run_id, adopt=request.adopt)
-            groups = _pairs(session, pool_id, min(request.max_pending, request.groups // 2))
-            drawn, cursor = _draw(session, pool_id, request, request.groups - len(groups), cursor)
-            groups += limit_rewritten(drawn, request.max_adapted)
-            if not groups:
-                raise _nothing_to_play(session, pool_id, request)
-        return PlanRow(
-            run_id=request.run_id,
-            step=request.step,
-            kind=request.kind,
-            pool_id=pool_id,
-            cursor=cursor,
-            groups=[group.model_dump(mode="json") for group in groups],
-        )
 
 
 def _demand_open(pool: PoolRow) -> None:
@@ -89,12 +68,30 @@ def _demand_open(pool: PoolRow) -> None:
         raise ConflictError(f"pool {pool.name!r} is retired; nothing is played from it any more")
 
 
-def _cursor(session: Session, request: PlanRequest) -> int:
-    """How many positions of the permutations the run's earlier steps went through."""
-    query = select(func.max(PlanRow.cursor)).where(
+def _decide(session: Session, pool_id: str, request: PlanRequest) -> PlanRow:
+    # How many positions of the permutations the run's earlier steps went through.
+    earlier = select(func.max(PlanRow.cursor)).where(
         PlanRow.run_id == request.run_id, PlanRow.kind == "train", PlanRow.step < request.step
     )
-    return session.scalar(query) or 0
+    cursor = session.scalar(earlier) or 0
+    if request.kind == "evaluate":
+        groups = _heldout(session, pool_id, request.groups)
+    else:
+        if request.max_pending:
+            take_over(session, pool_id, request.run_id, adopt=request.adopt)
+        groups = _pairs(session, pool_id, min(request.max_pending, request.groups // 2))
+        drawn, cursor = _draw(session, pool_id, request, request.groups - len(groups), cursor)
+        groups += limit_rewritten(drawn, request.max_adapted)
+        if not groups:
+            raise _nothing_to_play(session, pool_id, request)
+    return PlanRow(
+        run_id=request.run_id,
+        step=request.step,
+        kind=request.kind,
+        pool_id=pool_id,
+        cursor=cursor,
+        groups=[group.model_dump(mode="json") for group in groups],
+    )
 
 
 def _heldout(session: Session, pool_id: str, groups: int) -> list[PlannedGroup]:
@@ -114,17 +111,16 @@ def _pairs(session: Session, pool_id: str, pairs: int) -> list[PlannedGroup]:
         .order_by(ProposalRow.created_at, ProposalRow.id)
         .limit(pairs)
     )
-    return [group for row in rows for group in _pair(proposal_of(row))]
-
-
-def _pair(proposal: Proposal) -> list[PlannedGroup]:
-    assert proposal.candidate_id is not None  # only proposals with a candidate are pending
     both: tuple[tuple[str, Purpose], ...] = (
-        (proposal.parent_id, "measure_parent"), (proposal.candidate_id, "measure_candidate"),
-    )  # fmt: skip
+        ("parent_id", "measure_parent"),
+        ("candidate_id", "measure_candidate"),
+    )
     return [
-        PlannedGroup(task_id=id_, slot=proposal.slot, purpose=purpose, proposal_id=proposal.id)
-        for id_, purpose in both
+        PlannedGroup(
+            task_id=row.document[version], slot=row.slot, purpose=purpose, proposal_id=row.id
+        )
+        for row in rows
+        for version, purpose in both
     ]
 
 
@@ -143,7 +139,10 @@ def _draw(
         raise InputError(f"pool {pool_id} has no training tasks; only evaluate plans are possible")
     pending = select(TaskRow.slot).where(*in_split, TaskRow.state == "pending")
     busy = set(session.scalars(pending)) if request.max_pending else set()
-    active = session.scalar(select(func.count()).where(*in_split, TaskRow.state == "active")) or 0
+    played = select(TaskRow.position, TaskRow.id, TaskRow.slot).where(
+        *in_split, TaskRow.state == "active"
+    )
+    active = session.scalar(select(func.count()).select_from(played.subquery())) or 0
     wanted = min(groups, active - len(busy))
     positions = _positions(last + 1, request.seed, cursor)
     end = cursor + 2 * (last + 1)  # the rest of one permutation and all of the next hold every slot
@@ -152,33 +151,16 @@ def _draw(
     while len(drawn) < wanted and cursor < end:
         block = list(islice(positions, min(size, _BLOCK)))
         size *= 2  # where few slots are playable, few looks must find them
-        found = _playable(session, pool_id, block, busy)
+        rows = session.execute(played.where(TaskRow.position.in_(block)))
+        found = {place: (id_, slot) for place, id_, slot in rows if slot not in busy}
         for position in block:
             if len(drawn) == wanted:
                 break
             cursor += 1
-            if position in found:
-                drawn.setdefault(position, found[position])
+            if position in found and position not in drawn:
+                id_, slot = found[position]
+                drawn[position] = PlannedGroup(task_id=id_, slot=slot, purpose="train")
     return list(drawn.values()), cursor
-
-
-def _playable(
-    session: Session, pool_id: str, positions: list[int], busy: set[str]
-) -> dict[int, PlannedGroup]:
-    """The active versions at some positions, those of busy slots left out."""
-    rows = session.execute(
-        select(TaskRow.position, TaskRow.id, TaskRow.slot).where(
-            TaskRow.pool_id == pool_id,
-            TaskRow.split == "train",
-            TaskRow.state == "active",
-            TaskRow.position.in_(positions),
-        )
-    )
-    return {
-        position: PlannedGroup(task_id=id_, slot=slot, purpose="train")
-        for position, id_, slot in rows
-        if slot not in busy
-    }
 
 
 def _nothing_to_play(session: Session, pool_id: str, request: PlanRequest) -> ConflictError:

@@ -19,7 +19,6 @@ from typing import Any, Self
 from pydantic import ValidationError
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from services.env_adapter.rows import pool_states, record_change
 from services.env_adapter.uploads import Row, Unreadable
@@ -67,10 +66,9 @@ class PoolMaker:
             ConflictError: the name is taken, or the key was used for another request.
             QuotaError: the tenant may have no further pool, or not so many tasks.
         """
-        with self._database.read() as session:
-            found = _repeated(session, head.name, key, digest)
-            if found is not None:
-                return pool_states(session, [found])[0], False
+        found = self._repeated(head.name, key, digest)
+        if found is not None:
+            return found, False
         family = self._family(head.environment)
         family.make(head.options)  # refuses options that no episode could be played with
         with CheckedTasks() as checked:
@@ -83,19 +81,35 @@ class PoolMaker:
             try:
                 return self._store(head, checked, key, digest), True
             except IntegrityError:  # somebody else made it while we checked the rows
-                with self._database.read() as session:
-                    found = _repeated(session, head.name, key, digest)
-                    assert found is not None
-                    return pool_states(session, [found])[0], False
+                found = self._repeated(head.name, key, digest)
+                assert found is not None
+                return found, False
+
+    def _repeated(self, name: str, key: str | None, digest: str) -> PoolState | None:
+        """The pool that this very request made before; ConflictError if the key or the name belongs to another one."""
+        # The name is looked up first: whoever commits between the two queries is then seen by the key, as the same request.
+        own = PoolRow.tenant == caller().tenant
+        with self._database.read() as session:
+            taken = session.scalar(select(PoolRow.id).where(PoolRow.name == name, own))
+            query = select(PoolRow).where(PoolRow.idempotency_key == key, own)
+            found = session.scalar(query) if key is not None else None
+            if found is not None and found.request_digest == digest:
+                return pool_states(session, [found])[0]
+        if found is not None:
+            raise ConflictError(
+                f"Idempotency-Key {key!r} was used for another request (pool {found.name!r}); send a new key"
+            )
+        if taken:
+            raise ConflictError(f"pool {name!r} exists already; choose another name")
+        return None
 
     def _store(
         self, head: PoolRequest, checked: CheckedTasks, key: str | None, digest: str
     ) -> PoolState:
-        pool_id = f"pool-{uuid.uuid4().hex[:12]}"
         with self._database.write() as session:
             check_pool_quota(session, caller().tenant, checked.count)
             pool = PoolRow(
-                id=pool_id,
+                id=f"pool-{uuid.uuid4().hex[:12]}",
                 tenant=caller().tenant,
                 name=head.name,
                 family=head.environment,
@@ -108,24 +122,26 @@ class PoolMaker:
             )
             session.add(pool)
             session.flush()
-            for chunk in _task_rows(pool, checked):
+            tasks = _task_rows(pool, checked)
+            while chunk := list(islice(tasks, _CHUNK)):
                 session.execute(insert(TaskRow), chunk)
-            counts = dict(checked.splits)
-            record_change(
-                session, "pool.create", pool_id, pool_id=pool_id, who=Change(), detail=counts
-            )
+            record_change(session, "pool.create", pool, Change(), **checked.splits)
             return pool_states(session, [pool])[0]
 
 
 class CheckedTasks:
-    """Checked tasks on their way to the database, on disk, in order; at most `limit`. `count` and `splits` count them."""
+    """Checked tasks on their way to the database, on disk, in order; at most `limit`. `splits` counts them."""
 
     def __init__(self, limit: int = MAX_TASKS) -> None:
         self.limit = limit
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
         self._seen: dict[bytes, tuple[str, Split]] = {}
-        self.count = 0
         self.splits: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.splits.total()
 
     def __enter__(self) -> Self:
         return self
@@ -140,9 +156,10 @@ class CheckedTasks:
             split, params, instruction, kind = json.loads(line)
             yield split, TaskDraft(params=params, instruction=instruction, kind=kind)
 
-    def too_many(self) -> InputError:
-        """What is said to who brings more tasks than a pool takes."""
-        return InputError(f"tasks: given more than {self.limit}; make several pools of them")
+    def demand_room(self, count: int) -> None:
+        """Raises InputError if the pool would have more tasks than it takes."""
+        if count > self.limit:
+            raise InputError(f"tasks: given more than {self.limit}; make several pools of them")
 
     def first(self, draft: TaskDraft, label: str, split: Split) -> tuple[str, Split]:
         """Label and split of the first task that is the same, which may be this one."""
@@ -150,12 +167,9 @@ class CheckedTasks:
         return self._seen.setdefault(same, (label, split))
 
     def add(self, split: Split, draft: TaskDraft) -> None:
-        """Append a task; raises InputError when there are too many."""
-        if self.count == self.limit:
-            raise self.too_many()
+        """Append a task."""
         line = json.dumps([split, draft.params, draft.instruction, draft.kind])
         self._file.write(line.encode() + b"\n")
-        self.count += 1
         self.splits[split] += 1
 
 
@@ -180,34 +194,28 @@ def check_rows(family: EnvironmentFamily, rows: Iterable[Row], checked: CheckedT
     """
     bad: list[str] = []
     total = wrong = 0
-    for label, row in rows:
-        total += 1
-        if total > checked.limit:
-            raise checked.too_many()
+    for total, (label, row) in enumerate(rows, start=1):
+        checked.demand_room(total)
         try:
             split, draft = _check_row(family, row)
-            _keep_apart(checked, label, split, draft)
+            first, other = checked.first(draft, label, split)
+            if other != split:
+                raise InputError(
+                    f"the same task as {first}, which is in the split {other!r}; "
+                    "a task that is trained on measures nothing when held out"
+                )
         except InputError as error:
             wrong += 1
             if wrong <= _LISTED:
                 bad.append(f"{label}: {error.detail}")
-            continue
-        if not wrong:
-            checked.add(split, draft)
+        else:
+            if not wrong:
+                checked.add(split, draft)
     if wrong:
         rest = (f"and {wrong - _LISTED} more",) if wrong > _LISTED else ()
         raise InputError(
             f"{wrong} of {total} rows are malformed, nothing was stored; the first is {bad[0]}",
             problems=(*bad, *rest),
-        )
-
-
-def _keep_apart(checked: CheckedTasks, label: str, split: Split, draft: TaskDraft) -> None:
-    first, other = checked.first(draft, label, split)
-    if other != split:
-        raise InputError(
-            f"the same task as {first}, which is in the split {other!r}; "
-            "a task that is trained on measures nothing when held out"
         )
 
 
@@ -241,8 +249,7 @@ def generate(
         InputError: an option is unknown, the options allow too few different tasks, or there are too many tasks.
     """
     need = wanted.count + wanted.heldout
-    if checked.count + need > checked.limit:
-        raise checked.too_many()
+    checked.demand_room(checked.count + need)
     made = 0
     for draw in range(_SPARE_DRAWS + need // at_a_time):
         if made == need:
@@ -263,36 +270,15 @@ def generate(
         )
 
 
-def _repeated(session: Session, name: str, key: str | None, digest: str) -> PoolRow | None:
-    """The pool that this very request made before; ConflictError if the key or the name belongs to another one."""
-    # The name is looked up first: whoever commits between the two queries is then seen by the key, as the same request.
-    own = PoolRow.tenant == caller().tenant
-    taken = session.scalars(select(PoolRow.id).where(PoolRow.name == name, own)).one_or_none()
-    if key is not None:
-        query = select(PoolRow).where(PoolRow.idempotency_key == key, own)
-        found = session.scalars(query).one_or_none()
-        if found is not None and found.request_digest == digest:
-            return found
-        if found is not None:
-            raise ConflictError(
-                f"Idempotency-Key {key!r} was used for another request (pool {found.name!r}); send a new key"
-            )
-    if taken:
-        raise ConflictError(f"pool {name!r} exists already; choose another name")
-    return None
-
-
 def _task_rows(
     pool: PoolRow, checked: Iterable[tuple[Split, TaskDraft]]
-) -> Iterator[list[dict[str, Any]]]:
-    """The rows of the tasks' first versions, some at a time."""
+) -> Iterator[dict[str, Any]]:
+    """The rows of the tasks' first versions."""
     stem = pool.id.removeprefix("pool-")
-    positions: dict[str, int] = {"train": 0, "heldout": 0}
-
-    def row(split: Split, draft: TaskDraft) -> dict[str, Any]:
+    positions: Counter[str] = Counter()
+    for split, draft in checked:
         slot = f"t-{stem}-{split[0]}{positions[split]:06d}"
-        positions[split] += 1
-        return {
+        yield {
             "id": slot,
             "pool_id": pool.id,
             "slot": slot,
@@ -300,17 +286,14 @@ def _task_rows(
             "parent_id": None,
             "split": split,
             "state": "active",
-            "position": positions[split] - 1,
+            "position": positions[split],
             "instruction": draft.instruction,
             "params": draft.params,
             "kind": draft.kind,
             "pinned": False,
             "created_at": pool.created_at,
         }
-
-    tasks = iter(checked)
-    while chunk := [row(split, draft) for split, draft in islice(tasks, _CHUNK)]:
-        yield chunk
+        positions[split] += 1
 
 
 def _short(value: Any) -> str:

@@ -1,8 +1,8 @@
 """Playing a group: the job of the queue `rollout`.
 
-A job may be delivered twice and its worker may die at any point. Everything is therefore stored under the group's and the
-trajectories' ids, first writer wins, and a second delivery goes on where the first one stopped: rollouts that are stored are
-not played again (the judge may have voted on them), judge jobs without votes are sent again, and a complete group is announced.
+A job may be delivered twice and its worker may die at any point: everything is stored under ids, the first writer wins, and
+a second delivery goes on where the first one stopped. Rollouts that are stored are not played again (the judge may have
+voted on them), judge jobs without votes are sent again, and a complete group is announced.
 """
 
 from __future__ import annotations
@@ -18,14 +18,8 @@ from triforge.broker import Broker, unit_tests_id, unjudged
 from triforge.errors import TriforgeError
 from triforge.retry import retry, waiting
 from triforge.rollout.episode import judge_task, run_group, trajectory_id, unit_test_task
-from triforge.rollout.isolation import IsolatedEnvironment
-from triforge.rollout.protocols import (
-    Environment,
-    EnvironmentFamily,
-    Generate,
-    KeepImage,
-    ProgramFamily,
-)
+from triforge.rollout.isolation import fresh_environment
+from triforge.rollout.protocols import EnvironmentFamily, Generate, KeepImage, ProgramFamily
 from triforge.telemetry import about, tracing
 from triforge.types import GroupTask, ProgramLimits, Task, Trajectory, TrajectoryGroup
 
@@ -95,7 +89,7 @@ class RolloutWorker:
     async def _play(self, group: GroupTask) -> TrajectoryGroup:
         task = await asyncio.to_thread(self._read_task, group.task_id)
         played = await run_group(
-            lambda: self._environment(task, group),
+            lambda: fresh_environment(self._family(task.family), group.env_adapter.options),
             self._generate,
             task,
             group,
@@ -119,12 +113,6 @@ class RolloutWorker:
         except TriforgeError as error:
             _log.warning("%s gets no tests: %s", group.group_id, error.detail)
             return None
-
-    def _environment(self, task: Task, group: GroupTask) -> Environment:
-        family = self._family(task.family)
-        if getattr(family, "never_blocks", False):
-            return family.make(group.env_adapter.options)
-        return IsolatedEnvironment(lambda: family.make(group.env_adapter.options))
 
     async def _known(self, group: GroupTask) -> dict[int, Trajectory]:
         """Rollouts of an earlier delivery, with their judge jobs sent again if they have no votes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args
 
@@ -93,6 +93,10 @@ _UPLOAD: dict[str, Any] = {
 _EXPORT: dict[int | str, dict[str, Any]] = {
     200: {"content": {JSONL: {"schema": {"type": "string"}}}, "description": "JSON lines"}
 }
+_MADE: dict[int | str, dict[str, Any]] = {
+    **answers(409),
+    200: {"model": PoolState, "description": "Made before"},
+}
 _CHANGE = answers(409, 412)
 _POOL_STATES: dict[str, PoolStatus] = {"pause": "paused", "resume": "active", "retire": "retired"}
 
@@ -109,20 +113,14 @@ class Api:
 
 def add_routes(app: FastAPI, *, api: Api) -> None:
     """Add all routes of env_adapter to its app."""
-    for routes in (_making, _pools, _pool_changes, _tasks, _proposals, _record):
+    for routes in (_making, _reading, _pool_changes, _tasks, _proposals):
         app.include_router(routes(api))
 
 
 def _making(api: Api) -> APIRouter:
     router = APIRouter(prefix="/v1/pools", tags=["pools"])
 
-    @router.post(
-        "",
-        status_code=201,
-        response_model=PoolState,
-        openapi_extra=_UPLOAD,
-        responses={**answers(409), 200: {"model": PoolState, "description": "Made before"}},
-    )
+    @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=_MADE)
     async def create_pool(
         request: Request,
         response: Response,
@@ -146,8 +144,7 @@ def _making(api: Api) -> APIRouter:
             upload.close()
         response.status_code = 201 if new else 200
         response.headers["Location"] = f"/v1/pools/{pool.id}"
-        response.headers["ETag"] = pool_tag(pool)
-        return pool
+        return _tagged(pool, response)
 
     @router.get("/{pool}/export", response_class=StreamingResponse, responses=_EXPORT)
     def export_pool(
@@ -177,11 +174,15 @@ def _create(
     return maker.create(request, rows, key=key or None, digest=digest)
 
 
-def _pools(api: Api) -> APIRouter:
-    router = APIRouter(prefix="/v1/pools", tags=["pools"])
-    store = api.store
+def _tagged(pool: PoolState, response: Response) -> PoolState:
+    response.headers["ETag"] = pool_tag(pool)
+    return pool
 
-    @router.get("")
+
+def _reading(api: Api) -> APIRouter:
+    router, store = APIRouter(prefix="/v1"), api.store
+
+    @router.get("/pools", tags=["pools"])
     def list_pools(
         state: PoolStatus | None = None,
         approval: Approval | None = None,
@@ -194,14 +195,12 @@ def _pools(api: Api) -> APIRouter:
         wanted = {"state": state, "approval": approval, "environment": environment}
         return store.pools(**wanted, search=search, cursor=cursor, limit=limit)
 
-    @router.get("/{pool}")
+    @router.get("/pools/{pool}", tags=["pools"])
     def show_pool(pool: str, response: Response) -> PoolState:
         """A pool, by id or name, with its counts."""
-        found = store.pool(pool)
-        response.headers["ETag"] = pool_tag(found)
-        return found
+        return _tagged(store.pool(pool), response)
 
-    @router.get("/{pool}/tasks")
+    @router.get("/pools/{pool}/tasks", tags=["pools"])
     def list_tasks(
         pool: str,
         state: TaskState | None = None,
@@ -220,7 +219,7 @@ def _pools(api: Api) -> APIRouter:
             pool, **wanted, version=version, pinned=pinned, search=search, cursor=cursor, limit=limit
         )  # fmt: skip
 
-    @router.get("/{pool}/proposals")
+    @router.get("/pools/{pool}/proposals", tags=["pools"])
     def list_proposals(
         pool: str,
         state: ProposalState | None = None,
@@ -234,129 +233,110 @@ def _pools(api: Api) -> APIRouter:
         wanted = {"state": state, "run_id": run_id, "slot": slot, "direction": direction}
         return store.proposals(pool, **wanted, cursor=cursor, limit=limit)
 
-    @router.get("/{pool}/audit")
+    @router.get("/pools/{pool}/audit", tags=["pools"])
     def list_changes(pool: str, slot: Text = "", cursor: str = "", limit: Limit = 100) -> AuditPage:
         """What people changed about a pool, its tasks and its rewrites, oldest first."""
         return store.changes(pool, slot=slot, cursor=cursor, limit=limit)
+
+    @router.get("/audit", tags=["record"])
+    def show_record(
+        service: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
+    ) -> RecordPage:
+        """Changes, and requests for changes at every API whatever came of them, oldest first."""
+        return store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
 
     return router
 
 
 def _pool_changes(api: Api) -> APIRouter:
-    router = APIRouter(prefix="/v1/pools", tags=["pools"])
+    router = APIRouter(prefix="/v1/pools/{pool}", tags=["pools"])
 
-    @router.patch("/{pool}", responses=_CHANGE)
+    @router.patch("", responses=_CHANGE)
     def change_pool(
         pool: str, change: PoolChange, response: Response, if_match: IfMatch = None
     ) -> PoolState:
         """Say whether rewrites wait for a person before they replace their tasks."""
-        found = api.changes.set_approval(pool, change, match=if_match)
-        response.headers["ETag"] = pool_tag(found)
-        return found
+        return _tagged(api.changes.set_approval(pool, change, match=if_match), response)
 
-    def verb(to: PoolStatus) -> Callable[..., PoolState]:
-        def act(
-            pool: str, response: Response, who: Change | None = None, if_match: IfMatch = None
-        ) -> PoolState:
-            found = api.changes.set_pool(pool, to, who or Change(), match=if_match)
-            response.headers["ETag"] = pool_tag(found)
-            return found
-
-        return act
-
-    for name, to in _POOL_STATES.items():
-        router.add_api_route(
-            f"/{{pool}}/{name}",
-            verb(to),
-            methods=["POST"],
+    def add_verb(name: str, to: PoolStatus) -> None:
+        @router.post(
+            f"/{name}",
             name=f"{name}_pool",
             description=f"{name.capitalize()} a pool; asking again changes nothing.",
             responses=_CHANGE,
         )
+        def act(
+            pool: str, response: Response, who: Change | None = None, if_match: IfMatch = None
+        ) -> PoolState:
+            found = api.changes.set_pool(pool, to, who or Change(), match=if_match)
+            return _tagged(found, response)
+
+    for name, to in _POOL_STATES.items():
+        add_verb(name, to)
     return router
 
 
 def _tasks(api: Api) -> APIRouter:
-    router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+    router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["tasks"])
 
     def shown(task_id: str, response: Response) -> TaskDetail:
-        found = api.store.detail(task_id)
         response.headers["ETag"] = api.store.slot_tag(task_id)
-        return found
+        return api.store.detail(task_id)
 
-    @router.get("/{task_id}")
+    @router.get("")
     def show_task(task_id: str, response: Response) -> TaskDetail:
         """A task version with its measurements."""
         return shown(task_id, response)
 
-    @router.get("/{task_id}/lineage")
+    @router.get("/lineage")
     def show_lineage(task_id: str) -> Lineage:
         """All versions of the task's slot, with their rewrites and measurements, and what people did."""
         return api.store.lineage(task_id)
 
-    @router.post("/{task_id}/rollback", responses=_CHANGE)
+    @router.post("/rollback", responses=_CHANGE)
     def roll_back(
         task_id: str, wanted: Rollback, response: Response, if_match: IfMatch = None
     ) -> TaskDetail:
         """Undo the rewrites between an ancestor and what the task's slot plays; answers with the new version."""
         return shown(api.changes.roll_back(task_id, wanted, match=if_match), response)
 
-    def verb(action: TaskAction) -> Callable[..., TaskDetail]:
+    def add_verb(action: TaskAction) -> None:
+        @router.post(
+            f"/{action}",
+            name=f"{action}_task",
+            description=f"{action.capitalize()} the slot that a version belongs to; answers with its current version.",
+            responses=_CHANGE,
+        )
         def act(
             task_id: str, response: Response, who: Change | None = None, if_match: IfMatch = None
         ) -> TaskDetail:
             current = api.changes.set_task(task_id, action, who or Change(), match=if_match)
             return shown(current, response)
 
-        return act
-
     for action in get_args(TaskAction):
-        router.add_api_route(
-            f"/{{task_id}}/{action}",
-            verb(action),
-            methods=["POST"],
-            name=f"{action}_task",
-            description=f"{action.capitalize()} the slot that a version belongs to; answers with its current version.",
-            responses=_CHANGE,
-        )
+        add_verb(action)
     return router
 
 
 def _proposals(api: Api) -> APIRouter:
-    router = APIRouter(prefix="/v1/proposals", tags=["proposals"])
+    router = APIRouter(prefix="/v1/proposals/{proposal_id}", tags=["proposals"])
 
-    @router.get("/{proposal_id}")
+    @router.get("")
     def show_proposal(proposal_id: str) -> ProposalDetail:
         """A rewrite: diagnosis, prompt, answer, checks, both measurements, verdict, and what people did about it."""
         return api.store.proposal(proposal_id)
 
-    def verb(decision: Decision) -> Callable[..., ProposalDetail]:
-        def act(proposal_id: str, who: Change | None = None) -> ProposalDetail:
-            api.changes.decide(proposal_id, decision, who or Change())
-            return api.store.proposal(proposal_id)
-
-        return act
-
-    for decision in get_args(Decision):
-        router.add_api_route(
-            f"/{{proposal_id}}/{decision}",
-            verb(decision),
-            methods=["POST"],
+    def add_verb(decision: Decision) -> None:
+        @router.post(
+            f"/{decision}",
             name=f"{decision}_proposal",
             description=f"{decision.capitalize()} a rewrite by hand; asking again changes nothing.",
             responses=answers(409),
         )
-    return router
+        def act(proposal_id: str, who: Change | None = None) -> ProposalDetail:
+            api.changes.decide(proposal_id, decision, who or Change())
+            return api.store.proposal(proposal_id)
 
-
-def _record(api: Api) -> APIRouter:
-    router = APIRouter(prefix="/v1/audit", tags=["record"])
-
-    @router.get("")
-    def show_record(
-        service: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
-    ) -> RecordPage:
-        """Changes, and requests for changes at every API whatever came of them, oldest first."""
-        return api.store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
-
+    for decision in get_args(Decision):
+        add_verb(decision)
     return router

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, cast
 
 from sqlalchemy import func, select
@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from triforge.access.callers import caller, own
 from triforge.environments import registry
 from triforge.errors import ConflictError, NotFoundError
-from triforge.store.tables import AuditRow, MeasurementRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Approval, Change, Measurement, PoolState, PoolStatus, Proposal, Task
+from triforge.store.tables import AuditRow, PoolRow, ProposalRow, TaskRow
+from triforge.types import Approval, Change, PoolState, PoolStatus, Proposal, Task
 
 
 def pool_row(session: Session, pool: str) -> PoolRow:
@@ -55,12 +55,6 @@ def lock_pool(session: Session, pool_id: str) -> PoolRow:
     return row
 
 
-def task_in(session: Session, task_id: str) -> Task:
-    """A task version; raises NotFoundError."""
-    row = task_row(session, task_id)
-    return task_of(row, session.get_one(PoolRow, row.pool_id).family)
-
-
 def task_row(session: Session, task_id: str) -> TaskRow:
     """The row of a task version; raises NotFoundError."""
     row = session.get(TaskRow, task_id)
@@ -85,10 +79,22 @@ def _visible(session: Session, pool_id: str) -> bool:
     return caller().sees(session.get_one(PoolRow, pool_id).tenant)
 
 
+def task_in(session: Session, task_id: str) -> Task:
+    """A task version; raises NotFoundError."""
+    row = task_row(session, task_id)
+    return task_of(row, session.get_one(PoolRow, row.pool_id).family)
+
+
 def task_of(row: TaskRow, family: str) -> Task:
     """A row as a message."""
     fields = {name: getattr(row, name) for name in Task.model_fields if name != "family"}
     return Task.model_validate({**fields, "family": family})
+
+
+def versions_of(session: Session, task: Task) -> tuple[Task, ...]:
+    """All versions of a task's slot, the root first."""
+    query = select(TaskRow).where(TaskRow.slot == task.slot).order_by(TaskRow.version)
+    return tuple(task_of(row, task.family) for row in session.scalars(query))
 
 
 def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
@@ -101,8 +107,8 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
         .group_by(TaskRow.pool_id, TaskRow.split, TaskRow.state)
     ):
         tasks[pool_id][split][state] = count
-    proposals: dict[str, dict[str, int]] = defaultdict(dict)
-    controls: dict[str, dict[str, int]] = defaultdict(dict)
+    proposals: dict[str, Counter[str]] = defaultdict(Counter)
+    controls: dict[str, Counter[str]] = defaultdict(Counter)
     # The JSON paths are named in a subquery: PostgreSQL does not see that two bound paths are the same expression.
     said = (
         select(
@@ -116,8 +122,10 @@ def pool_states(session: Session, rows: Sequence[PoolRow]) -> list[PoolState]:
     )
     grouped = session.execute(select(*said.c, func.count()).group_by(*said.c))
     for pool_id, state, word, control, count in map(tuple, grouped):
-        counts, key = (controls, word or state) if control else (proposals, state)
-        counts[pool_id][key] = counts[pool_id].get(key, 0) + count
+        if control:
+            controls[pool_id][word or state] += count
+        else:
+            proposals[pool_id][state] += count
     return [
         PoolState(
             id=row.id,
@@ -155,32 +163,23 @@ def proposal_of(row: ProposalRow) -> Proposal:
     return Proposal.model_validate(row.document)
 
 
-def update_proposal(row: ProposalRow, proposal: Proposal) -> None:
-    """Store a proposal again."""
-    row.document, row.state = proposal.model_dump(mode="json"), proposal.state
-
-
-def add_reason(proposal: Proposal, reason: str) -> str:
-    """A reason behind what was said about the proposal before."""
-    return f"{proposal.reason}; {reason}" if proposal.reason else reason
-
-
-def measurement_of(row: MeasurementRow) -> Measurement:
-    """A row as a message."""
-    return Measurement.model_validate(
-        {name: getattr(row, name) for name in Measurement.model_fields}
-    )
+def change_proposal(row: ProposalRow, *, reason: str = "", **fields: Any) -> Proposal:
+    """Store a proposal with other fields; a reason stands behind what was said about it before."""
+    proposal = proposal_of(row)
+    if reason:
+        fields["reason"] = f"{proposal.reason}; {reason}" if proposal.reason else reason
+    proposal = proposal.model_copy(update=fields)
+    row.document = proposal.model_dump(mode="json")
+    row.state, row.run_id = proposal.state, proposal.run_id
+    return proposal
 
 
 def record_change(
     session: Session,
     action: str,
-    subject: str,
-    *,
-    pool_id: str,
+    subject: PoolRow | TaskRow | ProposalRow,
     who: Change,
-    detail: Mapping[str, Any],
-    slot: str | None = None,
+    **detail: Any,
 ) -> None:
     """Add one change to the record, in the transaction that makes it.
 
@@ -189,11 +188,9 @@ def record_change(
     Args:
         session: the transaction.
         action: the thing and the verb, for example `task.pin`.
-        subject: id of the thing.
-        pool_id: the pool it belongs to.
+        subject: the thing.
         who: who did it and why, as far as they said.
         detail: what was there before and after.
-        slot: the slot it belongs to, if it belongs to one.
     """
     asking = caller()
     session.add(
@@ -203,10 +200,10 @@ def record_change(
             key_id=asking.key_id,
             by=who.by or asking.name,
             action=action,
-            subject=subject,
-            pool_id=pool_id,
-            slot=slot,
+            subject=subject.id,
+            pool_id=subject.id if isinstance(subject, PoolRow) else subject.pool_id,
+            slot=None if isinstance(subject, PoolRow) else subject.slot,
             reason=who.reason,
-            detail=dict(detail),
+            detail=detail,
         )
     )

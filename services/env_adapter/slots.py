@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from services.env_adapter.rows import add_reason, proposal_of, update_proposal
+from services.env_adapter.rows import change_proposal
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.tables import PoolRow, ProposalRow, TaskRow
-from triforge.types import PoolState, ProposalState
+from triforge.types import PoolState
 
 CURRENT = ("active", "paused", "retired")
 OPEN = ("pending", "awaiting")  # proposals that may still replace their task
@@ -70,19 +69,12 @@ def replace(session: Session, parent: TaskRow, candidate: TaskRow) -> None:
     candidate.state = "active"
 
 
-def close_proposal(row: ProposalRow, state: ProposalState, reason: str) -> None:
-    """Give a proposal its last state; what was said about it before stays in front of the reason."""
-    proposal = proposal_of(row)
-    update = {"state": state, "reason": add_reason(proposal, reason)}
-    update_proposal(row, proposal.model_copy(update=update))
-
-
-def withdraw(session: Session, wanted: Sequence[ColumnElement[bool]], reason: str) -> list[str]:
-    """Reject the open proposals that meet the conditions, with their candidates; returns their ids."""
+def withdraw(session: Session, which: ColumnElement[bool], reason: str) -> list[str]:
+    """Reject the open proposals that meet a condition, with their candidates; returns their ids."""
     rows = session.scalars(
-        select(ProposalRow).where(*wanted, ProposalRow.state.in_(OPEN)).order_by(ProposalRow.id)
+        select(ProposalRow).where(which, ProposalRow.state.in_(OPEN)).order_by(ProposalRow.id)
     ).all()
     for row in rows:
-        session.get_one(TaskRow, proposal_of(row).candidate_id).state = "rejected"
-        close_proposal(row, "rejected", f"withdrawn: {reason}")
+        session.get_one(TaskRow, row.document["candidate_id"]).state = "rejected"
+        change_proposal(row, state="rejected", reason=f"withdrawn: {reason}")
     return [row.id for row in rows]

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
-from sqlalchemy import ColumnElement, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from services.env_adapter.rows import (
-    measurement_of,
     pool_row,
     pool_states,
     proposal_of,
@@ -23,6 +22,7 @@ from services.env_adapter.rows import (
     task_in,
     task_of,
     task_row,
+    versions_of,
 )
 from services.env_adapter.slots import current, slot_tag
 from triforge.access.callers import own
@@ -37,7 +37,6 @@ from triforge.types import (
     Measurement,
     PoolPage,
     PoolState,
-    Proposal,
     ProposalDetail,
     ProposalPage,
     RecordEntry,
@@ -50,8 +49,8 @@ from triforge.types import (
 
 Condition = ColumnElement[bool]
 Content = Literal["tasks", "versions", "proposals"]
+_Row = TypeVar("_Row")
 
-_IN_TIME = (MeasurementRow.policy_version, MeasurementRow.step, MeasurementRow.group_id)
 _EXPORT_PAGE = 500
 
 # What a list is narrowed by: the column that equals the value.
@@ -67,10 +66,16 @@ _PROPOSAL_FILTERS: dict[str, Any] = {
     "slot": ProposalRow.slot,
     "direction": ProposalRow.document["direction"].as_string(),
 }
+_AUDIT_FILTERS: dict[str, Any] = {
+    name: getattr(AuditRow, name) for name in ("slot", "service", "key_id")
+}
 
 
 class PoolStore:
-    """Reads pools, tasks, lineage, proposals and the record. What does not exist raises NotFoundError."""
+    """Reads pools, tasks, lineage, proposals and the record.
+
+    What does not exist raises NotFoundError, a cursor that is none of ours InputError.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -89,10 +94,11 @@ class PoolStore:
             conditions.append(PoolRow.name > name)
         query = select(PoolRow).where(*conditions).order_by(PoolRow.name, PoolRow.id)
         with self._database.read() as session:
-            rows = session.scalars(query.limit(limit + 1)).all()
-            page = rows[:limit]
-            more = f"{page[-1].name}/{page[-1].id}" if len(rows) > limit else None
-            return PoolPage(pools=tuple(pool_states(session, page)), next_cursor=more)
+            rows, last = _page(session, query, limit)
+            return PoolPage(
+                pools=tuple(pool_states(session, rows)),
+                next_cursor=f"{last.name}/{last.id}" if last else None,
+            )
 
     def pool(self, pool: str) -> PoolState:
         """A pool with its counts, by id or name."""
@@ -102,27 +108,23 @@ class PoolStore:
     def tasks(
         self, pool: str, *, cursor: str = "", limit: int = 100, search: str = "", **wanted: Any
     ) -> TaskPage:
-        """Task versions of a pool by split, position, version; `search` is a part of the instruction.
-
-        Raises:
-            InputError: the cursor is none of ours.
-        """
+        """Task versions of a pool by split, position, version; `search` is a part of the instruction."""
+        place = (TaskRow.split, TaskRow.position, TaskRow.version)
         with self._database.read() as session:
             owner = pool_row(session, pool)
             conditions = [TaskRow.pool_id == owner.id, *_equal(_TASK_FILTERS, wanted)]
             if search:
                 conditions.append(TaskRow.instruction.icontains(search, autoescape=True))
             if cursor:
-                conditions.append(_after_task(cursor))
-            query = select(TaskRow).where(*conditions)
-            query = query.order_by(TaskRow.split, TaskRow.position, TaskRow.version)
-            rows = session.scalars(query.limit(limit + 1)).all()
-            page = rows[:limit]
-            more = None
-            if len(rows) > limit:
-                more = f"{page[-1].split}.{page[-1].position}.{page[-1].version}"
+                found = re.fullmatch(r"(train|heldout)\.([0-9]{1,9})\.([0-9]{1,9})", cursor)
+                if found is None:
+                    raise _not_ours(cursor)
+                conditions.append(tuple_(*place) > (found[1], int(found[2]), int(found[3])))
+            query = select(TaskRow).where(*conditions).order_by(*place)
+            rows, last = _page(session, query, limit)
             return TaskPage(
-                tasks=tuple(task_of(row, owner.family) for row in page), next_cursor=more
+                tasks=tuple(task_of(row, owner.family) for row in rows),
+                next_cursor=f"{last.split}.{last.position}.{last.version}" if last else None,
             )
 
     def task(self, task_id: str) -> Task:
@@ -141,31 +143,29 @@ class PoolStore:
         """The tree of the slot that a version belongs to."""
         with self._database.read() as session:
             task = task_in(session, task_id)
-            rows = session.scalars(
-                select(TaskRow).where(TaskRow.slot == task.slot).order_by(TaskRow.version)
-            ).all()
-            proposals = _proposals(session, [ProposalRow.slot == task.slot])
-            wanted = MeasurementRow.task_id.in_([row.id for row in rows])
-            measured = _measurements(session, wanted)
-            changes = _changes(session, [AuditRow.slot == task.slot])
-        return Lineage(
-            slot=task.slot,
-            pool_id=task.pool_id,
-            active_id=next((row.id for row in rows if row.state == "active"), None),
-            changes=tuple(changes),
-            versions=tuple(
+            tasks = versions_of(session, task)
+            made = select(ProposalRow).where(ProposalRow.slot == task.slot)
+            proposals = [proposal_of(row) for row in session.scalars(_in_time(made))]
+            measured = _measurements(session, MeasurementRow.task_id.in_([one.id for one in tasks]))
+            versions = tuple(
                 LineageVersion(
-                    task=task_of(row, task.family),
-                    made_by=next((p for p in proposals if p.candidate_id == row.id), None),
-                    measurements=tuple(m for id_, m in measured if id_ == row.id),
-                    children=tuple(child.id for child in rows if child.parent_id == row.id),
+                    task=version,
+                    made_by=next((p for p in proposals if p.candidate_id == version.id), None),
+                    measurements=tuple(m for id_, m in measured if id_ == version.id),
+                    children=tuple(child.id for child in tasks if child.parent_id == version.id),
                     attempts=tuple(
-                        p for p in proposals if p.parent_id == row.id and p.candidate_id is None
+                        p for p in proposals if p.parent_id == version.id and p.candidate_id is None
                     ),
                 )
-                for row in rows
-            ),
-        )
+                for version in tasks
+            )
+            return Lineage(
+                slot=task.slot,
+                pool_id=task.pool_id,
+                active_id=next((one.id for one in tasks if one.state == "active"), None),
+                changes=_changes(session, AuditRow.slot == task.slot),
+                versions=versions,
+            )
 
     def slot_tag(self, task_id: str) -> str:
         """The entity tag of what people change about the slot of a version."""
@@ -175,73 +175,54 @@ class PoolStore:
     def proposals(
         self, pool: str, *, cursor: str = "", limit: int = 100, **wanted: Any
     ) -> ProposalPage:
-        """Rewrites of a pool, oldest first.
-
-        Raises:
-            InputError: the cursor is none of ours.
-        """
+        """Rewrites of a pool, oldest first."""
         with self._database.read() as session:
             owner = pool_row(session, pool)
             conditions = [ProposalRow.pool_id == owner.id, *_equal(_PROPOSAL_FILTERS, wanted)]
             if cursor:
-                last = session.get(ProposalRow, cursor)
-                if last is None:
+                after = session.get(ProposalRow, cursor)
+                if after is None:
                     raise _not_ours(cursor)
                 place = tuple_(ProposalRow.created_at, ProposalRow.id)
-                conditions.append(place > (last.created_at, last.id))
-            found = _proposals(session, conditions, limit=limit + 1)
-        more = found[limit - 1].id if len(found) > limit else None
-        return ProposalPage(proposals=tuple(found[:limit]), next_cursor=more)
+                conditions.append(place > (after.created_at, after.id))
+            rows, last = _page(session, _in_time(select(ProposalRow).where(*conditions)), limit)
+            return ProposalPage(
+                proposals=tuple(map(proposal_of, rows)), next_cursor=last.id if last else None
+            )
 
     def proposal(self, proposal_id: str) -> ProposalDetail:
         """A rewrite with its measurements and what people did about it."""
         with self._database.read() as session:
             row = proposal_row(session, proposal_id)
-            measured = _measurements(session, MeasurementRow.proposal_id == row.id)
+            found = _measurements(session, MeasurementRow.proposal_id == row.id)
             return ProposalDetail(
                 proposal=proposal_of(row),
-                measurements=tuple(m for _, m in measured),
-                changes=tuple(_changes(session, [AuditRow.subject == row.id])),
+                measurements=tuple(m for _, m in found),
+                changes=_changes(session, AuditRow.subject == row.id),
             )
 
     def changes(
         self, pool: str, *, slot: str = "", cursor: str = "", limit: int = 100
     ) -> AuditPage:
-        """What people changed about a pool, oldest first.
-
-        Raises:
-            InputError: the cursor is none of ours.
-        """
+        """What people changed about a pool, oldest first."""
         with self._database.read() as session:
-            wanted = [AuditRow.pool_id == pool_row(session, pool).id, *_after_entry(cursor)]
-            if slot:
-                wanted.append(AuditRow.slot == slot)
-            found = _changes(session, wanted, limit=limit + 1)
-        more = str(found[limit - 1].id) if len(found) > limit else None
-        return AuditPage(changes=tuple(found[:limit]), next_cursor=more)
+            wanted = [AuditRow.pool_id == pool_row(session, pool).id]
+            rows, last = _page(session, _entries(wanted, cursor, slot=slot), limit)
+            return AuditPage(changes=tuple(map(_entry, rows)), next_cursor=last and str(last.id))
 
     def record(
         self, *, service: str = "", key_id: str = "", cursor: str = "", limit: int = 100
     ) -> RecordPage:
-        """Everything on record about the caller's tenant, oldest first; all of it for who sees all tenants.
-
-        Raises:
-            InputError: the cursor is none of ours.
-        """
-        columns = {"service": AuditRow.service, "key_id": AuditRow.key_id}
-        wanted = [
-            *own(AuditRow.tenant),
-            *_after_entry(cursor),
-            *_equal(columns, {"service": service, "key_id": key_id}),
-        ]
-        query = select(AuditRow).where(*wanted).order_by(AuditRow.id).limit(limit + 1)
+        """Everything on record about the caller's tenant, oldest first; all of it for who sees all tenants."""
+        query = _entries(own(AuditRow.tenant), cursor, service=service, key_id=key_id)
         with self._database.read() as session:
-            found = [
-                RecordEntry.model_validate(_fields(row, RecordEntry.model_fields))
-                for row in session.scalars(query)
-            ]
-        more = str(found[limit - 1].id) if len(found) > limit else None
-        return RecordPage(entries=tuple(found[:limit]), next_cursor=more)
+            rows, last = _page(session, query, limit)
+            return RecordPage(
+                entries=tuple(
+                    RecordEntry.model_validate(row, from_attributes=True) for row in rows
+                ),
+                next_cursor=last and str(last.id),
+            )
 
     def proposal_counts(self) -> list[tuple[str, str, int]]:
         """(pool name, state, proposals) over all pools."""
@@ -291,45 +272,40 @@ def _equal(columns: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Condit
     return [columns[name] == value for name, value in wanted.items() if value not in (None, "")]
 
 
-def _after_task(cursor: str) -> Condition:
-    found = re.fullmatch(r"(train|heldout)\.([0-9]{1,9})\.([0-9]{1,9})", cursor)
-    if found is None:
-        raise _not_ours(cursor)
-    place = (found[1], int(found[2]), int(found[3]))
-    return tuple_(TaskRow.split, TaskRow.position, TaskRow.version) > place
-
-
-def _after_entry(cursor: str) -> list[Condition]:
-    if not cursor:
-        return []
-    if re.fullmatch("[0-9]{1,18}", cursor) is None:
-        raise _not_ours(cursor)
-    return [AuditRow.id > int(cursor)]
-
-
 def _not_ours(cursor: str) -> InputError:
     return InputError(f"cursor: given {cursor!r}, expected a next_cursor of ours")
 
 
-def _proposals(
-    session: Session, wanted: Iterable[Condition], *, limit: int | None = None
-) -> list[Proposal]:
-    query = select(ProposalRow).where(*wanted).order_by(ProposalRow.created_at, ProposalRow.id)
-    return [proposal_of(row) for row in session.scalars(query.limit(limit))]
+def _page(session: Session, query: Select[_Row], limit: int) -> tuple[list[_Row], _Row | None]:
+    """At most `limit` rows, and the last of them if there are more."""
+    rows = list(session.scalars(query.limit(limit + 1)))
+    return rows[:limit], rows[limit - 1] if len(rows) > limit else None
+
+
+def _in_time(query: Select[ProposalRow]) -> Select[ProposalRow]:
+    return query.order_by(ProposalRow.created_at, ProposalRow.id)
 
 
 def _measurements(session: Session, wanted: Condition) -> list[tuple[str, Measurement]]:
     """(task version, measurement) in time."""
-    rows = session.scalars(select(MeasurementRow).where(wanted).order_by(*_IN_TIME))
-    return [(row.task_id, measurement_of(row)) for row in rows]
+    in_time = (MeasurementRow.policy_version, MeasurementRow.step, MeasurementRow.group_id)
+    rows = session.scalars(select(MeasurementRow).where(wanted).order_by(*in_time))
+    return [(row.task_id, Measurement.model_validate(row, from_attributes=True)) for row in rows]
 
 
-def _changes(
-    session: Session, wanted: Sequence[Condition], *, limit: int | None = None
-) -> list[AuditEntry]:
-    rows = session.scalars(select(AuditRow).where(*wanted).order_by(AuditRow.id).limit(limit))
-    return [AuditEntry.model_validate(_fields(row, AuditEntry.model_fields)) for row in rows]
+def _changes(session: Session, wanted: Condition) -> tuple[AuditEntry, ...]:
+    return tuple(map(_entry, session.scalars(_entries([wanted]))))
 
 
-def _fields(row: AuditRow, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in names}
+def _entry(row: AuditRow) -> AuditEntry:
+    return AuditEntry.model_validate(row, from_attributes=True)
+
+
+def _entries(wanted: list[Condition], cursor: str = "", **equal: str) -> Select[AuditRow]:
+    """Entries of the record after a cursor, oldest first."""
+    conditions = [*wanted, *_equal(_AUDIT_FILTERS, equal)]
+    if cursor:
+        if re.fullmatch("[0-9]{1,18}", cursor) is None:
+            raise _not_ours(cursor)
+        conditions.append(AuditRow.id > int(cursor))
+    return select(AuditRow).where(*conditions).order_by(AuditRow.id)

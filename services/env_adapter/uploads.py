@@ -1,16 +1,16 @@
-"""An upload on its way to a pool: kept on disk. JSONL is read line by line, so it may be large; JSON is parsed whole."""
+"""An upload on its way to a pool, kept on disk. JSONL is read line by line, so it may be large; JSON is parsed whole."""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
 import hashlib
-import json
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
+from services.env_adapter.strict_json import loads
 from triforge.errors import InputError
 
 JSONL: Final = "application/x-ndjson"
@@ -29,15 +29,12 @@ class Unreadable:
 
 
 class Upload:
-    """A body that has arrived. Close it.
-
-    Attributes:
-        digest: of its bytes.
-    """
+    """A body that has arrived. Close it."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115
         self._hash = hashlib.sha256()
+        self.close = self._file.close
 
     @property
     def digest(self) -> str:
@@ -53,10 +50,6 @@ class Upload:
         """The file, from its first byte."""
         self._file.seek(0)
         return self._file
-
-    def close(self) -> None:
-        """Delete what is on disk."""
-        self._file.close()
 
 
 async def receive(parts: AsyncIterator[bytes]) -> Upload:
@@ -81,11 +74,9 @@ def read_lines(file: IO[bytes], *, max_row: int = MAX_ROW) -> Iterator[Row]:
     number = 0
     while line := file.readline(max_row + 1):
         number += 1
-        whole = line
-        while len(whole) > max_row and not whole.endswith(b"\n"):  # to the end of a line too long
-            whole = file.readline(max_row + 1)
-            if not whole:
-                break
+        rest = line
+        while len(rest) > max_row and not rest.endswith(b"\n"):  # to the end of a line too long
+            rest = file.readline(max_row + 1)
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         if line.strip():
@@ -96,11 +87,9 @@ def _parse(line: bytes, max_row: int) -> Any:
     if len(line) > max_row:
         return Unreadable(f"longer than {max_row} bytes")
     try:
-        return json.loads(line, parse_constant=_no_constant)
-    except RecursionError:
-        return Unreadable("not JSON: nested too deeply")
+        return loads(line)
     except ValueError as error:
-        return Unreadable(f"not JSON: {error}")
+        return Unreadable(str(error))
 
 
 def read_json(file: IO[bytes], *, max_json: int = MAX_JSON) -> tuple[dict[str, Any], Iterable[Row]]:
@@ -115,35 +104,12 @@ def read_json(file: IO[bytes], *, max_json: int = MAX_JSON) -> tuple[dict[str, A
             f"body: more than {max_json} bytes of JSON; send large pools as JSONL ({JSONL}), one task a line"
         )
     try:
-        body = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
-    except RecursionError:
-        raise _not_json("nested too deeply") from None
-    except UnicodeDecodeError as error:
-        raise _not_json(f"no UTF-8: {error.reason}") from None
-    except json.JSONDecodeError as error:
-        raise _not_json(f"{error.msg} (character {error.pos})") from None
+        body = loads(text)
     except ValueError as error:
-        raise _not_json(str(error)) from None
+        raise InputError(f"body: {error}; JSONL needs the content type {JSONL}") from None
     if not isinstance(body, dict):
         raise InputError(f"body: given {type(body).__name__}, expected a JSON object")
     tasks = body.pop("tasks", [])
     if not isinstance(tasks, list):
         raise InputError(f"tasks: given {type(tasks).__name__}, expected a list")
     return body, ((f"tasks[{number}]", task) for number, task in enumerate(tasks))
-
-
-def _not_json(reason: str) -> InputError:
-    return InputError(f"body: not JSON: {reason}; JSONL needs the content type {JSONL}")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{twice}: given twice")
-    return found
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from services.env_adapter.adaptation.adapter import make_adapter
+from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
 from services.env_adapter.adaptation.measurement import MeasurementStore, proposal_id
 from services.env_adapter.adaptation.proposals import MODEL_RETRY, ProposalWriter, is_null_control
-from services.env_adapter.adaptation.worker import AdaptWorker
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
@@ -109,8 +109,8 @@ class Service:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
     yield opened
     opened.close()
 

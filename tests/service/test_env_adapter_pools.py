@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ GAME: dict[str, Any] = {
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
     yield opened
     opened.close()
 

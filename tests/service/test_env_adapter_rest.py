@@ -30,8 +30,8 @@ LINES = {"content-type": "application/x-ndjson"}
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/store.sqlite")
+def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
     yield opened
     opened.close()
 

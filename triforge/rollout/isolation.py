@@ -9,11 +9,18 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from triforge.rollout.protocols import Environment, Reset, StepResult
-from triforge.types import Task
+from triforge.rollout.protocols import Environment, EnvironmentFamily, Reset, StepResult
+from triforge.types import Params, Task
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+
+def fresh_environment(family: EnvironmentFamily, options: Params) -> Environment:
+    """An environment of a family that cannot stop the caller's event loop."""
+    if getattr(family, "never_blocks", False):
+        return family.make(options)
+    return IsolatedEnvironment(lambda: family.make(options))
 
 
 class IsolatedEnvironment:

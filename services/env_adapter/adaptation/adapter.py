@@ -1,9 +1,7 @@
-"""Adaptation as a plain object: outcome in, changed tasks out. No queue, no lease, no web.
+"""Adaptation as a plain object, outcome in, changed tasks out; and around it the job of the queue `adapt`.
 
-    adapter = make_adapter(database, family, generate)
-    for changed in await adapter.handle(outcome): ...
-
-The worker wraps it for the queue; experiments and tests call it as it is.
+adapter = make_adapter(database, family, generate)
+for changed in await adapter.handle(outcome): ...
 """
 
 from __future__ import annotations
@@ -12,14 +10,22 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from prometheus_client import Counter
+
 from services.env_adapter.adaptation.controllers import Controllers
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
-from triforge.errors import PolicyError
+from triforge.broker import Broker, outcome_job
+from triforge.errors import PolicyError, StorageError, TriforgeError, UnavailableError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.store.database import Database
 from triforge.types import GenerateReply, GenerateRequest, Proposal, TaskOutcome
 
+REWRITES = Counter(
+    "triforge_env_adapter_rewrites_total", "Task rewrites that came to a state.", ["state"]
+)
+_SWEEP_S = 1.0  # how often outcomes are looked for that nobody works on
+_COMES_BACK_S = 200.0  # a job that a service has refused is back in the queue by then
 _log = logging.getLogger(__name__)
 
 
@@ -49,9 +55,8 @@ class Adapter:
         if decided is not None:
             changed.append(decided)
         if outcome.purpose == "train" and outcome.adapt:
-            made = await self._controllers.find(outcome.settings.adaptation.controller).respond(
-                outcome
-            )
+            controller = self._controllers.find(outcome.settings.adaptation.controller)
+            made = await controller.respond(outcome)
             if isinstance(made, Closed):
                 _log.info("no proposal for %s: %s", outcome.task_id, made.reason)
             else:
@@ -82,3 +87,48 @@ def make_adapter(
 
 async def _no_model(request: GenerateRequest) -> GenerateReply:  # noqa: ARG001
     raise PolicyError("there is no model that rewrites")
+
+
+class AdaptWorker:
+    """Handles the outcomes of a queue; one a process, shared by all of its jobs, in one event loop."""
+
+    def __init__(self, *, broker: Broker, adapter: Adapter) -> None:
+        self._broker = broker
+        self._adapter = adapter
+
+    async def handle(self, outcome: TaskOutcome) -> None:
+        """Handle an outcome under its lease. Returns at once when another worker holds it.
+
+        Raises:
+            UnavailableError, StorageError: Redis or the database does not answer; deliver the job again later.
+            TriforgeError: see `Adapter.handle`; delivering again would not help.
+        """
+        async with self._broker.lease(outcome_job(outcome.group_id)) as held:
+            if not held:
+                return
+            try:
+                for proposal in await self._adapter.handle(outcome):
+                    await self._announce(proposal)
+            except (UnavailableError, StorageError):
+                await self._broker.postpone_outcome(outcome.group_id, _COMES_BACK_S)
+                raise
+            except TriforgeError:
+                await self._broker.finish_outcome(outcome.group_id)
+                raise
+            await self._broker.finish_outcome(outcome.group_id)
+
+    async def watch(self) -> None:
+        """Send outcomes again that nobody works on, until cancelled: nobody else would miss them."""
+        while True:
+            try:
+                if count := await self._broker.resend_outcomes():
+                    _log.warning("sent %d outcomes again that nobody worked on", count)
+            except (UnavailableError, StorageError) as error:
+                _log.warning("outcomes are not looked for: %s", error.detail)
+            await asyncio.sleep(_SWEEP_S)
+
+    async def _announce(self, proposal: Proposal) -> None:
+        REWRITES.labels(proposal.state).inc()
+        shown = proposal.model_dump(mode="json", exclude={"prompt", "checks", "run_id", "step"})
+        kind = proposal.state if proposal.decided_step is not None else "proposal"
+        await self._broker.emit(kind, run_id=proposal.run_id, step=proposal.step, **shown)

@@ -24,7 +24,7 @@ from services.env_adapter.adaptation.measurement import OpenSlot
 from services.env_adapter.adaptation.rewriter import Choices
 from triforge.errors import InputError, TriforgeError
 from triforge.rollout.adapting import PROOFS, drift, identity
-from triforge.rollout.isolation import IsolatedEnvironment
+from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import Environment, EnvironmentFamily, Generate, TaskDraft
 from triforge.rollout.seeds import derive_seed
 from triforge.types import (
@@ -42,77 +42,7 @@ _EPISODE_S: Final = 300.0  # a longer episode of the solver is lost to the infra
 _TOGETHER: Final = 4  # episodes of the solver at the same time
 _SAMPLING: Final = Sampling(max_new_tokens=1024, temperature=0.7)
 
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """How often a task was solved, of how many measured tries, and the first error of the others."""
-
-    wins: int
-    measured: int
-    error: str = ""
-
-
-class Solver:
-    """Plays a candidate whose family has no planner, as proof that it can be solved.
-
-    A stronger policy, any endpoint, gets nothing but what the task announces and plays it as plain chat. One success
-    proves the task, and that its instruction is right. What the infrastructure loses counts neither way.
-    """
-
-    def __init__(self, generate: Generate) -> None:
-        self._generate = generate
-
-    async def solve(
-        self,
-        make: Callable[[], Environment],
-        task: Task,
-        *,
-        tries: int,
-        max_steps: int,
-        seed: int,
-    ) -> Solved:
-        """Play a task up to `tries` times, each in a fresh environment, and stop at the first success."""
-        wins = measured = 0
-        error = ""
-        for start in range(0, tries, _TOGETHER):
-            batch = range(start, min(tries, start + _TOGETHER))
-            found = await asyncio.gather(
-                *(self._try(make(), task, max_steps, derive_seed(seed, index)) for index in batch)
-            )
-            for one in found:
-                wins += one is True
-                measured += isinstance(one, bool)
-                error = error or (one if isinstance(one, str) else "")
-            if wins:
-                break
-        return Solved(wins, measured, error)
-
-    async def _try(self, environment: Environment, task: Task, steps: int, seed: int) -> bool | str:
-        """Whether an episode was won, or what kept it from being measured."""
-        try:
-            async with asyncio.timeout(_EPISODE_S):
-                return await self._play(environment, task, steps, seed)
-        except TimeoutError:
-            return f"an episode took longer than {_EPISODE_S:.0f} s"
-        except TriforgeError as error:
-            return error.detail
-        finally:
-            await environment.close()
-
-    async def _play(self, environment: Environment, task: Task, steps: int, seed: int) -> bool:
-        reset = await environment.reset(task, seed=seed)
-        chat = [ChatMessage(role="system", content=reset.system)] if reset.system else []
-        chat.append(ChatMessage(role="user", content=reset.observation.text))
-        for index in range(steps):
-            sampling = _SAMPLING.model_copy(update={"seed": derive_seed(seed, "step", index)})
-            reply = await self._generate(GenerateRequest(messages=tuple(chat), sampling=sampling))
-            said = reply.outputs[0].text
-            result = await environment.step(said)
-            if result.done:
-                return result.success
-            chat.append(ChatMessage(role="assistant", content=said))
-            chat.append(ChatMessage(role="user", content=result.observation.text))
-        return False
+Make = Callable[[], Environment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +74,21 @@ class CandidateChecks:
     ) -> Checked:
         """Check answers, as the model wrote them, in order until one passes; one given twice is checked once."""
         checks: list[CheckResult] = []
-        seen: dict[str, int] = {}
         for number, text in enumerate(answers, start=1):
-            if text in seen:
-                repeat = f"answer {number}: the same as answer {seen[text]}"
-                checks.append(CheckResult(name="not_repeated", passed=False, detail=repeat))
-                continue
-            seen[text] = number
-            draft, made = await asyncio.to_thread(
-                _by_reading, family, slot, text, offered, settings.adaptation.max_drift
-            )
-            if draft is not None:
+            draft: TaskDraft | None = None
+            if (first := answers.index(text) + 1) < number:
+                made = [_check("not_repeated", f"the same as answer {first}")]
+            else:
+                draft, made = await asyncio.to_thread(
+                    _by_reading, family, slot, text, offered, settings.adaptation.max_drift
+                )
+            if draft is not None and _all_passed(made):
                 made += await self._by_playing(family, slot.parent, draft, made, settings)
             checks += [
                 check.model_copy(update={"detail": f"answer {number}: {check.detail}".rstrip(": ")})
                 for check in made
             ]
-            if draft is not None and all(check.passed for check in made):
+            if draft is not None and _all_passed(made):
                 distance = drift(family, slot.root.params, draft.params)
                 return Checked(draft, tuple(checks), distance)
         return Checked(None, tuple(checks))
@@ -173,49 +101,109 @@ class CandidateChecks:
         made: Sequence[CheckResult],
         settings: AdaptSettings,
     ) -> list[CheckResult]:
-        """The proofs that the family did not give; none where it refused the candidate already."""
+        """The proofs that the family did not give."""
+        options = settings.env_adapter.options
+        changed = {"params": draft.params, "instruction": draft.instruction}
+        task = parent.model_copy(update={"id": f"{parent.id}-candidate", **changed})
         missing = [name for name in PROOFS if name not in {check.name for check in made}]
-        if not missing or not all(check.passed for check in made):
-            return []
-        task = parent.model_copy(
-            update={
-                "id": f"{parent.id}-candidate",
-                "params": draft.params,
-                "instruction": draft.instruction,
-            }
-        )
         found: list[CheckResult] = []
+
+        def make() -> Environment:
+            return fresh_environment(family, options)
+
         try:
             if "not_satisfied_at_reset" in missing:
-                found.append(await _not_satisfied(family, task, settings))
+                won = await _wins(make(), task, [""])
+                found.append(_check("not_satisfied_at_reset", "one empty response", not won))
+                missing.remove("not_satisfied_at_reset")
             if "solvable" in missing:
-                gold = await _by_gold(family, task, settings)
+                gold = await asyncio.to_thread(family.gold, task, options)
                 if gold is not None:
-                    found.append(gold)
+                    won = await _wins(make(), task, gold)
+                    said = f"the family's {len(gold)} gold answers win: {won}"
+                    found.append(_check("solvable", said, won))
                     missing.remove("solvable")
-            left = [name for name in missing if name != "not_satisfied_at_reset"]
-            if left and all(check.passed for check in found):
-                found += await self._by_solver(family, task, left, settings)
+            if missing and _all_passed(found):
+                found += await self._by_solver(make, task, missing, settings)
         except TriforgeError as error:
-            found.append(CheckResult(name="playable", passed=False, detail=error.detail))
+            found.append(_check("playable", error.detail))
         return found
 
     async def _by_solver(
-        self, family: EnvironmentFamily, task: Task, names: Sequence[str], settings: AdaptSettings
+        self, make: Make, task: Task, names: Sequence[str], settings: AdaptSettings
     ) -> list[CheckResult]:
         if self._solver is None:
-            return [CheckResult(name=name, passed=False, detail=_NO_SOLVER) for name in names]
-        solved = await self._solver.solve(
-            lambda: _environment(family, settings),
+            return [_check(name, _NO_SOLVER) for name in names]
+        tries = await self._solver.solve(
+            make,
             task,
             tries=settings.adaptation.solver_tries,
             max_steps=settings.env_adapter.max_steps,
             seed=derive_seed(task.id, identity(task.params)),
         )
-        said = f"a stronger policy won {solved.wins} of {solved.measured} tries from the announcement alone"
-        if solved.error:
-            said += f"; of the others one says: {solved.error[:200]}"
-        return [CheckResult(name=name, passed=solved.wins > 0, detail=said) for name in names]
+        errors = [one for one in tries if isinstance(one, str)]
+        wins = tries.count(True)
+        said = f"a stronger policy won {wins} of {len(tries) - len(errors)} tries from the announcement alone"
+        if errors:
+            said += f"; of the others one says: {errors[0][:200]}"
+        return [_check(name, said, wins > 0) for name in names]
+
+
+class Solver:
+    """Plays a candidate whose family has no planner, as proof that it can be solved.
+
+    A stronger policy, any endpoint, gets nothing but what the task announces and plays it as plain chat. One success
+    proves the task, and that its instruction is right. What the infrastructure loses counts neither way.
+    """
+
+    def __init__(self, generate: Generate) -> None:
+        self._generate = generate
+
+    async def solve(
+        self, make: Make, task: Task, *, tries: int, max_steps: int, seed: int
+    ) -> list[bool | str]:
+        """Play up to `tries` times, each in a fresh environment, until a success: won, lost, or why it was not measured."""
+        found: list[bool | str] = []
+        while len(found) < tries and True not in found:
+            batch = range(len(found), min(tries, len(found) + _TOGETHER))
+            seeds = [derive_seed(seed, index) for index in batch]
+            found += await asyncio.gather(*(self._try(make(), task, max_steps, s) for s in seeds))
+        return found
+
+    async def _try(self, environment: Environment, task: Task, steps: int, seed: int) -> bool | str:
+        try:
+            async with asyncio.timeout(_EPISODE_S):
+                return await self._play(environment, task, steps, seed)
+        except TimeoutError:
+            return f"an episode took longer than {_EPISODE_S:.0f} s"
+        except TriforgeError as error:
+            return error.detail
+        finally:
+            await environment.close()
+
+    async def _play(self, environment: Environment, task: Task, steps: int, seed: int) -> bool:
+        reset = await environment.reset(task, seed=seed)
+        chat = [ChatMessage(role="system", content=reset.system)] if reset.system else []
+        chat.append(ChatMessage(role="user", content=reset.observation.text))
+        for index in range(steps):
+            sampling = _SAMPLING.model_copy(update={"seed": derive_seed(seed, "step", index)})
+            reply = await self._generate(GenerateRequest(messages=tuple(chat), sampling=sampling))
+            said = reply.outputs[0].text
+            result = await environment.step(said)
+            if result.done:
+                return result.success
+            chat.append(ChatMessage(role="assistant", content=said))
+            chat.append(ChatMessage(role="user", content=result.observation.text))
+        return False
+
+
+def near_root(
+    family: EnvironmentFamily, slot: OpenSlot, params: Params, max_drift: float
+) -> CheckResult:
+    """How far a task is from the root of its slot."""
+    distance = drift(family, slot.root.params, params)
+    detail = f"{distance:.2f} from the root, allowed {max_drift:.2f} (adaptation.max_drift)"
+    return _check("near_root", detail, distance <= max_drift)
 
 
 def _by_reading(
@@ -223,16 +211,19 @@ def _by_reading(
 ) -> tuple[TaskDraft | None, list[CheckResult]]:
     answer, why = offered.parse(text)
     if answer is None:
-        return None, [CheckResult(name="readable", passed=False, detail=why)]
+        return None, [_check("readable", why)]
     try:
         draft = family.apply_rewrite(slot.parent, answer)
     except InputError as error:
-        return None, [CheckResult(name="applicable", passed=False, detail=error.detail)]
-    checks = [_follows(family, draft), near_root(family, slot, draft.params, max_drift)]
+        return None, [_check("applicable", error.detail)]
     same = next((v for v in slot.earlier if identity(v.params) == identity(draft.params)), None)
-    detail = "" if same is None else f"version {same.version} of this slot is the same task"
-    checks.append(CheckResult(name="new_in_slot", passed=same is None, detail=detail))
-    return draft, checks + list(family.check_rewrite(slot.parent, draft))
+    known = "" if same is None else f"version {same.version} of this slot is the same task"
+    return draft, [
+        _follows(family, draft),
+        near_root(family, slot, draft.params, max_drift),
+        _check("new_in_slot", known, same is None),
+        *family.check_rewrite(slot.parent, draft),
+    ]
 
 
 def _follows(family: EnvironmentFamily, draft: TaskDraft) -> CheckResult:
@@ -240,56 +231,28 @@ def _follows(family: EnvironmentFamily, draft: TaskDraft) -> CheckResult:
     try:
         own = family.validate(draft.params)
     except InputError as error:
-        return CheckResult(name="follows_from_goal", passed=False, detail=error.detail)
+        return _check("follows_from_goal", error.detail)
     same = own.params == draft.params and own.instruction == draft.instruction
     detail = "" if same else f"the goal is announced as {own.instruction!r}"
-    return CheckResult(name="follows_from_goal", passed=same, detail=detail)
+    return _check("follows_from_goal", detail, same)
 
 
-def near_root(
-    family: EnvironmentFamily, slot: OpenSlot, params: Params, max_drift: float
-) -> CheckResult:
-    """Whether a task is near enough to the root of its slot."""
-    distance = drift(family, slot.root.params, params)
-    detail = f"{distance:.2f} from the root, allowed {max_drift:.2f} (adaptation.max_drift)"
-    return CheckResult(name="near_root", passed=distance <= max_drift, detail=detail)
-
-
-def _environment(family: EnvironmentFamily, settings: AdaptSettings) -> Environment:
-    """A fresh environment that cannot stop this worker's event loop."""
-    if getattr(family, "never_blocks", False):
-        return family.make(settings.env_adapter.options)
-    return IsolatedEnvironment(lambda: family.make(settings.env_adapter.options))
-
-
-async def _not_satisfied(
-    family: EnvironmentFamily, task: Task, settings: AdaptSettings
-) -> CheckResult:
-    environment = _environment(family, settings)
+async def _wins(environment: Environment, task: Task, responses: Sequence[str]) -> bool:
+    """Whether the responses end an episode with success."""
     try:
         await environment.reset(task, seed=0)
-        result = await environment.step("")
-    finally:
-        await environment.close()
-    won = result.done and result.success
-    return CheckResult(name="not_satisfied_at_reset", passed=not won, detail="one empty response")
-
-
-async def _by_gold(
-    family: EnvironmentFamily, task: Task, settings: AdaptSettings
-) -> CheckResult | None:
-    gold = await asyncio.to_thread(family.gold, task, settings.env_adapter.options)
-    if gold is None:
-        return None
-    environment, won = _environment(family, settings), False
-    try:
-        await environment.reset(task, seed=0)
-        for response in gold:
+        for response in responses:
             result = await environment.step(response)
-            won = result.done and result.success
             if result.done:
-                break
+                return result.success
+        return False
     finally:
         await environment.close()
-    detail = f"the family's {len(gold)} gold answers win: {won}"
-    return CheckResult(name="solvable", passed=won, detail=detail)
+
+
+def _check(name: str, detail: str, passed: bool = False) -> CheckResult:
+    return CheckResult(name=name, passed=passed, detail=detail)
+
+
+def _all_passed(checks: Sequence[CheckResult]) -> bool:
+    return all(check.passed for check in checks)

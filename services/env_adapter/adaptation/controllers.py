@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, OpenSlot
+from services.env_adapter.adaptation.measurement import Closed, MeasurementStore
 from services.env_adapter.adaptation.proposals import ProposalWriter
 from triforge.algorithms.filters import rewrite_direction
 from triforge.algorithms.registry import Registry
@@ -58,11 +58,7 @@ class Controllers:
         self._made: dict[str, Controller] = {}
 
     def find(self, name: str) -> Controller:
-        """The controller of that name or path.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The controller of that name or path; ConfigError if there is none."""
         if name not in self._made:
             self._made[name] = CONTROLLERS.find(name)(self)
         return self._made[name]
@@ -87,27 +83,21 @@ class LlmRewrite:
 
     async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
         """A proposal, pending or invalid, if the task left the band and no limit forbids it."""
-        direction = wanted_direction(outcome)
+        direction, pool = wanted_direction(outcome), outcome.pool_id
         if direction is None:
             return Closed("the task is inside the band")
-        slot = await self._claim(outcome)
-        if isinstance(slot, Closed):
-            return slot
+        async with self._turn:  # outcomes that arrive together share the limits
+            slot = await asyncio.to_thread(
+                self._measurements.open_slot, outcome, in_work=self._in_work[pool]
+            )
+            if isinstance(slot, Closed):
+                return slot
+            self._in_work[pool] += 1
         try:
             proposal, candidate = await self._writer.write(outcome, direction, slot)
             return await asyncio.to_thread(self._measurements.propose, outcome, proposal, candidate)
         finally:
-            self._in_work[outcome.pool_id] -= 1
-
-    async def _claim(self, outcome: TaskOutcome) -> OpenSlot | Closed:
-        """Check the limits and take a place under them in one turn: outcomes that arrive together share them."""
-        async with self._turn:
-            slot = await asyncio.to_thread(
-                self._measurements.open_slot, outcome, in_work=self._in_work[outcome.pool_id]
-            )
-            if isinstance(slot, OpenSlot):
-                self._in_work[outcome.pool_id] += 1
-            return slot
+            self._in_work[pool] -= 1
 
 
 class Mixed:

@@ -1,11 +1,8 @@
 """The diagnosis: what trajectories show, read in two stages, in at most two sentences each.
 
-First every step with a negative vote whose judges gave reasons: action, what followed, all texts and votes -> what was
-wrong. Then the trajectory: its actions, the steps that all judges condemned, and what was said of its steps -> what went
-wrong, or what made it easy. For easier tasks it reads failures, for harder ones the shortest successes.
-
-All it reads is quoted, and what it writes is quoted again for the rewriter: hostile text may have steered it. Prompts
-are at most `MAX_PROMPT` characters, all answers together at most `budget` tokens.
+First every step with a negative vote whose judges gave reasons: what was wrong. Then the trajectory, with what was said
+of its steps: what went wrong, or what made it easy. For easier tasks it reads failures, for harder ones the shortest
+successes. All it reads is quoted, and what it writes is quoted again for the rewriter: hostile text may have steered it.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from triforge.prompt_escaping import one_line, quote
@@ -20,7 +18,7 @@ from triforge.rollout.protocols import Generate
 from triforge.rollout.seeds import derive_seed
 from triforge.types import ChatMessage, DiagnosisNote, Direction, GenerateRequest, Sampling
 
-MAX_PROMPT: Final = 9000  # characters
+MAX_PROMPT: Final = 9000  # characters that a prompt has at most, by the limits below
 MAX_STEPS: Final = 6  # steps of one trajectory that are read one by one
 _SHOWN_STEPS: Final = 24  # of a longer trajectory: the first third and the end
 _SHOWN_VOTES: Final = 8  # texts of one step
@@ -42,26 +40,24 @@ _QUESTION: Final[dict[Direction, str]] = {
 }
 _VOTED: Final = {-1: "voted bad", 0: "gave no verdict", 1: "voted good"}
 
+Chat = tuple[ChatMessage, ...]
+
 
 def choose(
     notes: Sequence[DiagnosisNote], direction: Direction, *, count: int
 ) -> tuple[DiagnosisNote, ...]:
     """The trajectories to summarise: failures with the most condemned steps first, or the shortest successes."""
-    wanted = [note for note in notes if note.success == (direction == "harder")]
-    if direction == "harder":
-        ranked = sorted(wanted, key=lambda note: (len(note.steps), note.trajectory_id))
-    else:
-        ranked = sorted(wanted, key=lambda note: (-len(condemned(note)), note.trajectory_id))
+    harder = direction == "harder"
+    ranked = sorted(
+        (note for note in notes if note.success == harder),
+        key=lambda n: (len(n.steps) if harder else -len(condemned(n)), n.trajectory_id),
+    )
     return tuple(ranked[:count])
 
 
 def condemned(note: DiagnosisNote) -> tuple[int, ...]:
     """Indices of the steps whose votes are all -1 (a step without votes is not among them)."""
-    return tuple(
-        index
-        for index, (_, _, votes) in enumerate(note.steps)
-        if votes and all(vote == -1 for vote in votes)
-    )
+    return tuple(index for index, (_, _, votes) in enumerate(note.steps) if set(votes) == {-1})
 
 
 def questioned(note: DiagnosisNote) -> tuple[int, ...]:
@@ -69,29 +65,32 @@ def questioned(note: DiagnosisNote) -> tuple[int, ...]:
 
     The most condemned come first, at most `MAX_STEPS`. A judge of one word has said all of it by its vote.
     """
-    found: list[tuple[float, int]] = []
+    found: set[tuple[float, int]] = set()
     for judged in note.judged:
-        if not 0 <= judged.step < len(note.steps):
-            continue
-        votes = note.steps[judged.step][2]
-        reasons = any(len(text.split()) >= _REASON for text in judged.texts)
-        if reasons and -1 in votes:
-            found.append((-votes.count(-1) / len(votes), judged.step))
-    return tuple(index for _, index in sorted(set(found))[:MAX_STEPS])
+        if judged.step < len(note.steps):
+            votes = note.steps[judged.step][2]
+            reasons = any(len(text.split()) >= _REASON for text in judged.texts)
+            if reasons and -1 in votes:
+                found.add((-votes.count(-1) / len(votes), judged.step))
+    return tuple(index for _, index in sorted(found)[:MAX_STEPS])
 
 
-def step_prompt(note: DiagnosisNote, index: int, instruction: str) -> tuple[ChatMessage, ...]:
+def step_prompt(note: DiagnosisNote, index: int, instruction: str) -> Chat:
     """The chat that asks what was wrong with one step."""
     action, observation, votes = note.steps[index]
     texts = next(judged.texts for judged in note.judged if judged.step == index)
-    lines = [
+    return _chat(
         _RULES,
         f"Task: {quote(instruction)}",
-        f"Step {index + 1}: {quote(action, limit=_DONE)} -> {quote(observation, limit=_SEEN)}",
-    ]
-    for number, (text, vote) in enumerate(zip(texts[:_SHOWN_VOTES], votes, strict=False), start=1):
-        lines.append(f"Judge {number} {_VOTED[vote]}: {quote(text, limit=_SAID)}")
-    return _chat([*lines, _STEP_QUESTION])
+        f"Step {index + 1}: {_acted(action, observation)}",
+        *(
+            f"Judge {number} {_VOTED[vote]}: {quote(text, limit=_SAID)}"
+            for number, (text, vote) in enumerate(
+                zip(texts[:_SHOWN_VOTES], votes, strict=False), start=1
+            )
+        ),
+        _STEP_QUESTION,
+    )
 
 
 def build_prompt(
@@ -99,32 +98,35 @@ def build_prompt(
     instruction: str,
     direction: Direction,
     said: Mapping[int, str] | None = None,
-) -> tuple[ChatMessage, ...]:
+) -> Chat:
     """The chat that asks for a summary of one trajectory; `said` is what the first stage said, by step."""
-    bad = set(condemned(note))
-    shown = _shown(len(note.steps))
-    lines = []
-    for index, (action, observation, _) in enumerate(note.steps):
-        if index not in shown:
-            if index - 1 in shown:
-                lines.append("...")
-            continue
-        mark = " [all judges: bad]" if index in bad else ""
-        lines.append(
-            f"{index + 1}. {quote(action, limit=_DONE)} -> {quote(observation, limit=_SEEN)}{mark}"
-        )
-    parts = [
+    marks = dict.fromkeys(condemned(note), " [all judges: bad]")
+    lines = [
+        f"{index + 1}. {_acted(action, observation)}{marks.get(index, '')}"
+        for index, (action, observation, _) in enumerate(note.steps)
+    ]
+    if len(lines) > _SHOWN_STEPS:
+        head = _SHOWN_STEPS // 3
+        lines = [*lines[:head], "...", *lines[head - _SHOWN_STEPS :]]
+    summaries = [
+        f"step {index + 1}: {quote(text, limit=_SUMMARY)}"
+        for index, text in sorted((said or {}).items())
+    ]
+    if summaries:
+        summaries = ["What was said of single steps:", *summaries, "Merge this, repeat nothing."]
+    return _chat(
         _RULES,
         f"Task: {quote(instruction)}",
         "Actions and what followed:",
         *(lines or ["(no step was taken)"]),
-    ]
-    parts += _tested(note)
-    if said:
-        parts.append("What was said of single steps:")
-        parts += [f"step {i + 1}: {quote(said[i], limit=_SUMMARY)}" for i in sorted(said)]
-        parts.append("Merge this, repeat nothing.")
-    return _chat([*parts, _QUESTION[direction]])
+        *_tested(note),
+        *summaries,
+        _QUESTION[direction],
+    )
+
+
+def _acted(action: str, observation: str) -> str:
+    return f"{quote(action, limit=_DONE)} -> {quote(observation, limit=_SEEN)}"
 
 
 def _tested(note: DiagnosisNote) -> list[str]:
@@ -137,15 +139,8 @@ def _tested(note: DiagnosisNote) -> list[str]:
     return [f"Its program passes {' and '.join(found)}."] if found else []
 
 
-def _chat(lines: Sequence[str]) -> tuple[ChatMessage, ...]:
+def _chat(*lines: str) -> Chat:
     return (ChatMessage(role="user", content="\n".join(lines)),)
-
-
-def _shown(steps: int) -> set[int]:
-    if steps <= _SHOWN_STEPS:
-        return set(range(steps))
-    head = _SHOWN_STEPS // 3
-    return set(range(head)) | set(range(steps - (_SHOWN_STEPS - head), steps))
 
 
 def two_sentences(text: str) -> str:
@@ -189,7 +184,7 @@ class Diagnosis:
         read = list(notes[:answers])
         steps = _share_out([questioned(note) for note in read], answers - len(read))
 
-        async def ask(messages: tuple[ChatMessage, ...], *place: str | int) -> str:
+        async def ask(messages: Chat, *place: str | int) -> str:
             sampling = Sampling(
                 max_new_tokens=tokens, temperature=0.0, seed=derive_seed(seed, "diagnosis", *place)
             )
@@ -197,25 +192,21 @@ class Diagnosis:
             return two_sentences(reply.outputs[0].text)
 
         async def one(number: int, note: DiagnosisNote) -> str:
+            mine = steps[number]
             texts = await asyncio.gather(
-                *(
-                    ask(step_prompt(note, index, instruction), number, index)
-                    for index in steps[number]
-                )
+                *(ask(step_prompt(note, index, instruction), number, index) for index in mine)
             )
-            said = {index: text for index, text in zip(steps[number], texts, strict=True) if text}
+            said = {index: text for index, text in zip(mine, texts, strict=True) if text}
             return await ask(build_prompt(note, instruction, direction, said), number)
 
-        texts = await asyncio.gather(*(one(number, note) for number, note in enumerate(read)))
-        return tuple(text for text in texts if text)
+        found = await asyncio.gather(*(one(number, note) for number, note in enumerate(read)))
+        return tuple(text for text in found if text)
 
 
 def _share_out(wanted: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     """At most `count` of the wanted steps in all, taken in turn from the trajectories."""
-    taken: list[list[int]] = [[] for _ in wanted]
-    for place in range(MAX_STEPS):
-        for steps, mine in zip(wanted, taken, strict=True):
-            if place < len(steps) and count > 0:
-                mine.append(steps[place])
-                count -= 1
-    return taken
+    turns = zip_longest(
+        *([(number, step) for step in steps] for number, steps in enumerate(wanted))
+    )
+    taken = [pair for turn in turns for pair in turn if pair is not None][:count]
+    return [[step for mine, step in taken if mine == number] for number in range(len(wanted))]

@@ -36,7 +36,7 @@ def endpoint(
     if is_openai_url(url):
         key = settings.api_key.get_secret_value()
         return OpenAIGenerate(url, model, api_key=key, timeout_s=settings.request_s)
-    if settings.own_key and not is_own(url, settings):
+    if settings.own_key and not _is_own(url, settings):
         raise ConfigError(
             f"{option}: given {masked(address)!r}, which without a path stands for a policy service of this deployment and would be "
             "sent TRIFORGE_SERVICE_SECRET: name its host in TRIFORGE_OWN_HOSTS if it is one, else give the path of the "
@@ -47,7 +47,7 @@ def endpoint(
     )
 
 
-def is_own(url: str, settings: Settings) -> bool:
+def _is_own(url: str, settings: Settings) -> bool:
     """Whether a policy service is this deployment's own.
 
     It is on this machine, under a name without a dot (a service of the same compose file or namespace), on a host where

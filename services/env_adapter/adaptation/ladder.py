@@ -73,7 +73,7 @@ class LadderController:
                 outcome, task, direction="harder", controller="ladder", reason=why_not or window
             )
             if fresh is not None and not why_not:
-                proposal = _take(session, proposal, task, fresh, level)
+                proposal = _take(session, proposal, fresh, level)
             session.add(new_row(proposal))
             return proposal
 
@@ -84,7 +84,7 @@ class LadderController:
         family = self._family(task.family)
         if not isinstance(family, Levels):
             return 0, None, f"the environment {task.family!r} has no difficulty levels"
-        why = ""
+        why = f"no level of {ladder.low} to {ladder.high} can be made"
         for number in range(_DRAWS):
             seed = derive_seed(name, "ladder", number)
             level = ladder.level(seed)
@@ -98,16 +98,14 @@ class LadderController:
             except InputError as error:
                 self._refused.add(key)
                 why = f"level {level}: {error.detail}"
-        return 0, None, why or f"no level of {ladder.low} to {ladder.high} can be made"
+        return 0, None, why
 
 
-def _take(
-    session: Session, proposal: Proposal, task: Task, fresh: TaskDraft, level: int
-) -> Proposal:
-    parent = session.get_one(TaskRow, task.id)
-    before = session.get(LevelRow, task.id)
-    manual = session.get_one(PoolRow, task.pool_id).approval == "manual"
-    withdraw(session, [ProposalRow.slot == task.slot], "the ladder made another task")
+def _take(session: Session, proposal: Proposal, fresh: TaskDraft, level: int) -> Proposal:
+    parent = session.get_one(TaskRow, proposal.parent_id)
+    before = session.get(LevelRow, parent.id)
+    manual = session.get_one(PoolRow, parent.pool_id).approval == "manual"
+    withdraw(session, ProposalRow.slot == parent.slot, "the ladder made another task")
     candidate = successor(session, parent, fresh, state="awaiting" if manual else "pending")
     session.add(candidate)
     session.flush()
@@ -139,11 +137,8 @@ def _count(session: Session, outcome: TaskOutcome) -> Ladder:
     played = session.get(LevelRow, outcome.task_id)
     level = played.level if played else None
     ladder = _ladder(session, outcome).after(level, outcome.successes, outcome.measured)
-    row = session.get(LadderRow, outcome.run_id)
-    if row is None:
-        row = LadderRow(run_id=outcome.run_id, pool_id=outcome.pool_id)
-        session.add(row)
-    row.high, row.counted, row.correct = ladder.high, ladder.counted, ladder.correct
+    stands = {"high": ladder.high, "counted": ladder.counted, "correct": ladder.correct}
+    session.merge(LadderRow(run_id=outcome.run_id, pool_id=outcome.pool_id, **stands))
     return ladder
 
 

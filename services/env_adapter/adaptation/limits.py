@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.rows import proposal_of
@@ -28,11 +28,8 @@ _DECIDED = ("accepted", "rejected", "awaiting", "rolled_back")
 def why_closed(session: Session, task: Task, outcome: TaskOutcome, *, in_work: int) -> str:
     """Why the outcome's task may not be rewritten now; empty if it may.
 
-    Args:
-        session: holds the pool where the answer has to last.
-        task: of the outcome.
-        outcome: of a group of it.
-        in_work: proposals of the pool that this process is writing already.
+    `in_work` are the proposals of the pool that this process is writing already. The answer lasts while the session
+    holds the pool.
     """
     return _slot_limit(session, task) or _run_limit(session, task, outcome, in_work)
 
@@ -55,19 +52,16 @@ def _slot_limit(session: Session, task: Task) -> str:
 
 
 def _run_limit(session: Session, task: Task, outcome: TaskOutcome, in_work: int) -> str:
-    settings = outcome.settings.adaptation
+    limits = outcome.settings.adaptation
     pending = (ProposalRow.pool_id == task.pool_id, ProposalRow.state == "pending")
-    if _count(session, *pending) + in_work >= settings.max_pending:
-        return f"max_pending = {settings.max_pending} proposals are pending"
+    if _count(session, *pending) + in_work >= limits.max_pending:
+        return f"max_pending = {limits.max_pending} proposals are pending"
     made = _count(session, ProposalRow.run_id == outcome.run_id) + in_work
-    if settings.max_proposals and made >= settings.max_proposals:
-        return f"max_proposals = {settings.max_proposals} were made"
-    if (
-        settings.max_consecutive
-        and _in_a_row(session, task.slot, outcome) >= settings.max_consecutive
-    ):
+    if limits.max_proposals and made >= limits.max_proposals:
+        return f"max_proposals = {limits.max_proposals} were made"
+    if limits.max_consecutive and _in_a_row(session, task.slot, outcome) >= limits.max_consecutive:
         return (
-            f"max_consecutive = {settings.max_consecutive} rewrites of this slot came in a row without a group inside "
+            f"max_consecutive = {limits.max_consecutive} rewrites of this slot came in a row without a group inside "
             "the band"
         )
     return ""
@@ -76,26 +70,19 @@ def _run_limit(session: Session, task: Task, outcome: TaskOutcome, in_work: int)
 def _in_a_row(session: Session, slot: str, outcome: TaskOutcome) -> int:
     """Measured rewrites of the slot by this run since its last training group inside the band."""
     band = outcome.settings.algorithm
-    groups = session.execute(
-        select(MeasurementRow.step, MeasurementRow.successes, MeasurementRow.measured)
+    accuracy = cast(MeasurementRow.successes, Float) / func.nullif(MeasurementRow.measured, 0)
+    inside = session.scalar(
+        select(func.max(MeasurementRow.step))
         .join(TaskRow, TaskRow.id == MeasurementRow.task_id)
         .where(
             TaskRow.slot == slot,
             MeasurementRow.run_id == outcome.run_id,
             MeasurementRow.purpose == "train",
-            MeasurementRow.measured > 0,
+            accuracy.between(band.alpha_low, band.alpha_high),
         )
     )
-    inside = max(
-        (
-            step
-            for step, successes, measured in groups
-            if band.alpha_low <= successes / measured <= band.alpha_high
-        ),
-        default=-1,
-    )
     decided = _decided(session, ProposalRow.slot == slot, ProposalRow.run_id == outcome.run_id)
-    return sum(proposal.step > inside for proposal in decided)
+    return sum(inside is None or proposal.step > inside for proposal in decided)
 
 
 def over_acceptance(session: Session, proposal: Proposal, settings: AdaptationSection) -> str:
@@ -103,11 +90,9 @@ def over_acceptance(session: Session, proposal: Proposal, settings: AdaptationSe
     if settings.max_acceptance >= 1.0:
         return ""
     made = _decided(session, ProposalRow.run_id == proposal.run_id)
-    decided = sorted(
-        (p for p in made if p.decided_step is not None), key=lambda p: (p.decided_step or 0, p.id)
-    )
+    decided = sorted((p.decided_step, p.id, p.state) for p in made if p.decided_step is not None)
     window = decided[max(0, len(decided) - settings.acceptance_window + 1) :]
-    taken = sum(p.state != "rejected" for p in window)
+    taken = sum(state != "rejected" for _, _, state in window)
     if taken + 1 <= settings.max_acceptance * settings.acceptance_window:
         return ""
     return (
@@ -125,10 +110,7 @@ def kept_original(session: Session, task: Task, share: float) -> bool:
 
 @lru_cache(maxsize=64)
 def originals(pool_id: str, slots: int, share: float) -> frozenset[int]:
-    """The positions of a pool's training slots that are never rewritten.
-
-    The slots are ranked by a digest of pool and position and the first `share` of them are kept, the same for every run.
-    """
+    """The positions of a pool's training slots that are never rewritten: the first `share` by a digest, for every run."""
     ranked = sorted(
         range(slots), key=lambda position: (derive_seed(pool_id, "original", position), position)
     )
@@ -147,11 +129,11 @@ def limit_rewritten(groups: Sequence[PlannedGroup], max_adapted: float) -> list[
     return out
 
 
-def _decided(session: Session, *wanted: object) -> list[Proposal]:
+def _decided(session: Session, *wanted: ColumnElement[bool]) -> list[Proposal]:
     """Decided proposals but for null controls."""
-    query = select(ProposalRow).where(*wanted, ProposalRow.state.in_(_DECIDED))  # type: ignore[arg-type]
+    query = select(ProposalRow).where(*wanted, ProposalRow.state.in_(_DECIDED))
     return [p for p in map(proposal_of, session.scalars(query)) if not p.null_control]
 
 
-def _count(session: Session, *wanted: object) -> int:
-    return session.scalar(select(func.count(ProposalRow.id)).where(*wanted)) or 0  # type: ignore[arg-type]
+def _count(session: Session, *wanted: ColumnElement[bool]) -> int:
+    return session.scalar(select(func.count(ProposalRow.id)).where(*wanted)) or 0

@@ -17,18 +17,17 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from services.env_adapter.adaptation.limits import kept_original, over_acceptance, why_closed
 from services.env_adapter.rows import (
-    add_reason,
+    change_proposal,
     lock_pool,
     new_row,
     proposal_of,
     task_in,
-    task_of,
-    update_proposal,
+    versions_of,
 )
 from services.env_adapter.slots import replace, successor, withdraw
 from triforge.algorithms.acceptance import decide, paper_accepts
@@ -105,39 +104,23 @@ class MeasurementStore:
             pair = _completed_pair(session, outcome)
             if row is None or row.state != "pending" or pair is None:
                 return None
-            proposal = _measured(session, proposal_of(row), pair, outcome)
-            update_proposal(row, proposal)
+            proposal = _count(session, row, pair, outcome)
             return proposal if proposal.state != "pending" else None
 
     def open_slot(self, outcome: TaskOutcome, *, in_work: int) -> OpenSlot | Closed:
-        """Whether the outcome's task may be rewritten now.
+        """Whether the outcome's task may be rewritten now; NotFoundError if there is no such task.
 
-        Args:
-            outcome: of a group of the task.
-            in_work: proposals of this pool that this process is writing already.
-
-        Raises:
-            NotFoundError: there is no such task.
+        `in_work` are the proposals of this pool that this process is writing already.
         """
         with self._database.read() as session:
             task = task_in(session, outcome.task_id)
-            reason = _proposed(session, outcome) or why_closed(
-                session, task, outcome, in_work=in_work
-            )
-            if reason:
+            if reason := _why_closed(session, task, outcome, in_work):
                 return Closed(reason)
-            rows = session.scalars(
-                select(TaskRow).where(TaskRow.slot == task.slot).order_by(TaskRow.version)
-            )
-            versions = tuple(task_of(row, task.family) for row in rows)
+            versions = versions_of(session, task)
             return OpenSlot(parent=task, root=versions[0], earlier=versions)
 
     def kept_original(self, outcome: TaskOutcome) -> bool:
-        """Whether the outcome's slot belongs to the share of its pool that is never rewritten.
-
-        Raises:
-            NotFoundError: there is no such task.
-        """
+        """Whether the outcome's slot belongs to the share of its pool that is never rewritten."""
         with self._database.read() as session:
             task = task_in(session, outcome.task_id)
             return kept_original(session, task, outcome.settings.adaptation.original_share)
@@ -148,45 +131,35 @@ class MeasurementStore:
         """Store a proposal with its candidate (None: it is invalid), unless the slot was closed in the meantime."""
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
-            parent = task_in(session, proposal.parent_id)
-            reason = _proposed(session, outcome) or why_closed(session, parent, outcome, in_work=0)
-            if reason:
+            if reason := _why_closed(session, task_in(session, proposal.parent_id), outcome):
                 return Closed(reason)
-            if candidate is None:
-                if _repeats(session, proposal):
-                    return Closed(proposal.reason)
-            else:
-                row = successor(
-                    session, session.get_one(TaskRow, parent.id), candidate, state="pending"
-                )
+            if candidate is None and _repeats(session, proposal):
+                return Closed(proposal.reason)
+            if candidate is not None:
+                parent = session.get_one(TaskRow, proposal.parent_id)
+                row = successor(session, parent, candidate, state="pending")
                 session.add(row)
-                proposal = proposal.model_copy(
-                    update={
-                        "state": "pending",
-                        "candidate_id": row.id,
-                        "instruction_after": candidate.instruction,
-                    }
-                )
+                made = {"candidate_id": row.id, "instruction_after": candidate.instruction}
+                proposal = proposal.model_copy(update={"state": "pending", **made})
             session.add(new_row(proposal))
             return proposal
 
 
-def _proposed(session: Session, outcome: TaskOutcome) -> str:
-    made = session.get(ProposalRow, proposal_id(outcome.group_id))
-    return "" if made is None else "this group led to a proposal already"
+def _why_closed(session: Session, task: Task, outcome: TaskOutcome, in_work: int = 0) -> str:
+    if session.get(ProposalRow, proposal_id(outcome.group_id)) is not None:
+        return "this group led to a proposal already"
+    return why_closed(session, task, outcome, in_work=in_work)
 
 
 def _repeats(session: Session, proposal: Proposal) -> bool:
     """Whether the newest proposal of the slot is invalid for the very same reason: saying it once is enough."""
-    if proposal.answer or not proposal.reason:
-        return False
     newest = session.scalars(
         select(ProposalRow)
         .where(ProposalRow.slot == proposal.slot)
         .order_by(ProposalRow.created_at.desc(), ProposalRow.id.desc())
         .limit(1)
     ).one_or_none()
-    if newest is None:
+    if proposal.answer or not proposal.reason or newest is None:
         return False
     before = proposal_of(newest)
     same = ("state", "run_id", "parent_id", "direction", "reason")
@@ -210,27 +183,30 @@ def _completed_pair(session: Session, outcome: TaskOutcome) -> Pair | None:
     return groups["measure_parent"], groups["measure_candidate"]
 
 
-def _measured(session: Session, proposal: Proposal, pair: Pair, outcome: TaskOutcome) -> Proposal:
+def _count(session: Session, row: ProposalRow, pair: Pair, outcome: TaskOutcome) -> Proposal:
     """The proposal with one more pair, and with its verdict if that brought it."""
-    settings = outcome.settings
-    lost = why_not_counted(pair, settings)
-    if lost:
-        discarded = (*proposal.discarded, f"step {outcome.step}: {lost}")
-        proposal = proposal.model_copy(update={"discarded": discarded})
+    settings, before = outcome.settings, proposal_of(row)
+    if lost := why_not_counted(pair, settings):
+        discarded = (*before.discarded, f"step {outcome.step}: {lost}")
+        proposal = change_proposal(row, discarded=discarded)
         if len(discarded) <= MAX_DISCARDED:
             return proposal
         session.get_one(TaskRow, proposal.candidate_id).state = "rejected"
         reason = f"withdrawn: {len(discarded)} pairs were played and could not be counted"
-        return _decided(proposal, outcome, reason, state="rejected")
+        return change_proposal(row, state="rejected", reason=reason, decided_step=outcome.step)
     parent, candidate = ((group.successes, group.measured) for group in pair)
-    proposal = proposal.model_copy(
-        update={
-            "parent_counts": (*proposal.parent_counts, parent),
-            "candidate_counts": (*proposal.candidate_counts, candidate),
-        }
+    proposal = change_proposal(
+        row,
+        parent_counts=(*before.parent_counts, parent),
+        candidate_counts=(*before.candidate_counts, candidate),
     )
     verdict, reason = judge(proposal, settings)
-    return _move(session, proposal, verdict, reason, outcome) if verdict else proposal
+    if not verdict:
+        return proposal
+    state, reason = _move(session, proposal, verdict, reason, settings)
+    return change_proposal(
+        row, state=state, verdict=verdict, reason=reason, decided_step=outcome.step
+    )
 
 
 def why_not_counted(pair: Pair, settings: AdaptSettings) -> str:
@@ -276,16 +252,16 @@ def judge(proposal: Proposal, settings: AdaptSettings) -> tuple[str, str]:
 
 
 def _move(
-    session: Session, proposal: Proposal, verdict: str, reason: str, outcome: TaskOutcome
-) -> Proposal:
-    """Give the slot its new version, or the candidate its end; one transaction with the measurement that decided."""
+    session: Session, proposal: Proposal, verdict: str, reason: str, settings: AdaptSettings
+) -> tuple[str, str]:
+    """Give the slot its new version, or the candidate its end; returns the proposal's state and the reason."""
     parent = session.get_one(TaskRow, proposal.parent_id)
     candidate = session.get_one(TaskRow, proposal.candidate_id)
     state = verdict
     if proposal.null_control:
         state, reason = "rejected", f"null control, never taken; the test said: {reason}"
     elif verdict == "accepted":
-        over = over_acceptance(session, proposal, outcome.settings.adaptation)
+        over = over_acceptance(session, proposal, settings.adaptation)
         if parent.state != "active":
             state, reason = "rejected", f"the parent became {parent.state} meanwhile; {reason}"
         elif over:
@@ -296,12 +272,7 @@ def _move(
         replace(session, parent, candidate)
     else:
         candidate.state = state
-    return _decided(proposal, outcome, reason, state=state, verdict=verdict)
-
-
-def _decided(proposal: Proposal, outcome: TaskOutcome, reason: str, **fields: Any) -> Proposal:
-    said = add_reason(proposal, reason)
-    return proposal.model_copy(update={**fields, "reason": said, "decided_step": outcome.step})
+    return state, reason
 
 
 def take_over(session: Session, pool_id: str, run_id: str, *, adopt: bool) -> None:
@@ -310,7 +281,7 @@ def take_over(session: Session, pool_id: str, run_id: str, *, adopt: bool) -> No
     Runs of a deployment come one after another, so whoever made it plays no more. The pairs that were counted stay
     valid: each compares parent and candidate under one policy, whichever that was.
     """
-    foreign = (
+    foreign = and_(
         ProposalRow.pool_id == pool_id,
         ProposalRow.state == "pending",
         ProposalRow.run_id != run_id,
@@ -319,8 +290,5 @@ def take_over(session: Session, pool_id: str, run_id: str, *, adopt: bool) -> No
         reason = f"its run was over before the verdict; run {run_id} makes its own"
         withdraw(session, foreign, reason)
         return
-    for row in session.scalars(select(ProposalRow).where(*foreign)).all():
-        proposal = proposal_of(row)
-        reason = add_reason(proposal, f"taken over from run {row.run_id}")
-        row.run_id = run_id
-        update_proposal(row, proposal.model_copy(update={"run_id": run_id, "reason": reason}))
+    for row in session.scalars(select(ProposalRow).where(foreign)).all():
+        change_proposal(row, run_id=run_id, reason=f"taken over from run {row.run_id}")

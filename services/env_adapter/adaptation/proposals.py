@@ -67,20 +67,24 @@ class ProposalWriter:
 
     async def write(self, outcome: TaskOutcome, direction: Direction, slot: OpenSlot) -> Written:
         """One proposal. What goes wrong makes it an invalid one with the reason, never an error."""
-        null_control = is_null_control(
-            proposal_id(outcome.group_id), outcome.settings.adaptation.null_control
-        )
-        parent = slot.parent
+        parent, settings = slot.parent, outcome.settings.adaptation
+        null_control = is_null_control(proposal_id(outcome.group_id), settings.null_control)
         proposal = new_proposal(outcome, parent, direction=direction, null_control=null_control)
         if null_control:
             same = TaskDraft(params=parent.params, instruction=parent.instruction, kind=parent.kind)
             return proposal, same
         try:
             menu, offered, why = await asyncio.to_thread(
-                self._offer, proposal, slot, outcome.settings.adaptation.max_drift
+                self._offer, proposal, slot, settings.max_drift
             )
             if offered:
-                return await self._answered(proposal, outcome, slot, menu, offered)
+                try:
+                    async with asyncio.timeout(settings.deadline_s):
+                        return await self._ask(proposal, outcome, slot, menu, offered)
+                except TimeoutError:
+                    why = f"no candidate within {settings.deadline_s:.0f} s (adaptation.deadline_s)"
+                except (PolicyError, UnavailableError, InputError) as error:
+                    why = f"the rewriter's model gave no answer: {error.detail}"
         except Exception as error:  # noqa: BLE001 (a family may raise anything, and would the next time, too)
             _log.exception("%s: writing a proposal for %s", proposal.id, parent.id)
             why = f"writing the proposal raised {type(error).__name__}: {error}"
@@ -114,25 +118,6 @@ class ProposalWriter:
         left = f"nothing {proposal.direction} is left to offer for this slot"
         return menu, offered, f"{left}: {why}" if why else left
 
-    async def _answered(
-        self,
-        proposal: Proposal,
-        outcome: TaskOutcome,
-        slot: OpenSlot,
-        menu: RewriteMenu,
-        offered: Choices,
-    ) -> Written:
-        """What the models make of it in time."""
-        deadline = outcome.settings.adaptation.deadline_s
-        try:
-            async with asyncio.timeout(deadline):
-                return await self._ask(proposal, outcome, slot, menu, offered)
-        except TimeoutError:
-            why = f"no candidate within {deadline:.0f} s (adaptation.deadline_s)"
-        except (PolicyError, UnavailableError, InputError) as error:
-            why = f"the rewriter's model gave no answer: {error.detail}"
-        return proposal.model_copy(update={"reason": why}), None
-
     async def _ask(
         self,
         proposal: Proposal,
@@ -141,8 +126,9 @@ class ProposalWriter:
         menu: RewriteMenu,
         offered: Choices,
     ) -> Written:
-        adaptation, parent = outcome.settings.adaptation, slot.parent
-        direction = proposal.direction
+        """What the models make of it: a diagnosis, answers, and the first answer that passes the checks."""
+        settings, parent, direction = outcome.settings, slot.parent, proposal.direction
+        adaptation = settings.adaptation
         notes = await retry(
             lambda: self._diagnosis.summarise(
                 choose(outcome.notes, direction, count=adaptation.notes),
@@ -166,25 +152,23 @@ class ProposalWriter:
             lambda: self._rewriter.ask(
                 prompt,
                 offered,
-                sampling=outcome.settings.sampling,
+                sampling=settings.sampling,
                 candidates=adaptation.candidates,
                 seed=derive_seed(proposal.id, "rewriter"),
             ),
             self._retry,
         )
         family = self._family(parent.family)
-        checked = await self._checks.first_proved(family, slot, answers, offered, outcome.settings)
-        proposal = proposal.model_copy(
-            update={
-                "diagnosis": "\n".join(notes),
-                "prompt": prompt,
-                "answer": "\n".join(answers),
-                "checks": checked.checks,
-                "drift": checked.drift,
-                "reason": "" if checked.candidate else "no answer passed all checks",
-            }
-        )
-        return proposal, checked.candidate
+        checked = await self._checks.first_proved(family, slot, answers, offered, settings)
+        said = {
+            "diagnosis": "\n".join(notes),
+            "prompt": prompt,
+            "answer": "\n".join(answers),
+            "checks": checked.checks,
+            "drift": checked.drift,
+            "reason": "" if checked.candidate else "no answer passed all checks",
+        }
+        return proposal.model_copy(update=said), checked.candidate
 
 
 def is_null_control(name: str, share: float) -> bool:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from services.env_adapter.strict_json import loads
 from triforge.errors import InputError
 from triforge.prompt_escaping import quote
 from triforge.rollout.choices import one_of
 from triforge.rollout.protocols import Generate, RewriteMenu
-from triforge.types import ChatMessage, Direction, GenerateReply, GenerateRequest, Sampling
+from triforge.types import ChatMessage, Direction, GenerateRequest, Sampling
 
 MAX_CHOICES: Final = 64  # alternatives of the constraint
 MAX_TRIED: Final = 1024  # joint choices looked at for them
 MAX_ANSWER: Final = 20_000  # characters of an answer that are read
+_SHOWN: Final = 200  # characters of what is wrong with it
 
 Answer = dict[str, str]
 Form = Literal["regex", "json"]
@@ -62,30 +65,37 @@ class Choices:
         """What an answer means, or None and why it means nothing."""
         if len(text) > MAX_ANSWER:
             return None, f"{len(text)} characters are no answer"
-        if self.json_schema is not None:
-            return _open_answer(text, self.json_schema)
         line = text.strip()
         if line in self.lines:
             return self.lines[line], ""
-        if line.startswith("{"):
-            return self._in_json(line)
+        if self.json_schema is not None or line.startswith("{"):
+            try:
+                value = loads(line)
+            except ValueError as error:
+                return None, str(error)[:_SHOWN]
+            return self._chosen(value) if self.json_schema is None else self._open(value)
         found = [(text.find(line), -len(line), line) for line in self.lines if line in text]
         if found:
             return self.lines[min(found)[2]], ""
-        shown = text if len(text) <= 200 else text[:199] + "…"
-        return None, f"{shown!r} is no choice"
+        return None, f"{text[:_SHOWN]!r} is no choice"
 
-    def _in_json(self, text: str) -> tuple[Answer | None, str]:
+    def _chosen(self, value: dict[str, Any]) -> tuple[Answer | None, str]:
         """An answer as `{"answer": line}`, or as an object of exactly the fields of one line."""
-        value, why = _loads(text)
-        if why:
-            return None, why
-        if isinstance(value, dict) and set(value) == {"answer"}:
-            why = schema_error(value, json.loads(self.schema))
-            return (None, why) if why else (self.lines[value["answer"]], "")
-        if value in self.lines.values():
-            return dict(value), ""
-        return None, "the JSON is none of the choices"
+        for line, answer in self.lines.items():
+            if value in (answer, {"answer": line}):
+                return answer, ""
+        return None, f"the JSON is none of the {len(self.lines)} choices"
+
+    def _open(self, value: Any) -> tuple[Answer | None, str]:
+        """An answer that keeps to the family's own schema."""
+        from jsonschema import Draft202012Validator  # noqa: PLC0415  most families have closed answers
+
+        if not isinstance(value, dict):
+            return None, f"the JSON is a {type(value).__name__}, expected an object"
+        for error in Draft202012Validator(json.loads(self.schema)).iter_errors(value):
+            return None, f"{error.json_path}: {error.message}"[:_SHOWN]
+        fields = {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
+        return fields, ""
 
 
 def line_of(answer: Answer) -> str:
@@ -97,8 +107,7 @@ def choices(menu: RewriteMenu, keep: Callable[[Answer], bool], *, seed: int) -> 
     """At most `MAX_CHOICES` answers of a menu that `keep` lets pass, drawn by `seed`, in the menu's order."""
     if menu.json_schema is not None:
         return Choices({}, menu.json_schema)
-    order = _drawn(menu, seed)
-    kept = itertools.islice((pair for pair in order if keep(pair[1])), MAX_CHOICES)
+    kept = itertools.islice((pair for pair in _drawn(menu, seed) if keep(pair[1])), MAX_CHOICES)
     return Choices(
         {line_of(answer): answer for _, answer in sorted(kept, key=lambda pair: pair[0])}
     )
@@ -107,26 +116,26 @@ def choices(menu: RewriteMenu, keep: Callable[[Answer], bool], *, seed: int) -> 
 def _drawn(menu: RewriteMenu, seed: int) -> Iterator[tuple[int, Answer]]:
     """(place in the menu, answer) in an order that only the seed decides, without writing out a huge menu."""
     draw = random.Random(seed)  # noqa: S311 (a draw of choices, no secret)
-    if menu.combinations:
-        picked = draw.sample(range(len(menu.combinations)), min(len(menu.combinations), MAX_TRIED))
-        for place in picked:
-            yield place, dict(menu.combinations[place])
-        return
-    if not menu.fields:
-        return
-    total = 1
-    for values in menu.fields.values():
-        total *= len(values)
+    total = len(menu.combinations)
+    if not total and menu.fields:
+        total = math.prod(len(values) for values in menu.fields.values())
     for place in draw.sample(range(total), min(total, MAX_TRIED)):
-        yield place, _combination(menu.fields, place)
+        yield place, dict(menu.combinations[place]) if menu.combinations else _nth(menu, place)
 
 
-def _combination(fields: dict[str, tuple[str, ...]], place: int) -> Answer:
+def _nth(menu: RewriteMenu, place: int) -> Answer:
+    """The joint choice at a place in the product of the menu's fields; the last field changes fastest."""
     answer: Answer = {}
-    for field, values in reversed(fields.items()):
+    for field, values in reversed(menu.fields.items()):
         place, index = divmod(place, len(values))
         answer[field] = values[index]
-    return {field: answer[field] for field in fields}
+    return {field: answer[field] for field in menu.fields}
+
+
+_WAYS: Final[dict[Direction, str]] = {
+    "harder": "rarer things, longer ways, no hint",
+    "easier": "common things, shorter ways, a hint where one is offered",
+}
 
 
 def build_prompt(
@@ -139,7 +148,6 @@ def build_prompt(
     root: str,
 ) -> str:
     """What the rewriter reads: the facts, the diagnosis as quotes, the direction, and how to answer."""
-    values = _values(menu, offered)
     parts = ["You change tasks so that an agent learns from them.", menu.description]
     parts.append(f"The task began as: {quote(root)}. Stay close to it.")
     if notes:
@@ -150,6 +158,7 @@ def build_prompt(
         f"The agent solves {accuracy:.0%} of its attempts. Make the task {direction}: {hint}."
     )
     if offered.lines:
+        values = _values(menu, offered)
         parts.append("Choose one value for each, listed from common to rare:")
         parts += [f"{field}: {' | '.join(known)}" for field, known in values.items()]
         example = ", ".join(f"{field}: ..." for field in values)
@@ -159,24 +168,16 @@ def build_prompt(
     return "\n".join(parts)
 
 
-_WAYS: Final[dict[Direction, str]] = {
-    "harder": "rarer things, longer ways, no hint",
-    "easier": "common things, shorter ways, a hint where one is offered",
-}
-
-
 def _values(menu: RewriteMenu, offered: Choices) -> dict[str, list[str]]:
     """Field -> the values that some offered answer has, in the menu's order."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for answer in offered.lines.values():
         for field, value in answer.items():
-            known = found.setdefault(field, [])
-            if value not in known:
-                known.append(value)
-    for field, known in found.items():
-        order = {value: place for place, value in enumerate(menu.fields.get(field, ()))}
-        known.sort(key=lambda value: order.get(value, len(order)))
-    return found
+            found.setdefault(field, {})[value] = None
+    return {
+        field: sorted(known, key=(*menu.fields.get(field, ()), *known).index)
+        for field, known in found.items()
+    }
 
 
 class Rewriter:
@@ -200,132 +201,22 @@ class Rewriter:
         Raises:
             PolicyError, UnavailableError, InputError: the model does not answer or cannot take the prompt.
         """
-        try:
-            reply = await self._send(
-                prompt, _constrained(sampling, offered, self._form, seed), candidates
+
+        async def send(regex: str | None = None, schema: str | None = None) -> tuple[str, ...]:
+            held = {"regex": regex, "json_schema": schema, "seed": seed}
+            request = GenerateRequest(
+                messages=(ChatMessage(role="user", content=prompt),),
+                n=candidates,
+                sampling=sampling.model_copy(update=held),
             )
+            reply = await self._generate(request)
+            return tuple(output.text for output in reply.outputs)
+
+        if self._form == "regex" and offered.json_schema is None:
+            return await send(regex=offered.regex)
+        try:
+            return await send(schema=offered.schema)
         except InputError:
             if self._form == "regex":
                 raise
-            free = sampling.model_copy(update={"regex": None, "json_schema": None, "seed": seed})
-            reply = await self._send(prompt, free, candidates)
-        return tuple(output.text for output in reply.outputs)
-
-    async def _send(self, prompt: str, sampling: Sampling, candidates: int) -> GenerateReply:
-        messages = (ChatMessage(role="user", content=prompt),)
-        return await self._generate(
-            GenerateRequest(messages=messages, n=candidates, sampling=sampling)
-        )
-
-
-def _constrained(sampling: Sampling, offered: Choices, form: Form, seed: int) -> Sampling:
-    as_json = form == "json" or offered.json_schema is not None
-    return sampling.model_copy(
-        update={
-            "regex": None if as_json else offered.regex,
-            "json_schema": offered.schema if as_json else None,
-            "seed": seed,
-        }
-    )
-
-
-def _open_answer(text: str, schema: str) -> tuple[Answer | None, str]:
-    value, why = _loads(text)
-    if not why and not isinstance(value, dict):
-        why = f"answer: is a {type(value).__name__}, expected object"
-    why = why or schema_error(value, json.loads(schema))
-    if why:
-        return None, why
-    answer = {
-        str(field): part if isinstance(part, str) else json.dumps(part)
-        for field, part in value.items()
-    }
-    return answer, ""
-
-
-def _loads(text: str) -> tuple[Any, str]:
-    try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once), ""
-    except (ValueError, RecursionError) as error:
-        return None, f"not JSON: {error}"
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are all different: of two values for one key, readers would take different ones."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a field is given twice")
-    return found
-
-
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "null": (type(None),),
-}
-
-
-def schema_error(value: Any, schema: Mapping[str, Any], place: str = "answer") -> str:
-    """Where and how a value breaks its JSON schema; empty if it keeps to it.
-
-    The part of the language that rewrites need: `type`, `properties`, `required`, `additionalProperties`, `enum`,
-    `items`, `minItems`, `maxItems`, `maxLength`. The rest is the endpoint's business; a family checks the meaning anyway.
-    """
-    wanted = schema.get("type")
-    if wanted is not None and not _is(value, wanted):
-        return f"{place}: is a {type(value).__name__}, expected {wanted}"
-    if "enum" in schema and value not in schema["enum"]:
-        return f"{place}: {_short(value)} is none of the {len(schema['enum'])} choices"
-    if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
-        return f"{place}: {len(value)} characters, allowed {schema['maxLength']}"
-    if isinstance(value, dict):
-        return _object(value, schema, place)
-    if isinstance(value, list):
-        return _array(value, schema, place)
-    return ""
-
-
-def _object(value: dict[str, Any], schema: Mapping[str, Any], place: str) -> str:
-    fields = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in value:
-            return f"{place}: lacks the field {name!r}"
-    for name, part in value.items():
-        if name in fields:
-            found = schema_error(part, fields[name], f"{place}.{name}")
-            if found:
-                return found
-        elif schema.get("additionalProperties") is False:
-            return f"{place}: has the unknown field {_short(name)}"
-    return ""
-
-
-def _array(value: list[Any], schema: Mapping[str, Any], place: str) -> str:
-    low, high = schema.get("minItems", 0), schema.get("maxItems", len(value))
-    if not low <= len(value) <= high:
-        return f"{place}: {len(value)} items, allowed {low} to {high}"
-    for index, part in enumerate(value):
-        found = schema_error(part, schema.get("items", {}), f"{place}[{index}]")
-        if found:
-            return found
-    return ""
-
-
-def _is(value: Any, wanted: str | list[str]) -> bool:
-    names = [wanted] if isinstance(wanted, str) else wanted
-    if isinstance(value, bool):
-        return "boolean" in names
-    return any(isinstance(value, _TYPES.get(name, ())) for name in names)
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+            return await send()

@@ -9,29 +9,26 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from services.env_adapter.openenv.session import ACTION, OBSERVATION, STATE, Session, Tasks
+from services.env_adapter.openenv.session import (
+    EpisodeState,
+    Session,
+    Tasks,
+    TextAction,
+    TextObservation,
+)
 from triforge.errors import EnvError, InputError, TriforgeError
 from triforge.types import Params
 from triforge.web.app import install
 
 _INVALID_REQUEST: Final = -32600  # JSON-RPC
-_FULL, _IDLE, _NO_TEXT = (
-    1013,
-    1001,
-    1003,
-)  # of a WebSocket's close: try again later, going away, unsupported data
-_CODES: Final = {InputError: "VALIDATION_ERROR", EnvError: "EXECUTION_ERROR"}
-
-
-class ResetBody(BaseModel):
-    """OpenEnv's reset request; `task` is ours."""
-
-    model_config = ConfigDict(extra="allow")
-
-    seed: int | None = Field(default=None, ge=0)
-    episode_id: str | None = Field(default=None, max_length=255)
+_FULL, _IDLE, _NO_TEXT = 1013, 1001, 1003  # a WebSocket's close: again later, going away, no text
+_SCHEMAS: Final[dict[str, type[BaseModel]]] = {
+    "action": TextAction,
+    "observation": TextObservation,
+    "state": EpisodeState,
+}
 
 
 class StepBody(BaseModel):
@@ -68,10 +65,12 @@ def create_app(*, served: Served) -> FastAPI:
     app = FastAPI(title=f"OpenEnv: {served.tasks.family.name}", version="1.0.0")
     install(app)
     shared = Session(served.tasks, served.options)
+    _add_descriptions(app, served)
+    taken = 0
 
     @app.post("/reset")
-    async def reset(body: ResetBody | None = None) -> dict[str, Any]:
-        return await shared.reset(body.model_dump(exclude_none=True) if body else {})
+    async def reset(body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return await shared.reset(body or {})
 
     @app.post("/step")
     async def step(body: StepBody) -> dict[str, Any]:
@@ -80,9 +79,6 @@ def create_app(*, served: Served) -> FastAPI:
     @app.get("/state")
     async def state() -> dict[str, Any]:
         return shared.state()
-
-    _add_descriptions(app, served)
-    taken = 0
 
     @app.websocket("/ws")
     async def session(socket: WebSocket) -> None:
@@ -103,7 +99,7 @@ def create_app(*, served: Served) -> FastAPI:
 def _add_descriptions(app: FastAPI, served: Served) -> None:
     @app.get("/schema")
     async def schema() -> dict[str, Any]:
-        return {"action": ACTION, "observation": OBSERVATION, "state": STATE}
+        return {name: model.model_json_schema() for name, model in _SCHEMAS.items()}
 
     @app.get("/metadata")
     async def metadata() -> dict[str, Any]:
@@ -117,11 +113,8 @@ def _add_descriptions(app: FastAPI, served: Served) -> None:
     @app.post("/mcp")
     async def mcp() -> dict[str, Any]:
         message = "this environment offers no tools; use /reset and /step, or /ws"
-        return {
-            "jsonrpc": "2.0",
-            "id": None,
-            "error": {"code": _INVALID_REQUEST, "message": message},
-        }
+        error = {"code": _INVALID_REQUEST, "message": message}
+        return {"jsonrpc": "2.0", "id": None, "error": error}
 
 
 async def _serve_session(socket: WebSocket, session: Session, idle_s: float) -> None:
@@ -170,9 +163,12 @@ async def _reply(session: Session, text: str) -> dict[str, Any] | None:
             return {"type": "observation", "data": await session.reset(data)}
         if kind == "step":
             return {"type": "observation", "data": await session.step(data)}
+    except InputError as error:
+        return _error("VALIDATION_ERROR", error.detail)
+    except EnvError as error:
+        return _error("EXECUTION_ERROR", error.detail)
     except TriforgeError as error:
-        code = next((c for of, c in _CODES.items() if isinstance(error, of)), "SESSION_ERROR")
-        return _error(code, error.detail)
+        return _error("SESSION_ERROR", error.detail)
     except Exception as error:  # noqa: BLE001  an adapter may raise anything; its client shall know
         return _error("EXECUTION_ERROR", f"{type(error).__name__}: {error}")
     if kind == "state":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,20 +54,7 @@ def serve(
     sessions: int,
     idle: float,
 ) -> int:
-    """Serve a family until it is stopped; prints its address first.
-
-    Args:
-        name: of the family.
-        host: address to listen on.
-        port: port; 0 takes a free one.
-        tasks: JSONL file of tasks; None generates them.
-        count: how many are generated.
-        seed: of the generator.
-        generate: its options, JSON.
-        options: how episodes are played, JSON.
-        sessions: WebSockets at a time.
-        idle: seconds without a message after which one is closed.
-    """
+    """Serve a family until it is stopped; prints its address first. Arguments: see `--help` of the command."""
     family = registry.family(name)
     if find_spec("wsproto") is None:
         raise ConfigError(
@@ -103,9 +89,7 @@ def serve(
     app = create_app(served=served)
     server = uvicorn.Server(uvicorn.Config(app, **server_options(), **careful(ws="wsproto")))
     with socket.create_server((host, port)) as bound:
-        sys.stdout.write(
-            f"{name}: {len(served.tasks)} tasks at http://{host}:{bound.getsockname()[1]}\n"
-        )
-        sys.stdout.flush()
+        where = f"http://{host}:{bound.getsockname()[1]}"
+        print(f"{name}: {len(served.tasks)} tasks at {where}", flush=True)  # noqa: T201 (a command's output)
         asyncio.run(server.serve(sockets=[bound]))
     return 0

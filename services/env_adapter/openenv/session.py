@@ -7,55 +7,52 @@ import base64
 import json
 import uuid
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from triforge.errors import ConflictError, InputError
 from triforge.rollout.adapting import identity
-from triforge.rollout.isolation import IsolatedEnvironment
+from triforge.rollout.isolation import fresh_environment
 from triforge.rollout.protocols import Environment, EnvironmentFamily, Observation
 from triforge.types import Params, Task
 
-_BIT: Final = {"type": ["boolean", "null"]}
+_Image = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"})]
+_NO_EPISODE: Final[dict[str, Any]] = {"episode_id": None, "step_count": 0, "done": False}
 
-ACTION: Final[dict[str, Any]] = {
-    "title": "TextAction",
-    "type": "object",
-    "properties": {"text": {"type": "string", "description": "The whole response of the policy."}},
-    "required": ["text"],
-    "additionalProperties": False,
-}
-OBSERVATION: Final[dict[str, Any]] = {
-    "title": "TextObservation",
-    "type": "object",
-    "properties": {
-        "text": {"type": "string", "description": "What the policy sees."},
-        "system": {"type": "string", "description": "A system message; only after reset."},
-        "images": {
-            "type": "array",
-            "items": {"type": "string", "contentEncoding": "base64"},
-            "description": "Screenshots as PNG or JPEG files, in the order in which the policy sees them, before the text.",
-        },
-        "admissible": {"type": "array", "items": {"type": "string"}},
-        "action_valid": {
-            **_BIT,
-            "description": "Whether the action was admissible; null after reset.",
-        },
-        "success": {**_BIT, "description": "Whether the task is solved; null until done."},
-    },
-    "required": ["text"],
-}
-STATE: Final[dict[str, Any]] = {
-    "title": "EpisodeState",
-    "type": "object",
-    "properties": {
-        "episode_id": {"type": ["string", "null"]},
-        "step_count": {"type": "integer", "minimum": 0},
-        "environment": {"type": "string"},
-        "instruction": {"type": "string"},
-        "done": {"type": "boolean"},
-    },
-    "required": ["episode_id", "step_count"],
-}
+
+class TextAction(BaseModel):
+    """The whole response of the policy."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str
+
+
+class TextObservation(BaseModel):
+    """What the policy sees.
+
+    `system` only after reset. `images` are PNG or JPEG files, in the order in which the policy sees them, before the text.
+    `action_valid` says whether the action was admissible, None after reset; `success` whether the task is solved, None
+    until done.
+    """
+
+    text: str
+    system: str = ""
+    images: list[_Image] = []
+    admissible: list[str] = []
+    action_valid: bool | None = None
+    success: bool | None = None
+
+
+class EpisodeState(BaseModel):
+    """What is known of an episode."""
+
+    episode_id: str | None
+    step_count: int
+    environment: str = ""
+    instruction: str = ""
+    done: bool = False
 
 
 class Tasks:
@@ -86,9 +83,6 @@ class Tasks:
         )
 
 
-_NO_EPISODE: Final[dict[str, Any]] = {"episode_id": None, "step_count": 0, "done": False}
-
-
 class Session:
     """The episodes of one client, one after the other."""
 
@@ -107,11 +101,7 @@ class Session:
             if params is not None:
                 task = await asyncio.to_thread(self._tasks.task, params)
             await self._end()
-            family = self._tasks.family
-            if getattr(family, "never_blocks", False):
-                self._environment = family.make(self._options)
-            else:
-                self._environment = IsolatedEnvironment(lambda: family.make(self._options))
+            self._environment = fresh_environment(self._tasks.family, self._options)
             try:
                 started = await self._environment.reset(task, seed=seed)
             except BaseException:
@@ -120,11 +110,12 @@ class Session:
             self._state = {
                 "episode_id": episode or uuid.uuid4().hex,
                 "step_count": 0,
-                "environment": family.name,
+                "environment": task.family,
                 "instruction": task.instruction,
                 "done": False,
             }
-            return _answer(started.observation, system=started.system)
+            seen = _observation(started.observation, system=started.system)
+            return {"observation": seen, "reward": None, "done": False}
 
     async def step(self, action: Any) -> dict[str, Any]:
         """Play one action."""
@@ -135,13 +126,13 @@ class Session:
             result = await self._environment.step(text)
             self._state["step_count"] += 1
             self._state["done"] = result.done
-            return _answer(
+            seen = _observation(
                 result.observation,
-                reward=1.0 if result.done and result.success else 0.0,
-                done=result.done,
                 action_valid=result.action_valid,
                 success=result.success if result.done else None,
             )
+            reward = float(result.done and result.success)
+            return {"observation": seen, "reward": reward, "done": result.done}
 
     def state(self) -> dict[str, Any]:
         """What is known of the episode."""
@@ -159,24 +150,13 @@ class Session:
             await environment.close()
 
 
-def _answer(
-    observation: Observation,
-    *,
-    system: str = "",
-    reward: float | None = None,
-    done: bool = False,
-    action_valid: bool | None = None,
-    success: bool | None = None,
-) -> dict[str, Any]:
-    seen = {
-        "text": observation.text,
-        "system": system,
-        "images": [base64.b64encode(image).decode() for image in observation.images],
-        "admissible": list(observation.admissible),
-        "action_valid": action_valid,
-        "success": success,
-    }
-    return {"observation": seen, "reward": reward, "done": done}
+def _observation(observation: Observation, **more: Any) -> dict[str, Any]:
+    return TextObservation(
+        text=observation.text,
+        images=[base64.b64encode(image).decode() for image in observation.images],
+        admissible=list(observation.admissible),
+        **more,
+    ).model_dump()
 
 
 def _reset_fields(given: dict[str, Any]) -> tuple[int, Params | None, str]:
@@ -190,8 +170,8 @@ def _reset_fields(given: dict[str, Any]) -> tuple[int, Params | None, str]:
         raise InputError(
             f"reset: task: given {params!r}, expected a task's parameters as an object"
         )
-    if not (episode is None or isinstance(episode, str)):
-        raise InputError(f"reset: episode_id: given {episode!r}, expected text")
+    if not (episode is None or (isinstance(episode, str) and len(episode) <= 255)):
+        raise InputError(f"reset: episode_id: given {episode!r:.300}, expected a short text")
     return seed or 0, params, episode or ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def shelf_family() -> ShelfFamily:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
+def database(tmp_path: Path, empty_store: Path) -> Iterator[Database]:
     """SQLite, or the PostgreSQL server of TEST_DATABASE_URL, whose schema `public` is emptied before every test."""
     url = os.environ.get("TEST_DATABASE_URL")
     if url:
@@ -108,7 +109,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
             connection.exec_driver_sql("DROP SCHEMA public CASCADE")
             connection.exec_driver_sql("CREATE SCHEMA public")
         emptied.close()
-    opened = open_database(url or f"sqlite:///{tmp_path}/store.sqlite")
+    opened = open_database(url or f"sqlite:///{shutil.copy(empty_store, tmp_path)}")
     yield opened
     opened.close()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from services.env_adapter.adaptation.adapter import AdaptWorker
 from services.env_adapter.adaptation.measurement import MeasurementStore
-from services.env_adapter.adaptation.worker import AdaptWorker
 from services.env_adapter.pools import PoolMaker
 from services.env_adapter.store import PoolStore
 from triforge.broker import ADAPT_TASK, Job, MemoryBroker, outcome_job

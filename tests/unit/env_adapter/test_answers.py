@@ -12,7 +12,6 @@ from services.env_adapter.adaptation.rewriter import (
     Rewriter,
     build_prompt,
     choices,
-    schema_error,
 )
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu
@@ -54,11 +53,11 @@ def test_a_choice_may_be_written_as_a_line_or_as_json(text: str) -> None:
         ("{", "not JSON"),
         ("{" * 5000, "not JSON"),
         ('{"answer": "object: mug, hint: no"}', "is none of the 3 choices"),
-        ('{"answer": 3}', "is a int, expected string"),
-        ('{"answer": ["object: mug, hint: yes"]}', "is a list, expected string"),
-        ('{"answer": "object: mug, hint: yes", "note": "x"}', "none of the choices"),
-        ('{"object": "mug"}', "none of the choices"),
-        ('{"object": "mug", "hint": "yes", "reward": "1"}', "none of the choices"),
+        ('{"answer": 3}', "is none of the 3 choices"),
+        ('{"answer": ["object: mug, hint: yes"]}', "is none of the 3 choices"),
+        ('{"answer": "object: mug, hint: yes", "note": "x"}', "none of the 3 choices"),
+        ('{"object": "mug"}', "none of the 3 choices"),
+        ('{"object": "mug", "hint": "yes", "reward": "1"}', "none of the 3 choices"),
         ('{"object": "mug", "object": "egg", "hint": "yes"}', "given twice"),
         ('{"answer": NaN}', "NaN is no JSON number"),
     ],
@@ -74,8 +73,7 @@ def test_everything_else_is_no_answer_and_says_why(text: str, why: str) -> None:
 def test_the_schema_lists_exactly_the_lines() -> None:
     schema = json.loads(OFFERED.schema)
     assert schema["properties"]["answer"]["enum"] == list(OFFERED.lines)
-    for line in OFFERED.lines:
-        assert schema_error({"answer": line}, schema) == ""
+    assert schema["additionalProperties"] is False
 
 
 # ---- open answers ----
@@ -98,15 +96,15 @@ OPEN: dict[str, Any] = {
     [
         ({"question": "add"}, ""),
         ({"question": "add", "tests": ["1"], "level": 2, "kind": "a"}, ""),
-        ({}, "lacks the field 'question'"),
-        ([], "is a list, expected object"),
-        ({"question": 1}, "answer.question: is a int, expected string"),
-        ({"question": "a" * 21}, "21 characters, allowed 20"),
-        ({"question": "a", "extra": 1}, "has the unknown field 'extra'"),
-        ({"question": "a", "tests": []}, "0 items, allowed 1 to 2"),
-        ({"question": "a", "tests": ["1", 2]}, "answer.tests[1]: is a int"),
-        ({"question": "a", "level": True}, "is a bool, expected integer"),
-        ({"question": "a", "kind": "c"}, "is none of the 2 choices"),
+        ({}, "$: 'question' is a required property"),
+        ([], "is a list, expected an object"),
+        ({"question": 1}, "$.question: 1 is not of type 'string'"),
+        ({"question": "a" * 21}, "is too long"),
+        ({"question": "a", "extra": 1}, "'extra' was unexpected"),
+        ({"question": "a", "tests": []}, "$.tests: [] should be non-empty"),
+        ({"question": "a", "tests": ["1", 2]}, "$.tests[1]: 2 is not of type 'string'"),
+        ({"question": "a", "level": True}, "True is not of type 'integer'"),
+        ({"question": "a", "kind": "c"}, "'c' is not one of ['a', 'b']"),
     ],
 )
 def test_an_answer_that_escapes_its_schema_is_refused_where_it_does(value: Any, why: str) -> None:
@@ -114,11 +112,6 @@ def test_an_answer_that_escapes_its_schema_is_refused_where_it_does(value: Any, 
     answer, said = offered.parse(json.dumps(value))
     assert (answer is None) == bool(why)
     assert why in said
-
-
-def test_types_may_be_alternatives() -> None:
-    assert schema_error(None, {"type": ["string", "null"]}) == ""
-    assert "expected" in schema_error(1, {"type": ["string", "null"]})
 
 
 # ---- asking ----
