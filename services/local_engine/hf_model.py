@@ -158,9 +158,7 @@ class TransformersModel:
         # The whole module, because some architectures scale or cap their logits behind the output matrix.
         logits: Tensor = self._module(
             **self._inputs(
-                batch,
-                ids.view(batch.rows, batch.width),
-                positions.view(batch.rows, batch.width),
+                batch, ids.view(batch.rows, batch.width), positions.view(batch.rows, batch.width)
             ),
             attention_mask=batch.mask,
             past_key_values=_SlotView(cache, batch),

@@ -96,10 +96,7 @@ class LlamaModel:
         self._embed = torch.empty(s.vocab, s.hidden)
         self._norm = torch.empty(s.hidden)
         self._head = self._embed if s.tied else torch.empty(s.vocab, s.hidden)
-        self._weights = {
-            "model.embed_tokens.weight": self._embed,
-            "model.norm.weight": self._norm,
-        }
+        self._weights = {"model.embed_tokens.weight": self._embed, "model.norm.weight": self._norm}
         if not s.tied:
             self._weights["lm_head.weight"] = self._head
         query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim

@@ -73,10 +73,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def check_tensors(
-    found: dict[str, Tensor],
-    shapes: dict[str, tuple[int, ...]],
-    ignored: Iterable[str],
-    where: str,
+    found: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], ignored: Iterable[str], where: str
 ) -> dict[str, Tensor]:
     """The tensors that `shapes` asks for, after all of them were checked."""
     missing = sorted(set(shapes) - set(found))

@@ -169,11 +169,7 @@ class Gateway:
                 raise LostEngineError(error.detail) from error
 
     def _labelled(
-        self,
-        member: Member,
-        versions: Sequence[VersionSpan],
-        adapter: Adapted | None,
-        floor: int,
+        self, member: Member, versions: Sequence[VersionSpan], adapter: Adapted | None, floor: int
     ) -> tuple[VersionSpan, ...]:
         """The versions of an answer's tokens, none older than what was active when it was asked for.
 
