@@ -43,12 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
     import uvicorn
 
-    from services.local_engine.app import DrainingServer, create_app
+    from services.local_engine.app import create_app
     from services.local_engine.detokenize import TextCodec
     from services.local_engine.engine import Engine
     from services.local_engine.model import load_model
     from services.local_engine.scheduler import Limits
-    from triforge.web.server import careful
+    from triforge.web.server import DrainingServer, careful
 
     # The decoding thread holds the interpreter lock between its many short operations; with the default of 5 ms the
     # thread that speaks HTTP would wait for several decode steps of a small model.
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     engine.start()
     try:
-        DrainingServer(web, engine, options.drain_timeout).run()
+        DrainingServer(web, lambda: engine.drain(options.drain_timeout)).run()
     finally:
         engine.stop()
     return 0

@@ -1,26 +1,30 @@
-"""The application around an engine, and the web server that drains the engine before it stops."""
+"""The application around an engine: its routes, SGLang's two keys, and errors in SGLang's form."""
 
 from __future__ import annotations
 
+import hmac
 import logging
-import signal
-import time
-from types import FrameType
+from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.local_engine import http
 from services.local_engine.engine import Engine
+from services.local_engine.request import UnknownParameterError
 from services.local_engine.routes import CONTROL_PATHS, ROUTES
 from services.local_engine.updates import Updates
-from triforge.errors import TriforgeError
+from triforge.errors import PolicyError, TriforgeError, UnavailableError, WeightsError
 from triforge.telemetry.asgi import Watched
 
 _log = logging.getLogger(__name__)
+_OPEN = ("/health", "/ready")  # probes carry no secrets
+_BARE = ("/generate", "/get_weights_by_name")  # their errors have none of OpenAI's fields
+_KINDS = {400: "BadRequest", 429: "TooManyRequests", 500: "InternalServerError", 503: "503"}
 
 
 def create_app(
@@ -35,13 +39,13 @@ def create_app(
         routes=ROUTES,
         middleware=[
             Middleware(Watched),
-            Middleware(http.Keys, api_key=api_key, admin_key=admin_api_key, control=CONTROL_PATHS),
+            Middleware(_Keys, api_key=api_key, admin_key=admin_api_key),
         ],
         exception_handlers={
-            TriforgeError: http.on_error,
-            HTTPException: http.on_http_error,
-            ClientDisconnect: http.on_hang_up,
-            Exception: http.on_anything,
+            TriforgeError: _on_error,
+            HTTPException: _on_http_error,
+            ClientDisconnect: _on_hang_up,
+            Exception: _on_anything,
         },
     )
     app.state.engine, app.state.served_name = engine, served_name
@@ -49,36 +53,62 @@ def create_app(
     return app
 
 
-class DrainingServer(uvicorn.Server):
-    """A web server that drains its engine before it stops. A second signal, or SIGINT, stops it at once.
+class _Keys:
+    """Control routes take the admin key where there is one, and then no other; everything else takes the API key."""
 
-    After SIGTERM it still answers: /ready and new requests get 503, requests that are running end as they would have.
-    When none is left, or after `limit_s` seconds, it stops; what still runs then ends as aborted, with what it has.
-    """
+    def __init__(self, app: ASGIApp, *, api_key: str | None, admin_key: str | None) -> None:
+        self._app, self._api_key, self._admin_key = app, api_key, admin_key
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, limit_s: float) -> None:
-        super().__init__(config)
-        self._engine = engine
-        self._limit_s = limit_s
-        self._deadline: float | None = None
-
-    def handle_exit(self, sig: int, _: FrameType | None) -> None:
-        """Begin to drain on the first SIGTERM. The signal is not raised again afterwards: ending is no failure."""
-        if sig == signal.SIGTERM and self._deadline is None:
-            self._deadline = time.monotonic() + self._limit_s
-            self._engine.drain()
-        elif self.should_exit:
-            self.force_exit = True
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._allows(scope):
+            await self._app(scope, receive, send)
         else:
-            self.should_exit = True
+            await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
 
-    async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second: stop once the engine is drained."""
-        if self._deadline is not None and not self.should_exit:
-            left = self._engine.in_flight
-            if left and time.monotonic() >= self._deadline:
-                _log.warning("%d requests are ended after %g s of draining", left, self._limit_s)
-                await self._engine.abort(None)
-                left = 0
-            self.should_exit = not left
-        return await super().on_tick(counter)
+    def _allows(self, scope: Scope) -> bool:
+        path: str = scope["path"]
+        key = (path in CONTROL_PATHS and self._admin_key) or self._api_key
+        if not key or scope["method"] == "OPTIONS" or path.startswith(_OPEN):
+            return True
+        scheme, _, word = Headers(scope=scope).get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(word.encode(), key.encode())
+
+
+def _problem(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """An error with OpenAI's fields."""
+    kind = _KINDS.get(status, "Error")
+    body = {"object": "error", "message": message, "type": kind, "param": None, "code": status}
+    return JSONResponse(body, status, headers)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    """One of our own errors; what is asked wrongly is 400."""
+    assert isinstance(error, TriforgeError)
+    if isinstance(error, UnavailableError):
+        retry = {"retry-after": str(int(error.retry_after_s or 1))}
+        return _problem(error.detail, error.status, retry)
+    if isinstance(error, PolicyError):
+        return _problem(error.detail, 500)
+    if request.url.path in _BARE:
+        unknown = isinstance(error, UnknownParameterError)
+        return JSONResponse({"error": error.detail if unknown else {"message": error.detail}}, 400)
+    if not isinstance(error, WeightsError):
+        return _problem(error.detail, 400)
+    refusal: dict[str, Any] = {"success": False, "message": error.detail}
+    if request.url.path == "/update_weights_from_disk":
+        refusal["num_paused_requests"] = 0
+    return JSONResponse(refusal, 400)
+
+
+async def _on_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+
+
+async def _on_hang_up(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it
+
+
+async def _on_anything(request: Request, error: Exception) -> Response:
+    _log.error("request to %s failed", request.url.path, exc_info=error)
+    return _problem(f"{type(error).__name__}: {error}", 500)

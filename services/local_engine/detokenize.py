@@ -4,43 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
-from services.local_engine.weights import read_json
-from triforge.errors import WeightsError
-
-
-def _as_ids(value: Any) -> set[int]:
-    if isinstance(value, list):
-        return {int(v) for v in value}
-    return set() if value is None else {int(value)}
+from triforge.chat_template import eos_ids_of, read_text, special_tokens_of, tokenizer_of
 
 
 class TextCodec:
     """The text side of a model folder: `tokenizer.json`, and the end tokens that any of its configs names."""
 
     def __init__(self, folder: Path) -> None:
-        file = folder / "tokenizer.json"
-        if not file.is_file():
-            raise WeightsError(f"{file} does not exist; expected the tokenizer in the model folder")
-        try:
-            self.tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises bare Exception
-            raise WeightsError(f"{file} cannot be read: {error}") from error
-        self.file = file
-        self.end_ids = self._find_end_ids(folder)
+        self.file = folder / "tokenizer.json"
+        self.tokenizer: Tokenizer = tokenizer_of(read_text(self.file))
+        named = self.tokenizer.token_to_id(special_tokens_of(folder).get("eos_token", ""))
+        self.end_ids = frozenset(eos_ids_of(folder)) | ({named} if named is not None else set())
         added = self.tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
-
-    def _find_end_ids(self, folder: Path) -> frozenset[int]:
-        ids = _as_ids(read_json(folder / "generation_config.json").get("eos_token_id"))
-        ids |= _as_ids(read_json(folder / "config.json").get("eos_token_id"))
-        token = read_json(folder / "tokenizer_config.json").get("eos_token")
-        text = token.get("content") if isinstance(token, dict) else token
-        named = self.tokenizer.token_to_id(text) if isinstance(text, str) else None
-        return frozenset(ids | _as_ids(named))
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, with what the tokenizer adds at its begin and end."""

@@ -1,14 +1,15 @@
 """The bridge between asyncio and the thread that steps the scheduler.
 
 Requests wait on futures of their own event loop. The thread runs commands (pause, swap, ...) between two steps; urgent
-ones stop the forward pass that runs, and its step is repeated later. Weights are read and verified outside the thread
-(`updates.py`), so that decoding goes on meanwhile.
+ones stop the forward pass that runs, and its step is repeated later.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
 import threading
 import uuid
 from collections import deque
@@ -20,12 +21,14 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from services.local_engine.detokenize import TextCodec
+from services.local_engine.detokenize import StopStrings, TextCodec
+from services.local_engine.grammar import GrammarCompiler
 from services.local_engine.lora import Adapter
 from services.local_engine.model import Model
 from services.local_engine.request import Prompt
+from services.local_engine.sampler import stream_seed
 from services.local_engine.scheduler import Limits, Scheduler
-from services.local_engine.sequence import Sequence, SequenceBuilder
+from services.local_engine.sequence import Sequence
 from triforge.errors import BusyError, InputError, UnavailableError
 
 _T = TypeVar("_T")
@@ -65,7 +68,10 @@ class _Request:
 
 
 class Engine:
-    """Serves one model, with its weights, `config.json` and tokenizer from `folder`."""
+    """Serves one model, with its weights, `config.json` and tokenizer from `folder`.
+
+    A `seed` makes requests without one reproducible as long as their order is.
+    """
 
     def __init__(
         self,
@@ -85,9 +91,8 @@ class Engine:
         self.adapters: dict[str, Adapter] = {}
         self.in_flight = 0  # sequences that were taken on and not answered yet
         self._scheduler = Scheduler(model, self.limits, version)
-        self._builder = SequenceBuilder(
-            codec, model.vocab_size, self.longest, context=model.context_length, adapters=self.adapters, seed=seed
-        )  # fmt: skip
+        self._grammars = GrammarCompiler(codec, model.vocab_size)
+        self._random = random.Random(seed)  # noqa: S311 - sampling, not secrets
         self._requests: dict[str, _Request] = {}
         self._commands: deque[Callable[[], object]] = deque()
         self._posting = threading.Lock()  # a command and its halt come together
@@ -110,10 +115,6 @@ class Engine:
         """Whether it takes new requests."""
         return self._thread is not None and self._thread.is_alive() and not self._draining
 
-    def drain(self) -> None:
-        """Take no new requests; those that are in flight go on."""
-        self._draining = True
-
     def load(self) -> dict[str, int]:
         """How busy it is, in sequences and in tokens (promised to those that run, and asked for by all)."""
         s = self._scheduler
@@ -125,6 +126,8 @@ class Engine:
             "cached_prefix_tokens": s.prefixes.tokens,
         }
 
+    # ---- the thread ----
+
     def start(self) -> None:
         """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)
@@ -132,12 +135,22 @@ class Engine:
 
     def stop(self) -> None:
         """End the thread after the present step; open requests end as aborted."""
-        if self._thread is None:
-            return
-        self._stopping = True
-        self._wake.set()
-        self._thread.join()
-        self._thread = None
+        if self._thread is not None:
+            self._stopping = True
+            self._wake.set()
+            self._thread.join()
+            self._thread = None
+
+    async def drain(self, limit_s: float) -> None:
+        """Take no new requests, let those in flight end, and abort what has not ended after `limit_s` seconds."""
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self.in_flight:  # noqa: ASYNC110 - looked at in a loop that is about to end
+                    await asyncio.sleep(0.05)
+        if self.in_flight:
+            _log.warning("%d requests are ended after %g s of draining", self.in_flight, limit_s)
+            await self.abort(None)
 
     def _run(self) -> None:
         scheduler = self._scheduler
@@ -192,12 +205,59 @@ class Engine:
         self._post(command, urgent=urgent)
         return await asyncio.wrap_future(future)
 
+    # ---- requests ----
+
     def build(self, prompt: Prompt) -> list[Sequence]:
-        """The n sequences of a prompt; see `SequenceBuilder.build`."""
-        return self._builder.build(prompt)
+        """The n sequences of a prompt, after it was checked."""
+        params = prompt.params
+        max_new = self._checked_max_new(prompt)
+        if prompt.adapter is not None and prompt.adapter not in self.adapters:
+            raise InputError(
+                f"lora_path is {prompt.adapter!r}; loaded adapters are {sorted(self.adapters) or 'none'}"
+            )
+        end_ids: frozenset[int] = frozenset()
+        if not params.ignore_eos:  # which in SGLang switches off `stop_token_ids` as well
+            end_ids = self.codec.end_ids.union(params.stop_token_ids)
+        seed = params.sampling_seed
+        if seed is None:
+            seed = self._random.getrandbits(63)
+        found = []
+        for sample in range(params.n):
+            rid = prompt.rid if params.n == 1 else f"{prompt.rid}_{sample}"
+            seq = Sequence(prompt, rid, stream_seed(seed, sample), max_new, end_ids)
+            seq.stops = StopStrings(self.codec, params.stop) if params.stop else None
+            seq.adapter = self.adapters.get(prompt.adapter) if prompt.adapter is not None else None
+            seq.grammar = self._grammars.start(params)
+            found.append(seq)
+        return found
+
+    def _checked_max_new(self, prompt: Prompt) -> int:
+        """The number of tokens after which the output ends."""
+        ids, vocab = prompt.ids, self.model.vocab_size
+        if not ids:
+            raise InputError("the prompt is empty; expected at least one token")
+        if not 0 <= min(ids) <= max(ids) < vocab:
+            bad = next(i for i in ids if not 0 <= i < vocab)
+            raise InputError(f"token id {bad} is not in the vocabulary of {vocab} tokens")
+        for token in prompt.params.stop_token_ids:
+            if not 0 <= token < vocab:
+                raise InputError(
+                    f"sampling_params.stop_token_ids names token id {token}; expected ids in [0, {vocab - 1}]"
+                )
+        asked = prompt.params.max_new_tokens
+        max_new = max(self.longest - len(ids), 0) if asked is None else asked
+        if len(ids) + max_new <= self.longest:
+            return max_new
+        limit = f"--max-total-tokens {self.longest}"
+        if self.longest == self.model.context_length:
+            limit = f"the model's context length of {self.longest} tokens"
+        raise InputError(
+            f"the input ({len(ids)} tokens) plus max_new_tokens ({max_new}) exceeds {limit}; "
+            "shorten the prompt or lower max_new_tokens"
+        )
 
     def _enter(self, sequences: list[Sequence]) -> _Request:
-        """Take a request on; UnavailableError if the queue is full, InputError if a rid is in use."""
+        """Take a request on, unless the queue is full or a rid is in use."""
         if self._draining:
             raise UnavailableError(
                 "the engine is shutting down and takes no new requests", retry_after_s=5.0
@@ -223,7 +283,7 @@ class Engine:
         for rid in rids:
             del self._requests[rid]
         if request.done.cancelled():  # nobody waits any more
-            self._post(lambda: self._abort_where(lambda seq: seq.owner is request))
+            self._post(lambda: self._scheduler.abort(lambda seq: seq.owner is request))
 
     def _submit(self, request: _Request) -> None:
         self._post(lambda: self._scheduler.submit(request.sequences))
@@ -253,8 +313,7 @@ class Engine:
         finally:
             request.done.cancel()
 
-    def _abort_where(self, chosen: Callable[[Sequence], bool]) -> int:
-        return self._scheduler.abort(chosen, "Aborted")
+    # ---- control ----
 
     async def pause(self, mode: str) -> None:
         """Stop generating: `abort`, `retract` or `in_place` (see `Scheduler.pause`)."""
@@ -266,10 +325,11 @@ class Engine:
 
     async def abort(self, rid: str | None) -> int:
         """Abort the request named `rid`, or all of them when it is None; returns how many sequences ended."""
-        return await self.call(
-            lambda: self._abort_where(lambda seq: rid is None or rid in (seq.rid, seq.prompt.rid)),
-            urgent=rid is None,
-        )
+
+        def chosen(seq: Sequence) -> bool:
+            return rid is None or rid in (seq.rid, seq.prompt.rid)
+
+        return await self.call(lambda: self._scheduler.abort(chosen), urgent=rid is None)
 
     async def flush(self) -> bool:
         """Empty the prefix cache; False when requests are running."""
@@ -279,20 +339,20 @@ class Engine:
         """Set the weight version without changing weights."""
         await self.call(lambda: self._scheduler.rename(version))
 
+    async def rows(self, name: str, count: int) -> Any:
+        """The first `count` rows of a weight that serves now, as numbers."""
+        return await self.call(lambda: self.model.tensor(name)[:count].tolist())
+
     async def swap(
         self, tensors: dict[str, Tensor], version: str | None, *, folder: Path | None = None
     ) -> Swapped:
-        """Serve verified weights, all (those of `folder`) or some, from the next token on.
-
-        A `version` of None keeps the name of the present one.
-        """
+        """Serve verified weights, all (those of `folder`) or some, from the next token on; `version` None keeps its name."""
 
         def work() -> Swapped:
             scheduler = self._scheduler
             found = Swapped(len(scheduler.running), flushed=not scheduler.held)
             scheduler.swap(tensors, self.version if version is None else version)
-            if folder is not None:
-                self.folder = folder
+            self.folder = folder or self.folder
             return found
 
         return await self.call(work, urgent=True)

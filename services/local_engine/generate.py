@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine, new_rid
-from services.local_engine.http import engine_of, read_json, unless_gone
 from services.local_engine.images import decode_images, place_images
-from services.local_engine.request import Body, Prompt, explain, parse_sampling
+from services.local_engine.request import Body, Prompt, explain, parse_sampling, read_json
 from services.local_engine.sequence import Scored, Sequence, Top
 from triforge.errors import InputError, PolicyError
+from triforge.web.server import unless_gone
 
 _IGNORED = frozenset({
     "priority", "extra_key", "session_id", "routed_dp_rank", "model", "background", "log_metrics",
@@ -47,11 +47,10 @@ def _prompts_of(engine: Engine, body: dict[str, Any]) -> tuple[list[list[int]], 
     if (text is None) == (ids is None):
         raise InputError("expected exactly one of text and input_ids")
     if text is not None:
-        batch = isinstance(text, list)
-        texts = text if batch else [text]
+        texts = text if isinstance(text, list) else [text]
         if not texts or not all(isinstance(t, str) for t in texts):
             raise InputError("text must be a string or a non-empty list of strings")
-        return [engine.codec.encode(t) for t in texts], batch
+        return [engine.codec.encode(t) for t in texts], texts is text
     batch = isinstance(ids, list) and bool(ids) and isinstance(ids[0], list)
     rows = ids if batch else [ids]
     for row in rows:
@@ -97,17 +96,16 @@ async def _prompt(engine: Engine, ids: list[int], fields: _PromptFields) -> Prom
 
 async def generate(request: Request) -> Response:
     """POST or PUT /generate."""
-    engine = engine_of(request)
+    engine: Engine = request.app.state.engine
     body = await read_json(request)
     for name, value in body.items():
         known = name in _WHOLE or name in _IGNORED or name in _PromptFields.model_fields
         if not known and value not in (None, False, [], {}):
             raise InputError(f"{name} is not supported by the local engine")
     rows, many = _prompts_of(engine, body)
-    fields = _fields_of(body, len(rows), batch=many)
     sequences: list[Sequence] = []
-    for ids, row in zip(rows, fields, strict=True):
-        prompt = await _prompt(engine, ids, row)
+    for ids, fields in zip(rows, _fields_of(body, len(rows), batch=many), strict=True):
+        prompt = await _prompt(engine, ids, fields)
         sequences += engine.build(prompt)
         many = many or prompt.params.n > 1
     if body.get("stream"):
@@ -151,10 +149,7 @@ async def _events(
 def result_of(
     seq: Sequence, codec: TextCodec, version: str, *, first: bool = True
 ) -> dict[str, Any]:
-    """A result of /generate, while `version` serves; of an unfinished sequence it does not say which token is whose.
-
-    Only the `first` that is sent of a sequence says when it was sent.
-    """
+    """A result of /generate while `version` serves. Only a finished one says which token is of which version, and only the `first` when it was sent."""
     length, finish = seq.snapshot()
     output = seq.output[:length]
     meta: dict[str, Any] = {

@@ -22,7 +22,7 @@ _KEPT = 64
 
 
 class GrammarState:
-    """One constrained output in progress."""
+    """One constrained output in progress; `stuck` once no token of the vocabulary continues it."""
 
     def __init__(self, matcher: Any, vocab: int, width: int, end_ids: frozenset[int]) -> None:
         self._matcher = matcher
@@ -32,10 +32,7 @@ class GrammarState:
         self.stuck = False
 
     def banned(self) -> Tensor:
-        """Bool [vocab]: tokens that the grammar excludes next.
-
-        When no token of the vocabulary fits, the end tokens are let through and `stuck` is set.
-        """
+        """Bool [vocab]: tokens that the grammar excludes next; a stuck one lets the end tokens through."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._vocab]
         banned = torch.from_numpy(bits == 0)
@@ -53,11 +50,7 @@ class GrammarState:
 
 
 class _SpacedWords:
-    """The table llguidance wants of a tokenizer that joins words with spaces.
-
-    Behind the words stand the 256 single bytes, so that llguidance can tokenise any text; they are beyond the model's
-    vocabulary and never sampled.
-    """
+    """The table llguidance wants of a tokenizer that joins words with spaces; behind the words, never sampled, all bytes."""
 
     def __init__(self, codec: TextCodec, vocab: int, end_id: int) -> None:
         special = codec.special_ids | codec.end_ids
@@ -77,11 +70,10 @@ class _SpacedWords:
         rest = text.encode() if isinstance(text, str) else text
         found = []
         while rest:
-            for n in range(min(self._longest, len(rest)), 0, -1):
-                if rest[:n] in self._ids:
-                    found.append(self._ids[rest[:n]])
-                    rest = rest[n:]
-                    break
+            sizes = range(min(self._longest, len(rest)), 0, -1)
+            size = next(n for n in sizes if rest[:n] in self._ids)
+            found.append(self._ids[rest[:size]])
+            rest = rest[size:]
         return found
 
 

@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from services.local_engine.images import Image
 from services.local_engine.kv_cache import SlotCache, StepBatch
-from services.local_engine.weights import unknown_tensor
+from services.local_engine.weights import NamedWeights
 from triforge.errors import WeightsError
 from triforge.vision.image_spec import ImageSpec
 
@@ -52,7 +52,7 @@ class _SlotView(Cache):  # type: ignore[misc]
         return self._batch.span - self._batch.width
 
 
-class TransformersModel:
+class TransformersModel(NamedWeights):
     """A `Model` around `AutoModelForCausalLM`."""
 
     _auto: Any = AutoModelForCausalLM
@@ -60,6 +60,7 @@ class TransformersModel:
     takes_adapters = False  # a module of transformers computes one thing for all rows
 
     def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
         try:
             settings = AutoConfig.for_model(**config)
         except (ValueError, KeyError, TypeError) as error:
@@ -81,15 +82,13 @@ class TransformersModel:
             int(getattr(text, "head_dim", None) or text.hidden_size // heads),
         )
         # Tied tensors share their storage and stand in a folder once, or twice.
-        self._tensors: dict[str, Tensor] = {}
         seen: dict[int, str] = {}
-        self._twins: dict[str, str] = {}
         for name, tensor in self._module.state_dict(keep_vars=True).items():
-            if tensor.data_ptr() in seen:
-                self._twins[name] = seen[tensor.data_ptr()]
+            first = seen.setdefault(tensor.data_ptr(), name)
+            if first == name:
+                self.weights[name] = tensor.detach()
             else:
-                seen[tensor.data_ptr()] = name
-                self._tensors[name] = tensor.detach()
+                self.twins[name] = first
 
     def _demand_full_attention(self, text: Any) -> None:
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
@@ -103,34 +102,12 @@ class TransformersModel:
             )
 
     def new_cache(self) -> SlotCache:
-        """An empty cache of the right shape."""
+        """See `Model`."""
         return SlotCache(*self._cache_shape)
-
-    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-        """Names and shapes of the weights, and the names that may be there and are ignored."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        return shapes, frozenset(self._twins)
-
-    @torch.inference_mode()
-    def apply(self, tensors: dict[str, Tensor]) -> None:
-        """Copy verified weights in, all or some."""
-        for name, tensor in tensors.items():
-            self._tensors[name].copy_(tensor)
-
-    def tensor(self, name: str) -> Tensor:
-        """One weight that serves now."""
-        found = self._tensors.get(self._twins.get(name, name))
-        if found is None:
-            raise unknown_tensor(name)
-        return found
 
     @torch.inference_mode()
     def check_cache(self) -> None:
-        """Compare a short prompt through the slots with the module's own forward pass.
-
-        Architectures that keep something else than keys and values, or that place positions otherwise, are found here
-        and not in a training curve.
-        """
+        """Compare a short prompt through the slots with the module's own forward pass; refuses other kinds of caches and positions."""
         ids = [i * 7 % self.vocab_size for i in range(9)]
         cache = self.new_cache()
         try:
@@ -149,17 +126,16 @@ class TransformersModel:
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
-        """Logits [M, vocab] of the wanted tokens."""
+        """See `Model`."""
         places = batch.rows * batch.width
         ids, positions = batch.ids, batch.positions
         if batch.pack is not None:
             ids = ids.new_zeros(places).index_copy_(0, batch.pack, ids)
             positions = positions.new_zeros(places).index_copy_(0, batch.pack, positions)
         # The whole module, because some architectures scale or cap their logits behind the output matrix.
+        shape = batch.rows, batch.width
         logits: Tensor = self._module(
-            **self._inputs(
-                batch, ids.view(batch.rows, batch.width), positions.view(batch.rows, batch.width)
-            ),
+            **self._inputs(batch, ids.view(shape), positions.view(shape)),
             attention_mask=batch.mask,
             past_key_values=_SlotView(cache, batch),
             use_cache=True,
@@ -186,7 +162,7 @@ class VisionModel(TransformersModel):
         self._embedded: OrderedDict[str, Tensor] = OrderedDict()
 
     def apply(self, tensors: dict[str, Tensor]) -> None:
-        """Copy verified weights in, all or some."""
+        """See `Model`."""
         super().apply(tensors)
         self._embedded.clear()
 

@@ -17,34 +17,21 @@ from triforge.vision.image_spec import ImageSpec, pixels_of
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image as the vision tower takes it.
-
-    Attributes:
-        ref: names its content.
-        pixels: float32 [patches, values].
-        grid: int64 [1, 3], patches in time, rows and columns.
-    """
+    """An image as the vision tower takes it."""
 
     ref: ImageRef
-    pixels: Tensor
-    grid: Tensor
+    pixels: Tensor  # float32 [patches, values]
+    grid: Tensor  # int64 [1, 3], patches in time, rows and columns
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """The images of a prompt, and positions for all of its tokens.
-
-    Attributes:
-        places: where the images stand.
-        images: one for each place.
-        table: int64 [3, tokens], the positions of the prompt.
-        behind: what a token behind the prompt adds to its number.
-    """
+    """The images of a prompt, and positions for all of its tokens."""
 
     places: tuple[PlacedImage, ...]
-    images: tuple[Image, ...]
-    table: Tensor
-    behind: int
+    images: tuple[Image, ...]  # one for each place
+    table: Tensor  # int64 [3, tokens], the positions of the prompt
+    behind: int  # what a token behind the prompt adds to its number
 
     def positions(self, numbers: Tensor) -> Tensor:
         """Positions [3, N] of tokens, given their numbers int64 [N] in the sequence."""

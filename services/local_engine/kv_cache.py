@@ -24,34 +24,21 @@ class Halted(Exception):  # noqa: N818 - a request, not a failure
 
 @dataclass(slots=True)
 class StepBatch:
-    """One forward pass over the rows [first, first + rows), `width` token places a row; N tokens really exist.
+    """One forward pass over the rows [first, first + rows), `width` token places a row; N tokens really exist."""
 
-    Attributes:
-        ids: int64 [N], row by row.
-        positions: int64 [N].
-        cells: int64 [N], where their keys and values go (`row * capacity + position`).
-        span: length of the longest row after the pass.
-        mask: float [rows, 1, width, span], 0 or -inf.
-        pack: int64 [N], their places in the padded [rows * width] layout, or None when there is no padding.
-        wanted: int64 [M], which of the N tokens need logits, or None for all.
-        adapted: which of the N tokens belong to which adapter.
-        media: for each row its images, or None; empty for models without vision.
-        halt: once it is set, the pass is not wanted any more.
-    """
-
-    ids: Tensor
-    positions: Tensor
-    cells: Tensor
+    ids: Tensor  # int64 [N], row by row
+    positions: Tensor  # int64 [N]
+    cells: Tensor  # int64 [N], where their keys and values go: row * capacity + position
     first: int
     rows: int
     width: int
-    span: int
-    mask: Tensor
-    pack: Tensor | None = None
-    wanted: Tensor | None = None
-    adapted: list[tuple[Adapter, Tensor]] = field(default_factory=list)
-    media: list[Media | None] = field(default_factory=list)
-    halt: Event | None = None
+    span: int  # length of the longest row after the pass
+    mask: Tensor  # float [rows, 1, width, span], 0 or -inf
+    pack: Tensor | None = None  # int64 [N], places in the layout [rows * width], if that has gaps
+    wanted: Tensor | None = None  # int64 [M], which tokens need logits; None for all
+    adapted: list[tuple[Adapter, Tensor]] = field(default_factory=list)  # each one's tokens
+    media: list[Media | None] = field(default_factory=list)  # a row's images, if the model sees
+    halt: Event | None = None  # once it is set, the pass is not wanted any more
 
     def check(self) -> None:
         """Called by models before each layer; raises `Halted` if the pass is to stop here."""

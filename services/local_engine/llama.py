@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from services.local_engine.kv_cache import SlotCache, StepBatch
-from services.local_engine.weights import unknown_tensor
+from services.local_engine.weights import NamedWeights
 from triforge.vision.image_spec import ImageSpec
 
 
@@ -84,21 +84,24 @@ _GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 _DOWN = ("mlp.down_proj",)
 
 
-class LlamaModel:
+class LlamaModel(NamedWeights):
     """RMSNorm, rotary embedding, attention over the slot cache, SwiGLU; tied or untied output matrix."""
 
     vision: ImageSpec | None = None
     takes_adapters = True
 
     def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
         self.shape = s = shape
         self.vocab_size, self.context_length = s.vocab, s.context
         self._embed = torch.empty(s.vocab, s.hidden)
         self._norm = torch.empty(s.hidden)
         self._head = self._embed if s.tied else torch.empty(s.vocab, s.hidden)
-        self._weights = {"model.embed_tokens.weight": self._embed, "model.norm.weight": self._norm}
-        if not s.tied:
-            self._weights["lm_head.weight"] = self._head
+        self.weights |= {"model.embed_tokens.weight": self._embed, "model.norm.weight": self._norm}
+        if s.tied:
+            self.twins["lm_head.weight"] = "model.embed_tokens.weight"
+        else:
+            self.weights["lm_head.weight"] = self._head
         query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
         # Where the rows of each weight lie in their matrix, and its outputs in the product.
         self._rows = {
@@ -116,7 +119,7 @@ class LlamaModel:
         self._turns = torch.polar(torch.ones_like(angles), angles)[:, None, :]
 
     def new_cache(self) -> SlotCache:
-        """An empty cache of the right shape."""
+        """See `Model`."""
         return SlotCache(self.shape.layers, self.shape.kv_heads, self.shape.head_dim)
 
     def _new_layer(self, index: int) -> _Layer:
@@ -130,41 +133,17 @@ class LlamaModel:
             gate_up=torch.empty(2 * s.inner, s.hidden),
             down=torch.empty(s.hidden, s.inner),
         )
-        self._weights[f"{prefix}input_layernorm.weight"] = layer.attention_norm
-        self._weights[f"{prefix}post_attention_layernorm.weight"] = layer.mlp_norm
-        matrices = (
-            (_QKV, layer.qkv),
-            (_OUT, layer.out),
-            (_GATE_UP, layer.gate_up),
-            (_DOWN, layer.down),
-        )
-        for names, matrix in matrices:
+        self.weights[f"{prefix}input_layernorm.weight"] = layer.attention_norm
+        self.weights[f"{prefix}post_attention_layernorm.weight"] = layer.mlp_norm
+        matrices = {_QKV: layer.qkv, _OUT: layer.out, _GATE_UP: layer.gate_up, _DOWN: layer.down}
+        for names, matrix in matrices.items():
             for name in names:
-                self._weights[f"{prefix}{name}.weight"] = matrix[self._rows[name]]
+                self.weights[f"{prefix}{name}.weight"] = matrix[self._rows[name]]
         return layer
-
-    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-        """Names and shapes of the tensors of a weight folder, and the names that may stand there and are ignored."""
-        shapes = {name: tuple(weight.shape) for name, weight in self._weights.items()}
-        return shapes, frozenset({"lm_head.weight"}) if self.shape.tied else frozenset()
-
-    @torch.inference_mode()
-    def apply(self, tensors: dict[str, Tensor]) -> None:
-        """Copy verified tensors in, all or some; after it the next forward pass uses them."""
-        for name, tensor in tensors.items():
-            self._weights[name].copy_(tensor)
-
-    def tensor(self, name: str) -> Tensor:
-        """One weight that serves now; may be a view."""
-        if name == "lm_head.weight" and self.shape.tied:
-            return self._embed
-        if name not in self._weights:
-            raise unknown_tensor(name)
-        return self._weights[name]
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
-        """Logits [M, vocab] of the wanted tokens; keys and values of all tokens are written to the cache."""
+        """See `Model`."""
         s = self.shape
         n = batch.ids.shape[0]
         rotated = s.heads + s.kv_heads

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from services.local_engine.weights import read_json
+from triforge.chat_template import read_json
 from triforge.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -32,20 +32,13 @@ _PREFIX = "base_model.model."
 
 
 class Adapter:
-    """One adapter.
-
-    Args:
-        path: where it came from.
-        parts: name of the adapted weight -> A [rank, in] and B [out, rank], the scale in B.
-    """
+    """One adapter. `parts`: name of the adapted weight -> A [rank, in] and B [out, rank], the scale in B."""
 
     _numbers = itertools.count(1)
 
     def __init__(self, path: Path, parts: dict[str, tuple[Tensor, Tensor]]) -> None:
         self.path = path
-        self.number = next(
-            self._numbers
-        )  # never given again: separates its entries in the prefix cache
+        self.number = next(self._numbers)  # separates its entries in the prefix cache
         self._parts = parts
 
     def add(self, name: str, source: Tensor, target: Tensor, tokens: Tensor) -> None:
@@ -88,15 +81,15 @@ def read_adapter(folder: Path, model: Model) -> Adapter:
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{file} cannot be read: {error}") from error
-    pairs = _pairs(tensors, model.expected()[0], rank, str(file))
-    parts = {
-        name: (narrow, wide.to(torch.float32) * scale) for name, (narrow, wide) in pairs.items()
-    }
-    return Adapter(folder, parts)
+    return Adapter(folder, _parts(tensors, model.expected()[0], rank, scale, str(file)))
 
 
-def _pairs(
-    tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], rank: int, where: str
+def _parts(
+    tensors: dict[str, Tensor],
+    shapes: dict[str, tuple[int, ...]],
+    rank: int,
+    scale: float,
+    where: str,
 ) -> dict[str, tuple[Tensor, Tensor]]:
     found: dict[str, tuple[Tensor, Tensor]] = {}
     for name in tensors:
@@ -114,7 +107,7 @@ def _pairs(
         wide, narrow = shapes[weight]
         _check(tensors[name], (rank, narrow), f"{where}: lora_A of {weight}")
         _check(other, (wide, rank), f"{where}: lora_B of {weight}")
-        found[weight] = tensors[name].to(torch.float32), other
+        found[weight] = tensors[name].to(torch.float32), other.to(torch.float32) * scale
     if not found:
         raise WeightsError(f"{where} holds no adapter")
     return found

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.llama import LlamaModel, LlamaShape
-from services.local_engine.weights import check_config, check_tensors, read_json, read_tensors
+from services.local_engine.weights import check_config, check_tensors, read_tensors
+from triforge.chat_template import read_json
 from triforge.errors import WeightsError
 from triforge.vision.image_spec import ImageSpec
 
@@ -26,38 +27,22 @@ class Model(Protocol):
 
     def new_cache(self) -> SlotCache:
         """An empty cache of the right shape."""
-        ...
 
     def forward(self, batch: StepBatch, cache: SlotCache) -> Tensor:
-        """Logits [M, vocab] of the wanted tokens; keys and values go to the cache.
-
-        Raises:
-            Halted: `batch.check` said so between two layers.
-        """
-        ...
+        """Logits [M, vocab] of the wanted tokens; keys and values go to the cache. Halted if `batch.check` says so."""
 
     def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
         """Names and shapes of the weights, and the names that may be there and are ignored."""
-        ...
 
     def apply(self, tensors: dict[str, Tensor]) -> None:
         """Copy verified weights in, all or some."""
-        ...
 
     def tensor(self, name: str) -> Tensor:
-        """One weight that serves now; may be a view.
-
-        Raises:
-            WeightsError: there is none of this name.
-        """
-        ...
+        """One weight that serves now; may be a view. WeightsError if there is none of this name."""
 
 
 def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str, Any]]:
-    """The model of a folder with its weights loaded, and its config.
-
-    The forward pass of `llama.py` is used where it fits; without `own_llama` always the transformers module.
-    """
+    """The model of a folder with its weights loaded, and its config; `llama.py` is used where it fits and `own_llama`."""
     config = read_json(folder / "config.json")
     if not config:
         raise WeightsError(f"{folder / 'config.json'} does not exist; expected a model folder")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import from_json
+from starlette.requests import Request
 
 from services.local_engine.images import Media
 from triforge.errors import InputError
 
+_B = TypeVar("_B", bound="Body")
+_MAX_BODY = 256 * 1024 * 1024
 _MANY = 2**31
 _COLDEST = 1e-6  # below it the choice is greedy, and logits / temperature would overflow
 _MAX_STOPS = 32
@@ -47,6 +51,30 @@ def explain(error: ValidationError, prefix: str = "") -> str:
     return f"{name} is {first['input']!r:.80}; {first['msg'].removeprefix('Value error, ')}"
 
 
+async def read_json(request: Request) -> dict[str, Any]:
+    """The body, which must be a JSON object; an empty body is {}."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_BODY:
+            raise InputError(f"the body is larger than {_MAX_BODY} bytes")
+    try:
+        found = from_json(body) if body else {}
+    except ValueError as error:
+        raise InputError(f"the body is not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"the body is a {type(found).__name__}; expected a JSON object")
+    return found
+
+
+async def read(request: Request, kind: type[_B]) -> _B:
+    """The body as a model of pydantic."""
+    try:
+        return kind.model_validate(await read_json(request))
+    except ValidationError as error:
+        raise InputError(explain(error)) from error
+
+
 class SamplingParams(BaseModel):
     """Sampling parameters. `max_new_tokens` None fills the context."""
 
@@ -82,11 +110,7 @@ class SamplingParams(BaseModel):
 
 
 def parse_sampling(raw: Any) -> SamplingParams:
-    """Check `sampling_params` of a request; null means the default of a parameter.
-
-    Raises:
-        InputError: a parameter is unknown, not supported here, or out of its range.
-    """
+    """Check `sampling_params` of a request; null means the default of a parameter."""
     if raw is None:
         return SamplingParams()
     if not isinstance(raw, dict):
@@ -98,10 +122,8 @@ def parse_sampling(raw: Any) -> SamplingParams:
             raise UnknownParameterError(
                 f"sampling_params.{name} is unknown; known are {sorted(known)}"
             )
-        if name in _LACKING:
-            if value not in (None, _LACKING[name], [], {}):
-                raise InputError(f"sampling_params.{name} is not supported by the local engine")
-            given.pop(name, None)
+        if name in _LACKING and value not in (None, _LACKING[name], [], {}):
+            raise InputError(f"sampling_params.{name} is not supported by the local engine")
     try:
         return SamplingParams.model_validate(given)
     except ValidationError as error:

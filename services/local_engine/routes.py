@@ -13,11 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from services.local_engine.engine import Swapped
+from services.local_engine.engine import Engine, Swapped
 from services.local_engine.generate import generate
-from services.local_engine.http import engine_of, read, read_json
 from services.local_engine.lora import read_adapter
-from services.local_engine.request import Body
+from services.local_engine.request import Body, read, read_json
 from services.local_engine.updates import (
     BroadcastUpdate,
     JoinGroup,
@@ -42,36 +41,6 @@ class _Abort(Body):
     abort_all: bool = False
 
 
-async def pause_generation(request: Request) -> Response:
-    """POST /pause_generation."""
-    body = await read(request, _Pause)
-    await engine_of(request).pause(body.mode)
-    return JSONResponse({"message": "Generation is paused.", "status": "ok"})
-
-
-async def continue_generation(request: Request) -> Response:
-    """POST /continue_generation."""
-    await read(request, Body)
-    await engine_of(request).resume()
-    return JSONResponse({"message": "Generation goes on.", "status": "ok"})
-
-
-async def abort_request(request: Request) -> Response:
-    """POST /abort_request: one request by `rid`, or all with `abort_all`. A rid that nobody has is no error."""
-    body = await read(request, _Abort)
-    if body.rid is None and not body.abort_all:
-        raise InputError("rid is missing; expected the id of a request, or abort_all true")
-    await engine_of(request).abort(None if body.abort_all else body.rid)
-    return Response()
-
-
-async def flush_cache(request: Request) -> Response:
-    """GET or POST /flush_cache: refused while requests are running, or held in place."""
-    if await engine_of(request).flush():
-        return PlainTextResponse("Cache flushed.\n")
-    return PlainTextResponse("Flush cache failed.\n", 400)
-
-
 class _FromDisk(WeightUpdate):
     model_path: str
 
@@ -90,9 +59,54 @@ class _ByName(Body):
     truncate_size: Annotated[int, Field(ge=0)] = 100
 
 
+class _Load(Body):
+    lora_name: str
+    lora_path: str
+
+
+class _Unload(Body):
+    lora_name: str | None = None
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
 def _updates(request: Request) -> Updates:
     updates: Updates = request.app.state.updates
     return updates
+
+
+# ---- control ----
+
+
+async def _pause_generation(request: Request) -> Response:
+    await _engine(request).pause((await read(request, _Pause)).mode)
+    return JSONResponse({"message": "Generation is paused.", "status": "ok"})
+
+
+async def _continue_generation(request: Request) -> Response:
+    await _engine(request).resume()
+    return JSONResponse({"message": "Generation goes on.", "status": "ok"})
+
+
+async def _abort_request(request: Request) -> Response:
+    """One request by `rid`, or all with `abort_all`. A rid that nobody has is no error."""
+    body = await read(request, _Abort)
+    if body.rid is None and not body.abort_all:
+        raise InputError("rid is missing; expected the id of a request, or abort_all true")
+    await _engine(request).abort(None if body.abort_all else body.rid)
+    return Response()
+
+
+async def _flush_cache(request: Request) -> Response:
+    if await _engine(request).flush():
+        return PlainTextResponse("Cache flushed.\n")
+    return PlainTextResponse("Flush cache failed.\n", 400)
+
+
+# ---- weights ----
 
 
 def _success(message: str, **more: Any) -> Response:
@@ -108,50 +122,44 @@ def _outcome(body: WeightUpdate, swapped: Swapped | None, **more: Any) -> Respon
     return _success("The weights were taken.", **more)
 
 
-async def update_weights_from_disk(request: Request) -> Response:
-    """POST /update_weights_from_disk. Cached prefixes always go: their keys belong to the old weights."""
+async def _update_weights_from_disk(request: Request) -> Response:
     body = await read(request, _FromDisk)
     swapped = await _updates(request).from_disk(Path(body.model_path), body.weight_version)
     return _outcome(body, swapped, num_paused_requests=swapped.running)
 
 
-async def begin_weight_update(request: Request) -> Response:
-    """POST /begin_weight_update."""
+async def _begin_weight_update(request: Request) -> Response:
     await read(request, WeightUpdate)
     await _updates(request).begin()
     return _success("The session is open.")
 
 
-async def end_weight_update(request: Request) -> Response:
-    """POST /end_weight_update."""
+async def _end_weight_update(request: Request) -> Response:
     await _updates(request).end()
     return _success("The session is closed.")
 
 
-async def update_in_session(request: Request) -> Response:
-    """POST /update_weights_from_tensor, /update_weights_from_distributed."""
+async def _update_in_session(request: Request) -> Response:
     name = request.url.path.removeprefix("/")
     kind = TensorUpdate if name == "update_weights_from_tensor" else BroadcastUpdate
     return _outcome(*await _updates(request).take(kind, await read_json(request), name))
 
 
-async def init_weights_update_group(request: Request) -> Response:
-    """POST /init_weights_update_group: waits until all members have come."""
+async def _init_weights_update_group(request: Request) -> Response:
     body = await read(request, JoinGroup)
     await _updates(request).join(body)
     return _success(f"Group {body.group_name} was joined.")
 
 
-async def destroy_weights_update_group(request: Request) -> Response:
-    """POST /destroy_weights_update_group."""
+async def _destroy_weights_update_group(request: Request) -> Response:
     name = (await read(request, _Leave)).group_name
     await _updates(request).leave(name)
     return _success(f"Group {name} was left.")
 
 
-async def update_weight_version(request: Request) -> Response:
-    """POST /update_weight_version: another name for the same weights."""
-    body, engine = await read(request, _Rename), engine_of(request)
+async def _update_weight_version(request: Request) -> Response:
+    """Another name for the same weights."""
+    body, engine = await read(request, _Rename), _engine(request)
     if body.abort_all_requests:
         await engine.abort(None)
     await engine.rename(body.new_version)
@@ -159,30 +167,24 @@ async def update_weight_version(request: Request) -> Response:
     return _success(message, new_version=body.new_version)
 
 
-async def get_weights_by_name(request: Request) -> Response:
-    """GET or POST /get_weights_by_name: the first rows of what serves, as numbers."""
+async def _get_weights_by_name(request: Request) -> Response:
+    """The first rows of what serves, as numbers."""
     body = await read(request, _ByName)
-    return JSONResponse(await _updates(request).tensor(body.name, body.truncate_size))
+    return JSONResponse(await _engine(request).rows(body.name, body.truncate_size))
 
 
-class _Load(Body):
-    lora_name: str
-    lora_path: str
-
-
-class _Unload(Body):
-    lora_name: str | None = None
+# ---- adapters ----
 
 
 def _loaded(request: Request, error: str | None) -> Response:
-    loaded = {name: str(adapter.path) for name, adapter in engine_of(request).adapters.items()}
+    loaded = {name: str(adapter.path) for name, adapter in _engine(request).adapters.items()}
     body = {"success": error is None, "error_message": error, "loaded_adapters": loaded}
     return JSONResponse(body, 200 if error is None else 400)
 
 
-async def load_lora_adapter(request: Request) -> Response:
-    """POST /load_lora_adapter: requests may name it as their `lora_path` from then on."""
-    engine, error = engine_of(request), None
+async def _load_lora_adapter(request: Request) -> Response:
+    """Requests may name it as their `lora_path` from then on."""
+    engine, error = _engine(request), None
     try:
         body = await read(request, _Load)
         adapter = await asyncio.to_thread(read_adapter, Path(body.lora_path), engine.model)
@@ -193,21 +195,23 @@ async def load_lora_adapter(request: Request) -> Response:
     return _loaded(request, error)
 
 
-async def unload_lora_adapter(request: Request) -> Response:
-    """POST /unload_lora_adapter. Requests that use it go on with it."""
+async def _unload_lora_adapter(request: Request) -> Response:
+    """Requests that use it go on with it."""
     name = (await read(request, _Unload)).lora_name
-    found = engine_of(request).adapters.pop(name or "", None)
+    found = _engine(request).adapters.pop(name or "", None)
     return _loaded(request, f"adapter {name!r} is not loaded" if found is None else None)
 
 
-async def ready(request: Request) -> Response:
-    """GET /ready, /health: 200 while new requests are taken, 503 while the engine shuts down. Generates nothing."""
-    return Response(status_code=200 if engine_of(request).ready else 503)
+# ---- what serves ----
 
 
-async def model_info(request: Request) -> Response:
-    """GET /model_info."""
-    engine = engine_of(request)
+async def _ready(request: Request) -> Response:
+    """200 while new requests are taken, 503 while the engine shuts down. Generates nothing."""
+    return Response(status_code=200 if _engine(request).ready else 503)
+
+
+async def _model_info(request: Request) -> Response:
+    engine = _engine(request)
     found = {
         "model_path": str(engine.folder),
         "served_model_name": request.app.state.served_name,
@@ -227,9 +231,8 @@ async def model_info(request: Request) -> Response:
     return JSONResponse(found)
 
 
-async def server_info(request: Request) -> Response:
-    """GET /server_info."""
-    engine = engine_of(request)
+async def _server_info(request: Request) -> Response:
+    engine = _engine(request)
     found = {
         "engine": "triforge-local-engine",
         "version": version_of("triforge"),
@@ -251,9 +254,8 @@ async def server_info(request: Request) -> Response:
     return JSONResponse(found)
 
 
-async def models(request: Request) -> Response:
-    """GET /v1/models."""
-    engine, name = engine_of(request), request.app.state.served_name
+async def _models(request: Request) -> Response:
+    engine, name = _engine(request), request.app.state.served_name
     card = {
         "id": name,
         "object": "model",
@@ -270,30 +272,31 @@ async def models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": [card, *adapters]})
 
 
+_POST, _BOTH = ["POST"], ["GET", "POST"]
 _CONTROL = [
-    Route("/pause_generation", pause_generation, methods=["POST"]),
-    Route("/continue_generation", continue_generation, methods=["POST"]),
-    Route("/abort_request", abort_request, methods=["POST"]),
-    Route("/flush_cache", flush_cache, methods=["GET", "POST"]),
-    Route("/update_weights_from_disk", update_weights_from_disk, methods=["POST"]),
-    Route("/begin_weight_update", begin_weight_update, methods=["POST"]),
-    Route("/end_weight_update", end_weight_update, methods=["POST"]),
-    Route("/update_weights_from_tensor", update_in_session, methods=["POST"]),
-    Route("/update_weights_from_distributed", update_in_session, methods=["POST"]),
-    Route("/init_weights_update_group", init_weights_update_group, methods=["POST"]),
-    Route("/destroy_weights_update_group", destroy_weights_update_group, methods=["POST"]),
-    Route("/update_weight_version", update_weight_version, methods=["POST"]),
-    Route("/get_weights_by_name", get_weights_by_name, methods=["GET", "POST"]),
-    Route("/load_lora_adapter", load_lora_adapter, methods=["POST"]),
-    Route("/unload_lora_adapter", unload_lora_adapter, methods=["POST"]),
+    Route("/pause_generation", _pause_generation, methods=_POST),
+    Route("/continue_generation", _continue_generation, methods=_POST),
+    Route("/abort_request", _abort_request, methods=_POST),
+    Route("/flush_cache", _flush_cache, methods=_BOTH),
+    Route("/update_weights_from_disk", _update_weights_from_disk, methods=_POST),
+    Route("/begin_weight_update", _begin_weight_update, methods=_POST),
+    Route("/end_weight_update", _end_weight_update, methods=_POST),
+    Route("/update_weights_from_tensor", _update_in_session, methods=_POST),
+    Route("/update_weights_from_distributed", _update_in_session, methods=_POST),
+    Route("/init_weights_update_group", _init_weights_update_group, methods=_POST),
+    Route("/destroy_weights_update_group", _destroy_weights_update_group, methods=_POST),
+    Route("/update_weight_version", _update_weight_version, methods=_POST),
+    Route("/get_weights_by_name", _get_weights_by_name, methods=_BOTH),
+    Route("/load_lora_adapter", _load_lora_adapter, methods=_POST),
+    Route("/unload_lora_adapter", _unload_lora_adapter, methods=_POST),
 ]
 CONTROL_PATHS = frozenset(route.path for route in _CONTROL)
 ROUTES = [
     Route("/generate", generate, methods=["POST", "PUT"]),
-    Route("/v1/models", models),
-    Route("/model_info", model_info),
-    Route("/server_info", server_info),
-    Route("/ready", ready),
-    Route("/health", ready),
+    Route("/v1/models", _models),
+    Route("/model_info", _model_info),
+    Route("/server_info", _server_info),
+    Route("/ready", _ready),
+    Route("/health", _ready),
     *_CONTROL,
 ]

@@ -57,14 +57,9 @@ def sample(
     counts: Sequence[int],
     bans: Sequence[tuple[int, Tensor]] = (),
 ) -> Sampled:
-    """Sample one token a row.
+    """Sample one token a row of `logits` [rows, vocab], float32.
 
-    Args:
-        logits: [rows, vocab] float32.
-        params: of each row.
-        seeds: 64 bits for each row.
-        counts: tokens that each row has sampled before.
-        bans: (row, bool [vocab] of tokens that must not be sampled).
+    `seeds` are 64 bits a row, `counts` the tokens that it has sampled before, `bans` (row, bool [vocab] of excluded tokens).
     """
     temperature = np.array([p.temperature for p in params], dtype=np.float32)
     greedy = temperature == 0.0

@@ -20,7 +20,7 @@ from services.local_engine.kv_cache import Halted, StepBatch
 from services.local_engine.lora import tokens_of_adapters
 from services.local_engine.model import Model
 from services.local_engine.prefix_cache import PrefixCache
-from services.local_engine.sampler import Sampled, sample
+from services.local_engine.sampler import sample
 from services.local_engine.sequence import Sequence
 
 # Prompts that agree on at least this many tokens that are not cached yet are not computed side by side: the first one
@@ -32,18 +32,11 @@ _CHUNK = 512
 
 @dataclass(frozen=True)
 class Limits:
-    """How much the engine takes on.
+    """How much the engine takes on."""
 
-    Attributes:
-        max_running: requests decoded side by side.
-        max_total_tokens: prompt plus requested tokens of all of them; also the budget of the prefix cache.
-        max_prefill_tokens: prompt tokens computed between two decode steps.
-        max_queued: requests that may wait.
-    """
-
-    max_running: int = 64
-    max_total_tokens: int = 65536
-    max_prefill_tokens: int = 1024
+    max_running: int = 64  # requests decoded side by side
+    max_total_tokens: int = 65536  # prompt plus requested tokens of all; budget of the prefix cache
+    max_prefill_tokens: int = 1024  # prompt tokens computed between two decode steps
     max_queued: int = 4096
 
 
@@ -97,11 +90,10 @@ class Scheduler:
 
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
-        """Admit what fits, sample one token for every running sequence; returns the sequences that ended.
-
-        A forward pass that `halt` stopped leaves nothing behind: a later step does it again.
-        """
-        with contextlib.suppress(Halted):
+        """Admit what fits, sample one token for every running sequence; returns the sequences that ended."""
+        with contextlib.suppress(
+            Halted
+        ):  # what was stopped leaves nothing behind; a later step does it again
             if self.waiting and not self.paused:
                 self._admit()
             if self.running and not self.paused:
@@ -227,7 +219,7 @@ class Scheduler:
         self.cache.reserve(first + len(entries), longest, self._position[:first].tolist())
         self._bases = torch.arange(self.limits.max_running) * self.cache.capacity
         for row, entry in enumerate(entries, first):
-            self._seat(row, entry)
+            self._take_row(row, entry)
         try:
             pieces = self._compute(first, entries)
         except Halted:
@@ -246,7 +238,7 @@ class Scheduler:
             self._remember(row, entry.tokens)
         self._sample(first, torch.cat([piece[-1:] for piece in pieces]))
 
-    def _seat(self, row: int, entry: _Entry) -> None:
+    def _take_row(self, row: int, entry: _Entry) -> None:
         seq, at = entry.seq, 0
         for piece in entry.pieces:
             self.cache.write_prefix(row, at, piece)
@@ -264,19 +256,15 @@ class Scheduler:
             past = [e.done + min(start, len(t)) for e, t in zip(entries, tokens, strict=True)]
             wanted = []
             for entry, here, whole in zip(entries, part, tokens, strict=True):
-                if entry.seq.wants_input_scores:
-                    wanted.append(list(range(len(here))))
-                else:
-                    ends = here and start + len(here) == len(whole)
-                    wanted.append([len(here) - 1] if ends else [])
+                ends = here and start + len(here) == len(whole)
+                last = [len(here) - 1] if ends else []
+                wanted.append(list(range(len(here))) if entry.seq.wants_input_scores else last)
             batch = self.cache.prefill_batch(first, part, past, wanted)
             logits = self._forward(batch, [e.seq for e in entries], [len(t) for t in part])
-            for row, piece in zip(
-                found, torch.split(logits, [len(w) for w in wanted]), strict=True
-            ):
-                if len(piece):
-                    row.append(piece)
-        return [row[0] if len(row) == 1 else torch.cat(row) for row in found]
+            pieces = torch.split(logits, [len(w) for w in wanted])
+            for row, piece in zip(found, pieces, strict=True):
+                row.append(piece)
+        return [torch.cat(row) for row in found]
 
     def _forward(self, batch: StepBatch, rows: list[Sequence], counts: list[int]) -> Tensor:
         batch.halt = self.halt
@@ -315,31 +303,22 @@ class Scheduler:
         seeds, counts = [seq.seed for seq in rows], [len(seq.output) for seq in rows]
         sampled = sample(logits, params, seeds, counts, bans)
         self._last[first : first + len(rows)] = sampled.ids.numpy()
-        ended = self._note(rows, sampled)
-        for index in reversed(ended):
-            self._finish(first + index)
-
-    def _note(self, rows: list[Sequence], sampled: Sampled) -> list[int]:
-        ended: list[int] = []
         tokens, scores = sampled.ids.tolist(), sampled.logprobs.tolist()
         for index, (seq, token, score) in enumerate(zip(rows, tokens, scores, strict=True)):
             if seq.max_new == 0:  # only the prompt was to be scored
                 seq.end("length", length=0)
             else:
                 seq.add(token, score, sampled.full, index)
+        for row in range(len(self.running) - 1, first - 1, -1):
+            seq = self.running[row]
             if seq.finish is not None:
-                ended.append(index)
-        return ended
-
-    def _finish(self, row: int) -> None:
-        seq = self.running[row]
-        self._remember(row, seq.tokens[: int(self._position[row])])
-        self._release(row)
-        self._finished.append(seq)
+                self._remember(row, seq.tokens[: int(self._position[row])])
+                self._release(row)
+                self._finished.append(seq)
 
     def _release_from(self, first: int) -> None:
-        while len(self.running) > first:
-            self._release(len(self.running) - 1)
+        for row in range(len(self.running) - 1, first - 1, -1):
+            self._release(row)
 
     def _release(self, row: int) -> None:
         """Free a row and move the last one into the gap."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from services.local_engine.detokenize import StopStrings, TextCodec
-from services.local_engine.grammar import GrammarCompiler, GrammarState
+from services.local_engine.detokenize import StopStrings
+from services.local_engine.grammar import GrammarState
 from services.local_engine.lora import Adapter
 from services.local_engine.request import Prompt
-from services.local_engine.sampler import stream_seed
-from triforge.errors import InputError
 
 # (log-probability or None, token id) and, for one token, its likeliest alternatives
 Scored = tuple[float | None, int]
@@ -23,15 +20,7 @@ Top = list[Scored] | None
 
 
 class Sequence:
-    """A sample in progress; ends after `max_new` tokens or with one of `end_ids`.
-
-    Attributes:
-        spans: weight versions and the first token that each sampled.
-        cached: prompt tokens that came from the prefix cache when it was first admitted.
-        generation: counts weight swaps; keys and values of an older one are not shared.
-        visible: tokens that another thread may read already.
-        owner: who waits for its end.
-    """
+    """A sample in progress; ends after `max_new` tokens or with one of `end_ids`."""
 
     def __init__(
         self, prompt: Prompt, rid: str, seed: int, max_new: int, end_ids: frozenset[int]
@@ -40,9 +29,12 @@ class Sequence:
         self.rid, self.seed, self.max_new, self.end_ids = rid, seed, max_new, end_ids
         self.output: list[int] = []
         self.logprobs: list[float] = []
-        self.spans: list[tuple[str, int]] = []
+        self.spans: list[tuple[str, int]] = []  # weight versions, and the first token of each
         self.finish: dict[str, Any] | None = None
-        self.cached = self.retractions = self.generation = self.visible = 0
+        self.cached = 0  # prompt tokens that came from the prefix cache when it was first admitted
+        self.retractions = 0
+        self.generation = 0  # of the weights that its keys and values were computed with
+        self.visible = 0  # tokens that another thread may read already
         self.arrived = time.perf_counter()
         self.grammar: GrammarState | None = None
         self.stops: StopStrings | None = None
@@ -51,7 +43,7 @@ class Sequence:
         self.input_top: list[Top] = []
         self.output_top: list[Top] = []
         self.on_token: Callable[[], None] | None = None
-        self.owner: Any = None
+        self.owner: Any = None  # who waits for its end
 
     @property
     def tokens(self) -> list[int]:
@@ -106,8 +98,7 @@ class Sequence:
             self.output_top.append(top_scores(full[row], self.prompt.top_logprobs_num))
         closed = self.grammar is not None and self.grammar.accept(token)
         if self.grammar is not None and self.grammar.stuck:
-            message = "no token of the vocabulary continues the grammar"
-            self.abort(message, 400, "BadRequestError")
+            self.abort("no token of the vocabulary continues the grammar", 400, "BadRequestError")
         elif len(self.output) >= self.max_new:
             self.end("length", length=self.max_new)
         elif closed or token in self.end_ids:
@@ -121,9 +112,7 @@ class Sequence:
     def score_input(self, logits: Tensor, done: int) -> None:
         """Log-probabilities of the prompt tokens behind `logprob_start_len`; the first has none, as in SGLang.
 
-        Args:
-            logits: [len(prompt) - done, vocab], of the prompt tokens behind the first `done`.
-            done: how many were cached.
+        `logits` [len(prompt) - done, vocab] are of the prompt tokens behind the first `done`, which were cached.
         """
         start, count = self.prompt.logprob_start_len, self.prompt.top_logprobs_num
         full = torch.log_softmax(logits[start - done :], dim=-1)
@@ -135,11 +124,10 @@ class Sequence:
             self.input_top = [None, *(top_scores(row, count) for row in full[: len(following)])]
 
     def snapshot(self) -> tuple[int, dict[str, Any] | None]:
-        """Tokens that may be shown, and the finish reason; may be called while the other thread adds tokens.
-
-        The order of reading matters: a last token is visible only after its finish reason was set.
-        """
-        visible = self.visible
+        """Tokens that may be shown, and the finish reason; may be called while the other thread adds tokens."""
+        visible = (
+            self.visible
+        )  # read first: a last token is visible only after its finish reason was set
         finish = self.finish
         return (visible if finish is None else len(self.output)), finish
 
@@ -148,79 +136,3 @@ def top_scores(full: Tensor, count: int) -> list[Scored]:
     """The `count` likeliest tokens of one distribution [vocab], likeliest first."""
     values, ids = full.topk(min(count, full.shape[-1]))
     return list(zip(values.tolist(), ids.tolist(), strict=True))
-
-
-class SequenceBuilder:
-    """From prompts to sequences: checks them, and resolves what depends on the model.
-
-    `longest` is how many tokens one request may use, prompt and output together; it may be below the model's `context`.
-    A `seed` makes requests without one reproducible as long as their order is.
-    """
-
-    def __init__(
-        self,
-        codec: TextCodec,
-        vocab: int,
-        longest: int,
-        *,
-        context: int,
-        adapters: Mapping[str, Adapter],
-        seed: int | None,
-    ) -> None:
-        self._codec, self._vocab, self._adapters = codec, vocab, adapters
-        self._longest, self._context = longest, context
-        self._grammars = GrammarCompiler(codec, vocab)
-        self._random = random.Random(seed)  # noqa: S311 - sampling, not secrets
-
-    def build(self, prompt: Prompt) -> list[Sequence]:
-        """The n sequences of a prompt."""
-        params = prompt.params
-        max_new = self._check(prompt)
-        end_ids: frozenset[int] = frozenset()
-        if not params.ignore_eos:  # which in SGLang switches off `stop_token_ids` as well
-            end_ids = self._codec.end_ids.union(params.stop_token_ids)
-        seed = params.sampling_seed
-        if seed is None:
-            seed = self._random.getrandbits(63)
-        found = []
-        for sample in range(params.n):
-            rid = prompt.rid if params.n == 1 else f"{prompt.rid}_{sample}"
-            seq = Sequence(prompt, rid, stream_seed(seed, sample), max_new, end_ids)
-            if params.stop:
-                seq.stops = StopStrings(self._codec, params.stop)
-            seq.adapter = self._adapter(prompt.adapter)
-            seq.grammar = self._grammars.start(params)
-            found.append(seq)
-        return found
-
-    def _adapter(self, name: str | None) -> Adapter | None:
-        if name is not None and name not in self._adapters:
-            raise InputError(
-                f"lora_path is {name!r}; loaded adapters are {sorted(self._adapters) or 'none'}"
-            )
-        return None if name is None else self._adapters[name]
-
-    def _check(self, prompt: Prompt) -> int:
-        """The number of tokens after which the output ends."""
-        ids, vocab = prompt.ids, self._vocab
-        if not ids:
-            raise InputError("the prompt is empty; expected at least one token")
-        if not 0 <= min(ids) <= max(ids) < vocab:
-            bad = next(i for i in ids if not 0 <= i < vocab)
-            raise InputError(f"token id {bad} is not in the vocabulary of {vocab} tokens")
-        for token in prompt.params.stop_token_ids:
-            if not 0 <= token < vocab:
-                raise InputError(
-                    f"sampling_params.stop_token_ids names token id {token}; expected ids in [0, {vocab - 1}]"
-                )
-        asked = prompt.params.max_new_tokens
-        max_new = max(self._longest - len(ids), 0) if asked is None else asked
-        if len(ids) + max_new <= self._longest:
-            return max_new
-        limit = f"--max-total-tokens {self._longest}"
-        if self._longest == self._context:
-            limit = f"the model's context length of {self._longest} tokens"
-        raise InputError(
-            f"the input ({len(ids)} tokens) plus max_new_tokens ({max_new}) exceeds {limit}; "
-            "shorten the prompt or lower max_new_tokens"
-        )

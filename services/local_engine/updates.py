@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -38,15 +37,11 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 
 class WeightUpdate(Body):
-    """What all updates have in common; alone, one without tensors."""
+    """What all updates have in common."""
 
     weight_version: str | None = None
     flush_cache: bool = True
     abort_all_requests: Literal[False] = False
-
-    def read(self, groups: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:  # noqa: ARG002
-        """The tensors; blocking. InputError or WeightsError if they are not right, or did not come."""
-        return {}
 
 
 class TensorUpdate(WeightUpdate):
@@ -55,7 +50,7 @@ class TensorUpdate(WeightUpdate):
     serialized_named_tensors: Annotated[list[str], Field(min_length=1)]
     load_format: str = ""
 
-    def read(self, groups: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:  # noqa: ARG002
+    def read(self, _: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:
         """The tensors of the file."""
         if self.load_format != "safetensors":
             raise InputError(
@@ -63,8 +58,9 @@ class TensorUpdate(WeightUpdate):
                 "formats are pickles"
             )
         try:
-            data = base64.b64decode(self.serialized_named_tensors[0], validate=True)
-            found: dict[str, Tensor] = load(data)
+            found: dict[str, Tensor] = load(
+                base64.b64decode(self.serialized_named_tensors[0], validate=True)
+            )
         except binascii.Error as error:
             raise InputError(f"serialized_named_tensors[0] is not base64: {error}") from error
         except SafetensorError as error:
@@ -98,14 +94,16 @@ class BroadcastUpdate(WeightUpdate):
         return self
 
     def read(self, groups: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:
-        """The tensors, received one by one or all in one piece of bytes."""
+        """The tensors, received one by one or all in one piece of bytes; blocking."""
         group = groups.get(self.group_name)
         if group is None:
             raise _unknown_group(self.group_name, groups)
+        dtypes = (_DTYPES[dtype.removeprefix("torch.")] for dtype in self.dtypes)
+        kinds = list(zip(self.names, dtypes, self.shapes, strict=True))
         try:
             if self.load_format == "flattened_bucket":
-                return self._receive_bucket(group)
-            found = {name: torch.empty(shape, dtype=dtype) for name, dtype, shape in self._kinds()}
+                return _receive_bucket(group, kinds)
+            found = {name: torch.empty(shape, dtype=dtype) for name, dtype, shape in kinds}
             for tensor in found.values():
                 group.receive(tensor)
         except RuntimeError as error:
@@ -114,24 +112,23 @@ class BroadcastUpdate(WeightUpdate):
             ) from error
         return found
 
-    def _kinds(self) -> list[tuple[str, torch.dtype, list[int]]]:
-        dtypes = (_DTYPES[dtype.removeprefix("torch.")] for dtype in self.dtypes)
-        return list(zip(self.names, dtypes, self.shapes, strict=True))
 
-    def _receive_bucket(self, group: UpdateGroup) -> dict[str, Tensor]:
-        sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in self._kinds()]
-        bucket = torch.empty(sum(sizes), dtype=torch.uint8)
-        group.receive(bucket)
-        found, start = {}, 0
-        for (name, dtype, shape), size in zip(self._kinds(), sizes, strict=True):
-            if start % dtype.itemsize:
-                raise InputError(
-                    f"tensor {name} would begin at byte {start} of the bucket, which is no multiple of "
-                    f"{dtype.itemsize}; put tensors of wider types first"
-                )
-            found[name] = bucket[start : start + size].view(dtype).reshape(shape)
-            start += size
-        return found
+def _receive_bucket(
+    group: UpdateGroup, kinds: list[tuple[str, torch.dtype, list[int]]]
+) -> dict[str, Tensor]:
+    sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in kinds]
+    bucket = torch.empty(sum(sizes), dtype=torch.uint8)
+    group.receive(bucket)
+    found, start = {}, 0
+    for (name, dtype, shape), size in zip(kinds, sizes, strict=True):
+        if start % dtype.itemsize:
+            raise InputError(
+                f"tensor {name} would begin at byte {start} of the bucket, which is no multiple of "
+                f"{dtype.itemsize}; put tensors of wider types first"
+            )
+        found[name] = bucket[start : start + size].view(dtype).reshape(shape)
+        start += size
+    return found
 
 
 class JoinGroup(Body):
@@ -154,9 +151,8 @@ class JoinGroup(Body):
 class UpdateGroup:
     """A group of processes (gloo) that was joined, over which rank 0 broadcasts weights.
 
-    It is built from torch's parts and not through its global registry: an engine may join several, beside others in its
-    process, and leave them in any order. The names under which the members find each other are those that torch's own
-    helper for further groups uses, so that any trainer that makes its group with it can be rank 0.
+    Built from torch's parts and not through its global registry, so that an engine may join several and leave them in any
+    order. Names are those that torch's own helper for further groups uses: any trainer that uses it can be rank 0.
     """
 
     def __init__(self, join: JoinGroup) -> None:
@@ -174,7 +170,7 @@ class UpdateGroup:
 
 @dataclass
 class _Session:
-    """Between begin and end: tensors that arrived and wait to be swapped in together."""
+    """Between begin and end: tensors that wait to be swapped in together, and why a call was refused."""
 
     staged: dict[str, Tensor] = field(default_factory=dict)
     refused: str = ""
@@ -184,8 +180,7 @@ class Updates:
     """Updates of one engine's weights, one after another. Whatever is refused is a WeightsError or an InputError.
 
     A session collects the tensors of several calls. They are swapped in together by the call that names their
-    version, or at the end of the session if none does: no request ever meets half of them. After a refused call
-    nothing of the session is swapped in any more.
+    version, or at the end of the session if none does. After a refused call nothing of the session is swapped in.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -220,11 +215,11 @@ class Updates:
                 raise WeightsError(
                     "no weight-update session is open; call begin_weight_update() first"
                 )
-            if session.staged and not session.refused:
+            if session.staged:
                 await self._engine.swap(session.staged, None)
 
     async def take(
-        self, kind: type[WeightUpdate], given: Any, path: str
+        self, kind: type[TensorUpdate | BroadcastUpdate], given: Any, path: str
     ) -> tuple[WeightUpdate, Swapped | None]:
         """Take the tensors of a request body; swap in all that have come if it names a version."""
         async with self._turn:
@@ -233,21 +228,32 @@ class Updates:
                 raise WeightsError(
                     f"{path} must run between begin_weight_update() and end_weight_update()"
                 )
-            with _refusal(session):
-                body = kind.model_validate(given)
-                tensors = await asyncio.to_thread(body.read, self._groups)
-                if session.refused:
-                    raise WeightsError(
-                        f"an earlier call of this session was refused ({session.refused}); end the session and "
-                        "begin again"
-                    )
-                session.staged |= await asyncio.to_thread(
-                    stage_tensors, tensors, self._engine.model, "this update"
-                )
-                if body.weight_version is None:
-                    return body, None
-                staged, session.staged = session.staged, {}
-                return body, await self._engine.swap(staged, body.weight_version)
+            try:
+                return await self._take(session, kind, given)
+            except Exception as error:
+                why = explain(error) if isinstance(error, ValidationError) else str(error)
+                session.refused = session.refused or why
+                session.staged.clear()
+                if isinstance(error, (ValidationError, InputError)):
+                    raise WeightsError(why) from error
+                raise
+
+    async def _take(
+        self, session: _Session, kind: type[TensorUpdate | BroadcastUpdate], given: Any
+    ) -> tuple[WeightUpdate, Swapped | None]:
+        body = kind.model_validate(given)
+        tensors = await asyncio.to_thread(body.read, self._groups)
+        if session.refused:
+            raise WeightsError(
+                f"an earlier call of this session was refused ({session.refused}); end the session and begin again"
+            )
+        session.staged |= await asyncio.to_thread(
+            stage_tensors, tensors, self._engine.model, "this update"
+        )
+        if body.weight_version is None:
+            return body, None
+        staged, session.staged = session.staged, {}
+        return body, await self._engine.swap(staged, body.weight_version)
 
     async def join(self, join: JoinGroup) -> None:
         """Join a group; waits for the others."""
@@ -266,25 +272,6 @@ class Updates:
             if self._groups.pop(name, None) is None:
                 raise _unknown_group(name, self._groups)
 
-    async def tensor(self, name: str, rows: int) -> Any:
-        """The first `rows` rows of a weight that serves now, as numbers."""
-        model = self._engine.model
-        return await self._engine.call(lambda: model.tensor(name)[:rows].tolist())
-
 
 def _unknown_group(name: str, groups: Mapping[str, UpdateGroup]) -> WeightsError:
     return WeightsError(f"group {name!r} does not exist; joined are {sorted(groups) or 'none'}")
-
-
-@contextlib.contextmanager
-def _refusal(session: _Session) -> Iterator[None]:
-    """Note in the session why a call of it failed; then nothing of it is swapped in any more."""
-    try:
-        yield
-    except Exception as error:
-        why = explain(error) if isinstance(error, ValidationError) else str(error)
-        session.refused = session.refused or why
-        session.staged.clear()
-        if isinstance(error, (ValidationError, InputError)):
-            raise WeightsError(why) from error
-        raise

@@ -6,7 +6,6 @@ or the tensor, because it is read by whoever wrote the folder.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from triforge.chat_template import read_json
 from triforge.errors import WeightsError
 
 # Fields that change the forward pass without changing the shape of any tensor.
@@ -22,20 +22,32 @@ _SAME = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim",
          "tie_word_embeddings", "hidden_act", "rope_theta", "rope_scaling", "rope_parameters")  # fmt: skip
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} when the file does not exist."""
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise WeightsError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise WeightsError(f"{path} holds a {type(found).__name__}; expected a JSON object")
-    return found
+class NamedWeights:
+    """The weights of a model under the names of a folder; `twins` are further names of some."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, Tensor] = {}
+        self.twins: dict[str, str] = {}
+
+    def expected(self) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+        """See `Model`."""
+        return {n: tuple(t.shape) for n, t in self.weights.items()}, frozenset(self.twins)
+
+    @torch.inference_mode()
+    def apply(self, tensors: dict[str, Tensor]) -> None:
+        """See `Model`."""
+        for name, tensor in tensors.items():
+            self.weights[name].copy_(tensor)
+
+    def tensor(self, name: str) -> Tensor:
+        """See `Model`."""
+        found = self.weights.get(self.twins.get(name, name))
+        if found is None:
+            raise WeightsError(f"tensor {name!r} is unknown to the model that is served")
+        return found
 
 
-def weight_files(folder: Path) -> list[Path]:
+def _weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a folder."""
     if not folder.is_dir():
         raise WeightsError(f"weight folder {folder} does not exist")
@@ -54,13 +66,9 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder on the CPU, as they are stored, in memory of their own.
-
-    A copy, because the file behind a mapping may change or be cut off before the weights are used; not yet in float32,
-    because whatever they are copied into converts them on the way, and half the bytes are read in half the time.
-    """
+    """All tensors of a folder as they are stored, in memory of their own: the file behind a mapping may change before they are used."""
     found: dict[str, Tensor] = {}
-    for file in weight_files(folder):
+    for file in _weight_files(folder):
         try:
             with safe_open(str(file), framework="pt", device="cpu") as opened:
                 for name in opened.keys():  # noqa: SIM118 - not a dict
@@ -86,21 +94,15 @@ def check_tensors(
     if unknown:
         raise WeightsError(f"{where}: tensor {unknown[0]} is unknown to the model that is served")
     for name, shape in shapes.items():
-        if tuple(found[name].shape) != shape:
-            given = list(found[name].shape)
-            raise WeightsError(f"{where}: tensor {name} has shape {given}, expected {list(shape)}")
-        if not found[name].is_floating_point():
-            raise WeightsError(
-                f"{where}: tensor {name} is of type {found[name].dtype}, expected floating point"
-            )
-        if not _all_finite(found[name]):
-            raise WeightsError(f"{where}: tensor {name} holds values that are not finite")
+        tensor, what = found[name], f"{where}: tensor {name}"
+        if tuple(tensor.shape) != shape:
+            raise WeightsError(f"{what} has shape {list(tensor.shape)}, expected {list(shape)}")
+        if not tensor.is_floating_point():
+            raise WeightsError(f"{what} is of type {tensor.dtype}, expected floating point")
+        # One value that is not finite makes the sum so; only if the sum is not are all values looked at.
+        if not bool(torch.isfinite(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+            raise WeightsError(f"{what} holds values that are not finite")
     return {name: found[name] for name in shapes}
-
-
-def _all_finite(tensor: Tensor) -> bool:
-    """One value that is not finite makes the sum so; only if the sum is not are all values looked at."""
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 def check_config(served: dict[str, Any], folder: Path) -> None:
@@ -111,8 +113,3 @@ def check_config(served: dict[str, Any], folder: Path) -> None:
             raise WeightsError(
                 f"{folder / 'config.json'}: {key} is {new[key]!r}, the served model has {served[key]!r}"
             )
-
-
-def unknown_tensor(name: str) -> WeightsError:
-    """The error of a tensor that the model does not have."""
-    return WeightsError(f"tensor {name!r} is unknown to the model that is served")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import TimerHandle
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable, Coroutine
+from types import FrameType
+from typing import Any, Final, Literal, TypeVar
 
+import uvicorn
+from starlette.requests import ClientDisconnect, Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_T = TypeVar("_T")
 
 MAX_HEAD: Final = 64 * 1024  # bytes of a request's line and headers; real ones have less than 2 KiB
 
@@ -92,3 +99,51 @@ def careful(*, ws: Literal["none", "wsproto"] = "none") -> dict[str, Any]:
     log says it.
     """
     return {"http": PatientProtocol, "ws": ws, "proxy_headers": False, "server_header": False}
+
+
+class DrainingServer(uvicorn.Server):
+    """At the first signal it serves on until `drain` has ended; a second signal ends it at once.
+
+    Meanwhile the listener stays open, so that new requests can be refused with a reason and a Retry-After.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, drain: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._signalled = False
+        self._draining: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """A signal has come. None is raised again afterwards, as uvicorn would: ending is no failure."""
+        if self._signalled:
+            self.force_exit, self.should_exit = self.should_exit, True
+        self._signalled = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to end."""
+        if self._signalled and self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+        if self._draining is not None and self._draining.done():
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+async def unless_gone(request: Request, work: Awaitable[_T]) -> _T:
+    """Finish `work`, or give it up with ClientDisconnect when the client, whose body has been read, hangs up."""
+    try:
+        async with asyncio.timeout(None) as scope:
+
+            async def watch() -> None:
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+                scope.reschedule(asyncio.get_running_loop().time())
+
+            watcher = asyncio.create_task(watch())
+            try:
+                return await work
+            finally:
+                watcher.cancel()
+    except TimeoutError:
+        raise ClientDisconnect from None

@@ -12,10 +12,11 @@ import httpx
 import pytest
 import uvicorn
 
-from services.local_engine.app import DrainingServer, create_app
+from services.local_engine.app import create_app
 from services.local_engine.engine import Engine
 from tests.unit.local_engine.models import build_folder, new_engine
 from tests.unit.local_engine.wire import body, generate, until
+from triforge.web.server import DrainingServer
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,8 @@ async def serving(
     engine = new_engine(folder)
     engine.start()
     app = create_app(engine=engine, served_name="tiny")
-    server = DrainingServer(uvicorn.Config(app, port=0, log_level="error"), engine, limit_s)
+    config = uvicorn.Config(app, port=0, log_level="error")
+    server = DrainingServer(config, lambda: engine.drain(limit_s))
     task = asyncio.create_task(server.serve())
     try:
         await until(lambda: server.started)
@@ -53,6 +55,7 @@ async def test_a_server_that_is_told_to_stop_finishes_what_runs_and_refuses_what
         running = asyncio.create_task(generate(client, [5], sampling=sampling))
         await until(lambda: engine.load()["num_waiting_reqs"] == 1)
         server.handle_exit(signal.SIGTERM, None)
+        await until(lambda: not engine.ready)
         refused = await client.post("/generate", json=body([5]))
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert "shutting down" in refused.json()["message"]
