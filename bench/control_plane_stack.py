@@ -71,7 +71,7 @@ async def loop(folder: Path) -> AsyncIterator[Stack]:
     )
     settings = Settings.from_env().model_copy(
         update={f"{role}_engines": url for role, url in engines.items()}
-        | {"weights_check": "sizes", "weights_proof": "info"}
+        | {"weights_check": "sizes", "weights_verify": "info"}
     )
     layout = plan_layout(
         config, settings, config_path=document, state=folder / "state", auto_ports=True

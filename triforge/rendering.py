@@ -71,11 +71,7 @@ class Renderer:
         model_vocab_size: int = 0,
         image_spec: ImageSpec | None = None,
     ) -> None:
-        """See `from_folder`.
-
-        `variables` are special tokens by name (`bos_token`, ...), given to the template; `model_vocab_size` is what the model
-        says of the number of ids, if that is more than the tokenizer names.
-        """
+        """See `from_folder`. `variables` are special tokens by name (`bos_token`, ...), given to the template."""
         self.image_spec = image_spec
         self._live = tokenizer_of(tokenizer_json)
         self._plain = tokenizer_of(tokenizer_json)
@@ -108,10 +104,7 @@ class Renderer:
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Renderer:
-        """Read tokenizer.json, the chat template and the end-of-text ids from a model folder.
-
-        The template is chat_template.jinja, else `chat_template` of tokenizer_config.json.
-        """
+        """Read tokenizer.json, the chat template and the end-of-text ids from a model folder."""
         folder = Path(path)
         variables = special_tokens_of(folder)
         text = read_text(folder / "tokenizer.json")
@@ -160,15 +153,10 @@ class Renderer:
         *,
         generation_prompt: bool = True,
     ) -> list[int]:
-        """The given ids, exactly, followed by what continues the conversation.
+        """The given ids, exactly, followed by what continues the conversation; without ids a new one.
 
         The prefix ends with an assistant's response, complete or cut off by its length. What the template writes
         between such a response and the next message is added; the part of it that was already sampled is not.
-
-        Args:
-            prefix_ids: prompt and response as they came back; empty renders a new conversation.
-            new_messages: messages after the response; none leaves the prefix as it is.
-            generation_prompt: whether to open the next assistant turn.
         """
         if not prefix_ids:
             return self.render(new_messages, add_generation_prompt=generation_prompt)
@@ -217,11 +205,9 @@ class Renderer:
         return found
 
     def encode_supervised(self, messages: Sequence[ChatMessage]) -> tuple[list[int], list[bool]]:
-        """A demonstration as a rollout would have produced it.
+        """A demonstration as a rollout would have produced it: the ids, and for each whether it is trained on.
 
-        Returns:
-            The ids, and for each whether it is trained on: assistants' contents and their end-of-turn tokens. The ids
-            end with the last of these.
+        Trained on are assistants' contents and their end-of-turn tokens; the ids end with the last of these.
         """
         ids: list[int] = []
         mask: list[bool] = []

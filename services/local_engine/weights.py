@@ -1,7 +1,6 @@
-"""Weight folders: everything is read and checked before anything is used.
+"""Weights by name: read from a folder, checked whole before anything is used, and held by a model.
 
-A folder holds `model.safetensors`, or the shards that `model.safetensors.index.json` names. Every error names the file
-or the tensor, because it is read by whoever wrote the folder.
+Every error names the file or the tensor, because it is read by whoever wrote the folder.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from triforge.chat_template import read_json
 from triforge.errors import WeightsError
+from triforge.store.tensor_files import weight_files
 
 # Fields that change the forward pass without changing the shape of any tensor.
 _SAME = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
@@ -47,28 +47,13 @@ class NamedWeights:
         return found
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder."""
-    if not folder.is_dir():
-        raise WeightsError(f"weight folder {folder} does not exist")
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = read_json(index).get("weight_map")
-        if not isinstance(shards, dict) or not shards:
-            raise WeightsError(f"{index} has no weight_map")
-        files = [folder / str(name) for name in sorted(set(shards.values()))]
-    else:
-        files = [folder / "model.safetensors"]
-    for file in files:
-        if not file.is_file():
-            raise WeightsError(f"{file} does not exist; expected safetensors weights in the folder")
-    return files
-
-
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder as they are stored, in memory of their own: the file behind a mapping may change before they are used."""
     found: dict[str, Tensor] = {}
-    for file in _weight_files(folder):
+    files = weight_files(folder)
+    if not files:
+        raise WeightsError(f"weight folder {folder} does not exist, or holds no safetensors file")
+    for file in files:
         try:
             with safe_open(str(file), framework="pt", device="cpu") as opened:
                 for name in opened.keys():  # noqa: SIM118 - not a dict

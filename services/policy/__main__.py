@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from services.policy.app import DrainingServer, create_app
+from services.policy.app import create_app
 from services.policy.discovery import Directory, parse_sources
 from services.policy.gateway import Gateway
 from services.policy.pool import Limits, Pool
@@ -27,7 +27,7 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
 from triforge.telemetry import begin, server_options
 from triforge.web.guard import entrance_of
-from triforge.web.server import careful
+from triforge.web.server import DrainingServer, careful
 
 _Engine = TypeVar("_Engine", bound=SGLangEngine)
 
@@ -39,30 +39,28 @@ SPARE_S = 5.0  # connections wait a little longer than the pool, which says what
 
 def build(settings: Settings) -> Gateway:
     """The service's parts."""
+    admin_key = (settings.admin_api_key or settings.api_key).get_secret_value()
     pool = build_pool(settings)
-    loader = WeightLoader(
-        way=settings.handover,
-        pause_mode=settings.pause_mode,
-        verify_by=settings.weights_proof,
-        timeout_s=settings.handover_timeout_s,
-    )
     weights = WeightSync(
         pool,
         role=settings.role,
         model_path=settings.model,
-        loader=loader,
-        broadcasts=Broadcasts(
-            admin_api_key=(settings.admin_api_key or settings.api_key).get_secret_value()
+        loader=WeightLoader(
+            way=settings.handover,
+            pause_mode=settings.pause_mode,
+            verify_by=settings.weights_verify,
+            timeout_s=settings.handover_timeout_s,
         ),
+        broadcasts=Broadcasts(admin_api_key=admin_key),
         depth=settings.weights_check,
     )
     return Gateway(pool, weights, ImageStore(ArtifactStore(settings.artifacts_url)))
 
 
 def build_pool(settings: Settings) -> Pool:
-    """The engines that the settings name."""
+    """The engines that the settings name; here it is said that they speak SGLang's API."""
 
-    def speak(kind: Callable[..., _Engine], url: str) -> _Engine:
+    def connect(kind: Callable[..., _Engine], url: str) -> _Engine:
         return kind(
             url,
             api_key=settings.api_key.get_secret_value(),
@@ -74,12 +72,11 @@ def build_pool(settings: Settings) -> Pool:
     sources = parse_sources(settings.engines)
     router = None
     if sources[0].kind == "router":
-        router = speak(SGLangRouter, sources[0].url)
+        router = connect(SGLangRouter, sources[0].url)
         named = settings.router_workers
         sources = parse_sources(named, "TRIFORGE_ROUTER_WORKERS") if named else []
-    known = [source.url for source in sources if source.kind == "address"]
     return Pool(
-        [speak(SGLangEngine, url) for url in known],
+        [connect(SGLangEngine, source.url) for source in sources if source.kind == "address"],
         limits=Limits(
             in_flight=settings.engine_in_flight,
             waiting=settings.max_waiting,
@@ -88,13 +85,17 @@ def build_pool(settings: Settings) -> Pool:
         ),
         directory=Directory(sources, router=router),
         router=router,
-        make=lambda url: speak(SGLangEngine, url),
+        make=lambda url: connect(SGLangEngine, url),
     )
 
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Serve until told to stop."""
-    _parser().parse_args(arguments)
+    argparse.ArgumentParser(
+        prog="python -m services.policy",
+        description="Serve one model role over REST, in front of its engines, until SIGTERM.",
+        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/configuration.md.",
+    ).parse_args(arguments)
     begin("policy", os.environ.get("TRIFORGE_ROLE") or "policy")
     try:
         settings = Settings.from_env()
@@ -128,16 +129,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     )
     collect_seldom()
     gc.freeze()  # what is loaded now stays; looking through it again and again would hold up requests
-    DrainingServer(config, gateway, drain_s=settings.drain_s).run()
+    DrainingServer(config, lambda: gateway.drain(settings.drain_s)).run()
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        prog="python -m services.policy",
-        description="Serve one model role over REST, in front of its engines, until SIGTERM.",
-        epilog="Addresses and secrets: environment variables named TRIFORGE_..., see docs/configuration.md.",
-    )
 
 
 if __name__ == "__main__":

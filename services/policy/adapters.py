@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from services.policy.engine import Engine
 from services.policy.weight_folder import (
@@ -52,18 +51,14 @@ _UNLOAD_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class AdapterFolder:
-    """A folder that was looked at.
-
-    Layers that are called like one of the `targets` are adapted, but for the `spared`: what a model sees with. `base_uri` and
-    `base_digest` are those of the model it was trained over.
-    """
+    """A folder that was looked at."""
 
     folder: Path
     rank: int
-    targets: frozenset[str]
-    spared: frozenset[str]
+    targets: frozenset[str]  # names of layers that are adapted
+    spared: frozenset[str]  # but not these: what a model sees with
     tensors: Mapping[str, Entry]
-    base_uri: str
+    base_uri: str  # of the model it was trained over, like its digest
     base_digest: str
     probe: Probe
 
@@ -83,15 +78,13 @@ def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
         raise WeightsError(f"{folder / MANIFEST}: names no base with uri and digest: {base!r:.80}")
     settings = read_object(folder / CONFIG)
     rank, targets = settings.get("r"), settings.get("target_modules")
+    spared = settings.get("exclude_modules") or []
     if type(rank) is not int or rank < 1 or not isinstance(targets, list) or not targets:
         raise WeightsError(
             f"{folder / CONFIG}: r is {rank!r} and target_modules {targets!r:.80}; expected a number and names"
         )
-    spared = settings.get("exclude_modules") or []
     if not isinstance(spared, list):
-        raise WeightsError(
-            f"{folder / CONFIG}: exclude_modules is {spared!r:.80}; expected names of layers"
-        )
+        raise WeightsError(f"{folder / CONFIG}: exclude_modules is {spared!r:.80}; expected names")
     tensors = {entry.name: entry for entry in read_header(folder / TENSORS)}
     if depth == "contents" and tensors:
         check_contents(tensors, manifest)
@@ -104,19 +97,15 @@ def check_adapter(folder: Path, *, digest: str, depth: Depth) -> AdapterFolder:
 def _probe(path: Path) -> Probe:
     found = read_object(path)
     ids, logprobs = found.get("ids"), found.get("logprobs")
-    if not (
-        _all(ids, int) and _all(logprobs, float) and len(ids or ()) == len(logprobs or ()) + 1 > 1
+    if not (isinstance(ids, list) and isinstance(logprobs, list)) or not (
+        len(ids) == len(logprobs) + 1 > 1
+        and all(isinstance(i, int) for i in ids)
+        and all(isinstance(v, float) and math.isfinite(v) for v in logprobs)
     ):
         raise WeightsError(
             f"{path}: expected ids and one log-probability for each but the first, found {ids!r:.40}, {logprobs!r:.40}"
         )
-    return Probe(tuple(ids or ()), tuple(logprobs or ()))
-
-
-def _all(values: Any, kind: type[float]) -> bool:
-    if not isinstance(values, list):
-        return False
-    return all(isinstance(v, kind) and math.isfinite(v) for v in values)
+    return Probe(tuple(ids), tuple(logprobs))
 
 
 def check_fits(adapter: AdapterFolder, base: Weights) -> None:
@@ -193,10 +182,7 @@ def adapter_name(version: int) -> str:
 
 
 async def unload(engine: Engine, name: str) -> None:
-    """Unload an adapter; an engine that has it no more is as good.
-
-    SGLang answers when the last request with it has ended, also of one whose caller has hung up; that is not waited for.
-    """
+    """Unload an adapter; that SGLang answers when the last request with it has ended is not waited for."""
     try:
         async with asyncio.timeout(_UNLOAD_S):
             await engine.unload_adapter(name)
@@ -205,10 +191,7 @@ async def unload(engine: Engine, name: str) -> None:
 
 
 async def verify_adapter(engine: Engine, version: Version, *, believed: bool = False) -> None:
-    """Pass if a request with an adapter gets the log-probabilities that the learner has computed; not while it is paused.
-
-    Raises PolicyError if it gets others (`believed`: that it answers is enough), InputError if there is no such adapter.
-    """
+    """Pass if a request with an adapter gets the learner's log-probabilities (`believed`: any); InputError if there is none."""
     name, probe = adapter_name(version.number), version.probe
     if probe is None:
         return
@@ -222,7 +205,7 @@ async def verify_adapter(engine: Engine, version: Version, *, believed: bool = F
         raise PolicyError(
             f"engine {engine.url}: says that it has adapter {name}, but the log-probabilities that it gives with it are "
             f"off by {away:.3g} in the mean, expected at most {allowed:g} (it computes in {kind}); it is not believed "
-            "(TRIFORGE_WEIGHTS_PROOF=info takes an engine's word, e.g. of one that quantises)"
+            "(TRIFORGE_WEIGHTS_VERIFY=info takes an engine's word, e.g. of one that quantises)"
         )
 
 

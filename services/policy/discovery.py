@@ -26,9 +26,13 @@ _ANSWER_S = 5.0  # a name server that takes longer has not answered
 Kind = Literal["address", "dns", "router"]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 _SCHEMES: dict[str, tuple[Kind, str]] = {
-    "http": ("address", "http"), "https": ("address", "https"), "dns": ("dns", "http"), "dns+http": ("dns", "http"),
-    "router+http": ("router", "http"), "router+https": ("router", "https"),
-}  # fmt: skip
+    "http": ("address", "http"),
+    "https": ("address", "https"),
+    "dns": ("dns", "http"),
+    "dns+http": ("dns", "http"),
+    "router+http": ("router", "http"),
+    "router+https": ("router", "https"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,6 @@ class Workers(Protocol):
 
     async def workers(self) -> Sequence[str]:
         """Addresses of the workers that the router sends requests to."""
-        ...
 
 
 class Directory:
@@ -122,16 +125,15 @@ class Directory:
 
     async def _addresses(self, url: str) -> list[str]:
         parts = urlsplit(url)
-        assert parts.hostname is not None
-        assert parts.port is not None
+        host, port = parts.hostname or "", parts.port or 0
         try:
             async with asyncio.timeout(_ANSWER_S):
-                hosts = await self._resolve(parts.hostname, parts.port)
+                hosts = await self._resolve(host, port)
         except (OSError, TimeoutError) as error:
             return self._as_before(url, f"{url}: {type(error).__name__}: {error}")
         if not hosts:
             return self._as_before(url, f"{url}: it has no address")
-        self._last[url] = sorted(f"http://{_host(host)}:{parts.port}" for host in set(hosts))
+        self._last[url] = sorted({f"http://{_bracketed(found)}:{port}" for found in hosts})
         return self._last[url]
 
     async def _behind(self, router: Workers) -> list[str]:
@@ -148,5 +150,5 @@ class Directory:
         return known
 
 
-def _host(host: str) -> str:
+def _bracketed(host: str) -> str:
     return f"[{host}]" if ipaddress.ip_address(host.partition("%")[0]).version == 6 else host

@@ -74,7 +74,7 @@ class Engine(Protocol):
     """One engine. Every error names it.
 
     All calls raise UnavailableError when the engine is away (UnreachableError), starting or overloaded, and PolicyError when
-    it fails or answers nonsense.
+    it fails or answers nonsense; those that load raise WeightsError when it refuses.
     """
 
     url: str
@@ -83,11 +83,7 @@ class Engine(Protocol):
         """Close all connections."""
 
     async def generate(self, prompts: Sequence[Prompt], adapter: str = "") -> list[Sample]:
-        """Answer a batch, in order, with an adapter or none.
-
-        Raises:
-            InputError: a prompt is refused (ContextFullError: too long).
-        """
+        """Answer a batch, in order, with an adapter or none. InputError: it refuses a prompt (ContextFullError: too long)."""
 
     def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
         """Answer one prompt with one sample, as it is written. Errors: see `generate`, before or between pieces."""
@@ -111,11 +107,7 @@ class Engine(Protocol):
         """End every request, whoever made it."""
 
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
-        """Read weights from a folder. `flush` drops caches of older ones.
-
-        Raises:
-            WeightsError: the engine refuses, here and in the other loading calls.
-        """
+        """Read weights from a folder. `flush` drops caches of older ones."""
 
     async def load_tensors(self, entries: Sequence[Entry], version: int, *, flush: bool) -> None:
         """Send weights, for an engine that shares no disk."""
@@ -124,11 +116,7 @@ class Engine(Protocol):
         """Receive weights in a learner's broadcast."""
 
     async def receivers(self) -> int:
-        """How many processes take part in a broadcast.
-
-        Raises:
-            PolicyError: it cannot receive.
-        """
+        """How many processes take part in a broadcast; PolicyError if it cannot receive."""
 
     async def rows(self, tensor: str, count: int) -> Any | None:
         """The first rows of a tensor; None if the engine cannot show it."""

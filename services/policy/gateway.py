@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -16,14 +18,7 @@ from services.policy.pool import Member, Pool
 from services.policy.weight_sync import WeightSync
 from triforge.errors import ConfigError, InputError, PolicyError, UnavailableError
 from triforge.store.images import ImageStore
-from triforge.types import (
-    GenerateReply,
-    GenerateRequest,
-    ImageRef,
-    PlacedImage,
-    Sampling,
-    VersionSpan,
-)
+from triforge.types import GenerateReply, GenerateRequest, ImageRef, PlacedImage, VersionSpan
 from triforge.vision.files import data_uri
 
 _T = TypeVar("_T")
@@ -88,18 +83,12 @@ class Gateway:
     async def generate(
         self, requests: Sequence[GenerateRequest], held: Held = _NOTHING
     ) -> list[GenerateReply]:
-        """Answer a batch, in order.
-
-        Args:
-            requests: what is asked.
-            held: images that came with the requests, by id; others are read from the artifact store.
+        """Answer a batch, in order. Images that are not `held` are read from the artifact store.
 
         Raises:
             InputError: a request cannot be rendered or is refused by the engine; the sentence names the request.
-            BusyError: the engines have too much to do.
-            UnavailableError: no engine serves now, or the service is ending.
+            UnavailableError: no engine serves now, they are busy (BusyError), or the service is ending.
             PolicyError: the engines failed.
-            NotFoundError: an image is in no artifact store.
         """
         if not requests:
             return []
@@ -110,13 +99,20 @@ class Gateway:
                 self._ask(member, [prompts[i] for i in share], requests[share[0]].affinity)
                 for member, share in shares
             ]
+            # One alone goes at once: who comes next has to see that its engine is busier.
             parts = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
         replies: dict[int, GenerateReply] = {}
         for (_, share), answers in zip(shares, parts, strict=True):
             for position, samples in zip(share, answers, strict=True):
-                replies[position] = _reply(prompts[position], samples)
-        self._count(replies.values())
+                replies[position] = reply = _reply(prompts[position], samples)
+                tokens = sum(len(output.ids) for output in reply.outputs)
+                self._count(tokens, reply.cached_tokens)
         return [replies[position] for position in range(len(requests))]
+
+    def _count(self, tokens: int, cached_tokens: int) -> None:
+        self.metrics.requests.inc()
+        self.metrics.tokens.inc(tokens)
+        self.metrics.cached_tokens.inc(cached_tokens)
 
     async def stream(
         self, request: GenerateRequest, held: Held = _NOTHING
@@ -124,10 +120,9 @@ class Gateway:
         """Answer one request as it is written: which sample, and all of it so far."""
         with self._counted():
             rendered = await self._render(0, request, held)
-            samples = [
-                self._stream(dataclasses.replace(rendered.prompts[0], sampling=sampling, n=1), request.affinity)
-                for sampling in _samplings(request)
-            ]  # fmt: skip
+            single = [dataclasses.replace(rendered.prompts[0], n=1)] * request.n
+            prompts = single if len(rendered.prompts) == 1 else rendered.prompts
+            samples = [self._stream(prompt, request.affinity) for prompt in prompts]
             sampled = cached = 0
             async with aclosing(merged(samples)) as pieces:
                 async for number, piece in pieces:
@@ -135,9 +130,7 @@ class Gateway:
                         sampled += len(piece.ids)
                         cached = max(cached, piece.cached_tokens)
                     yield number, piece
-            self.metrics.requests.inc()
-            self.metrics.tokens.inc(sampled)
-            self.metrics.cached_tokens.inc(cached)
+            self._count(sampled, cached)
 
     def _stream(self, prompt: Prompt, affinity: str) -> AsyncIterator[Partial]:
         floor = self.weights.version
@@ -153,7 +146,7 @@ class Gateway:
                             raise PolicyError(
                                 f"engine {member.url}: the weights changed under a streamed answer; ask again"
                             ) from None
-                        yield piece if adapter is None else dataclasses.replace(piece, versions=spans)  # fmt: skip
+                        yield dataclasses.replace(piece, versions=spans) if adapter else piece
 
         return self.pool.stream(write, affinity=affinity)
 
@@ -171,14 +164,10 @@ class Gateway:
     def _labelled(
         self, member: Member, versions: Sequence[VersionSpan], adapter: Adapted | None, floor: int
     ) -> tuple[VersionSpan, ...]:
-        """The versions of an answer's tokens, none older than what was active when it was asked for.
+        """The versions of an answer's tokens; LostEngineError if one is older than what was active when it was asked for.
 
         An engine that was started again at its old address has its old weights, and may answer before the weight sync has
         seen it; so may an engine that a router has found again.
-
-        Raises:
-            LostEngineError: one is older.
-            MixedError: the base of an adapter changed meanwhile.
         """
         spans = self.weights.adapters.label(versions, adapter)
         for span in spans:
@@ -192,50 +181,34 @@ class Gateway:
     async def _ask(
         self, member: Member | None, share: Sequence[_Rendered], affinity: str
     ) -> list[list[Sample]]:
+        """The samples of each of `share`, from one engine; asked anew if the base of an adapter changed meanwhile."""
         wanted = [prompt for rendered in share for prompt in rendered.prompts]
+        sizes = [sum(prompt.n for prompt in rendered.prompts) for rendered in share]
         for _ in range(_TRIES):
+            work = functools.partial(self._sample, wanted, self.weights.version)
             try:
-                samples = await self._try(member, wanted, affinity)
-                break
+                samples = iter(
+                    await self.pool.call(work, affinity=affinity, first=member, weight=sum(sizes))
+                )
+                return [list(itertools.islice(samples, size)) for size in sizes]
             except MixedError:
-                await self.weights.settled()
+                await self.weights.wait_for_update()
                 member = None
-        else:
-            raise UnavailableError(
-                f"the weights changed under {_TRIES} tries of this request in a row; ask again"
-            )
-        answers = []
-        for rendered in share:
-            size = sum(prompt.n for prompt in rendered.prompts)
-            answers.append(samples[:size])
-            samples = samples[size:]
-        return answers
+        raise UnavailableError(
+            f"the weights changed under {_TRIES} tries of this request in a row; ask again"
+        )
 
-    async def _try(
-        self, member: Member | None, wanted: Sequence[Prompt], affinity: str
-    ) -> list[Sample]:
-        floor = self.weights.version
-
-        async def work(member: Member) -> list[Sample]:
-            with self._adapted() as adapter:
-                samples = await member.engine.generate(wanted, adapter.name if adapter else "")
-            found = []
-            for sample in samples:
-                spans = self._labelled(member, sample.output.versions, adapter, floor)
-                if adapter is not None:
-                    output = sample.output.model_copy(update={"versions": spans})
-                    sample = dataclasses.replace(sample, output=output)
-                found.append(sample)
-            return found
-
-        weight = sum(prompt.n for prompt in wanted)
-        return await self.pool.call(work, affinity=affinity, first=member, weight=weight)
-
-    def _count(self, replies: Iterable[GenerateReply]) -> None:
-        for reply in replies:
-            self.metrics.requests.inc()
-            self.metrics.cached_tokens.inc(reply.cached_tokens)
-            self.metrics.tokens.inc(sum(len(output.ids) for output in reply.outputs))
+    async def _sample(self, wanted: Sequence[Prompt], floor: int, member: Member) -> list[Sample]:
+        with self._adapted() as adapter:
+            samples = await member.engine.generate(wanted, adapter.name if adapter else "")
+        found = []
+        for sample in samples:
+            spans = self._labelled(member, sample.output.versions, adapter, floor)
+            if adapter is not None:
+                output = sample.output.model_copy(update={"versions": spans})
+                sample = dataclasses.replace(sample, output=output)
+            found.append(sample)
+        return found
 
     # ---- prompts ----
 
@@ -260,10 +233,7 @@ class Gateway:
             images = Images(renderer.image_spec.collapsed(ids, placed), data)
         stop_ids = tuple(dict.fromkeys((*renderer.eos_ids, *own)))
         prompt = Prompt(ids, request.sampling, stop_ids, request.n, images)
-        if request.sampling.seed is None:  # one prompt with n samples
-            return _Rendered(prompt.ids, placed, (prompt,))
-        seeded = (dataclasses.replace(prompt, sampling=s, n=1) for s in _samplings(request))
-        return _Rendered(prompt.ids, placed, tuple(seeded))
+        return _Rendered(ids, placed, _seeded(prompt))
 
     async def _bytes_of(self, image: ImageRef, held: Held) -> bytes:
         found = held.get(image.id)
@@ -300,15 +270,14 @@ def _check_ids(name: str, ids: Sequence[int], known: int) -> None:
         raise InputError(f"{name}: given {bad}, expected ids of the vocabulary, 0 to {known - 1}")
 
 
-def _samplings(request: GenerateRequest) -> list[Sampling]:
-    """One `Sampling` a sample. Samples of one seed would be equal on a deterministic engine, so each gets its own."""
-    seed = request.sampling.seed
-    if seed is None or request.n == 1:
-        return [request.sampling] * request.n
-    return [
-        request.sampling.model_copy(update={"seed": (seed + number * _SEED_STEP) & _SEED_MASK})
-        for number in range(request.n)
-    ]
+def _seeded(prompt: Prompt) -> tuple[Prompt, ...]:
+    """One prompt for n samples; with a seed one prompt a sample, as samples of one seed could be equal."""
+    seed = prompt.sampling.seed
+    if seed is None or prompt.n == 1:
+        return (prompt,)
+    seeds = ((seed + number * _SEED_STEP) & _SEED_MASK for number in range(prompt.n))
+    samplings = (prompt.sampling.model_copy(update={"seed": each}) for each in seeds)
+    return tuple(dataclasses.replace(prompt, sampling=sampling, n=1) for sampling in samplings)
 
 
 def _reply(rendered: _Rendered, samples: Sequence[Sample]) -> GenerateReply:

@@ -28,17 +28,13 @@ class Metrics:
 
         self.requests = counter("requests", "Prompts answered.")
         self.tokens = counter("tokens", "Tokens sampled.")
-        self.cached_tokens = counter(
-            "cached_tokens", "Prompt tokens that came from an engine's cache, once a prompt."
-        )
+        text = "Prompt tokens that came from an engine's cache, once a prompt."
+        self.cached_tokens = counter("cached_tokens", text)
         self.turned_away = counter("turned_away", "Requests that were told to come back later.")
-        self.weights_refused = counter(
-            "weights_refused", "Times that an engine did not take weights, or did not show them."
-        )
-        self.broadcasts_missed = counter(
-            "broadcasts_missed",
-            "Times that an engine read a folder because a broadcast had failed.",
-        )
+        text = "Times that an engine did not take weights, or did not show them."
+        self.weights_refused = counter("weights_refused", text)
+        text = "Times that an engine read a folder because a broadcast had failed."
+        self.broadcasts_missed = counter("broadcasts_missed", text)
         self.engine_failures = counter("engine_failures", "Failed requests.", "engine", "kind")
         self.batch_seconds = Histogram(
             f"{_PREFIX}_batch_seconds", "Seconds a batch took.", registry=self.registry
@@ -71,27 +67,15 @@ class EngineMetrics(Collector):
             ("waiting", "Samples that wait for a place at an engine.", pool.waiting),
         ):
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)
-        active = GaugeMetricFamily(
-            f"{_PREFIX}_weight_version", "Active weight version, by role.", labels=["role"]
-        )
+        active = _gauge("weight_version", "Active weight version, by role.", "role")
         if self._weights.version >= 0:  # an engine has answered
             active.add_metric([self._weights.role], self._weights.version)
         yield active
-        engine = ["engine"]
-        serving = GaugeMetricFamily(
-            f"{_PREFIX}_engine_serving", "1 while the engine gets requests.", labels=engine
-        )
-        flying = GaugeMetricFamily(
-            f"{_PREFIX}_engine_in_flight", "Samples in flight.", labels=engine
-        )
-        version = GaugeMetricFamily(
-            f"{_PREFIX}_engine_weight_version", "Weight version of the last answer.", labels=engine
-        )
-        paused = CounterMetricFamily(
-            f"{_PREFIX}_engine_paused_seconds",
-            "Seconds for which requests were held while weights changed.",
-            labels=engine,
-        )
+        serving = _gauge("engine_serving", "1 while the engine gets requests.")
+        flying = _gauge("engine_in_flight", "Samples in flight.")
+        version = _gauge("engine_weight_version", "Weight version of the last answer.")
+        text = "Seconds for which requests were held while weights changed."
+        paused = CounterMetricFamily(f"{_PREFIX}_engine_paused_seconds", text, labels=["engine"])
         for member in pool.everyone():
             serving.add_metric([member.url], float(member.serving))
             flying.add_metric([member.url], member.in_flight)
@@ -99,3 +83,7 @@ class EngineMetrics(Collector):
             if member.version is not None:
                 version.add_metric([member.url], member.version)
         yield from (serving, flying, version, paused)
+
+
+def _gauge(name: str, text: str, label: str = "engine") -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=[label])

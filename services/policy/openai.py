@@ -13,10 +13,9 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.policy.engine import Partial
 from services.policy.tools import PastCall, Said, Tool, begun, said
@@ -31,10 +30,9 @@ from triforge.types import (
     TextPart,
 )
 from triforge.vision.files import describe, from_data_uri
-from triforge.web.problems import PROBLEM_TYPE
+from triforge.web.problems import readable_error
 
 _log = logging.getLogger(__name__)
-_PATHS: Final = ("/v1/chat/completions", "/v1/models")
 _UNSUPPORTED = (
     "functions", "logit_bias", "presence_penalty", "frequency_penalty", "audio", "top_logprobs", "min_p",
     "repetition_penalty",
@@ -85,11 +83,8 @@ class _ChatMessage(BaseModel):
         parts = self.content if isinstance(self.content, list) else []
         if any(isinstance(part, _Image) for part in parts):
             raise InputError("messages: given tools and images, expected one of them in a request")
-        text = "".join(part.text for part in parts if isinstance(part, _Text))
-        found: dict[str, Any] = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": self.content if isinstance(self.content, str) else text,
-        }
+        role = "system" if self.role == "developer" else self.role
+        found: dict[str, Any] = {"role": role, "content": self._text()}
         if self.tool_calls:
             found["tool_calls"] = [call.shown() for call in self.tool_calls]
         return found | ({"tool_call_id": self.tool_call_id} if self.tool_call_id else {})
@@ -99,18 +94,18 @@ class _ChatMessage(BaseModel):
         role = "system" if self.role == "developer" else self.role
         assert role != "tool"
         assert self.content is not None
-        if isinstance(self.content, str):
-            return ChatMessage(role=role, content=self.content)
-        if all(isinstance(part, _Text) for part in self.content):
-            text = "".join(part.text for part in self.content if isinstance(part, _Text))
-            return ChatMessage(role=role, content=text)
-        return ChatMessage(
-            role=role,
-            content=tuple(
-                TextPart(text=part.text) if isinstance(part, _Text) else part.part(held)
-                for part in self.content
-            ),
+        if isinstance(self.content, str) or all(isinstance(p, _Text) for p in self.content):
+            return ChatMessage(role=role, content=self._text())
+        parts = (
+            TextPart(text=part.text) if isinstance(part, _Text) else part.part(held)
+            for part in self.content
         )
+        return ChatMessage(role=role, content=tuple(parts))
+
+    def _text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content or () if isinstance(part, _Text))
 
 
 class _JsonSchema(BaseModel):
@@ -169,12 +164,7 @@ class ChatRequest(BaseModel):
         return [] if self.tool_choice == "none" else self.tools or []
 
     def request(self, held: dict[str, bytes], renderer: Renderer) -> GenerateRequest:
-        """As our own request; the bytes of its images go to `held`, by id. `renderer` shows tools to the model.
-
-        Raises:
-            InputError: a field is set that is not supported here, two constraints exclude each other, an image is none, or
-                the model's template shows no tools.
-        """
+        """As our own request; the bytes of its images go to `held`, by id. `renderer` shows tools to the model."""
         self._raise_if_unsupported()
         schema = self.response_format.constraint() if self.response_format else None
         if schema is not None and self.regex is not None:
@@ -199,13 +189,13 @@ class ChatRequest(BaseModel):
         offered = self._offered()
         if not offered and not any(message.tooled for message in self.messages):
             return {"messages": tuple(message.plain(held) for message in self.messages)}
+        shown = [message.shown() for message in self.messages]
         try:
             tools = [tool.model_dump() for tool in offered]
-            shown = [message.shown() for message in self.messages]
             return {"prefix_ids": tuple(renderer.render_with_tools(shown, tools))}
-        except InputError:
-            raise
-        except (RecursionError, ValueError):  # pydantic raises either
+        except (RecursionError, ValueError) as error:  # pydantic raises either
+            if isinstance(error, TriforgeError):
+                raise
             raise InputError("tools: given ones that are nested too deep") from None
 
     def _raise_if_unsupported(self) -> None:
@@ -398,7 +388,7 @@ async def _events(
                     yield event
         except TriforgeError as error:
             _log.warning("a streamed answer broke off: %s", error.detail)
-            yield _event({"error": _error(error.detail, error.kind, error.status)})
+            yield _event({"error": readable_error(error.kind, error.status, error.detail)})
             return
         for event in deltas.end():
             yield event
@@ -406,46 +396,3 @@ async def _events(
 
 def _event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body)}\n\n"
-
-
-# ---- errors ----
-
-
-def _error(message: str, kind: str, status: int) -> dict[str, Any]:
-    return {"message": message, "type": kind, "code": status}
-
-
-class ReadableErrors:
-    """ASGI middleware: problem documents of these routes hold their sentence once more as `error.message`."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http" or scope["path"] not in _PATHS:
-            await self._app(scope, receive, send)
-            return
-        start: Message | None = None  # of a problem document, until its body is there
-
-        async def readable(message: Message) -> None:
-            nonlocal start
-            if message["type"] == "http.response.start" and _is_problem(message):
-                start = message
-            elif start is None:
-                await send(message)
-            else:
-                found = json.loads(message["body"])
-                kind = str(found["type"]).rpartition(":")[2]
-                found["error"] = _error(found["detail"], kind, found["status"])
-                body = json.dumps(found).encode()
-                kept = [pair for pair in start["headers"] if pair[0] != b"content-length"]
-                size = (b"content-length", str(len(body)).encode())
-                await send({**start, "headers": [*kept, size]})
-                await send({"type": "http.response.body", "body": body})
-
-        await self._app(scope, receive, readable)
-
-
-def _is_problem(start: Message) -> bool:
-    return (b"content-type", PROBLEM_TYPE.encode()) in start["headers"]

@@ -30,41 +30,27 @@ _RETRIED = (PolicyError, UnavailableError)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a pool takes on, in samples: `in_flight` at one engine, `waiting` in the service.
+    """How much a pool takes on, and how long it waits."""
 
-    It waits `queue_s` for a free place, `request_s` for one answer, `drain_s` for what runs on an engine that has left.
-    """
-
-    in_flight: int = 512
-    waiting: int = 4096
-    queue_s: float = 60.0
-    request_s: float = 600.0
-    drain_s: float = 60.0
+    in_flight: int = 512  # samples at one engine
+    waiting: int = 4096  # samples in the service
+    queue_s: float = 60.0  # for a free place
+    request_s: float = 600.0  # for one answer
+    drain_s: float = 60.0  # for what runs on an engine that has left
 
 
 @dataclass(eq=False)
 class Member:
-    """One engine and what is known about it.
-
-    Attributes:
-        engine: how it is spoken to.
-        limit: most samples in flight.
-        serving: set by the weight sync once the engine has shown the active version, cleared when it is lost.
-        reason: why it does not serve.
-        in_flight: samples that it draws for this service.
-        strikes: looks in a row at which it was not serving.
-        version: weight version of its last answer.
-        paused_s: how long its requests were held for updates, all in all.
-    """
+    """One engine and what is known about it."""
 
     engine: Engine
-    limit: int = 512
-    serving: bool = False
-    reason: str = "has not answered yet"
-    in_flight: int = 0
-    strikes: int = 0
-    version: int | None = None
-    paused_s: float = 0.0
+    limit: int = 512  # most samples in flight
+    serving: bool = False  # it has shown the active version, says the weight sync
+    reason: str = "has not answered yet"  # why it does not serve
+    in_flight: int = 0  # samples that it draws for this service
+    strikes: int = 0  # looks in a row at which it was not serving
+    version: int | None = None  # of the weights of its last answer
+    paused_s: float = 0.0  # how long its requests were held for updates, all in all
     _calls: set[asyncio.Timeout] = field(default_factory=set)
 
     @property
@@ -73,8 +59,8 @@ class Member:
         return self.engine.url
 
     def takes(self, weight: int) -> bool:
-        """Whether there is room for so many samples now. A request larger than all the room goes alone."""
-        return self.in_flight == 0 or self.in_flight + weight <= self.limit
+        """Whether there is room for so many samples now (0 needs none). A request larger than all the room goes alone."""
+        return not weight or self.in_flight == 0 or self.in_flight + weight <= self.limit
 
     def abandon(self) -> None:
         """Whoever waits for an answer of this engine stops waiting."""
@@ -101,14 +87,8 @@ class Member:
 class Pool:
     """The engines of one role.
 
-    Args:
-        engines: those at the start, reachable or not.
-        wait_s: how long a request waits for an engine to serve before it fails.
-        limits: how much is taken on.
-        directory: where engines come from; None keeps those of the start.
-        router: spreads requests over the engines itself; used while all of them serve.
-        make: an engine for an address that the directory has found.
-        metrics: what is counted.
+    A request waits `wait_s` for an engine to serve. `make` an engine for an address that `directory` has found; without one
+    the `engines` stay those of the start. A `router` spreads requests itself, and is used while all engines serve.
     """
 
     def __init__(
@@ -120,13 +100,12 @@ class Pool:
         directory: Directory | None = None,
         router: Engine | None = None,
         make: Callable[[str], Engine] | None = None,
-        metrics: Metrics | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._wait_s = wait_s
         self._directory = directory
         self._make = make
-        self.metrics = metrics or Metrics()
+        self.metrics = Metrics()
         self.members = [self._member(engine) for engine in engines]
         self.left: list[Member] = []  # gone from the directory, still answering
         self.router = None if router is None else self._member(router)
@@ -161,10 +140,9 @@ class Pool:
     # ---- members ----
 
     async def refresh(self) -> None:
-        """Before each look of the weight sync: who is there, and who has been silent for too long.
+        """Before each look of the weight sync: newcomers join unverified, who has gone gets no more requests.
 
-        Newcomers join, unverified. Who has gone gets no more requests. An engine that was found wanting several times in a
-        row loses what it was asked, too, if there is another one to ask.
+        What an engine was asked that has been silent for several looks is asked of another one, if there is one.
         """
         for member in self.members:
             member.strikes = 0 if member.serving else member.strikes + 1
@@ -183,7 +161,7 @@ class Pool:
             _log.info("engine %s has left", member.url)
             self.members.remove(member)
             self.left.append(member)
-            task = asyncio.create_task(self._see_off(member))
+            task = asyncio.create_task(self._drain(member))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
         for url in found:
@@ -191,7 +169,7 @@ class Pool:
                 _log.info("engine %s has joined", url)
                 self.members.append(self._member(self._make(url)))
 
-    async def _see_off(self, member: Member) -> None:
+    async def _drain(self, member: Member) -> None:
         """Let what runs on it end; what has not ended then is tried elsewhere."""
         member.serving, member.reason = False, "has left"
         with contextlib.suppress(TimeoutError):
@@ -242,12 +220,12 @@ class Pool:
     def choose(
         self, affinity: str, tried: Sequence[Member] = (), *, weight: int = 0
     ) -> Member | None:
-        """The engine for a request: the least loaded that is not `tried`, or None if none is left.
+        """The engine for a request: the least loaded that is not `tried` and has room for `weight` samples now.
 
-        Requests of one affinity go to one engine, whose cache then knows their prefix (rendezvous hashing: when an
-        engine comes or goes only its own requests move), unless its queue is long. `weight` samples must fit now; 0 asks for no room.
+        Requests of one affinity go to one engine, whose cache then knows their prefix (rendezvous hashing: when an engine
+        comes or goes only its own requests move), unless its queue is long.
         """
-        free = [m for m in self._targets(tried) if not weight or m.takes(weight)]
+        free = [m for m in self._targets(tried) if m.takes(weight)]
         least = min(free, key=lambda member: member.in_flight, default=None)
         if least is None or not affinity:
             return least
@@ -276,18 +254,9 @@ class Pool:
         first: Member | None = None,
         weight: int = 1,
     ) -> _T:
-        """Do `work` on the right engine; once more on another one if that fails for the engine's own reasons.
+        """Do `work`, of `weight` samples, on the right engine; once more on another one if that fails for the engine's own reasons.
 
-        Args:
-            work: what to do; safe to repeat.
-            affinity: requests that share it share an engine.
-            first: the engine to try first, from `split`.
-            weight: how many samples it stands for.
-
-        Raises:
-            BusyError: the engines are busy, or too many wait for them.
-            UnavailableError: no engine serves.
-            PolicyError: the engines failed at it.
+        `first` is tried first, and comes from `split`. Raises BusyError, UnavailableError (no engine serves) or PolicyError.
         """
         tried: list[Member] = []
         failure: TriforgeError | None = None
@@ -367,7 +336,7 @@ class Pool:
         if not self._targets(tried):
             if failure is not None:
                 raise failure
-            await self._someone()
+            await self._some_engine()
         if not self._line.locked():
             if first is not None and not tried and first.serving and first.takes(weight):
                 return first
@@ -402,16 +371,16 @@ class Pool:
                 "the service is shutting down; ask another one or come back later"
             )
 
-    async def _someone(self) -> None:
+    async def _some_engine(self) -> None:
         """Wait a little for an engine to come (back)."""
         try:
             async with asyncio.timeout(self._wait_s):
                 while not self._targets():
                     await self._change()
         except TimeoutError:
-            raise self.nobody() from None
+            raise self.none_serves() from None
 
-    def nobody(self) -> UnavailableError:
+    def none_serves(self) -> UnavailableError:
         """The error that says why no engine serves."""
         if not self.members:
             return UnavailableError("no engine is known yet: TRIFORGE_ENGINES has given no address")

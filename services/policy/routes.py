@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -23,10 +23,9 @@ from triforge.types import (
     WeightsUpdate,
 )
 from triforge.web.problems import input_error
+from triforge.web.server import unless_gone
 
-_T = TypeVar("_T")
 _JSON: Final = "application/json"
-_CLIENT_GONE: Final = 499  # nobody reads it
 _SAMPLING: Final = Rule(wants="submit")  # changes nothing that lasts, but occupies a model
 _WEIGHTS: Final = Rule(wants="operator", changes=True)
 
@@ -54,29 +53,6 @@ class ReplyBatch(BaseModel):
     replies: list[GenerateReply]
 
 
-class _GoneError(Exception):
-    """The client has hung up."""
-
-
-async def _unless_gone(request: Request, work: Awaitable[_T]) -> _T:
-    """Finish `work`, or give it up when the client, whose body has been read, hangs up."""
-    try:
-        async with asyncio.timeout(None) as scope:
-
-            async def watch() -> None:
-                while (await request.receive())["type"] != "http.disconnect":
-                    pass
-                scope.reschedule(asyncio.get_running_loop().time())
-
-            watcher = asyncio.create_task(watch())
-            try:
-                return await work
-            finally:
-                watcher.cancel()
-    except TimeoutError:
-        raise _GoneError from None
-
-
 def _schema() -> dict[str, Any]:
     """The body of `POST /v1/generate`, which is read as it comes, for the API's description."""
     content = {_JSON: {"schema": GenerateBatch.model_json_schema()}}
@@ -95,10 +71,7 @@ def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str
             batch = GenerateBatch.model_validate_json(await request.body())
         except ValidationError as error:
             raise input_error(error) from None
-        try:
-            replies = await _unless_gone(request, gateway.generate(batch.requests))
-        except _GoneError:
-            return Response(status_code=_CLIENT_GONE)
+        replies = await unless_gone(request, gateway.generate(batch.requests))
         answer = ReplyBatch.model_construct(replies=replies)
         return Response(answer.model_dump_json(), media_type=_JSON)
 
@@ -140,16 +113,12 @@ async def _chat(gateway: Gateway, role: str, request: Request, body: ChatRequest
     held: dict[str, bytes] = {}
     renderer = gateway.weights.renderer
     wanted = await asyncio.to_thread(body.request, held, renderer)  # images take a while
-    try:
-        if body.stream:
-            version = gateway.weights.version
-            deltas = Deltas(body, model=role, renderer=renderer, version=version)
-            pieces = events(gateway.stream(wanted, held), deltas)
-            found = await _unless_gone(request, pieces)
-            return StreamingResponse(found, media_type="text/event-stream")
-        (reply,) = await _unless_gone(request, gateway.generate([wanted], held))
-    except _GoneError:
-        return Response(status_code=_CLIENT_GONE)
+    if body.stream:
+        version = gateway.weights.version
+        deltas = Deltas(body, model=role, renderer=renderer, version=version)
+        pieces = await unless_gone(request, events(gateway.stream(wanted, held), deltas))
+        return StreamingResponse(pieces, media_type="text/event-stream")
+    (reply,) = await unless_gone(request, gateway.generate([wanted], held))
     return JSONResponse(completion(body, reply, model=role, renderer=renderer))
 
 

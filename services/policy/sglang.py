@@ -11,19 +11,8 @@ from typing import Any
 
 import httpx
 
+from services.policy import sglang_parsing as parsing
 from services.policy.engine import EngineInfo, Partial, PauseMode, Prompt, Sample
-from services.policy.sglang_parsing import (
-    NEVER_UPDATED,
-    check_image_tokens,
-    generate_body,
-    partial_of,
-    prompt_logprobs_of,
-    samples_of,
-    sampling_params,
-    says_too_long,
-    version_of,
-    worker_urls,
-)
 from triforge.clients.transport import (
     UnreachableError,
     get_json,
@@ -57,8 +46,8 @@ _LOCAL_ENGINE = "triforge-local-engine"
 class SGLangEngine:
     """Client of one engine; an `Engine`.
 
-    `api_key` is that of the generate routes, `admin_api_key` (or, if empty, the same) that of the weight and pause routes.
-    `timeout_s` is the longest silence while an answer is awaited, or weights are read.
+    `admin_api_key` (or, if empty, `api_key`) is that of the weight and pause routes. `timeout_s` is the longest silence
+    while an answer is awaited, or weights are read.
     """
 
     def __init__(
@@ -73,10 +62,10 @@ class SGLangEngine:
     ) -> None:
         self.url = url.rstrip("/")
 
-        def client(timeout: float, connections: int, key: str) -> httpx.AsyncClient:
+        def client(timeout_s: float, connections: int, key: str) -> httpx.AsyncClient:
             return http_client(
                 self.url,
-                timeout_s=timeout,
+                timeout_s=timeout_s,
                 transport=transport,
                 max_connections=connections,
                 api_key=key,
@@ -126,23 +115,23 @@ class SGLangEngine:
         except asyncio.CancelledError:
             self._give_up(rids)
             raise
-        return samples_of(found, prompts, self.url)
+        return parsing.samples_of(found, prompts, self.url)
 
     def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
-        return generate_body(prompts, rids=rids, adapter=adapter)
+        return parsing.generate_body(prompts, rids=rids, adapter=adapter)
 
     async def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
         """See `Engine`."""
         rid = uuid.uuid4().hex
-        body = generate_body([prompt], rids=[rid], adapter=adapter, stream=True)
+        body = parsing.generate_body([prompt], rids=[rid], adapter=adapter, stream=True)
         ended = False
         try:
             with self._named():
                 async with streamed(self._data, "POST", "/generate", body=body) as response:
                     async for line in response.aiter_lines():
                         if line.startswith("data: {"):
-                            piece = partial_of(line[6:], self.url)
-                            check_image_tokens(prompt, piece.prompt_tokens, self.url)
+                            piece = parsing.partial_of(line[6:], self.url)
+                            parsing.check_image_tokens(prompt, piece.prompt_tokens, self.url)
                             yield piece
             ended = True
         finally:
@@ -150,10 +139,7 @@ class SGLangEngine:
                 self._give_up([rid])
 
     def _give_up(self, rids: Sequence[str]) -> None:
-        """Tell the engine, in the background, that nobody waits for these answers any more.
-
-        Closing the connection tells it, too, but SGLang looks for that only every few seconds.
-        """
+        """Tell the engine that nobody waits for these answers; SGLang looks for closed connections only every few seconds."""
         if rids:
             task = asyncio.get_running_loop().create_task(self._abort(rids))
             self._aborting.add(task)
@@ -174,7 +160,9 @@ class SGLangEngine:
             "lora_path": adapter,
         }
         with self._named():
-            return prompt_logprobs_of(await post_json(self._data, "/generate", body), ids, self.url)
+            return parsing.prompt_logprobs_of(
+                await post_json(self._data, "/generate", body), ids, self.url
+            )
 
     # ---- state ----
 
@@ -188,7 +176,7 @@ class SGLangEngine:
         found = await self._get("/model_info")
         if not isinstance(found, dict):
             raise PolicyError(f"engine {self.url}: /model_info answered {found!r:.120}")
-        version = version_of(found.get("weight_version", NEVER_UPDATED), self.url)
+        version = parsing.version_of(found.get("weight_version", parsing.NEVER_UPDATED), self.url)
         return EngineInfo(version=version, model_path=str(found.get("model_path", "")))
 
     async def pause(self, mode: PauseMode) -> None:
@@ -356,7 +344,7 @@ class SGLangEngine:
         except (UnreachableError, WeightsError, PolicyError):
             raise
         except (InputError, UnavailableError) as error:
-            kind = ContextFullError if says_too_long(error.detail) else type(error)
+            kind = ContextFullError if parsing.says_too_long(error.detail) else type(error)
             raise kind(f"{where}: {error.detail}", retry_after_s=error.retry_after_s) from error
         except NotFoundError as error:
             raise PolicyError(f"{where}: {error.detail}; does it speak SGLang's API?") from error
@@ -372,20 +360,19 @@ class SGLangEngine:
 class SGLangRouter(SGLangEngine):
     """SGLang's router: spreads `/generate` over its workers, with health checks and retries of its own.
 
-    It knows no weights: `/update_weights_from_disk`, `/pause_generation`, `/model_info` and `/abort_request` are not among its
-    routes (seen with sglang-router 0.3.2). So its workers are the members of the pool, and requests go through it while all of
-    them hold the active version.
+    It has no routes for weights, pauses and aborts (seen with sglang-router 0.3.2). So its workers are the members of the pool,
+    and requests go through it while all of them hold the active version.
     """
 
     def _together(self, prompt: Prompt) -> Hashable:
         """The router refuses lists of sampling parameters, so only prompts that share theirs travel together."""
-        params = repr(sampling_params(prompt.sampling, prompt.stop_ids))
+        params = repr(parsing.sampling_params(prompt.sampling, prompt.stop_ids))
         return prompt.n, prompt.images is None, params
 
     def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
         """Nor does it take lists of names."""
         del rids
-        return generate_body(prompts, adapter=adapter, shared=True)
+        return parsing.generate_body(prompts, adapter=adapter, shared=True)
 
     def _give_up(self, rids: Sequence[str]) -> None:
         """It has no route for it; when the connection closes it closes its own to the engine."""
@@ -393,11 +380,11 @@ class SGLangRouter(SGLangEngine):
     async def workers(self) -> list[str]:
         """Addresses of the workers that the router holds for healthy."""
         with self._named():
-            return worker_urls(await get_json(self._inform, "/workers"), self.url)
+            return parsing.worker_urls(await get_json(self._inform, "/workers"), self.url)
 
 
 async def _somebody_listens(offer: BroadcastOffer) -> None:
-    """Look before the engine does: one that finds nobody goes on trying for half an hour, and serves nothing meanwhile."""
+    """Look before the engine does: one that finds nobody tries for half an hour, and serves nothing meanwhile."""
     try:
         async with asyncio.timeout(_CONNECT_S):
             _, writer = await asyncio.open_connection(offer.address, offer.port)

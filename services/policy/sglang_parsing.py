@@ -120,7 +120,7 @@ def partial_of(line: str, engine: str) -> Partial:
         meta = item["meta_info"]
         finish = meta["finish_reason"]
         if finish is not None and (finish.get("status_code") or 0) >= 400:
-            raise _broken_off({"message": finish.get("message"), "code": finish["status_code"]}, engine)  # fmt: skip
+            raise _broken_off(finish | {"code": finish["status_code"]}, engine)
         pairs = meta.get("output_token_logprobs") or ()
         return Partial(
             text=item["text"],
@@ -134,8 +134,7 @@ def partial_of(line: str, engine: str) -> Partial:
     except TriforgeError:
         raise
     except _UNEXPECTED as error:
-        what = "a streamed answer holds something unexpected"
-        raise _nonsense(engine, what, error, line) from error
+        raise _nonsense(engine, "a streamed answer is unexpected", error, line) from error
 
 
 def _broken_off(error: Any, engine: str) -> InputError | PolicyError:

@@ -72,25 +72,15 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A weight version and the folder it comes from.
-
-    Attributes:
-        number: of the version.
-        uri: the folder; empty if nobody knows it.
-        digest: of its manifest.
-        weights: the headers of the folder, None if this machine cannot read it.
-        rows: what engines have to show of it.
-        base: of an adapter, the version below it, whose `weights` it has.
-        probe: of an adapter, what engines have to show.
-    """
+    """A weight version and the folder it comes from."""
 
     number: int
-    uri: str
-    digest: str = ""
-    weights: Weights | None = None
-    rows: tuple[Rows, ...] = ()
-    base: Version | None = None
-    probe: Probe | None = None
+    uri: str  # empty if nobody knows it
+    digest: str = ""  # of its manifest
+    weights: Weights | None = None  # None if this machine cannot read the folder
+    rows: tuple[Rows, ...] = ()  # what engines have to show of it
+    base: Version | None = None  # of an adapter, the version below it, whose `weights` it has
+    probe: Probe | None = None  # of an adapter, what engines have to show
 
     @property
     def below(self) -> Version:
@@ -134,10 +124,7 @@ def read_weights(folder: Path) -> Weights:
 def check_folder(
     folder: Path, *, digest: str, depth: Depth, serving: Weights | None = None
 ) -> Weights:
-    """Pass if a folder can be given to the engines; blocking.
-
-    An empty `digest` asks for no manifest. `serving` is what the architecture and shapes are compared with.
-    """
+    """Pass if a folder can be given to the engines; blocking. An empty `digest` asks for no manifest."""
     manifest = announced(folder, digest) if (folder / CONFIG).is_file() else None
     found = read_weights(folder)
     if serving is not None:
@@ -237,11 +224,7 @@ def _read_through(path: Path, entries: list[Entry], reading: Reading | None) -> 
 
 
 def choose_rows(new: Weights, old: Weights | None) -> tuple[Rows, ...]:
-    """What an engine is asked for after an update: rows in which the new weights differ from those before.
-
-    If possible they differ by more than bfloat16 rounds away, so that an engine that says the new number and holds the old
-    weights is found out.
-    """
+    """What an engine is asked for after an update: rows that differ from those before, if possible even in bfloat16."""
     names = [n for n in new.tensors if not any(part in n for part in _FUSED)]
     step = max(1, len(names) // _COMPARED)
     ranked: list[tuple[int, Rows]] = []
@@ -277,9 +260,9 @@ def as_bfloat16(values: Floats) -> Floats:
 
 
 def compare_rows(expected: Rows, given: Any) -> None:
-    """Pass if an engine's answer is the expected rows in float32, bfloat16 or float16, bit for bit.
+    """Pass if an engine's answer is the expected rows, or (of a tensor split over devices) their beginnings, bit for bit.
 
-    An engine that splits a tensor over several devices shows the beginning of each row; then that is compared.
+    Engines compute in float32, bfloat16 or float16.
     """
     try:
         found = np.asarray(given, dtype=np.float64)

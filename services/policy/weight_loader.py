@@ -57,14 +57,10 @@ class Loaded:
 
 
 class WeightLoader:
-    """Loads weights into engines, one at a time.
+    """Loads weights into engines.
 
-    Args:
-        way: how; `distributed` without a seat reads the folder.
-        pause_mode: what becomes of running requests. Under `in_place` they keep the keys of the old weights, and the
-            engine's cache is not flushed: SGLang refuses that while requests hold it.
-        verify_by: what an engine has to show.
-        timeout_s: longest time that a broadcast or an adapter may take.
+    Paused `in_place`, requests keep the keys of the old weights, and the engine's cache is not flushed: SGLang refuses that
+    while requests hold it. `timeout_s` is the longest time that a broadcast or an adapter may take.
     """
 
     def __init__(
@@ -85,9 +81,9 @@ class WeightLoader:
     async def load(
         self, member: Member, wanted: Version, before: Version | None, seat: Seat | None = None
     ) -> Loaded:
-        """Make an engine serve `wanted`; never raises.
+        """Make an engine serve `wanted`, or `before` again if that fails; never raises.
 
-        Its requests are held meanwhile, but not for an adapter over a base that it holds. If that fails `before` is put back.
+        Its requests are held meanwhile, but not for an adapter over a base that it holds.
         """
         under = before and before.below
         if wanted.base is None:
@@ -107,7 +103,11 @@ class WeightLoader:
             return Loaded(error, clean=False)
         except TriforgeError as error:
             await unload(engine, adapter_name(wanted.number))
-            return Loaded(error, clean=not moved or await self._go_back(member, under))
+            with contextlib.suppress(TriforgeError):
+                if moved:
+                    async with self._paused(member):
+                        return Loaded(error, clean=await self._put_back(engine, under))
+            return Loaded(error, clean=not moved)
         return Loaded()
 
     async def _load_adapter(self, engine: Engine, wanted: Version) -> None:
@@ -148,15 +148,8 @@ class WeightLoader:
             return Loaded(error, clean=False, missed_broadcast=missed)
         return Loaded(missed_broadcast=missed)
 
-    async def _go_back(self, member: Member, before: Version | None) -> bool:
-        try:
-            async with self._paused(member):
-                return await self._put_back(member.engine, before)
-        except TriforgeError:
-            return False
-
     async def _put_back(self, engine: Engine, before: Version | None) -> bool:
-        """Whether the engine holds the weights from before again; if not, nobody gets an answer from what it holds."""
+        """Whether the engine holds the weights from before again; if not, its requests are ended."""
         try:
             if before is not None and before.uri:
                 await self._put(engine, before, None)
@@ -222,7 +215,7 @@ class WeightLoader:
             except WeightsError as error:
                 raise PolicyError(
                     f"engine {engine.url}: says that it serves weight version {wanted.number}, but {error.detail}; "
-                    "it is not believed (TRIFORGE_WEIGHTS_PROOF=info takes an engine's word, e.g. of one that quantises)"
+                    "it is not believed (TRIFORGE_WEIGHTS_VERIFY=info takes an engine's word, e.g. of one that quantises)"
                 ) from error
         if wanted.rows and not shown and engine.url not in self._silent:
             self._silent.add(engine.url)
@@ -245,10 +238,7 @@ class Broadcasts:
     async def seats(
         self, engines: Sequence[Engine], wanted: Version, handover: Handover
     ) -> dict[str, Seat]:
-        """Ask the learner for a broadcast to each of these engines; their seats by address.
-
-        An engine for which that cannot be arranged has none; the reason is logged, and it reads the folder.
-        """
+        """Ask the learner for a broadcast to each of these engines; the seats, by address, of those that can take part."""
         seats = await asyncio.gather(*(self._seat(e, wanted, handover) for e in engines))
         return {e.url: seat for e, seat in zip(engines, seats, strict=True) if seat is not None}
 

@@ -1,13 +1,9 @@
-"""Which weight version is active, and which engines may serve it.
+"""Which weight version is active, and which engines may serve it: those that have shown that they hold it.
 
-An engine serves only while it has shown that it holds the active version. An update asks every engine; the active version
-moves when all that accepted it have been verified, and an engine that failed is excluded and brought up to date in the
-background, at growing intervals. Requests run on all the while: an engine that loads holds them and goes on.
-
-    start       the newest version that any engine holds, and shows, is active
-    update      version up: check folder -> load everywhere -> verify -> active version moves -> exclude who failed
-    rollback    an older version's folder is served under the next number
-    watch       every probe_s: an engine is away -> exclude; holds another version -> load the active one; verified -> admit
+start       the newest version that any engine holds, and shows, is active
+update      version up: check folder -> load everywhere -> verify -> active version moves -> exclude who failed
+rollback    an older version's folder is served under the next number
+watch       every probe_s: an engine is away -> exclude; holds another version -> load the active one; verified -> admit
 """
 
 from __future__ import annotations
@@ -20,25 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.policy.adapters import (
-    Adapters,
-    adapted,
-    adapter_name,
-    adapter_version,
-    is_adapter,
-    newest_held,
-    unload,
-)
+from services.policy import adapters, weight_folder
 from services.policy.pool import Member, Pool
 from services.policy.tokenizer import Tokenizers
-from services.policy.weight_folder import (
-    Depth,
-    Version,
-    check_folder,
-    choose_rows,
-    described,
-    version_beside,
-)
+from services.policy.weight_folder import Depth, Version
 from services.policy.weight_loader import Broadcasts, Loaded, Seat, WeightLoader
 from triforge.clients.transport import UnreachableError
 from triforge.errors import (
@@ -69,8 +50,8 @@ class _Trouble:
 class WeightSync:
     """Keeps the active version and the renderer that belongs to it.
 
-    `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. `probe_s` are the
-    seconds between two looks at the engines; a lost engine is looked at sooner.
+    `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. The engines are
+    looked at every `probe_s` seconds, a lost one sooner.
     """
 
     def __init__(
@@ -94,7 +75,7 @@ class WeightSync:
         self._depth: Depth = depth
         self._model_path = model_path
         self._tokenizers = Tokenizers(model_path)
-        self.adapters = Adapters()  # what requests are sent with
+        self.adapters = adapters.Adapters()  # what requests are sent with
         self._lock = asyncio.Lock()
         self._active: Version | None = None
         self._served: dict[int, Version] = {}
@@ -131,18 +112,17 @@ class WeightSync:
         """Pass if requests can be served."""
         _ = self.renderer
         if not self._pool.serving():
-            raise self._pool.nobody()
+            raise self._pool.none_serves()
 
     # ---- updates ----
 
     async def update(self, update: WeightsUpdate) -> WeightsState:
-        """Serve another version. The same version and folder again changes nothing.
+        """Serve another version. The same version and folder again changes nothing; after an error the old weights serve on.
 
         Raises:
             ConflictError: the version is older than the active one, or the active one came from elsewhere.
-            WeightsError: the folder is missing, damaged, of another model, or refused by the engines. The old weights
-                serve on.
-            UnavailableError: no engine could be asked, or none could show the new weights. The old ones serve on.
+            WeightsError: the folder is missing, damaged, of another model, or refused by the engines.
+            UnavailableError: no engine could be asked, or none could show the new weights.
         """
         async with self._lock:
             active = self._active
@@ -156,19 +136,13 @@ class WeightSync:
             return await self._move(update)
 
     async def rollback(self, version: int) -> WeightsState:
-        """Serve the folder of an older version again, under the next number.
-
-        Raises:
-            NotFoundError: this service never served that version, and its folder does not lie beside the active one's.
-            WeightsError: the folder is damaged or gone. The present weights serve on.
-        """
+        """Serve the folder of an older version again, under the next number. Errors: NotFoundError, and see `update`."""
         async with self._lock:
             active = self._known()
             if version == active.number:
                 return self.state()
-            old = self._served.get(version) or await asyncio.to_thread(
-                version_beside, active, version
-            )
+            old = self._served.get(version)
+            old = old or await asyncio.to_thread(weight_folder.version_beside, active, version)
             if old is None or not old.uri:
                 known = ", ".join(map(str, sorted(self._served)))
                 raise NotFoundError(
@@ -176,9 +150,8 @@ class WeightSync:
                     f"lies beside {active.uri}"
                 )
             _log.warning("rolling back: version %d of %s", version, old.uri)
-            return await self._move(
-                WeightsUpdate(version=active.number + 1, uri=old.uri, digest=old.digest)
-            )
+            update = WeightsUpdate(version=active.number + 1, uri=old.uri, digest=old.digest)
+            return await self._move(update)
 
     async def _move(self, update: WeightsUpdate) -> WeightsState:
         before = self._active
@@ -200,7 +173,7 @@ class WeightSync:
         await self._unload_unused()
         return self.state()
 
-    async def settled(self) -> None:
+    async def wait_for_update(self) -> None:
         """Wait for the end of an update that is under way."""
         async with self._lock:
             return
@@ -209,16 +182,18 @@ class WeightSync:
         """Look at the folder before any engine is disturbed; blocking."""
         serving = before.weights if before else None
         if serving is None and self._model_path:  # the active folder cannot be read here
-            serving = described(Version(0, self._model_path)).weights
-        if is_adapter(Path(update.uri)):
-            found = adapter_version(update, before or Version(-1, "", weights=serving), self._depth)
+            serving = weight_folder.described(Version(0, self._model_path)).weights
+        if adapters.is_adapter(Path(update.uri)):
+            found = adapters.adapter_version(
+                update, before or Version(-1, "", weights=serving), self._depth
+            )
             if found.below.number == found.number:
                 self.adapters.hold_base(found.number)
             return found
-        weights = check_folder(
+        weights = weight_folder.check_folder(
             Path(update.uri), digest=update.digest, depth=self._depth, serving=serving
         )
-        rows = choose_rows(weights, serving)
+        rows = weight_folder.choose_rows(weights, serving)
         return Version(update.version, update.uri, update.digest, weights, rows)
 
     async def _load_all(
@@ -250,14 +225,14 @@ class WeightSync:
         """A version is active. Where it lies is remembered for a rollback; the oldest are forgotten."""
         self._active = version
         self._served[version.number] = Version(version.number, version.uri, version.digest)
-        self.adapters.move(adapted(version))
+        self.adapters.move(adapters.adapted(version))
         for number in sorted(self._served)[:-_KEPT]:
             del self._served[number]
 
     async def _unload_unused(self) -> None:
         """Have engines forget the adapters that no request uses any more."""
         for name in self.adapters.unused():
-            await asyncio.gather(*(unload(m.engine, name) for m in self._pool.serving()))
+            await asyncio.gather(*(adapters.unload(m.engine, name) for m in self._pool.serving()))
 
     def _noted(self, member: Member, result: Loaded) -> Loaded:
         if result.clean:
@@ -377,7 +352,7 @@ class WeightSync:
 
         An engine that took its weights from elsewhere than a folder still names the folder of its start.
         """
-        version = await asyncio.to_thread(described, newest)
+        version = await asyncio.to_thread(weight_folder.described, newest)
         try:
             await self._loader.verify(member.engine, version)
         except UnavailableError:
@@ -392,7 +367,7 @@ class WeightSync:
         """What serves when a service starts and an engine holds `version`: that, or the newest adapter shown over it."""
         try:  # few engines have any, or a list of them
             held = await member.engine.adapters() if version.uri else {}
-            found = await asyncio.to_thread(newest_held, held, version, self._depth)
+            found = await asyncio.to_thread(adapters.newest_held, held, version, self._depth)
             if found is None:
                 return version
             await member.engine.resume()
@@ -400,7 +375,7 @@ class WeightSync:
         except TriforgeError as error:
             _log.warning("adapters of engine %s are left: %s", member.url, error.detail)
             return version
-        self.adapters.retire([name for name in held if name != adapter_name(found.number)])
+        self.adapters.retire([name for name in held if name != adapters.adapter_name(found.number)])
         return found
 
 

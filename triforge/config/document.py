@@ -27,6 +27,7 @@ RENAMED = {
     "TRIFORGE_CRITIC_URL": "TRIFORGE_DIAGNOSIS_URL",
     "adaptation.critic_tokens": "adaptation.diagnosis_tokens",
     "adaptation.critic_budget": "adaptation.diagnosis_budget",
+    "TRIFORGE_WEIGHTS_PROOF": "TRIFORGE_WEIGHTS_VERIFY",
 }
 """Names of version 0.1; none is translated silently."""
 

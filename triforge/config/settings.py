@@ -119,7 +119,7 @@ class Settings(Section):
     """What becomes of running requests while weights change."""
     weights_check: Literal["contents", "sizes"] = "contents"
     """What a policy service reads of a new folder before any engine does."""
-    weights_proof: Literal["tensors", "info"] = "tensors"
+    weights_verify: Literal["tensors", "info"] = "tensors"
     """What an engine has to show after an update: sampled tensors, or its version only."""
     max_body_mb: Positive = 64
     """MiB of a request's body; a larger one is answered with 413."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triforge.chat_template import read_json
 from triforge.errors import ConfigError, InputError, WeightsError
 from triforge.types import ImageRef, PlacedImage
 
@@ -34,20 +34,15 @@ _DEFAULT_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageSpec:
-    """How a vision-language model sees.
+    """How a vision-language model sees."""
 
-    `image`, `video`, `start` and `end` are token ids: of one token of an image or video, and of what stands before and
-    behind it. `patch`, `merge` and `temporal` are sizes in pixels, patches and frames; `mean` and `std` are of the
-    colours between 0 and 1.
-    """
-
-    image: int
+    image: int  # id of one token of an image
     video: int
-    start: int
+    start: int  # id of what stands before an image, and behind it
     end: int
-    patch: int = 14
-    merge: int = 2
-    temporal: int = 2
+    patch: int = 14  # pixels a side
+    merge: int = 2  # patches a side of a token
+    temporal: int = 2  # frames
     min_pixels: int = _DEFAULT_SIZE["shortest_edge"]
     max_pixels: int = _DEFAULT_SIZE["longest_edge"]
     mean: tuple[float, ...] = _DEFAULT_MEAN
@@ -56,10 +51,10 @@ class ImageSpec:
     @classmethod
     def of_folder(cls, folder: Path) -> ImageSpec | None:
         """What `config.json` and `preprocessor_config.json` say; None for a model without images, WeightsError if either is wrong."""
-        config = _object(folder / "config.json")
+        config = read_json(folder / "config.json")
         if config.get("model_type") not in KINDS:
             return None
-        found = _object(folder / "preprocessor_config.json")
+        found = read_json(folder / "preprocessor_config.json")
         if not found:
             raise WeightsError(
                 f"model folder {folder}: preprocessor_config.json is missing; a model that sees needs it"
@@ -111,13 +106,9 @@ class ImageSpec:
     def positions(
         self, length: int, images: Sequence[PlacedImage]
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """Positions of `length` tokens, some of which are images.
+        """Positions of `length` tokens, int64 [3, length], and what a later text token adds to its number to get its own.
 
-        Returns:
-            int64 [3, length], and what a later text token has to add to its number to get its position.
-
-        Raises:
-            InputError: an image has another number of tokens than this model sees in it, or is out of order.
+        InputError: an image has another number of tokens than this model sees in it, or is out of order.
         """
         found = np.empty((3, length), dtype=np.int64)
         at = position = 0
@@ -153,16 +144,7 @@ class ImageSpec:
     def expanded(
         self, ids: Sequence[int], images: Sequence[ImageRef], *, offset: int = 0
     ) -> tuple[list[int], tuple[PlacedImage, ...]]:
-        """The ids with as many tokens for each image as this model sees in it.
-
-        Args:
-            ids: with one image token for each image.
-            images: in order.
-            offset: ids that stand before these; counts in the places of the images.
-
-        Raises:
-            InputError: there are more or fewer image tokens than images.
-        """
+        """The ids, with one token for each image, with as many as this model sees in it; the places count from `offset`."""
         count = sum(token == self.image for token in ids)
         if count != len(images):
             raise InputError(
@@ -182,28 +164,11 @@ class ImageSpec:
         return found, tuple(placed)
 
 
-def _object(path: Path) -> dict[str, Any]:
-    """A JSON object; a missing file is an empty one."""
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{path}: {error}") from error
-    if not isinstance(found, dict):
-        raise WeightsError(f"{path}: expected an object")
-    return found
-
-
 def pixels_of(data: bytes, ref: ImageRef, image_spec: ImageSpec) -> npt.NDArray[np.float32]:
     """The patches of an image, float32 [rows * columns, 3 * temporal * patch * patch].
 
-    Scaled bicubically as Pillow does it, with `image_spec`'s mean taken away and divided by its deviation. The patches of one
-    token are neighbours; a still image is shown `temporal` times.
-
-    Raises:
-        ConfigError: Pillow is not installed.
-        InputError: the file cannot be decoded, or is not what `ref` says.
+    Scaled bicubically as Pillow does it, and normalised. The patches of one token are neighbours; a still image is shown
+    `temporal` times.
     """
     pillow = _pillow()
     try:

@@ -66,6 +66,7 @@ def problem(
         "title": kind.replace("_", " ").capitalize(),
         "status": status,
         "detail": detail,
+        "error": readable_error(kind, status, detail),
     }
     if problems:
         body["problems"] = list(problems)
@@ -74,6 +75,11 @@ def problem(
         body["retry_after_s"] = retry_after_s
         sent["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
     return ProblemResponse(body, status_code=status, headers=sent)
+
+
+def readable_error(kind: str, status: int, detail: str) -> dict[str, Any]:
+    """The sentence once more, where clients of OpenAI's API look for it."""
+    return {"message": detail, "type": kind, "code": status}
 
 
 def of_error(error: TriforgeError) -> ProblemResponse:
