@@ -22,7 +22,6 @@ from environments.alfworld.games import (
 )
 from environments.household import rewriting
 from environments.household.catalogue import GOAL_TYPES
-from environments.household.episode import GUIDE
 from environments.household.family import FAMILY as HOUSEHOLD
 from environments.household.params import params_of, world_of
 from environments.household.wording import Alfworld, announce
@@ -53,10 +52,8 @@ class AlfworldEpisode:
         self._commands = game.first.commands
 
     def start(self) -> Reset:
-        system = ""
-        if self._options.guide:
-            system = GUIDE.format(answer=self._options.asked())
-        return Reset(observation=self._observation(self._game.first.text), system=system)
+        first = self._observation(self._game.first.text)
+        return Reset(observation=first, system=self._options.explained())
 
     def play(self, response: str) -> StepResult:
         action = self._options.action(response, self._commands)

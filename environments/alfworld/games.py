@@ -24,13 +24,7 @@ from triforge.types import Params
 
 
 class GeneratorOptions(HouseOptions):
-    """Which games: all options of the household under ALFWorld's rules, and three more.
-
-    Attributes:
-        source: games of the household's generator, or a user's game files (`goals`, `horizon` and `folder` choose them).
-        folder: of the game files, relative to `ALFWORLD_DATA`.
-        tries: how many games are drawn for one that the engine lets win.
-    """
+    """Which games: all options of the household under ALFWorld's rules, and three more; README.md explains each option."""
 
     rules: Literal["alfworld"] = "alfworld"
     source: Literal["generated", "files"] = "generated"

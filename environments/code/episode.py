@@ -26,17 +26,7 @@ _READING: Final = ThreadPoolExecutor(1, thread_name_prefix="code-reading")
 
 
 class PlayOptions(Strict):
-    """How a problem is played.
-
-    Attributes:
-        turns: programs that may be handed in. One that fails a public test is answered with what went wrong, as long as
-            turns are left; one that passes them, and the last one, is judged by all tests. With 1 there is no feedback.
-        every_test: whether a program is run on all tests, so that its share of passed ones is known; otherwise the first that
-            it does not pass is the last, and its share is 0.
-        total_s: processor seconds of one program over all tests. Tests are counted in their order; those that follow
-            when it is used up are not passed. Keep it below `env_adapter.episode_deadline_s`.
-        guide: whether the episode starts with a system message that says how to answer.
-    """
+    """How a problem is played; README.md explains each option."""
 
     turns: int = Field(default=1, ge=1, le=20)
     every_test: bool = True

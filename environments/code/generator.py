@@ -66,15 +66,7 @@ Span = Annotated[
 
 
 class GeneratorOptions(Strict):
-    """What problems are made.
-
-    Attributes:
-        source: `generated` ones, or those of HumanEval, each at most once, in an order that the seed shuffles.
-        kinds: what generated problems are about, drawn evenly.
-        steps: how many steps one has, lowest and highest.
-        proved: whether reference and wrong solutions are run in the sandbox, as they should be; without it, problems
-            are only computed.
-    """
+    """What problems are made; README.md explains each option."""
 
     source: Literal["generated", "humaneval"] = "generated"
     kinds: list[Kind] = Field(default_factory=lambda: list(WORLDS), min_length=1)

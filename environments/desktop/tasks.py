@@ -159,13 +159,7 @@ class DesktopTask(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What tasks are generated.
-
-    Attributes:
-        sorts: kinds of task, drawn evenly; naming one twice doubles its share.
-        files: how many other files lie about, lowest and highest.
-        horizon: steps until an episode ends as a failure.
-    """
+    """What tasks are generated; README.md explains each option."""
 
     sorts: list[Sort] = Field(default_factory=lambda: list(SORTS), min_length=1)
     files: list[int] = Field(default_factory=lambda: [1, 4], min_length=2, max_length=2)
@@ -173,15 +167,7 @@ class GeneratorOptions(Strict):
 
 
 class PlayOptions(ScreenOptions):
-    """How the screen is shown and how responses are read.
-
-    Attributes:
-        observe: a screenshot, the names of files and folders as text, or both.
-        width: of the screen in pixels.
-        height: of the screen in pixels.
-        settle_s: seconds to wait at most for the shell to answer a line.
-        disk_limit: bytes in the agent's files from which the episode ends as a failure.
-    """
+    """How the screen is shown and how responses are read; README.md explains each option."""
 
     observe: Literal["screenshot", "files", "both"] = "screenshot"
     width: int = Field(default=640, ge=320, le=1920)

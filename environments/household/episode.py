@@ -27,13 +27,6 @@ def wording_of(world: World, options: PlayOptions) -> Wording:
     return _EXACT
 
 
-GUIDE: Final = (
-    "You act in a household. Each turn, give one command. You can go to places, open and close them, take one thing at "
-    "a time, move it to a place, clean it with a sinkbasin, heat it with a microwave, cool it with a fridge, and use "
-    "a desklamp. Finish the task in as few commands as you can. {answer}"
-)
-
-
 class Episode:
     """A game being played. `start` once, then `play` until `done`."""
 
@@ -52,8 +45,7 @@ class Episode:
 
     def start(self) -> Reset:
         text = self._wording.first(self.world, self.instruction)
-        guided = self.options.guide and self.options.wording == "alfworld"
-        system = GUIDE.format(answer=self.options.asked()) if guided else ""
+        system = self.options.explained() if self.options.wording == "alfworld" else ""
         return Reset(observation=self._observation(text), system=system)
 
     def play(self, response: str) -> StepResult:

@@ -31,15 +31,8 @@ from environments.household.catalogue import (
     RoomKind,
 )
 from environments.household.world import NOWHERE, Goal, Thing, World
-from triforge.environments.kit import (
-    HOW_TO_ANSWER,
-    ORDERED,
-    Answer,
-    Strict,
-    parse_model,
-    part_of,
-    wrapped,
-)
+from triforge.environments import kit
+from triforge.environments.kit import ORDERED, Strict, parse_model, part_of, wrapped
 from triforge.errors import InputError
 from triforge.types import Params
 
@@ -47,6 +40,13 @@ Span = Annotated[
     list[Annotated[int, Field(ge=0, le=32)]], Field(min_length=2, max_length=2), ORDERED
 ]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+GUIDE: Final = (
+    "You act in a household. Each turn, give one command. You can go to places, open and close them, take one thing at "
+    "a time, move it to a place, clean it with a sinkbasin, heat it with a microwave, cool it with a fridge, and use "
+    "a desklamp. Finish the task in as few commands as you can. {answer}"
+)
 
 
 def _known(what: str, known: Sequence[str]) -> AfterValidator:
@@ -96,24 +96,16 @@ class HouseOptions(_RoomOptions):
     horizon: int = Field(default=50, ge=1, le=1000)
 
 
-class AnswerOptions(Strict):
-    r"""How a response is read.
-
-    Attributes:
-        actions: the response is a command's text, or its number in the list that the observation ends with.
-        answer: which part of the response is the action: all of it, its last line that is not blank, or the content of
-            its last `\boxed{}` or `<answer>` tag.
-        guide: whether the episode starts with a system message that explains commands and answers (never in terse).
-    """
+class AnswerOptions(kit.AnswerOptions):
+    """How a response is read: as a command's text, or as its number in the list that the observation ends with."""
 
     actions: Literal["text", "numbered"] = "text"
-    answer: Answer = "whole"
-    guide: bool = True
 
-    def asked(self) -> str:
-        """The sentence of a system message that says how to answer."""
-        what = "the command" if self.actions == "text" else "the number of the command"
-        return HOW_TO_ANSWER[self.answer].format(what=what)
+    def explained(self) -> str:
+        """The system message that explains commands and answers (never in terse)."""
+        return self.system(
+            GUIDE, "the command" if self.actions == "text" else "the number of the command"
+        )
 
     def action(self, response: str, commands: Sequence[str]) -> str:
         """The command text that a response means, or the response's own words when it means none."""

@@ -12,6 +12,7 @@ from itertools import count
 from environments.household.catalogue import DEVICE, LAMP
 from environments.household.wording import hinted
 from environments.household.world import NOTHING, NOWHERE, TREATMENTS, Command, Goal, State, World
+from triforge.environments.kit import path_back
 
 MAX_EXPANSIONS = 20_000
 
@@ -36,7 +37,7 @@ def plan(
         if steps > cost[here]:
             continue
         if world.won(here, goal):
-            return _path(came, here)
+            return path_back(came, here)
         for command in _moves(world, goal, here, places):
             after = world.apply(here, command)
             if after is None or cost.get(after, steps + 2) <= steps + 1:
@@ -46,15 +47,6 @@ def plan(
             rank = steps + 1 + _bound(world, goal, after)
             heapq.heappush(frontier, (rank, next(tie), steps + 1, after))
     return None
-
-
-def _path(came: dict[State, tuple[State, Command] | None], end: State) -> list[Command]:
-    out: list[Command] = []
-    link = came[end]
-    while link is not None:
-        out.append(link[1])
-        link = came[link[0]]
-    return out[::-1]
 
 
 def _possible(world: World, goal: Goal) -> bool:

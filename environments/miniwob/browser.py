@@ -9,12 +9,12 @@ import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pydantic import JsonValue
 
+from environments.gui.lending import Lease
 from environments.gui.processes import GuardedProcess
 from triforge.errors import EnvError
 
@@ -131,7 +131,6 @@ class Browser:
 
 
 TIRED_AFTER: Final = 200  # episodes; a fresh browser is cheaper than one that has grown
-WAIT_S: Final = 600.0
 
 
 class Browsers:
@@ -139,92 +138,28 @@ class Browsers:
 
     def __init__(self, start: Callable[[], Browser] = Browser) -> None:
         self._start = start
-        self._changed = threading.Condition()
-        self._idle: list[Browser] = []
-        self._count = 0
+        self._idle: dict[str, Browser] = {}
 
-    def borrow(self, limit: int, given_up: Callable[[], bool]) -> Browser:
-        """A browser of one's own; waits while `limit` are in use."""
-        with self._changed:
-            self._changed.wait_for(lambda: given_up() or self._idle or self._count < limit, WAIT_S)
-            if given_up():
-                raise EnvError("miniwob: the episode was closed while it waited for a browser")
-            if self._idle:
-                return self._idle.pop()
-            if self._count >= limit:
-                raise EnvError(
-                    f"miniwob: no browser became free within {WAIT_S:g} s; the option `browsers` is {limit}"
-                )
-            self._count += 1
-        try:
-            return self._start()
-        except BaseException:
-            self._forget()
-            raise
-
-    def give_back(self, browser: Browser, *, sound: bool) -> None:
-        """Take a browser back; one that is not sound, or tired, is ended."""
-        if sound and browser.episodes < TIRED_AFTER:
-            with self._changed:
-                self._idle.append(browser)
-                self._changed.notify_all()
-        else:
-            browser.stop()
-            self._forget()
-
-    def wake(self) -> None:
-        """Let those who wait look again whether they have given up."""
-        with self._changed:
-            self._changed.notify_all()
+    def lease(self, limit: int) -> Lease[Browser]:
+        """The right of one episode to one of `limit` browsers; one that is not sound, or tired, is ended after it."""
+        places = [f"browser {number} of {id(self)}" for number in range(limit)]
+        return Lease("miniwob: browser", places, self._open, self._give_back)
 
     def close(self) -> None:
-        with self._changed:
-            idle, self._idle = self._idle, []
-            self._count -= len(idle)
-            self._changed.notify_all()
-        for browser in idle:
+        """End the browsers that nobody uses."""
+        while self._idle:
+            self._idle.popitem()[1].stop()
+
+    def _open(self, place: str) -> Browser:
+        browser = self._idle.pop(place, None) or self._start()
+        browser.episodes += 1
+        return browser
+
+    def _give_back(self, place: str, browser: Browser, sound: bool) -> None:
+        if sound and browser.episodes < TIRED_AFTER:
+            self._idle[place] = browser
+        else:
             browser.stop()
-
-    def _forget(self) -> None:
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
-
-
-class Seat:
-    """The right of one episode to one browser, from the first `browser()` to `leave()`, in whatever thread.
-
-    An episode may be given up while a thread still works for it: then its browser is not sound and is ended.
-    """
-
-    def __init__(self, browsers: Browsers, limit: int) -> None:
-        self._browsers = browsers
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._left = False
-        self._browser: Browser | None = None
-
-    def browser(self) -> Browser:
-        """The episode's browser."""
-        with self._lock:
-            if self._browser is not None:
-                return self._browser
-        browser = self._browsers.borrow(self._limit, lambda: self._left)
-        with self._lock:
-            if not self._left:
-                browser.episodes += 1
-                self._browser = browser
-                return browser
-        self._browsers.give_back(browser, sound=True)
-        raise EnvError("miniwob: the episode was closed while its browser started")
-
-    def leave(self, *, sound: bool) -> None:
-        with self._lock:
-            self._left = True
-            browser, self._browser = self._browser, None
-        self._browsers.wake()
-        if browser is not None:
-            self._browsers.give_back(browser, sound=sound)
 
 
 SHARED: Final = Browsers()

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from environments.gui.actions import Action, Malformed, call, grid
 from environments.gui.episode import COMPUTER_USE_GUIDE, READERS, Turns
-from environments.miniwob.browser import SHARED, Browsers, Seat
+from environments.miniwob.browser import SHARED, Browsers
 from environments.miniwob.gold import SOLVED, solve
 from environments.miniwob.page import HEIGHT, WIDTH, Look, Page, listing, pages
 from triforge.environments.kit import (
@@ -46,29 +46,14 @@ class Problem(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What tasks are generated.
-
-    Attributes:
-        tasks: pages, drawn evenly; naming one twice doubles its share.
-        horizon: steps until an episode ends as a failure.
-    """
+    """What tasks are generated; README.md explains each option."""
 
     tasks: list[str] = Field(default_factory=lambda: list(SOLVED), min_length=1)
     horizon: int = Field(default=10, ge=1, le=200)
 
 
 class PlayOptions(Strict):
-    """How a page is shown and how responses are read.
-
-    Attributes:
-        observe: what the agent sees: a list of the page's elements, a screenshot, or both.
-        actions: short commands, or calls in the computer-use format.
-        scale: how many times a screenshot is enlarged (1: 160 x 210 pixels).
-        success_at: raw reward from which an episode that the page has ended counts as a success.
-        malformed_limit: this many malformed or impossible actions end the episode as a failure; 0 never does.
-        browsers: how many browsers one worker runs at most; further episodes wait.
-        guide: whether the episode starts with a system message that explains the actions.
-    """
+    """How a page is shown and how responses are read; README.md explains each option."""
 
     observe: Literal["elements", "screenshot", "both"] = "elements"
     actions: Literal["command", "computer_use"] = "command"
@@ -86,14 +71,7 @@ _COMMAND_GUIDE: Final = (
 
 
 class MiniWobEpisode:
-    """One problem being played.
-
-    Args:
-        task: as stored; it announces what its page says.
-        problem: its parameters.
-        options: how the page is shown and responses are read.
-        browsers: where its browser comes from.
-    """
+    """One problem being played; its task announces what the page says."""
 
     def __init__(
         self, task: Task, problem: Problem, options: PlayOptions, browsers: Browsers
@@ -102,14 +80,14 @@ class MiniWobEpisode:
         self._task = task
         self._problem = problem
         self._options = options
-        self._seat = Seat(browsers, options.browsers)
+        self._lease = browsers.lease(options.browsers)
         self._shown: tuple[Page, Look] | None = None
         self._turns = Turns(
             "miniwob", horizon=problem.horizon, malformed_limit=options.malformed_limit
         )
 
     def start(self) -> Reset:
-        page = Page(self._seat.browser(), self._problem.task, self._problem.seed)
+        page = Page(self._lease.begin(), self._problem.task, self._problem.seed)
         look = page.look()
         expect_announced("miniwob", self._task, look.said)
         self._shown = page, look
@@ -132,7 +110,7 @@ class MiniWobEpisode:
 
     def leave(self, *, sound: bool) -> None:
         self.done = True
-        self._seat.leave(sound=sound)
+        self._lease.end(sound=sound)
 
     def _page_and_look(self) -> tuple[Page, Look]:
         if self._shown is None:
@@ -260,14 +238,14 @@ class MiniWobFamily(NeverRewritten):
         return [response for action in actions for response in _said(action, look, play)]
 
     def _look(self, problem: Problem, options: PlayOptions) -> Look:
-        seat = Seat(self._browsers, options.browsers)
+        lease = self._browsers.lease(options.browsers)
         sound = False
         try:
-            look = Page(seat.browser(), problem.task, problem.seed).look()
+            look = Page(lease.begin(), problem.task, problem.seed).look()
             sound = True
             return look
         finally:
-            seat.leave(sound=sound)
+            lease.end(sound=sound)
 
 
 def _known(tasks: Sequence[str]) -> None:

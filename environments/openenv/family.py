@@ -126,14 +126,7 @@ class GeneratorOptions(Strict):
 
 
 class PlayOptions(Strict):
-    """How an episode is played.
-
-    Attributes:
-        answer: which part of the response is the action.
-        field: the field of an observation that is shown; all of it as JSON if it has no such field.
-        images: whether screenshots in the observation's `images` (files as base64, as our own server sends them) are shown.
-        timeout_s: seconds that the server has for one answer.
-    """
+    """How an episode is played; README.md explains each option."""
 
     answer: Answer = "whole"
     field: str = "text"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from environments.gui.episode import ComputerEpisode
-from environments.osworld.machine import Lease, MachineComputer
+from environments.osworld.machine import MachineComputer, lease_of
 from environments.osworld.options import OsworldTask, PlayOptions
 from triforge.environments.egress import EgressPolicy, here, place_of
 from triforge.environments.kit import Family, parse_model
@@ -58,7 +58,7 @@ class OsworldFamily(Family[OsworldTask, PlayOptions]):
     def begin(
         self, given: OsworldTask, options: PlayOptions, announced: str, _seed: int
     ) -> ComputerEpisode:
-        lease, egress = Lease(options), self._egress()
+        lease, egress = lease_of(options), self._egress()
         return ComputerEpisode(
             self.name,
             announced,
@@ -66,7 +66,7 @@ class OsworldFamily(Family[OsworldTask, PlayOptions]):
             lambda: MachineComputer(given, options, lease, egress),
             given.horizon,
             options,
-            abandon=lease.end,
+            abandon=lambda: lease.end(sound=True),
         )
 
 

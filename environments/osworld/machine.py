@@ -15,10 +15,9 @@ import asyncio
 import logging
 import shutil
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
@@ -27,119 +26,60 @@ from pydantic import JsonValue
 
 from environments.gui import png
 from environments.gui.actions import Action, pixels, pyautogui_key
+from environments.gui.lending import Lease
 from environments.osworld.options import Docker, OsworldTask, PlayOptions, SetupStep
 from triforge.environments.egress import EgressPolicy
 from triforge.errors import ConfigError, EnvError, InputError
 
-_WAIT_S: Final = 3600.0
 _DOCKER_S: Final = 300.0
 _log = logging.getLogger(__name__)
 
 
-class _Places:
-    """Names that are lent to one episode at a time, by all episodes of this process."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a machine's control server answers, and the container that was started for it, if any."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._taken: set[str] = set()
-
-    def take(self, names: list[str], given_up: Callable[[], bool]) -> str:
-        with self._changed:
-            self._changed.wait_for(lambda: given_up() or set(names) - self._taken, _WAIT_S)
-            free = [name for name in names if name not in self._taken]
-            if given_up() or not free:
-                raise EnvError(
-                    f"osworld: no machine became free; there are {len(names)} for this worker"
-                )
-            self._taken.add(free[0])
-            return free[0]
-
-    def give_back(self, name: str) -> None:
-        with self._changed:
-            self._taken.discard(name)
-            self._changed.notify_all()
-
-    def wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    url: str
+    container: str = ""
 
 
-_PLACES: Final = _Places()
+def lease_of(options: PlayOptions) -> Lease[Place]:
+    """The right of one episode to one machine."""
+    docker, names = options.docker, options.machines
+    if docker is not None:
+        names = [f"{docker.image} {number}" for number in range(docker.at_most)]
+    return Lease("osworld: machine", names, lambda name: _start(name, docker), _remove)
 
 
-class Lease:
-    """The use of one machine by one episode."""
-
-    def __init__(self, options: PlayOptions) -> None:
-        self._options = options
-        self._lock = threading.Lock()
-        self._free: Callable[[], None] | None = None
-        self._ended = False
-
-    def begin(self) -> str:
-        """The address of a machine of one's own; waits while all are in use."""
-        docker = self._options.docker
-        names = self._options.machines
-        if docker is not None:
-            names = [f"{docker.image} {number}" for number in range(docker.at_most)]
-        place = _PLACES.take(names, lambda: self._ended)
-        try:
-            url, remove = (place, _keep) if docker is None else _start(docker)
-        except BaseException:
-            _PLACES.give_back(place)
-            raise
-
-        def free() -> None:
-            try:
-                remove()
-            finally:
-                _PLACES.give_back(place)
-
-        with self._lock:
-            self._free = free
-            ended = self._ended
-        if ended:
-            self.end()
-            raise EnvError("osworld: the episode was closed while its machine started")
-        return url
-
-    def end(self) -> None:
-        """Give the machine back; a container is removed. Idempotent."""
-        with self._lock:
-            self._ended = True
-            free, self._free = self._free, None
-        _PLACES.wake()
-        if free is not None:
-            free()
-
-
-def _keep() -> None:
-    """Leave a machine that somebody else looks after as it is."""
-
-
-def _start(docker: Docker) -> tuple[str, Callable[[], None]]:
+def _start(name: str, docker: Docker | None) -> Place:
+    if docker is None:
+        return Place(name)
     if shutil.which("docker") is None:
         raise ConfigError(
             "environment 'osworld' is to start containers, but docker is not on PATH: apt-get install docker.io, "
             "or name addresses in env_adapter.options.machines"
         )
-    name = f"triforge-osworld-{uuid4().hex[:12]}"  # known before it runs, so that it can be removed whatever happens
+    container = f"triforge-osworld-{uuid4().hex[:12]}"  # known before it runs, so that it can be removed whatever happens
     publish = f"127.0.0.1::{docker.port}"
-    run = ["docker", "run", "--detach", "--rm", "--name", name, "--publish", publish]
-
-    def remove() -> None:
-        with _logged(name):
-            _docker(["docker", "rm", "--force", "--volumes", name])
-
+    run = ["docker", "run", "--detach", "--rm", "--name", container, "--publish", publish]
     try:
         _docker([*run, *docker.arguments, docker.image])
-        mapped = _docker(["docker", "port", name, f"{docker.port}/tcp"]).split()
+        mapped = _docker(["docker", "port", container, f"{docker.port}/tcp"]).split()
         if not mapped:
-            raise EnvError(f"osworld: container {name} publishes no port {docker.port}")
+            raise EnvError(f"osworld: container {container} publishes no port {docker.port}")
     except BaseException:
-        remove()
+        _remove(name, Place("", container), True)
         raise
-    return f"http://{mapped[0]}", remove
+    return Place(f"http://{mapped[0]}", container)
+
+
+def _remove(_name: str, place: Place, _sound: bool) -> None:
+    """Remove a container; a machine that somebody else looks after is left as it is."""
+    if place.container:
+        try:
+            _docker(["docker", "rm", "--force", "--volumes", place.container])
+        except EnvError as error:
+            _log.error("container %s may still run: %s", place.container, error.detail)
 
 
 def _docker(command: list[str]) -> str:
@@ -153,14 +93,6 @@ def _docker(command: list[str]) -> str:
     if done.returncode != 0:
         raise EnvError(f"osworld: {' '.join(command[:2])} failed: {done.stderr.strip()[-300:]}")
     return done.stdout
-
-
-@contextmanager
-def _logged(container: str) -> Iterator[None]:
-    try:
-        yield
-    except EnvError as error:
-        _log.error("container %s may still run: %s", container, error.detail)
 
 
 _LARGEST: Final = 64 * 2**20
@@ -292,20 +224,21 @@ def program(action: Action, width: int, height: int) -> str:
     """The statement of pyautogui that performs an action on a screen of this size; every value is a plain literal."""
     x, y = pixels(action.at, width, height) if action.at is not None else (-1, -1)
     where = f"{x}, {y}" if action.at is not None else ""
-    if action.kind == "type":
-        return f"pyautogui.write({action.text!a}, interval=0.02)"
-    if action.kind == "key":
-        return f"pyautogui.hotkey({', '.join(ascii(pyautogui_key(k)) for k in action.keys)})"
-    if action.kind == "mouse_move":
-        return f"pyautogui.moveTo({where})"
-    if action.kind == "left_click_drag":
-        return f"pyautogui.dragTo({where}, duration=0.5, button='left')"
-    if action.kind == "double_click":
-        return f"pyautogui.doubleClick({where})"
-    if action.kind == "scroll":
-        at = f", x={x}, y={y}" if where else ""
-        return f"pyautogui.scroll({action.amount}{at})"
-    return f"pyautogui.click({where}, button='{_BUTTONS[action.kind]}')"
+    match action.kind:
+        case "type":
+            return f"pyautogui.write({action.text!a}, interval=0.02)"
+        case "key":
+            return f"pyautogui.hotkey({', '.join(ascii(pyautogui_key(k)) for k in action.keys)})"
+        case "mouse_move":
+            return f"pyautogui.moveTo({where})"
+        case "left_click_drag":
+            return f"pyautogui.dragTo({where}, duration=0.5, button='left')"
+        case "double_click":
+            return f"pyautogui.doubleClick({where})"
+        case "scroll":
+            return f"pyautogui.scroll({action.amount}{f', x={x}, y={y}' if where else ''})"
+        case _:
+            return f"pyautogui.click({where}, button='{_BUTTONS[action.kind]}')"
 
 
 _MAX_SLEEP_S: Final = 60.0
@@ -314,23 +247,16 @@ _DOWNLOAD_S: Final = 60.0
 
 
 class MachineComputer:
-    """A machine that has carried out a task's `config`.
-
-    Args:
-        task: the task.
-        options: where machines come from.
-        lease: the episode's right to one; `stop` gives it back.
-        egress: which files of the web may be fetched.
-    """
+    """A machine that has carried out a task's `config`; `stop` gives it back, `egress` says what may be fetched."""
 
     def __init__(
-        self, task: OsworldTask, options: PlayOptions, lease: Lease, egress: EgressPolicy
+        self, task: OsworldTask, options: PlayOptions, lease: Lease[Place], egress: EgressPolicy
     ) -> None:
         self._task = task
         self._options = options
         self._lease = lease
         self._egress = egress
-        self._machine = Machine(lease.begin(), call_s=options.call_s)
+        self._machine = Machine(lease.begin().url, call_s=options.call_s)
         try:
             self._machine.wait(options.start_s)
             self._set_up(task.config)
@@ -372,7 +298,7 @@ class MachineComputer:
 
     def stop(self) -> None:
         self._machine.close()
-        self._lease.end()
+        self._lease.end(sound=True)
 
     def _set_up(self, steps: Iterable[SetupStep]) -> None:
         for step in steps:

@@ -89,16 +89,7 @@ class Docker(Strict):
 
 
 class PlayOptions(ScreenOptions):
-    """Which machines there are, and how responses are read. Exactly one of `docker` and `machines` is given.
-
-    Attributes:
-        docker: containers on this host.
-        machines: addresses of control servers that somebody else starts; they are used as they are, one episode at a time.
-        start_s: seconds until a machine must answer.
-        call_s: seconds that one call to it may take.
-        pause_s: seconds between an action and the next screenshot.
-        verify_s: seconds in which the verifier may still come true after the agent's last word.
-    """
+    """Which machines there are (`docker` or `machines`, not both), and how responses are read; README.md explains each option."""
 
     docker: Docker | None = None
     machines: list[str] = Field(default_factory=list)

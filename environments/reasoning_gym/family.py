@@ -31,14 +31,7 @@ class QuestionParams(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What questions are generated.
-
-    Attributes:
-        datasets: which, drawn evenly; none: all of them (with a level: all that have levels).
-        level: of difficulty; none takes each dataset's defaults.
-        config: settings that all of them share.
-        redraw_slow: draw another question in place of one that takes too much processor time, instead of refusing.
-    """
+    """What questions are generated; README.md explains each option."""
 
     datasets: list[str] = Field(default_factory=list)
     level: int | None = Field(default=None, ge=0, le=1000)

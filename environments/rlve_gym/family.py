@@ -27,13 +27,7 @@ class ProblemParams(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What problems are generated.
-
-    Attributes:
-        environments: which, drawn evenly; none: all of them.
-        level: how often each controller is updated, so how hard its problems are.
-        redraw_slow: draw another problem in place of one that takes too much processor time, instead of refusing.
-    """
+    """What problems are generated; README.md explains each option."""
 
     environments: list[str] = Field(default_factory=list)
     level: int = Field(default=0, ge=0, le=1000)

@@ -15,8 +15,7 @@ from pydantic import Field
 from environments.shop.catalogue import Catalogue, from_files, synthetic
 from environments.shop.product import Goal, Product, score
 from triforge.environments.kit import (
-    HOW_TO_ANSWER,
-    Answer,
+    AnswerOptions,
     Family,
     Strict,
     first_valid,
@@ -56,15 +55,19 @@ class ShopEpisode:
     """A visit that is going on."""
 
     def __init__(
-        self, catalogue: Catalogue, goal: Goal, instruction: str, answer: Answer, horizon: int, *, guide: bool
-    ) -> None:  # fmt: skip
+        self,
+        catalogue: Catalogue,
+        goal: Goal,
+        instruction: str,
+        options: AnswerOptions,
+        horizon: int,
+    ) -> None:
         self.done = False
         self._catalogue = catalogue
         self._goal = goal
         self._instruction = instruction
-        self._answer = answer
+        self._options = options
         self._left = horizon
-        self._guide = guide
         self._found: list[Product] = []
         self._page = 0
         self._open: Product | None = None
@@ -73,14 +76,13 @@ class ShopEpisode:
         self._searching = True
 
     def start(self) -> Reset:
-        told = HOW_TO_ANSWER[self._answer].format(what="one action")
         return Reset(
             observation=self._observe(f"Instruction: {self._instruction}"),
-            system=_GUIDE.format(answer=told) if self._guide else "",
+            system=self._options.system(_GUIDE, "one action"),
         )
 
     def play(self, response: str) -> StepResult:
-        said = part_of(response, self._answer).strip()
+        said = part_of(response, self._options.answer).strip()
         read = _ACTION.fullmatch(said)
         verb, what = (read[1], read[2].strip().lower()) if read else ("", "")
         valid = self._searching if verb == "search" and what else what in self._clickable()
@@ -212,14 +214,7 @@ class VisitParams(Strict):
 
 
 class GeneratorOptions(Strict):
-    """What visits are generated.
-
-    Attributes:
-        catalogue: where they go.
-        attributes: at most so many are asked for.
-        options: at most so many are asked for.
-        horizon: actions until the visit is over.
-    """
+    """What visits are generated; README.md explains each option."""
 
     catalogue: Source = Field(default_factory=Source)
     attributes: int = Field(default=2, ge=1, le=10)
@@ -227,14 +222,7 @@ class GeneratorOptions(Strict):
     horizon: int = Field(default=15, ge=3, le=200)
 
 
-class PlayOptions(Strict):
-    """How a visit is played: which part of the response is the action, and whether the actions are explained."""
-
-    answer: Answer = "whole"
-    guide: bool = True
-
-
-class ShopFamily(Family[VisitParams, PlayOptions]):
+class ShopFamily(Family[VisitParams, AnswerOptions]):
     """The family `shop`; see README.md beside this file."""
 
     name = "shop"
@@ -247,7 +235,7 @@ class ShopFamily(Family[VisitParams, PlayOptions]):
     )
     never_blocks = True  # episodes are played in threads of ours: a user's catalogue takes seconds
     blocks = ThreadPoolExecutor(2, thread_name_prefix="shop")
-    play_options = PlayOptions
+    play_options = AnswerOptions
 
     def read(self, params: Params) -> VisitParams:
         return parse_model(VisitParams, params, "shop params")
@@ -289,13 +277,11 @@ class ShopFamily(Family[VisitParams, PlayOptions]):
         return made
 
     def begin(
-        self, given: VisitParams, options: PlayOptions, announced: str, _seed: int
+        self, given: VisitParams, options: AnswerOptions, announced: str, _seed: int
     ) -> ShopEpisode:
-        return ShopEpisode(
-            given.catalogue.load(), _goal(given), announced, options.answer, given.horizon, guide=options.guide
-        )  # fmt: skip
+        return ShopEpisode(given.catalogue.load(), _goal(given), announced, options, given.horizon)
 
-    def solution(self, given: VisitParams, options: PlayOptions) -> Sequence[str] | None:
+    def solution(self, given: VisitParams, options: AnswerOptions) -> Sequence[str] | None:
         """Search for the product's own title, open it, choose, buy; None when the search does not find it in time."""
         product = _product(given)
         found = given.catalogue.load().index.find(product.title)

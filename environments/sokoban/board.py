@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from triforge.environments.kit import path_back
 from triforge.errors import InputError
 
 DIRECTIONS: Final = ("up", "down", "left", "right")
@@ -164,17 +165,8 @@ def solve(board: Board, *, max_states: int = MAX_STATES) -> list[int] | None:
                 continue
             came[after] = (state, direction)
             if board.won(after):
-                return _path(came, after)
+                return path_back(came, after)
             todo.append(after)
             if len(came) > max_states:
                 raise TooLarge
     return None
-
-
-def _path(came: dict[State, tuple[State, int] | None], end: State) -> list[int]:
-    directions = []
-    step = came[end]
-    while step is not None:
-        directions.append(step[1])
-        step = came[step[0]]
-    return directions[::-1]

@@ -10,15 +10,7 @@ from pydantic import Field
 
 from environments.sokoban.board import DIRECTIONS, MAX_STATES, Board, TooLarge, read_board, solve
 from environments.sokoban.generator import GeneratorOptions, generate
-from triforge.environments.kit import (
-    HOW_TO_ANSWER,
-    Answer,
-    Family,
-    Strict,
-    parse_model,
-    part_of,
-    wrapped,
-)
+from triforge.environments.kit import AnswerOptions, Family, Strict, parse_model, part_of, wrapped
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
@@ -39,41 +31,32 @@ class BoardParams(Strict):
     horizon: int = Field(default=60, ge=1, le=10_000)
 
 
-class PlayOptions(Strict):
-    """How a board is played.
+class PlayOptions(AnswerOptions):
+    """How a board is played: one response may give so many `moves`, separated by blanks or commas."""
 
-    Attributes:
-        answer: which part of the response is the action.
-        moves: moves that one response may give, separated by blanks or commas.
-        guide: whether the episode starts with a system message that explains the marks.
-    """
-
-    answer: Answer = "whole"
     moves: int = Field(default=1, ge=1, le=20)
-    guide: bool = True
 
 
 class SokobanEpisode:
     """A board being played."""
 
-    def __init__(self, board: Board, horizon: int, options: PlayOptions) -> None:
+    def __init__(self, board: Board, horizon: int, options: PlayOptions, announced: str) -> None:
         self.done = False
         self._board = board
         self._state = board.start
         self._left = horizon
-        self._horizon = horizon
         self._options = options
+        self._announced = announced
 
     def start(self) -> Reset:
-        system = ""
-        if self._options.guide:
-            many = self._options.moves > 1
-            what = f"one to {self._options.moves} moves" if many else "one move"
-            system = _GUIDE.format(answer=HOW_TO_ANSWER[self._options.answer].format(what=what))
-        text = instruction_of(self._board, self._horizon)
-        return Reset(observation=self._observe(text), system=system)
+        many = self._options.moves > 1
+        what = f"one to {self._options.moves} moves" if many else "one move"
+        return Reset(
+            observation=self._observe(self._announced), system=self._options.system(_GUIDE, what)
+        )
 
     def play(self, response: str) -> StepResult:
+        """Play the moves of a response in turn, up to the first that moves nothing."""
         said = part_of(response, self._options.answer).strip().lower()
         words = [word for word in re.split(r"[\s,|]+", said) if word]
         readable = 1 <= len(words) <= self._options.moves and set(words) <= set(DIRECTIONS)
@@ -104,13 +87,6 @@ class SokobanEpisode:
         return Observation(text=f"{above}\n{drawn}".lstrip("\n"), admissible=open_)
 
 
-def instruction_of(board: Board, horizon: int) -> str:
-    """The sentence that announces a board."""
-    boxes = len(board.start.boxes)
-    what = "the box onto the target" if boxes == 1 else f"all {boxes} boxes onto targets"
-    return f"Push {what} within {horizon} moves."
-
-
 class SokobanFamily(Family[BoardParams, PlayOptions]):
     """The family `sokoban`; see README.md beside this file for the options."""
 
@@ -129,14 +105,15 @@ class SokobanFamily(Family[BoardParams, PlayOptions]):
         return parse_model(BoardParams, params, "sokoban params")
 
     def instruction(self, given: BoardParams) -> str:
-        return instruction_of(read_board(given.board), given.horizon)
+        boxes = len(read_board(given.board).start.boxes)
+        what = "the box onto the target" if boxes == 1 else f"all {boxes} boxes onto targets"
+        return f"Push {what} within {given.horizon} moves."
 
     def kind(self, given: BoardParams) -> str:
         boxes = len(read_board(given.board).start.boxes)
         return f"{boxes} box{'es' if boxes > 1 else ''}"
 
     def check(self, given: BoardParams) -> None:
-        """Refuse a board that is solved already or has no solution within its horizon."""
         board = read_board(given.board)
         if board.won(board.start):
             raise InputError("sokoban params: field board: every box is on a target already")
@@ -161,9 +138,9 @@ class SokobanFamily(Family[BoardParams, PlayOptions]):
         ]
 
     def begin(
-        self, given: BoardParams, options: PlayOptions, _announced: str, _seed: int
+        self, given: BoardParams, options: PlayOptions, announced: str, _seed: int
     ) -> SokobanEpisode:
-        return SokobanEpisode(read_board(given.board), given.horizon, options)
+        return SokobanEpisode(read_board(given.board), given.horizon, options, announced)
 
     def solution(self, given: BoardParams, options: PlayOptions) -> Sequence[str] | None:
         """A shortest one, as many moves a response as the options allow."""

@@ -24,15 +24,7 @@ Span = Annotated[
 
 
 class GeneratorOptions(Strict):
-    """What boards are generated.
-
-    Attributes:
-        size: rows and columns, walls included.
-        boxes: how many.
-        inner: share of the inner squares that are walls.
-        moves: lowest and highest number of moves of a shortest solution.
-        slack: an episode's limit is that many times its shortest solution, plus ten.
-    """
+    """What boards are generated; README.md explains each option."""
 
     size: int = Field(default=6, ge=_SMALLEST, le=LARGEST)
     boxes: int = Field(default=1, ge=1, le=MAX_BOXES)

@@ -18,15 +18,7 @@ from environments.toy_text.games import (
     game_of,
     shortest,
 )
-from triforge.environments.kit import (
-    HOW_TO_ANSWER,
-    Answer,
-    Family,
-    Strict,
-    parse_model,
-    part_of,
-    wrapped,
-)
+from triforge.environments.kit import AnswerOptions, Family, Strict, parse_model, part_of, wrapped
 from triforge.environments.registry import About
 from triforge.errors import InputError
 from triforge.rollout.protocols import Observation, Reset, StepResult
@@ -39,16 +31,7 @@ _LADDER_SIZE: Final = 12  # rows of the largest lake
 
 
 class GeneratorOptions(Strict):
-    """What games are generated.
-
-    Attributes:
-        games: which, in turn.
-        size: rows and columns of a lake.
-        ice: probability that a square of a lake is ice and no hole.
-        slippery: whether its ice is.
-        success_rate: how often a move on slippery ice goes where it was meant.
-        horizon: moves until the episode is lost.
-    """
+    """What games are generated; README.md explains each option."""
 
     games: list[Name] = Field(default_factory=lambda: list(_NAMES), min_length=1)
     size: int = Field(default=4, ge=2, le=20)
@@ -58,17 +41,10 @@ class GeneratorOptions(Strict):
     horizon: int = Field(default=40, ge=1, le=1000)
 
 
-class PlayOptions(Strict):
-    """How a game is played: which part of the response is the action, and whether the rules are explained."""
-
-    answer: Answer = "whole"
-    guide: bool = True
-
-
 class ToyEpisode:
     """A game being played."""
 
-    def __init__(self, game: Game, horizon: int, options: PlayOptions, seed: int) -> None:
+    def __init__(self, game: Game, horizon: int, options: AnswerOptions, seed: int) -> None:
         self.done = False
         self._game = game
         self._options = options
@@ -77,10 +53,8 @@ class ToyEpisode:
         self._state = game.start(self._engine, seed)
 
     def start(self) -> Reset:
-        told = HOW_TO_ANSWER[self._options.answer].format(
-            what=f"one of: {', '.join(self._game.words)}"
-        )
-        system = f"{self._game.rules} {told}" if self._options.guide else ""
+        what = f"one of: {', '.join(self._game.words)}"
+        system = self._options.system(f"{self._game.rules} {{answer}}", what)
         return Reset(observation=self._observe(self._game.instruction), system=system)
 
     def play(self, response: str) -> StepResult:
@@ -108,7 +82,7 @@ class ToyEpisode:
         )
 
 
-class ToyTextFamily(Family[Given, PlayOptions]):
+class ToyTextFamily(Family[Given, AnswerOptions]):
     """The family `toy_text`; see README.md beside this file for the options."""
 
     name = "toy_text"
@@ -122,7 +96,7 @@ class ToyTextFamily(Family[Given, PlayOptions]):
         steps_per_s=40_000,
     )
     never_blocks = True
-    play_options = PlayOptions
+    play_options = AnswerOptions
 
     def read(self, params: Params) -> Given:
         game = params.get("game")
@@ -155,10 +129,10 @@ class ToyTextFamily(Family[Given, PlayOptions]):
         wanted = parse_model(GeneratorOptions, options, "toy_text generate")
         return [_generate(wanted, seed, index) for index in range(count)]
 
-    def begin(self, given: Given, options: PlayOptions, announced: str, seed: int) -> ToyEpisode:  # noqa: ARG002
+    def begin(self, given: Given, options: AnswerOptions, announced: str, seed: int) -> ToyEpisode:  # noqa: ARG002
         return ToyEpisode(game_of(given), given.horizon, options, seed)
 
-    def solution(self, given: Given, options: PlayOptions) -> Sequence[str] | None:
+    def solution(self, given: Given, options: AnswerOptions) -> Sequence[str] | None:
         """A shortest way, or None on slippery ice, where no fixed sequence of moves wins."""
         if isinstance(given, LakeParams) and given.slippery:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
 from importlib import import_module
@@ -11,13 +10,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from triforge.environments.kit import Strict
+from triforge.environments.kit import Strict, path_back
 from triforge.errors import InputError
 
 PLACES: Final = {"red": (0, 0), "green": (0, 4), "yellow": (4, 0), "blue": (4, 3)}
 _COLOURS: Final = tuple(PLACES)
 _IN_TAXI: Final = 4  # gymnasium's number of the place "in the taxi"
 _LAST: Final = 4  # of the taxi's rows and columns
+Place = Literal["red", "green", "yellow", "blue"]
 
 
 class LakeParams(Strict):
@@ -38,8 +38,8 @@ class TaxiParams(Strict):
 
     game: Literal["taxi"]
     taxi: Annotated[list[Annotated[int, Field(ge=0, le=_LAST)]], Field(min_length=2, max_length=2)]
-    passenger: Literal["red", "green", "yellow", "blue"]
-    destination: Literal["red", "green", "yellow", "blue"]
+    passenger: Place
+    destination: Place
     horizon: int = Field(default=200, ge=1, le=1000)
 
 
@@ -57,7 +57,7 @@ def _taxi() -> Any:
 
 
 class Lake:
-    """FrozenLake on a given map."""
+    """FrozenLake on a given map. `engine` is a fresh environment of gymnasium; states are its numbers."""
 
     words: tuple[str, ...] = ("left", "down", "right", "up")
     rules = (
@@ -75,11 +75,11 @@ class Lake:
         self.kind = "slippery lake" if params.slippery else "lake"
 
     def engine(self) -> Any:
-        """A fresh environment of gymnasium, without wrappers."""
         given = self._params
         return copy(_lake(tuple(given.map), given.slippery, given.success_rate))
 
     def start(self, engine: Any, seed: int) -> int:
+        """Reset the engine to the task's first state, its chance drawn from the seed."""
         state, _ = engine.reset(seed=seed)
         return int(state)
 
@@ -114,7 +114,6 @@ class Taxi:
         )
 
     def engine(self) -> Any:
-        """A fresh environment of gymnasium, without wrappers."""
         return copy(_taxi())
 
     def start(self, engine: Any, seed: int) -> int:
@@ -125,7 +124,6 @@ class Taxi:
         return int(engine.s)
 
     def draw(self, state: int) -> str:
-        """The state in words."""
         rest, goal = divmod(state, 4)
         rest, passenger = divmod(rest, 5)
         row, column = divmod(rest, 5)
@@ -136,13 +134,11 @@ class Taxi:
         return "\n".join([*rows, f"{facts} The destination is {_COLOURS[goal]}."])
 
     def useful(self, engine: Any, state: int) -> tuple[str, ...]:
-        """The words that may change something now."""
         mask = engine.action_mask(state)
         return tuple(word for word, some in zip(self.words, mask, strict=True) if some)
 
 
 Game = Lake | Taxi
-"""One game as the episode needs it. States are gymnasium's numbers."""
 
 
 def game_of(params: LakeParams | TaxiParams) -> Game:
@@ -164,9 +160,10 @@ def check(params: LakeParams | TaxiParams) -> None:
         raise InputError(
             "toy_text params: field map: expected rows of the same length made of S, F, H and G"
         )
-    if marks.count("S") != 1 or marks.count("G") != 1:
+    starts, goals = marks.count("S"), marks.count("G")
+    if (starts, goals) != (1, 1):
         raise InputError(
-            f"toy_text params: field map: given {marks.count('S')} S and {marks.count('G')} G, expected one of each"
+            f"toy_text params: field map: given {starts} S and {goals} G, expected one of each"
         )
 
 
@@ -179,25 +176,11 @@ def shortest(game: Game) -> list[int] | None:
     while todo:
         state = todo.popleft()
         for action in range(len(game.words)):
-            after, reward, over = _meant(engine.P[state][action])
+            outcomes = engine.P[state][action]
+            _, after, reward, over = outcomes[len(outcomes) // 2]  # the middle one was meant
             if over and reward > 0:
-                return [*_path(came, state), action]
+                return [*path_back(came, state), action]
             if after not in came and not over:
                 came[after] = (state, action)
                 todo.append(after)
     return None
-
-
-def _meant(outcomes: Sequence[tuple[float, int, float, bool]]) -> tuple[int, float, bool]:
-    """The outcome that was meant: of slippery ice the middle one of three."""
-    _, after, reward, over = outcomes[len(outcomes) // 2]
-    return int(after), float(reward), bool(over)
-
-
-def _path(came: dict[int, tuple[int, int] | None], end: int) -> list[int]:
-    actions = []
-    step = came[end]
-    while step is not None:
-        actions.append(step[1])
-        step = came[step[0]]
-    return actions[::-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from typing import Final, Generic, Literal, Protocol, TypeVar
@@ -23,7 +23,11 @@ from triforge.types import CheckResult, Direction, Params, Task
 ModelT = TypeVar("ModelT", bound=BaseModel)
 GivenT = TypeVar("GivenT")
 PlayT = TypeVar("PlayT", bound=BaseModel)
+StateT = TypeVar("StateT", bound=Hashable)
+T = TypeVar("T")
 _SHOWN = 60  # characters of a bad value
+
+# ---- parameters -------------------------------------------------------------------------------------------------
 
 
 class Strict(BaseModel):
@@ -43,12 +47,7 @@ ORDERED: Final = AfterValidator(_ordered)
 
 
 def parse_model(model: type[ModelT], value: Params, what: str) -> ModelT:
-    """Read a JSON object as `model`.
-
-    Args:
-        model: a pydantic model.
-        value: what was given.
-        what: what it is called in the sentence, such as "household params".
+    """Read a JSON object as `model`; `what` is what it is called in the sentence, such as "household params".
 
     Raises:
         InputError: names every field that is unknown, missing or out of its limits.
@@ -70,6 +69,34 @@ def _sentence(item: ErrorDetails, known: list[str]) -> str:
     return f"field {'.'.join(map(str, place)) or '(all)'}: {said} (given {shown})"
 
 
+def first_valid(
+    choose: Callable[[], Params], validate: Callable[[Params], object], draws: int
+) -> Params:
+    """The first of `draws` choices that can be made and that `validate` takes; the last one's `InputError` if there is none."""
+    for left in reversed(range(draws)):
+        try:
+            params = choose()
+            validate(params)
+        except InputError:
+            if not left:
+                raise
+        else:
+            return params
+    raise AssertionError("the last draw returns or raises")
+
+
+def path_back(came: dict[StateT, tuple[StateT, T] | None], end: StateT) -> list[T]:
+    """The moves that a search took from its start to `end`: `came` says of each state which state and move led there."""
+    moves: list[T] = []
+    step = came[end]
+    while step is not None:
+        moves.append(step[1])
+        step = came[step[0]]
+    return moves[::-1]
+
+
+# ---- answers ----------------------------------------------------------------------------------------------------
+
 Answer = Literal["whole", "last_line", "boxed", "tag"]
 Marked = Literal["boxed", "tag"]
 
@@ -83,6 +110,18 @@ HOW_TO_ANSWER: Final[dict[Answer, str]] = {
 
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _BOXED = "\\boxed{"
+
+
+class AnswerOptions(Strict):
+    """How a response is read: which part of it is the action, and whether a system message explains the task."""
+
+    answer: Answer = "whole"
+    guide: bool = True
+
+    def system(self, guide: str, what: str) -> str:
+        """The system message: `guide` with `{answer}` filled in, which asks for `what`; empty without a guide."""
+        asked = HOW_TO_ANSWER[self.answer].format(what=what)
+        return guide.format(answer=asked) if self.guide else ""
 
 
 def part_of(response: str, answer: Answer) -> str:
@@ -119,27 +158,7 @@ def _last_boxed(text: str) -> str:
     return text[slice(*last)]
 
 
-T = TypeVar("T")
-
-
-def first_valid(
-    choose: Callable[[], Params], validate: Callable[[Params], object], draws: int
-) -> Params:
-    """The first of `draws` choices that can be made and that `validate` takes.
-
-    Raises:
-        InputError: all of them were refused; the sentence is that of the last.
-    """
-    for left in reversed(range(draws)):
-        try:
-            params = choose()
-            validate(params)
-        except InputError:
-            if not left:
-                raise
-        else:
-            return params
-    raise AssertionError("the last draw returns or raises")
+# ---- episodes ---------------------------------------------------------------------------------------------------
 
 
 class Episode(Protocol):
@@ -181,11 +200,7 @@ class OneEpisode:
         self._used = self._closed = self._busy = False
 
     async def reset(self, task: Task, *, seed: int) -> Reset:
-        """Start the task.
-
-        Raises:
-            EnvError: the environment was used before, or `begin` refuses the task.
-        """
+        """Start the task; an `EnvError` if the environment was used before, or `begin` refuses the task."""
         if self._used:
             raise EnvError(
                 f"{self._name}: an environment plays one episode; make a fresh one to reset"
@@ -202,11 +217,7 @@ class OneEpisode:
         return await self._run(start)
 
     async def step(self, response: str) -> StepResult:
-        """Play one response.
-
-        Raises:
-            EnvError: the episode is over, closed or was never started.
-        """
+        """Play one response; an `EnvError` if the episode is over, closed or was never started."""
         episode = self._episode
         if episode is None or episode.done:
             raise EnvError(
@@ -240,11 +251,7 @@ def _leave(episode: Episode | None, *, sound: bool) -> None:
 
 
 def expect_announced(name: str, task: Task, expected: str) -> None:
-    """A task must announce what its parameters reward.
-
-    Raises:
-        EnvError: it does not; trying again does not help.
-    """
+    """Raise an `EnvError`, not to be retried, for a task that does not announce what its parameters reward."""
     if task.instruction != expected:
         error = EnvError(
             f"{name}: task {task.id} announces {task.instruction[:200]!r}, "
@@ -252,6 +259,9 @@ def expect_announced(name: str, task: Task, expected: str) -> None:
         )
         error.retryable = False
         raise error
+
+
+# ---- families ---------------------------------------------------------------------------------------------------
 
 
 class NeverRewritten:
@@ -264,11 +274,7 @@ class NeverRewritten:
         return RewriteMenu(description=task.instruction)
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:  # noqa: ARG002
-        """Refuse.
-
-        Raises:
-            InputError: always.
-        """
+        """Refuse with an `InputError`."""
         raise InputError(
             f"{self.name}: tasks are generated, not rewritten; set adaptation.controller to 'ladder' or 'none'"
         )

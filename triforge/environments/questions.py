@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import Final
 
@@ -15,10 +14,9 @@ from prometheus_client import Counter
 from pydantic import Field
 
 from triforge.environments.kit import (
-    HOW_TO_ANSWER,
+    AnswerOptions,
     Family,
     Marked,
-    Strict,
     first_valid,
     part_of,
     wrapped,
@@ -58,18 +56,14 @@ class Grade:
     readable: bool
 
 
-class QuestionOptions(Strict):
-    r"""How questions are played.
+_NO_ANSWER: Final = Grade(score=0.0, solved=False, readable=False)
 
-    Attributes:
-        answer: the answer stands in the response's last `<answer>` tag, or in its last `\boxed{}`.
-        tries: answers that may be given.
-        guide: whether the episode starts with a system message that says how to answer.
-    """
+
+class QuestionOptions(AnswerOptions):
+    r"""How questions are played: the answer stands in the last `<answer>` tag or `\boxed{}`, `tries` answers may be given."""
 
     answer: Marked = "tag"
     tries: int = Field(default=1, ge=1, le=100)
-    guide: bool = True
 
 
 class QuestionFamily(Family[Params, QuestionOptions]):
@@ -103,25 +97,24 @@ class QuestionFamily(Family[Params, QuestionOptions]):
         What it refuses follows from the question alone, what is too slow from the machine as well: so a slow question ends
         the drawing, unless `redraw_slow` gives up that a seed draws the same everywhere.
         """
-        drawn: Params = {}
+        drawn: list[Params] = []
+        check = self.validate if redraw_slow else self._checked
 
         def chosen(rng: Random) -> Params:
-            nonlocal drawn
-            drawn = choose(rng)
-            return drawn
+            drawn.append(choose(rng))
+            return drawn[-1]
 
-        check = self.validate if redraw_slow else self._checked
-        made = []
-        for index in range(count):
+        def one(index: int) -> Params:
             rng = Random(f"{self.name} {seed} {index}")  # noqa: S311
-            try:
-                made.append(first_valid(partial(chosen, rng), check, _DRAWS))
-            except TooSlowError as error:
-                raise InputError(
-                    f"{self.name} generate: {error.detail}; drawn was {str(drawn)[:300]}. Name others than this one, ask "
-                    "for an easier level, or set redraw_slow (a seed then draws the same on equal machines only)"
-                ) from error
-        return made
+            return first_valid(lambda: chosen(rng), check, _DRAWS)
+
+        try:
+            return [one(index) for index in range(count)]
+        except TooSlowError as error:
+            raise InputError(
+                f"{self.name} generate: {error.detail}; drawn was {str(drawn[-1])[:300]}. Name others than this one, ask "
+                "for an easier level, or set redraw_slow (a seed then draws the same on equal machines only)"
+            ) from error
 
     def write(self, given: Params) -> Params:
         """The parameters, which `read` has written in full."""
@@ -174,27 +167,13 @@ class QuestionEpisode:
 
     def start(self) -> Reset:
         """The question."""
-        told = HOW_TO_ANSWER[self._options.answer].format(what="the answer")
-        return Reset(
-            observation=Observation(text=self._question),
-            system=told if self._options.guide else "",
-        )
-
-    def _grade(self, answer: str) -> Grade:
-        """The suite's word. An answer that uses up its processor time is none; a machine that is busy is an `EnvError`."""
-        try:
-            return self._family.grade(self._given, answer)
-        except TooSlowError as error:
-            _log.warning("%s: %s", self._given, error.detail)
-        ENDLESS.labels(self._family.name).inc()
-        return Grade(score=0.0, solved=False, readable=False)
+        system = self._options.system("{answer}", "the answer")
+        return Reset(observation=Observation(text=self._question), system=system)
 
     def play(self, response: str) -> StepResult:
         """Grade one answer."""
         answer = part_of(response, self._options.answer).strip()
-        grade = Grade(score=0.0, solved=False, readable=False)
-        if answer:
-            grade = self._grade(answer)
+        grade = self._grade(answer) if answer else _NO_ANSWER
         self._left -= 1
         self.done = grade.solved or self._left == 0
         text = f"Score {grade.score:g}." if self.done else _TRY_AGAIN
@@ -205,3 +184,12 @@ class QuestionEpisode:
             done=self.done,
             success=grade.solved,
         )
+
+    def _grade(self, answer: str) -> Grade:
+        """The suite's word. An answer that uses up its processor time is none; a machine that is busy is an `EnvError`."""
+        try:
+            return self._family.grade(self._given, answer)
+        except TooSlowError as error:
+            _log.warning("%s: %s", self._given, error.detail)
+        ENDLESS.labels(self._family.name).inc()
+        return _NO_ANSWER

@@ -9,7 +9,7 @@ import pytest
 
 from environments.gui import png
 from environments.gui.actions import call
-from environments.miniwob.browser import Browser, Browsers, Seat
+from environments.miniwob.browser import Browser, Browsers
 from environments.miniwob.family import MiniWobFamily
 from environments.miniwob.gold import SOLVED
 from tests.unit.environments.test_gui_processes import expect_gone
@@ -178,10 +178,10 @@ def test_an_unknown_page_is_refused_with_the_known_ones(family: MiniWobFamily) -
 
 
 def test_an_episode_that_was_given_up_while_it_waited_gets_no_browser(browsers: Browsers) -> None:
-    seat = Seat(browsers, 1)
-    seat.leave(sound=True)
+    lease = browsers.lease(1)
+    lease.end(sound=True)
     with pytest.raises(EnvError, match="closed while it waited"):
-        seat.browser()
+        lease.begin()
 
 
 def test_a_browser_that_is_not_sound_is_ended_with_all_its_processes() -> None:
@@ -192,9 +192,9 @@ def test_a_browser_that_is_not_sound_is_ended_with_all_its_processes() -> None:
         return started[0]
 
     browsers = Browsers(start)
-    seat = Seat(browsers, 1)
-    folder = seat.browser().folder
-    seat.leave(sound=False)
+    lease = browsers.lease(1)
+    folder = lease.begin().folder
+    lease.end(sound=False)
     expect_gone(folder)
     with pytest.raises(EnvError, match="does not answer"):
         started[0].navigate("about:blank")

@@ -15,7 +15,7 @@ import pytest
 from environments.gui import png
 from environments.gui.actions import Action, call
 from environments.osworld.family import FAMILY
-from environments.osworld.machine import Lease, Machine, program
+from environments.osworld.machine import Machine, lease_of, program
 from environments.osworld.options import PlayOptions
 from tests.unit.environments.fake_control_server import FakeControlServer
 from triforge.errors import ConfigError, EnvError, InputError
@@ -220,8 +220,8 @@ async def test_two_episodes_take_turns_on_one_machine(machine: FakeControlServer
 
 def test_an_episode_that_is_closed_while_it_waits_stops_waiting(machine: FakeControlServer) -> None:
     play_options = PlayOptions(machines=[machine.url])
-    held, waiting = Lease(play_options), Lease(play_options)
-    assert held.begin() == machine.url
+    held, waiting = lease_of(play_options), lease_of(play_options)
+    assert held.begin().url == machine.url
     caught: list[Exception] = []
 
     def begin() -> None:
@@ -232,9 +232,9 @@ def test_an_episode_that_is_closed_while_it_waits_stops_waiting(machine: FakeCon
 
     thread = threading.Thread(target=begin)
     thread.start()
-    waiting.end()
+    waiting.end(sound=True)
     thread.join(60)
-    held.end()
+    held.end(sound=True)
     assert [type(error) for error in caught] == [EnvError]
 
 
