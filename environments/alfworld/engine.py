@@ -44,7 +44,6 @@ class Game:
         self.first = _seen(reply)
 
     def step(self, command: str) -> Seen:
-        """Give a command."""
         worker = self._engine.worker(self._number)
         return _seen(worker.call("step", episode=self._episode, command=command))
 
@@ -99,11 +98,9 @@ class Engine:
         return answer
 
     def worker(self, number: int) -> Worker:
-        """The process of that number."""
         return self._workers[number]
 
     def end(self, number: int, episode: str) -> None:
-        """Forget an episode."""
         with self._lock:
             self._load[number] -= 1
         try:
@@ -112,7 +109,6 @@ class Engine:
             return
 
     def close(self) -> None:
-        """End all processes. Idempotent."""
         for worker in self._workers:
             worker.close()
 

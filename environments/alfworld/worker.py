@@ -68,7 +68,6 @@ class Games:
         return {"episode": episode, **_told(state)}
 
     def step(self, episode: str, command: str) -> dict[str, Any]:
-        """Give one command."""
         outer, _ = self._playing[episode]
         state, _, _ = outer.step(command)
         return _told(state)
@@ -87,7 +86,6 @@ class Games:
         return made is not None
 
     def sources(self) -> dict[str, str]:
-        """The installed domain and grammar, for game files."""
         return {"domain": self._domain, "grammar": self._grammar}
 
     def _fresh(self) -> tuple[Any, Any]:

@@ -144,7 +144,6 @@ class Score:
 
     @property
     def solved(self) -> bool:
-        """Whether it passed all of them."""
         return self.passed == self.tests
 
 

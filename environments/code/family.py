@@ -45,7 +45,6 @@ class CodeFamily:
 
     @property
     def sandbox(self) -> Sandbox:
-        """Where programs run."""
         return self._own or shared()
 
     def validate(self, params: Params) -> TaskDraft:
@@ -83,7 +82,6 @@ class CodeFamily:
         return f"it does not pass test {found.passed + 1} of {found.tests}: {why}"
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` problems under `options`. Errors: see `generator.generate`."""
         return generator.generate(self.sandbox, count=count, seed=seed, options=options)
 
     def make(self, options: Params) -> Environment:
@@ -116,11 +114,9 @@ class CodeFamily:
         return rewriting.check(self.sandbox, parent, candidate)
 
     def drift(self, root: Params, candidate: Params) -> float:
-        """The share of steps and endings that differ."""
         return rewriting.drift(root, candidate)
 
     def at_level(self, level: int, options: Params) -> Params:
-        """Problems with `level + 1` steps."""
         return generator.at_level(level, options)
 
 

@@ -18,8 +18,8 @@ from pydantic import Field, JsonValue
 
 from environments.code.execution import prove, wait_for
 from environments.code.operations import WORLDS, Kind, choices
-from environments.code.params import MAX_STEPS, FunctionParams, ProgramParams, params_of
-from environments.code.recipes import Recipe, is_sound, mutants, names
+from environments.code.params import FunctionParams, ProgramParams, params_of
+from environments.code.recipes import MAX_STEPS, Recipe, names
 from triforge.environments.kit import ORDERED, Strict, parse_model
 from triforge.errors import ConfigError, EnvError, InputError
 from triforge.sandbox.cases import together
@@ -98,8 +98,11 @@ def _draw(wanted: GeneratorOptions, seed: int, index: int) -> Recipe:
         world = WORLDS[kind]
         steps = rng.sample(choices(world.steps), rng.randint(*wanted.steps))
         final = rng.choice(choices(world.finals))
-        recipe = Recipe(kind, tuple(steps), final, rng.randrange(2**31))
-        if len(set(names(steps))) == len(steps) and is_sound(recipe) and mutants(recipe):
+        seed = rng.randrange(2**31)
+        if len(set(names(steps))) < len(steps):
+            continue
+        recipe = Recipe(kind=kind, steps=tuple(steps), final=final, seed=seed)
+        if recipe.can_be_posed():
             return recipe
     raise InputError(
         f"code generate: no problem of {wanted.kinds} with {wanted.steps} steps was found in {_DRAWS} draws; ask for fewer steps"

@@ -26,7 +26,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from environments.code import recipes
-from environments.code.operations import WORLDS, Kind, choices
+from environments.code.operations import Kind, choices
 from environments.code.recipes import Recipe
 from environments.code.rows import is_foreign, own_shape
 from triforge.environments.kit import Strict, parse_model
@@ -37,7 +37,6 @@ from triforge.types import Params
 
 LONGEST_QUESTION: Final = 50_000
 MAX_TESTS: Final = 200
-MAX_STEPS: Final = 6
 WHERE: Final = "code params"
 
 
@@ -58,15 +57,6 @@ class TestParams(Strict):
     output: Text
 
 
-class RecipeParams(Strict):
-    """Where a generated task comes from; see recipes.py."""
-
-    kind: Kind
-    steps: list[str] = Field(min_length=1, max_length=MAX_STEPS)
-    final: str
-    seed: int = Field(ge=0, lt=2**31)
-
-
 class ProgramParams(Strict):
     """A task that is solved by a program with input and output; see the module's example."""
 
@@ -77,10 +67,9 @@ class ProgramParams(Strict):
     memory_mib: int = Field(default=256, ge=64, le=4096)
     reference: Text = ""
     mutants: list[Text] = Field(default_factory=list, max_length=16)
-    recipe: RecipeParams | None = None
+    recipe: Recipe | None = None
 
     def cases(self) -> list[Case]:
-        """The tests as the sandbox takes them."""
         return [Case(test.input, test.output) for test in self.tests]
 
     def limits(self) -> Limits:
@@ -118,7 +107,7 @@ def read_params(params: Params) -> ProgramParams | FunctionParams:
         raise InputError(
             f"{WHERE}: field public: was {given.public}, but there are {len(given.tests)} tests"
         )
-    if given.recipe is not None and _follows_from(given.recipe.model_dump_json()) != given:
+    if given.recipe is not None and _follows_from(given.recipe) != given:
         raise InputError(
             f"{WHERE}: field recipe: the task is not what follows from it; leave the recipe out to change a generated task"
         )
@@ -126,25 +115,25 @@ def read_params(params: Params) -> ProgramParams | FunctionParams:
 
 
 @lru_cache(maxsize=256)  # the rollouts of a group read the same task one after the other
-def _follows_from(recipe: str) -> ProgramParams:
-    return params_of(recipe_of(RecipeParams.model_validate_json(recipe)))
+def _follows_from(recipe: Recipe) -> ProgramParams:
+    return params_of(checked(recipe))
 
 
-def recipe_of(given: RecipeParams) -> Recipe:
-    """A recipe, its choices checked."""
-    world = WORLDS[given.kind]
-    unknown = [step for step in given.steps if step not in choices(world.steps)]
-    if unknown or given.final not in choices(world.finals):
+def checked(recipe: Recipe) -> Recipe:
+    """A recipe of which a problem can be made; an `InputError` names what is wrong with another."""
+    world = recipe.world
+    unknown = [step for step in recipe.steps if step not in choices(world.steps)]
+    if unknown or recipe.final not in choices(world.finals):
         raise InputError(
-            f"{WHERE}: field recipe: {given.kind} has no {', '.join(unknown) or given.final!r}; "
+            f"{WHERE}: field recipe: {recipe.kind} has no {', '.join(unknown) or recipe.final!r}; "
             f"steps are {', '.join(choices(world.steps))}, endings {', '.join(choices(world.finals))}"
         )
-    if len(set(recipes.names(given.steps))) < len(given.steps):
-        raise InputError(f"{WHERE}: field recipe: a step is named twice in {given.steps}")
-    recipe = Recipe(given.kind, tuple(given.steps), given.final, given.seed)
-    if not recipes.is_sound(recipe) or not recipes.mutants(recipe):
+    steps = list(recipe.steps)
+    if len(set(recipes.names(steps))) < len(steps):
+        raise InputError(f"{WHERE}: field recipe: a step is named twice in {steps}")
+    if not recipe.can_be_posed():
         raise InputError(
-            f"{WHERE}: field recipe: in {given.steps} with {given.final!r} a step makes no difference; choose others"
+            f"{WHERE}: field recipe: in {steps} with {recipe.final!r} a step makes no difference; choose others"
         )
     return recipe
 
@@ -157,9 +146,7 @@ def params_of(recipe: Recipe) -> ProgramParams:
         public=recipes.PUBLIC,
         reference=recipes.program(recipe),
         mutants=recipes.mutants(recipe),
-        recipe=RecipeParams(
-            kind=recipe.kind, steps=list(recipe.steps), final=recipe.final, seed=recipe.seed
-        ),
+        recipe=recipe,
     )
 
 

@@ -11,31 +11,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from environments.code.operations import WORLDS, Kind, World, choices, resolved
+from triforge.environments.kit import Strict
 from triforge.sandbox.cases import Case
 
 PUBLIC: Final = 2
 MUTANTS: Final = 3
+MAX_STEPS: Final = 6
 SIZES: Final = (5, 7, 0, 1, 4, 6, 9, 12)  # of the tests' data; the first two are shown
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Strict):
     """What a problem is made of: choices of `operations`, at most one of a name, and the seed of its tests."""
 
     kind: Kind
-    steps: tuple[str, ...]
+    steps: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_STEPS, strict=False)]
     final: str
-    seed: int
+    seed: int = Field(ge=0, lt=2**31)
 
     @property
     def world(self) -> World:
-        """Its kind of data."""
         return WORLDS[self.kind]
+
+    def but(self, *, steps: tuple[str, ...] | None = None, final: str | None = None) -> Recipe:
+        """The same with other steps or another ending."""
+        changed = {"steps": self.steps if steps is None else steps, "final": final or self.final}
+        return self.model_copy(update=changed)
+
+    def can_be_posed(self) -> bool:
+        """Whether it is sound and can be told wrong, so that a problem can be made of it."""
+        return is_sound(self) and bool(mutants(self))
 
 
 def inputs(recipe: Recipe) -> list[Any]:
@@ -96,7 +107,7 @@ def is_sound(recipe: Recipe) -> bool:
 def mutants(recipe: Recipe) -> list[str]:
     """Wrong solutions, at most `MUTANTS`: each fails at least one hidden test, no two fail alike."""
     right = answers(recipe)
-    rng = Random(f"mutants {recipe}")  # noqa: S311
+    rng = Random(f"mutants {recipe!r}")  # noqa: S311
     near = list(_near(recipe))
     rng.shuffle(near)
     found: dict[tuple[str, ...], str] = {}
@@ -109,22 +120,22 @@ def mutants(recipe: Recipe) -> list[str]:
 
 def _shortened(recipe: Recipe) -> Iterator[Recipe]:
     for i in range(len(recipe.steps)):
-        yield replace(recipe, steps=recipe.steps[:i] + recipe.steps[i + 1 :])
+        yield recipe.but(steps=recipe.steps[:i] + recipe.steps[i + 1 :])
 
 
 def _near(recipe: Recipe) -> Iterator[Recipe]:
     yield from _shortened(recipe)
     steps = recipe.steps
     for i in range(len(steps) - 1):
-        yield replace(recipe, steps=(*steps[:i], steps[i + 1], steps[i], *steps[i + 2 :]))
+        yield recipe.but(steps=(*steps[:i], steps[i + 1], steps[i], *steps[i + 2 :]))
     for i, choice in enumerate(steps):
         name = choice.partition(":")[0]
         for other in choices({name: recipe.world.steps[name]}):
             if other != choice:
-                yield replace(recipe, steps=(*steps[:i], other, *steps[i + 1 :]))
+                yield recipe.but(steps=(*steps[:i], other, *steps[i + 1 :]))
     for final in choices(recipe.world.finals):
         if final != recipe.final:
-            yield replace(recipe, final=final)
+            yield recipe.but(final=final)
 
 
 def names(steps: Sequence[str]) -> list[str]:

@@ -8,23 +8,21 @@ statement as it is read back by a grammar of its own, with the statement's own e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from typing import Final, TypeGuard
 
 from environments.code import recipes
 from environments.code.execution import prove, wait_for
 from environments.code.operations import choices
 from environments.code.params import (
-    MAX_STEPS,
+    FunctionParams,
     ProgramParams,
-    RecipeParams,
+    checked,
     instruction,
     kind_of,
     params_of,
     read_params,
-    recipe_of,
 )
-from environments.code.recipes import Announced, Recipe, read_statement
+from environments.code.recipes import MAX_STEPS, Announced, Recipe, read_statement
 from triforge.errors import InputError
 from triforge.rollout.protocols import RewriteMenu, TaskDraft
 from triforge.sandbox.client import Sandbox
@@ -43,7 +41,11 @@ def menu(task: Task, direction: Direction) -> RewriteMenu:
     recipe = _recipe(task.params)
     if recipe is None:
         return RewriteMenu(description=task.instruction)
-    found = {_answer(near): None for near in _near(recipe, direction) if _holds(near)}
+    found = dict.fromkeys(
+        (_BETWEEN.join(near.steps), near.final)
+        for near in _near(recipe, direction)
+        if near.can_be_posed()
+    )
     combinations = tuple(dict(zip(FIELDS, answer, strict=True)) for answer in found)
     fields = {
         name: tuple(dict.fromkeys(answer[name] for answer in combinations)) for name in FIELDS
@@ -72,13 +74,9 @@ def apply(task: Task, answer: dict[str, str]) -> TaskDraft:
     steps = tuple(answer["steps"].split(_BETWEEN))
     if len(steps) > MAX_STEPS:
         raise InputError(f"code rewrite: field steps: {len(steps)} steps, at most {MAX_STEPS}")
-    return draft(_checked(replace(recipe, steps=steps, final=answer["final"])))
-
-
-def draft(given: ProgramParams) -> TaskDraft:
-    """A task as it is stored."""
+    made = params_of(checked(recipe.but(steps=steps, final=answer["final"])))
     return TaskDraft(
-        params=given.model_dump(mode="json"), instruction=instruction(given), kind=kind_of(given)
+        params=made.model_dump(mode="json"), instruction=instruction(made), kind=kind_of(made)
     )
 
 
@@ -93,39 +91,37 @@ def drift(root: Params, candidate: Params) -> float:
     return _edits(one, two) / max(len(one), len(two))
 
 
+def _is_generated(given: ProgramParams | FunctionParams) -> TypeGuard[ProgramParams]:
+    return isinstance(given, ProgramParams) and given.recipe is not None
+
+
 def check(sandbox: Sandbox, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
     """Prove a candidate. The programs are run; nothing is taken on trust."""
     try:
         before, after = read_params(parent.params), read_params(candidate.params)
     except InputError as error:
         return [CheckResult(name="well_formed", passed=False, detail=error.detail)]
-    if (
-        not isinstance(before, ProgramParams)
-        or not isinstance(after, ProgramParams)
-        or not after.recipe
-    ):
+    if not (_is_generated(before) and _is_generated(after)):
         detail = "only generated problems are rewritten"
         return [CheckResult(name="well_formed", passed=False, detail=detail)]
-    assert after.recipe is not None
     announced = read_statement(candidate.instruction)
     others = [_EMPTY, *([_solution(announced)] if announced else [])]
     trouble, counts = wait_for(prove(sandbox, after, others))
     agrees, detail = _agrees(after, candidate.instruction, announced, counts[1:])
-    return [
-        CheckResult(name="well_formed", passed=True),
-        CheckResult(name="differs", passed=before.tests != after.tests and before != after),
-        CheckResult(
-            name="not_satisfied_at_reset",
-            passed=counts[0] < len(after.tests),
-            detail="an empty program",
-        ),
-        CheckResult(name="solvable", passed=not trouble, detail=trouble),
-        CheckResult(name="instruction_agrees", passed=agrees, detail=detail),
-    ]
+    results = (
+        ("well_formed", True, ""),
+        ("differs", before.tests != after.tests and before != after, ""),
+        ("not_satisfied_at_reset", counts[0] < len(after.tests), "an empty program"),
+        ("solvable", not trouble, trouble),
+        ("instruction_agrees", agrees, detail),
+    )
+    return [CheckResult(name=name, passed=ok, detail=said) for name, ok, said in results]
 
 
 def _solution(announced: Announced) -> str:
-    return recipes.program(Recipe(announced.kind, announced.steps, announced.final, 0))
+    return recipes.program(
+        Recipe(kind=announced.kind, steps=announced.steps, final=announced.final, seed=0)
+    )
 
 
 def _agrees(
@@ -135,7 +131,7 @@ def _agrees(
     if announced is None:
         return False, "the statement announces nothing that can be read back"
     assert task.recipe is not None
-    rewarded = Announced(task.recipe.kind, tuple(task.recipe.steps), task.recipe.final)
+    rewarded = Announced(task.recipe.kind, task.recipe.steps, task.recipe.final)
     detail = (
         f"a solution of the statement as announced passes {passes[0]} of {len(task.tests)} tests"
     )
@@ -148,14 +144,7 @@ def _agrees(
 
 def _recipe(params: Params) -> Recipe | None:
     given = read_params(params)
-    return recipe_of(given.recipe) if isinstance(given, ProgramParams) and given.recipe else None
-
-
-def _checked(recipe: Recipe) -> ProgramParams:
-    given = RecipeParams(
-        kind=recipe.kind, steps=list(recipe.steps), final=recipe.final, seed=recipe.seed
-    )
-    return params_of(recipe_of(given))
+    return given.recipe if isinstance(given, ProgramParams) else None
 
 
 def _near(recipe: Recipe, direction: Direction) -> Iterator[Recipe]:
@@ -163,23 +152,15 @@ def _near(recipe: Recipe, direction: Direction) -> Iterator[Recipe]:
     finals = choices(recipe.world.finals)
     rank = finals.index(recipe.final)
     for final in finals[rank + 1 :] if direction == "harder" else finals[:rank]:
-        yield replace(recipe, final=final)
+        yield recipe.but(final=final)
     if direction == "easier":
         for i in range(len(steps)) if len(steps) > 1 else ():
-            yield replace(recipe, steps=steps[:i] + steps[i + 1 :])
+            yield recipe.but(steps=steps[:i] + steps[i + 1 :])
         return
     for step in table if len(steps) < MAX_STEPS else ():
         if step.partition(":")[0] not in recipes.names(steps):
-            yield replace(recipe, steps=(*steps, step))
-            yield replace(recipe, steps=(step, *steps))
-
-
-def _holds(recipe: Recipe) -> bool:
-    return recipes.is_sound(recipe) and bool(recipes.mutants(recipe))
-
-
-def _answer(recipe: Recipe) -> tuple[str, str]:
-    return _BETWEEN.join(recipe.steps), recipe.final
+            yield recipe.but(steps=(*steps, step))
+            yield recipe.but(steps=(step, *steps))
 
 
 def _edits(one: tuple[str, ...], two: tuple[str, ...]) -> int:

@@ -171,16 +171,13 @@ class Desktop:
 
     @property
     def home(self) -> Path:
-        """The agent's home folder."""
         return self._folder / "home"
 
     @property
     def alive(self) -> bool:
-        """Whether its screen still runs."""
         return self._kept.alive
 
     def stop(self) -> None:
-        """End every process and remove the folder. Idempotent."""
         self._kept.stop()
 
     def screenshot(self) -> bytes:

@@ -106,7 +106,6 @@ class Action:
     success: bool = False
 
     def __str__(self) -> str:
-        """The action as one short line, for people and judges."""
         words: dict[Kind, str] = {
             "key": "+".join(self.keys),
             "type": json.dumps(self.text, ensure_ascii=False),
@@ -129,9 +128,11 @@ class Malformed:
 
 
 class _MalformedError(Exception):
+    """Carries a `Malformed` out of the readers below."""
+
     def __init__(self, reason: Reason, sentence: str) -> None:
         super().__init__(sentence)
-        self.reason: Reason = reason
+        self.found = Malformed(reason, sentence)
 
 
 def pixels(at: tuple[int, int], width: int, height: int) -> tuple[int, int]:
@@ -146,18 +147,19 @@ def grid(x: int, y: int, width: int, height: int) -> tuple[int, int]:
 
 def read_computer_use(response: str) -> Action | Malformed:
     """The action of a response in the computer-use format. What stands before the last `</think>` does not count."""
-    try:
-        return _action(_arguments(response.rpartition("</think>")[2]))
-    except _MalformedError as error:
-        return Malformed(error.reason, str(error))
+    return _read(response, _arguments)
 
 
 def read_command(response: str) -> Action | Malformed:
     """The action of a response that is one short command."""
+    return _read(response, lambda said: _spelled_out(said.strip()))
+
+
+def _read(response: str, arguments: Callable[[str], Mapping[str, object]]) -> Action | Malformed:
     try:
-        return _action(_spelled_out(response.rpartition("</think>")[2].strip()))
+        return _action(arguments(response.rpartition("</think>")[2]))
     except _MalformedError as error:
-        return Malformed(error.reason, str(error))
+        return error.found
 
 
 def call(action: str, **arguments: object) -> str:
@@ -214,25 +216,23 @@ def _spelled_out(command: str) -> Mapping[str, object]:
 # ---- from arguments to an action ------------------------------------------------------------------------------------
 
 
+_CLICKS: Final[tuple[Kind, ...]] = ("left_click", "right_click", "middle_click", "double_click")
+_POINTED: Final[dict[str, Kind]] = {
+    kind: kind for kind in (*_CLICKS, "mouse_move", "left_click_drag")
+}
+
+
 def _action(arguments: Mapping[str, object]) -> Action:
-    kind = arguments.get("action")
-    read = _READERS.get(kind) if isinstance(kind, str) else None
-    if read is None:
-        raise _MalformedError("unknown_action", f"there is no action {_shown(kind)}")
-    return read(arguments)
-
-
-def _click(kind: Kind) -> Callable[[Mapping[str, object]], Action]:
-    def read(arguments: Mapping[str, object]) -> Action:
-        if "ref" in arguments and "coordinate" not in arguments:
+    name = arguments.get("action")
+    kind = _POINTED.get(name) if isinstance(name, str) else None
+    if kind is not None:
+        if kind in _CLICKS and "ref" in arguments and "coordinate" not in arguments:
             return Action(kind, ref=_whole(arguments, "ref", 0, 10**6))
         return Action(kind, at=_point(arguments))
-
-    return read
-
-
-def _at_point(kind: Kind) -> Callable[[Mapping[str, object]], Action]:
-    return lambda arguments: Action(kind, at=_point(arguments))
+    read = _READERS.get(name) if isinstance(name, str) else None
+    if read is None:
+        raise _MalformedError("unknown_action", f"there is no action {_shown(name)}")
+    return read(arguments)
 
 
 def _key(arguments: Mapping[str, object]) -> Action:
@@ -274,12 +274,6 @@ def _terminate(arguments: Mapping[str, object]) -> Action:
 _READERS: Final[dict[str, Callable[[Mapping[str, object]], Action]]] = {
     "key": _key,
     "type": _type,
-    "mouse_move": _at_point("mouse_move"),
-    "left_click": _click("left_click"),
-    "right_click": _click("right_click"),
-    "middle_click": _click("middle_click"),
-    "double_click": _click("double_click"),
-    "left_click_drag": _at_point("left_click_drag"),
     "scroll": _scroll,
     "wait": _wait,
     "terminate": _terminate,

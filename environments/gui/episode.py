@@ -78,31 +78,24 @@ class Computer(Protocol):
 
     def act(self, action: Action) -> None:
         """Perform an action by pixel or key, never `terminate` or one on an element."""
-        ...
 
     def screenshot(self) -> bytes:
         """The screen as a PNG file."""
-        ...
 
     def listing(self) -> str:
         """What there is, as text, for agents that do not see."""
-        ...
 
     def overrun(self) -> str:
         """Why the episode cannot go on, as a sentence for the agent; empty while it can."""
-        ...
 
     def get(self, spec: Mapping[str, JsonValue]) -> JsonValue:
         """What an evaluator asks for."""
-        ...
 
     def settle(self) -> None:
         """Whatever the task wants done between the agent's last word and the verifier."""
-        ...
 
     def stop(self) -> None:
         """Free everything. Idempotent, from any thread."""
-        ...
 
 
 class ScreenOptions(Strict):

@@ -44,7 +44,6 @@ class Evaluator(Strict):
 
     @property
     def funcs(self) -> list[str]:
-        """The functions, at least one."""
         return self.func if isinstance(self.func, list) else [self.func]
 
     @property

@@ -58,7 +58,6 @@ class GuardedProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the program still runs."""
         return self._guard.poll() is None
 
     def read_line(self, containing: str, *, timeout_s: float) -> str:

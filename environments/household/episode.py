@@ -87,11 +87,9 @@ class Episode:
         return {self._wording.command(self.world, command) for command in options}
 
     def commands(self) -> tuple[str, ...]:
-        """The texts of the admissible commands, in the order of their numbers."""
         return tuple(self._offered)
 
     def say(self, command: Command) -> str:
-        """The text of a command in this wording."""
         return self._wording.command(self.world, command)
 
     def response(self, action: str) -> str:

@@ -66,7 +66,6 @@ class HouseholdFamily(Family[World, PlayOptions]):
         return Episode(given, options, announced)
 
     def solution(self, given: World, options: PlayOptions) -> Sequence[str] | None:
-        """The responses of a shortest plan, or None when there is no plan."""
         steps = plan(given)
         if steps is None:
             return None
@@ -87,7 +86,6 @@ class HouseholdFamily(Family[World, PlayOptions]):
         return rewriting.check(parent, candidate)
 
     def drift(self, root: Params, candidate: Params) -> float:
-        """The share of goal, object, target and hint that differ."""
         return rewriting.drift(root, candidate)
 
     def at_level(self, level: int, options: Params) -> Params:

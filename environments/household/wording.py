@@ -160,7 +160,6 @@ class Terse:
         return " ".join(world.objects[i].kind for i in world.here(state)) or "empty"
 
     def nothing(self) -> str:
-        """The word for a lost turn."""
         return "fail"
 
     def won(self, text: str) -> str:
@@ -232,11 +231,9 @@ class Alfworld:
         return f"{verb} {thing or place}".rstrip()
 
     def offered(self, world: World, state: State) -> dict[str, Command]:
-        """All admissible commands by their text."""
         return {self.command(world, command): command for command in world.admissible(state)}
 
     def first(self, world: World, text: str) -> str:
-        """The room and the task in three sentences."""
         room = series([thing.name for thing in world.receptacles])
         return (
             "You are in the middle of a room. Looking around, you see "
@@ -244,7 +241,6 @@ class Alfworld:
         )
 
     def after(self, world: World, command: Command, state: State) -> str:
-        """One or two sentences on what happened and what is seen."""
         verb, obj, rec = command
         held = world.objects[state.held].name if state.held != NOTHING else ""
         if shape := _AFTER.get(verb):
@@ -261,11 +257,9 @@ class Alfworld:
         return f"You are carrying: {series([held] if held else [])}."
 
     def nothing(self) -> str:
-        """ALFWorld's sentence for a lost turn."""
         return "Nothing happens."
 
     def won(self, text: str) -> str:
-        """The last observation and the news."""
         return f"{text} You have done your task."
 
     def numbered(self, commands: Sequence[str]) -> str:
@@ -327,12 +321,10 @@ class Exact(Alfworld):
         return dict(sorted(texts.items()))
 
     def first(self, world: World, text: str) -> str:
-        """The greeting, the room and the task."""
         room = series([thing.name for thing in world.receptacles])
         return f"-= Welcome to TextWorld, ALFRED! =-\n\n{_MIDDLE.format(room)}\n\nYour task is to: {text}."
 
     def after(self, world: World, command: Command, state: State) -> str:
-        """What happened and what is seen."""
         if command.verb == "help":
             return _HELP
         if command.verb == "inventory" and state.held == NOTHING:

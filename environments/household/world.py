@@ -83,7 +83,6 @@ class Thing(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Kind and number, as in "mug 2"."""
         return f"{self.kind} {self.number}"
 
 
@@ -128,7 +127,6 @@ class World:
         return State(NOWHERE, NOTHING, self.where, self.opened)
 
     def of_kind(self, kind: str) -> list[int]:
-        """The receptacles of a kind."""
         return [i for i, thing in enumerate(self.receptacles) if thing.kind == kind]
 
     def is_open(self, state: State, rec: int) -> bool:
@@ -296,8 +294,18 @@ class World:
 
 
 _RULES: Final[dict[Verb, Callable[[World, State, Command], State | None]]] = {
-    "go": World._go, "open": World._door, "close": World._door, "take": World._take,
-    "put": World._put, "clean": World._treat, "heat": World._treat, "cool": World._treat,
-    "use": World._use, "examine": World._examine, "look": World._look,
-    "inventory": World._look, "slice": World._slice, "help": World._look,
-}  # fmt: skip
+    "go": World._go,
+    "open": World._door,
+    "close": World._door,
+    "take": World._take,
+    "put": World._put,
+    "clean": World._treat,
+    "heat": World._treat,
+    "cool": World._treat,
+    "use": World._use,
+    "examine": World._examine,
+    "look": World._look,
+    "inventory": World._look,
+    "slice": World._slice,
+    "help": World._look,
+}

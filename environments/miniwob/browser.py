@@ -80,7 +80,6 @@ class Browser:
     # ---- commands ----------------------------------------------------------------------------------------------
 
     def navigate(self, url: str) -> None:
-        """Load a page and wait until it is loaded."""
         self._send("DELETE", f"{self._session}/actions")
         self._send("POST", f"{self._session}/url", {"url": url})
 
@@ -90,7 +89,6 @@ class Browser:
         return self._send("POST", f"{self._session}/execute/async", body)
 
     def act(self, sources: Sequence[JsonValue]) -> None:
-        """Perform input actions (WebDriver's `actions`)."""
         self._send("POST", f"{self._session}/actions", {"actions": [*sources]})
 
     def screenshot(self, width: int, height: int, scale: int) -> bytes:
@@ -146,7 +144,6 @@ class Browsers:
         return Lease("miniwob: browser", places, self._open, self._give_back)
 
     def close(self) -> None:
-        """End the browsers that nobody uses."""
         while self._idle:
             self._idle.popitem()[1].stop()
 

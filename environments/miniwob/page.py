@@ -39,13 +39,11 @@ class Node:
 
     @property
     def centre(self) -> tuple[int, int]:
-        """The pixel in its middle."""
         left, top, width, height = self.box
         return int(left + width / 2), int(top + height / 2)
 
     @property
     def is_field(self) -> bool:
-        """Whether one can type into it."""
         return self.tag in _FIELDS
 
     @property

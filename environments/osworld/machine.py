@@ -130,7 +130,6 @@ class Machine:
                 return
 
     def screenshot(self) -> bytes:
-        """The screen as a PNG file."""
         image = self._call("GET", "/screenshot").content
         try:
             self._size = png.size(image)
@@ -144,7 +143,6 @@ class Machine:
         return str(answer.get("output") or ""), str(answer.get("error") or "")
 
     def launch(self, command: JsonValue, *, in_shell: bool) -> None:
-        """Start a program and do not wait for it."""
         self._call("POST", "/setup/launch", json={"command": command, "shell": in_shell})
 
     def read(self, path: str) -> bytes | None:
@@ -156,12 +154,10 @@ class Machine:
         return None if answer.status_code == 404 else answer.content
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file."""
         files = {"file_data": (path.rpartition("/")[2] or "file", content)}
         self._call("POST", "/setup/upload", data={"file_path": path}, files=files)
 
     def act(self, action: Action) -> None:
-        """Perform an action by pixel or key."""
         if action.kind == "wait":
             time.sleep(action.seconds)
             return
@@ -176,7 +172,6 @@ class Machine:
             )
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
         self._client.close()
 
     def _executed(self, command: str | Sequence[str], *, in_shell: bool) -> dict[str, JsonValue]:

@@ -9,11 +9,10 @@ import json
 import math
 import os
 import re
-import threading
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -118,45 +117,17 @@ class Catalogue:
 
     @cached_property
     def by_asin(self) -> dict[str, Product]:
-        """Products by their number."""
         return {product.asin: product for product in self.products}
 
     @cached_property
     def index(self) -> Index:
-        """The search engine."""
         return Index(self.products)
 
 
-class CatalogueCache:
-    """The catalogues that were used last: as many as have `room` products together, and at least one."""
-
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._kept: OrderedDict[tuple[object, ...], Catalogue] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[object, ...], make: Callable[[], Catalogue]) -> Catalogue:
-        """The catalogue of a key; made once, also where several threads ask for it. Raises what `make` raises."""
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = make()
-            self._kept.move_to_end(key)
-            while len(self._kept) > 1 and self._products() > self._room:
-                self._kept.popitem(last=False)
-            return self._kept[key]
-
-    def _products(self) -> int:
-        return sum(len(one.products) for one in self._kept.values())
-
-
-KEPT: Final = CatalogueCache(50_000)
-
-
+@lru_cache(maxsize=4)
 def synthetic(seed: int, size: int) -> Catalogue:
     """A catalogue that is drawn from lists of our own; same seed and size, same products."""
-    return KEPT.get(
-        (seed, size), lambda: Catalogue(tuple(_product(seed, number) for number in range(size)))
-    )
+    return Catalogue(tuple(_product(seed, number) for number in range(size)))
 
 
 def _product(seed: int, number: int) -> Product:
@@ -189,9 +160,10 @@ def from_files(products: str) -> Catalogue:
             f"shop: WebShop's products are not part of triforge; download them with WebShop's setup.sh and set {DATA} to "
             "the folder that holds them, or use a synthetic catalogue"
         )
-    return KEPT.get((where, products), lambda: _from_folder(Path(where), products))
+    return _from_folder(Path(where), products)
 
 
+@lru_cache(maxsize=1)
 def _from_folder(folder: Path, products: str) -> Catalogue:
     items = _read(folder, products, list)
     attributes = _read(folder, ATTRIBUTES_FILE, dict)

@@ -197,7 +197,7 @@ class Source(Strict):
     products: str | None = Field(default=None, pattern=r"^[\w.-]+\.json$")
 
     def load(self) -> Catalogue:
-        """The catalogue; kept in memory after the first time, as long as there is room (`catalogue.KEPT`)."""
+        """The catalogue; the last ones are kept in memory."""
         return from_files(self.products) if self.products else synthetic(self.seed, self.size)
 
 

@@ -44,7 +44,6 @@ class Board:
 
     @cached_property
     def floor(self) -> frozenset[int]:
-        """Every square that is no wall."""
         return frozenset(range(self.width * self.height)) - self.walls
 
     @cached_property
@@ -62,7 +61,6 @@ class Board:
         return frozenset(found)
 
     def won(self, state: State) -> bool:
-        """Whether every box is on a target."""
         return self.targets.issuperset(state.boxes)
 
     def move(self, state: State, direction: int) -> State | None:

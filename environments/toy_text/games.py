@@ -84,7 +84,6 @@ class Lake:
         return int(state)
 
     def draw(self, state: int) -> str:
-        """The state in words."""
         row, column = divmod(state, self._width)
         rows = list(self._params.map)
         rows[row] = f"{rows[row][:column]}P{rows[row][column + 1 :]}"

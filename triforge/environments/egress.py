@@ -52,9 +52,8 @@ class _Place:
 class EgressPolicy:
     """What may be reached.
 
-    Args:
-        listed: `any`, `public`, `docker`, hosts (`envs`, `*.example.org`), addresses and networks (`10.1.0.0/16`), each of
-            the last three with a port if wanted (`envs:8000`); separated by commas.
+    `listed` holds `any`, `public`, `docker`, hosts (`envs`, `*.example.org`), addresses and networks (`10.1.0.0/16`), each of
+    the last three with a port if wanted (`envs:8000`), separated by commas.
     """
 
     def __init__(self, listed: str = ANY) -> None:
@@ -75,13 +74,9 @@ class EgressPolicy:
             raise InputError(f"{what}: starts containers on the workers' machine, {_REFUSED}")
 
     def demand(self, host: str, port: int, what: str, *, looked_up: bool = True) -> None:
-        """Pass an address that may be named.
+        """Pass an address that may be named, else raise an `InputError` that names the field `what`.
 
-        Args:
-            host: a name or an address.
-            port: there.
-            what: names the field.
-            looked_up: whether what the name stands for is judged again when it is connected to; else only listed names pass.
+        `looked_up`: whether what a name stands for is judged again when it is connected to; else only listed names pass.
         """
         host = host.lower().rstrip(".")
         found = _address(host)
@@ -165,9 +160,8 @@ def here() -> EgressPolicy:
 
 
 async def _refuse_redirect(*_: object) -> None:
-    raise PermissionError(
-        errno.EACCES, f"it redirects, which is not followed where {OPTION} is bounded; name the last address"
-    )  # fmt: skip
+    said = f"it redirects, which is not followed where {OPTION} is bounded; name the last address"
+    raise PermissionError(errno.EACCES, said)
 
 
 async def _read(answer: aiohttp.ClientResponse, largest: int) -> bytes:

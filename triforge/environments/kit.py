@@ -172,11 +172,9 @@ class Episode(Protocol):
 
     def start(self) -> Reset:
         """The system message and the first observation; called once, first."""
-        ...
 
     def play(self, response: str) -> StepResult:
         """Play one response; never called when `done`."""
-        ...
 
 
 class OneEpisode:

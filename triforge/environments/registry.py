@@ -27,16 +27,13 @@ class About:
     """What people ask of a family before they use it: its attribute `about`, if it has one.
 
     Attributes:
-        what: what it is, in half a sentence.
-        tasks: how many tasks there are, or where they come from.
         licence: of what is played: the family's own code, or that of the packages it needs.
         extra: the extra of its package that installs what it needs; empty when the package alone plays it.
         needs: modules that must be importable, as far as the extra brings them.
         elsewhere: an environment variable that names another interpreter which has them instead.
         programs: what must be on PATH, each with the Debian package that brings it.
         papers: who trains on tasks of this kind.
-        steps_per_s: measured by `python -m bench.environments` (alfworld: `bench.household`), steps a CPU second of everything that
-            the family starts; None where it plays elsewhere.
+        steps_per_s: steps a CPU second of everything that the family starts; None where it plays elsewhere.
     """
 
     what: str
@@ -59,9 +56,7 @@ def known() -> tuple[str, ...]:
 def load(name: str) -> EnvironmentFamily:
     """The family of that name, whether or not it can be played here.
 
-    Raises:
-        InputError: there is no such family; the sentence lists the known ones.
-        ConfigError: its package cannot be imported, or its entry point names no family.
+    An `InputError` lists the known ones; a `ConfigError` says that its package or entry point is broken.
     """
     found = entry_points(group=GROUP, name=name)
     if not found:
@@ -82,15 +77,7 @@ def load(name: str) -> EnvironmentFamily:
 
 
 def family(name: str) -> EnvironmentFamily:
-    """The family of that name, ready to be played.
-
-    Args:
-        name: as in `Task.family`.
-
-    Raises:
-        InputError: there is no such family; the sentence lists the known ones.
-        ConfigError: it cannot be loaded, or a package or program that it needs is missing.
-    """
+    """The family of that name, ready to be played; raises as `load` and `expect_installed` do."""
     found = load(name)
     if said := about(found):
         expect_installed(name, said)
@@ -112,11 +99,7 @@ def solved_by_programs(name: str) -> bool:
 
 
 def expect_installed(name: str, about: About) -> None:
-    """A family's packages and programs must be there before it is played.
-
-    Raises:
-        ConfigError: they are not; the sentence names the command that installs them.
-    """
+    """Raise a `ConfigError` that names the command which installs what a family lacks, if it lacks a package or program."""
     here = not os.environ.get(about.elsewhere)
     missing = [module for module in about.needs if find_spec(module) is None] if here else []
     if missing:

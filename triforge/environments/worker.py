@@ -8,6 +8,7 @@ in it is a failure of the machine and says nothing about the question.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -49,11 +50,9 @@ class Worker:
     """The parent's side. Safe to call from several threads; one question is answered at a time.
 
     Args:
-        name: of the family, for sentences.
         module: run as `python -m module`; it calls `serve` of `worker_loop`.
         cpu_s: seconds of processor time for one answer.
         wall_s: seconds for one answer on a busy machine; many times `cpu_s` by default.
-        start_s: seconds until it is ready.
         python: the interpreter; ours unless a suite lives in an environment of its own.
         settings: environment variables for the process.
     """
@@ -65,7 +64,6 @@ class Worker:
         *,
         cpu_s: float = 30.0,
         wall_s: float | None = None,
-        start_s: float = _START_S,
         python: str | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
@@ -73,7 +71,6 @@ class Worker:
         self._module = module
         self._cpu_s = cpu_s
         self._wall_s = 30.0 + 4.0 * cpu_s if wall_s is None else wall_s
-        self._start_s = start_s
         self._python = python or sys.executable
         self._settings = dict(settings or {})
         if python is not None:  # it has not installed triforge
@@ -123,7 +120,7 @@ class Worker:
             start_new_session=True,  # Ctrl-C is for us; we end it
         )
         atexit.register(self.close)
-        ready = self._line(self._start_s, "start")
+        ready = self._line(_START_S, "start")
         if "error" in ready:
             self._end()
             raise ConfigError(f"{self._name}: {ready['error']}")
@@ -169,8 +166,8 @@ class Worker:
         process.kill()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(
+                    OSError
+                ):  # what was still to be written to a process that is gone
                     pipe.close()
-                except OSError:  # what was still to be written to a process that is gone
-                    continue
         return process.wait()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from environments.shop.catalogue import (
-    KEPT,
     Catalogue,
-    CatalogueCache,
     Index,
     synthetic,
 )
 from environments.shop.family import FAMILY, ShopEpisode
 from environments.shop.product import Goal, Product, alike, score, type_score
+from triforge.environments.kit import AnswerOptions
 from triforge.errors import InputError
 from triforge.types import Params, Task
 
@@ -74,7 +72,7 @@ def test_the_search_ranks_rare_words_first_and_ignores_plurals() -> None:
 
 def test_a_catalogue_is_the_same_for_the_same_seed_and_another_for_another() -> None:
     again = synthetic(3, 40)
-    KEPT._kept.clear()
+    synthetic.cache_clear()
     assert again.products == synthetic(3, 40).products
     assert synthetic(4, 40).products != again.products
     assert len({product.asin for product in again.products}) == 40
@@ -137,9 +135,8 @@ def test_an_option_that_could_mean_two_things_is_clicked_by_its_name_too() -> No
     options = {"size": ("8", "9"), "width": ("9", "wide", "wide"), "show": ("reviews",)}
     shoes = replace(SHOES, asin="b1x", options=options)
     goal = replace(GOAL, options={"size": "9", "width": "wide"})
-    visit = ShopEpisode(
-        Catalogue((shoes,)), replace(goal, asin="b1x"), "shoes", "whole", 15, guide=False
-    )
+    wanted = replace(goal, asin="b1x")
+    visit = ShopEpisode(Catalogue((shoes,)), wanted, "shoes", AnswerOptions(guide=False), 15)
     visit.start()
     visit.play("search[trail]")
     opened = visit.play("click[b1x]")
@@ -165,27 +162,6 @@ def test_an_option_that_could_mean_two_things_is_clicked_by_its_name_too() -> No
     )  # the button, a page of its own
     visit.play("click[< prev]")
     assert visit.play("click[buy now]").success
-
-
-def test_catalogues_are_dropped_when_there_is_no_room_and_made_once_for_many_threads() -> None:
-    made: list[int] = []
-    shelf = CatalogueCache(room=25)
-
-    def get(seed: int) -> Catalogue:
-        def make() -> Catalogue:
-            made.append(seed)
-            return Catalogue(synthetic(seed, 10).products)
-
-        return shelf.get((seed,), make)
-
-    for seed in (1, 2, 1, 3, 1, 2):
-        assert len(get(seed).products) == 10
-    assert made == [1, 2, 3, 2]  # 2 had to go when 3 came
-    large = Catalogue(synthetic(9, 60).products)
-    assert shelf.get(("large",), lambda: large) is large  # the only one that is left
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: get(7), range(8)))
-    assert made.count(7) == 1
 
 
 @pytest.fixture

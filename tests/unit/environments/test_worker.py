@@ -16,7 +16,7 @@ SUITE = "tests.unit.environments.suite_of_a_worker"
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    made = Worker("toys", SUITE, cpu_s=5.0, start_s=60.0)
+    made = Worker("toys", SUITE, cpu_s=5.0)
     yield made
     made.close()
 
@@ -59,7 +59,7 @@ def test_a_suite_is_told_none_of_our_secrets(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_suite_that_hangs_is_ended_and_started_anew_and_that_is_no_word_on_the_question() -> None:
-    worker = Worker("toys", SUITE, wall_s=0.2, start_s=60.0)
+    worker = Worker("toys", SUITE, wall_s=0.2)
     try:
         with pytest.raises(
             EnvError, match=r"'hang' was not answered within 0\.2 s.*too busy"
@@ -73,7 +73,7 @@ def test_a_suite_that_hangs_is_ended_and_started_anew_and_that_is_no_word_on_the
 
 
 def test_what_uses_up_its_processor_time_is_too_slow_however_busy_the_machine_is() -> None:
-    worker = Worker("toys", SUITE, cpu_s=0.2, wall_s=100.0, start_s=60.0)
+    worker = Worker("toys", SUITE, cpu_s=0.2, wall_s=100.0)
     try:
         with pytest.raises(TooSlowError, match=r"'spin' took more than 0\.2 s of processor time"):
             worker.call("spin")

@@ -6,8 +6,6 @@ import contextlib
 import io
 import sys
 from collections import Counter
-from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -19,7 +17,7 @@ from triforge.errors import InputError
 
 KINDS: tuple[Kind, ...] = tuple(WORLDS)
 ONE_BY_ONE = [
-    Recipe(kind, (step,), final, 1)
+    Recipe(kind=kind, steps=(step,), final=final, seed=1)
     for kind in KINDS
     for step in choices(WORLDS[kind].steps)
     for final in choices(WORLDS[kind].finals)
@@ -68,12 +66,12 @@ def test_another_statement_is_not_read_as_ours() -> None:
 
 
 def test_an_argument_belongs_to_the_statement() -> None:
-    one = Recipe("numbers", ("add:2",), "sum", 1)
+    one = Recipe(kind="numbers", steps=("add:2",), final="sum", seed=1)
     told = recipes.question(one).replace("Add 2", "Add 5")
     assert read_statement(told) == Announced("numbers", ("add:5",), "sum")
     assert (
         read_statement(
-            recipes.question(replace(one, steps=("remainder:4",))).replace("0 and 4", "0 and 5")
+            recipes.question(one.but(steps=("remainder:4",))).replace("0 and 4", "0 and 5")
         )
         is None
     )
@@ -91,9 +89,11 @@ def test_without_any_one_step_a_problem_wants_something_else() -> None:
     for recipe in some_recipes(12):
         right = recipes.answers(recipe)
         for i in range(len(recipe.steps)):
-            less = replace(recipe, steps=recipe.steps[:i] + recipe.steps[i + 1 :])
+            less = recipe.but(steps=recipe.steps[:i] + recipe.steps[i + 1 :])
             assert recipes.answers(less) != right
-    idle = Recipe("numbers", ("reverse", "sort"), "sum", 1)  # the sum does not depend on the order
+    idle = Recipe(
+        kind="numbers", steps=("reverse", "sort"), final="sum", seed=1
+    )  # the sum does not depend on the order
     assert not recipes.is_sound(idle)
 
 
@@ -136,7 +136,7 @@ def test_kinds_are_drawn_evenly_and_levels_set_the_number_of_steps() -> None:
 
 def test_numbers_stay_small_enough_to_print() -> None:
     steps = ("square", "totals", "add:5", "differences", "reverse", "shift")
-    for answer in recipes.answers(Recipe("numbers", steps, "list", 3)):
+    for answer in recipes.answers(Recipe(kind="numbers", steps=steps, final="list", seed=3)):
         assert len(answer) < 1000
 
 
@@ -149,6 +149,6 @@ def test_knobs_that_leave_nothing_are_refused() -> None:
 
 
 def test_data_depend_on_the_seed_and_not_on_the_steps() -> None:
-    one = Recipe("grid", ("mirror",), "count", 9)
-    assert recipes.inputs(one) == recipes.inputs(replace(one, steps=("flip", "fall")))
-    assert recipes.inputs(one) != recipes.inputs(replace(one, seed=Random(0).randrange(100)))
+    one = Recipe(kind="grid", steps=("mirror",), final="count", seed=9)
+    assert recipes.inputs(one) == recipes.inputs(one.but(steps=("flip", "fall")))
+    assert recipes.inputs(one) != recipes.inputs(one.model_copy(update={"seed": 49}))
