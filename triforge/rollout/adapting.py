@@ -23,17 +23,11 @@ class Levels(Protocol):
     """A family whose generator knows difficulty levels."""
 
     def at_level(self, level: int, options: Params) -> Params:
-        """The generator's options for tasks of one level.
+        """The generator's options for tasks of one level: 0, 1, 2, ..., each at least as hard as the one below.
 
-        Args:
-            level: 0, 1, 2, ...; a task of a level is at least as hard as one of the level below.
-            options: what all levels have in common.
-
-        Raises:
-            InputError: an option is impossible. A level that is too high for the options may also be refused by the
-                generator itself; the ladder then draws another one.
+        `options` are what all levels have in common. A level that is too high may be refused here or by the generator with
+        an InputError; the ladder then draws another one.
         """
-        ...
 
 
 @runtime_checkable
@@ -42,7 +36,6 @@ class Drift(Protocol):
 
     def drift(self, root: Params, candidate: Params) -> float:
         """Distance in [0, 1] between two valid tasks; 0 for the same task."""
-        ...
 
 
 def identity(params: Params) -> str:

@@ -18,6 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from triforge.errors import ContextFullError, EnvError, InputError, PolicyError, TriforgeError
 from triforge.retry import RetryPolicy, retry, waiting
@@ -47,8 +49,10 @@ from triforge.types import (
     VersionSpan,
 )
 
+T = TypeVar("T")
 MakeEnvironment = Callable[[], Environment]
 Ended = Callable[[Trajectory], Awaitable[Trajectory]]
+Images = tuple[ImageRef, ...]
 
 _BETWEEN_TRIES = RetryPolicy(factor=4)  # of an episode; how many there are is the group's
 _CLOSE_S = 5.0  # an environment that takes longer to close is left to itself
@@ -109,12 +113,10 @@ async def run_group(
         group: K, sampling, seeds, limits and retries.
         slots: one slot is held an episode; waiting for it does not count against the deadline.
         known: rollouts that were played before, by index; they are not played again.
-        ended: awaited with each new trajectory; returns the one that counts (another worker may have been first).
+        ended: awaited with each new trajectory; returns the one that counts (another worker may have been first). What it
+            raises cancels the episodes in flight.
         keep: keeps screenshots; without it an environment that shows any has failed.
         patience_s: seconds to wait for a policy that does not answer, within the deadline.
-
-    Raises:
-        Whatever `ended` raises; the episodes still in flight are then cancelled.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -152,10 +154,10 @@ async def play_episode(
     keep: KeepImage | None = None,
     patience_s: float = 60.0,
 ) -> Trajectory:
-    """Play one episode, again from the start after an infrastructure failure, at most `group.env_adapter.episode_retries` times.
+    """Play rollout `index`, again from the start after an infrastructure failure, at most `env_adapter.episode_retries` times.
 
     A retry keeps its seeds: it is the same episode once more, not a new draw. An error that says it is not retryable
-    (malformed task parameters) is final at once. Arguments as in `run_group`; `index` is k, the rollout's number.
+    (malformed task parameters) is final at once. Arguments as in `run_group`.
     """
     retries = 0
     while True:
@@ -168,11 +170,11 @@ async def play_episode(
                 trajectory = await run_episode(
                     environment, generate, task, group, index, keep=keep, patience_s=patience_s
                 )
-        error_info = trajectory.outcome.error
-        final = trajectory.measured or error_info is None or not error_info.retryable
+        failure = trajectory.outcome.error
+        final = trajectory.measured or failure is None or not failure.retryable
         if final or retries >= group.env_adapter.episode_retries:
             return trajectory.model_copy(update={"retries": retries})
-        _log.warning("%s: %s; trying again", trajectory.id, error_info and error_info.detail)
+        _log.warning("%s: %s; trying again", trajectory.id, failure and failure.detail)
         retries += 1
         await asyncio.sleep(_BETWEEN_TRIES.pause_s(retries))
 
@@ -187,27 +189,27 @@ async def run_episode(
     keep: KeepImage | None = None,
     patience_s: float = 60.0,
 ) -> Trajectory:
-    """Play one episode once, within `group.env_adapter.episode_deadline_s`. Never raises: a failure is an outcome without a value.
+    """Play rollout `index` once, within `env_adapter.episode_deadline_s`. Never raises: a failure is an outcome without a value.
 
-    The deadline holds while anything awaits. An environment that blocks in synchronous code must come wrapped in
-    `IsolatedEnvironment` for the deadline to hold. Turn t of rollout k samples with the seed derived from
-    (group.seed, k, t); all K environments are reset with the same seed, so that what is compared is the policy.
-    Arguments as in `run_group`; `index` is k.
+    The deadline holds while anything awaits; an environment that blocks in synchronous code comes wrapped in
+    `IsolatedEnvironment`. Turn t of rollout k samples with the seed derived from (group.seed, k, t); all K environments
+    are reset with the same seed, so that what is compared is the policy. Arguments as in `run_group`.
     """
     episode = _Episode(task, group, index, keep)
+    limit_s = group.env_adapter.episode_deadline_s
     try:
-        async with asyncio.timeout(group.env_adapter.episode_deadline_s) as deadline:
+        async with asyncio.timeout(limit_s) as deadline:
             outcome = await _play(environment, generate, episode, patience_s)
     except TriforgeError as error:
         outcome = _failed(error)
     except TimeoutError:
         assert deadline.expired(), "timeouts of others are wrapped where they arise"
         sentence = (
-            f"the episode took longer than its deadline of {group.env_adapter.episode_deadline_s:g} s at step {len(episode.steps)}; "
+            f"the episode took longer than its deadline of {limit_s:g} s at step {len(episode.steps)}; "
             "env_adapter.episode_deadline_s sets it"
         )
-        error_info = ErrorInfo(kind="deadline", detail=sentence, retryable=True)
-        outcome = Outcome(value=None, error=error_info)
+        failure = ErrorInfo(kind="deadline", detail=sentence, retryable=True)
+        outcome = Outcome(value=None, error=failure)
     finally:
         try:
             async with asyncio.timeout(_CLOSE_S):
@@ -221,10 +223,8 @@ async def _play(
     environment: Environment, generate: Generate, episode: _Episode, patience_s: float
 ) -> Outcome:
     task, group = episode.task, episode.group
-    try:
-        reset = await environment.reset(task, seed=derive_seed(group.seed, "environment"))
-    except Exception as error:
-        raise _as_ours(error, "reset") from error
+    seed = derive_seed(group.seed, "environment")
+    reset = await _asked(partial(environment.reset, task, seed=seed), "reset")
     episode.system, observation = reset.system, reset.observation
     images = await episode.kept(observation)
     for turn in range(group.env_adapter.max_steps):
@@ -236,16 +236,21 @@ async def _play(
                 raise
             return Outcome(value=-1, error=ErrorInfo(kind=error.kind, detail=error.detail))
         output = _sound(reply)
-        try:
-            result = await environment.step(output.text)
-        except Exception as error:
-            raise _as_ours(error, f"step {turn}") from error
-        next_images = await episode.kept(result.observation)
-        episode.add((observation.text, images), reply, output, (result, next_images))
-        observation, images = result.observation, next_images
+        result = await _asked(partial(environment.step, output.text), f"step {turn}")
+        following = await episode.kept(result.observation)
+        episode.add((observation.text, images), reply, output, (result, following))
+        observation, images = result.observation, following
         if result.done:
             return Outcome(value=1 if result.success else -1, share=result.share)
     return Outcome(value=-1)
+
+
+async def _asked(call: Callable[[], Awaitable[T]], where: str) -> T:
+    """What an environment answers; whatever it raises is one of our errors."""
+    try:
+        return await call()
+    except Exception as error:
+        raise _as_ours(error, where) from error
 
 
 async def _sample(generate: Generate, request: GenerateRequest, patience_s: float) -> GenerateReply:
@@ -258,11 +263,7 @@ async def _sample(generate: Generate, request: GenerateRequest, patience_s: floa
 
 
 def _sound(reply: GenerateReply) -> GenerateOutput:
-    """The single output of a reply that can be trained on.
-
-    Raises:
-        PolicyError: it cannot; trying again may help.
-    """
+    """The single output of a reply; a PolicyError if it cannot be trained on, trying again may help."""
     if len(reply.outputs) != 1:
         raise PolicyError(f"asked for 1 sample, got {len(reply.outputs)}")
     output = reply.outputs[0]
@@ -336,22 +337,15 @@ class _Episode:
     def __init__(
         self, task: Task, group: GroupTask, index: int, keep: KeepImage | None = None
     ) -> None:
-        self.task = task
-        self.group = group
+        self.task, self.group = task, group
         self.system = ""
         self.steps: list[Step] = []
-        self._keep = keep
-        self._index = index
+        self._keep, self._index = keep, index
         self._segments: list[_TokenBuffer] = []
         self._started = asyncio.get_running_loop().time()
 
-    async def kept(self, observation: Observation) -> tuple[ImageRef, ...]:
-        """Keep the screenshots of an observation.
-
-        Raises:
-            EnvError: one is no image, or nothing keeps images here.
-            StorageError: they cannot be kept now.
-        """
+    async def kept(self, observation: Observation) -> Images:
+        """Keep the screenshots of an observation; an EnvError if one is no image, or nothing keeps images here."""
         if not observation.images:
             return ()
         if self._keep is None:
@@ -363,9 +357,7 @@ class _Episode:
                 f"the environment shows something else than a screenshot: {error.detail}"
             ) from error
 
-    def request(
-        self, observation: Observation, images: tuple[ImageRef, ...], turn: int
-    ) -> GenerateRequest:
+    def request(self, observation: Observation, images: Images, turn: int) -> GenerateRequest:
         """The request of a turn: what is held as ids, and only the new observation: screenshots first, then its text."""
         content: str | tuple[TextPart | ImagePart, ...] = observation.text
         if images:  # as vision-language models are used to it
@@ -387,10 +379,10 @@ class _Episode:
 
     def add(
         self,
-        seen: tuple[str, tuple[ImageRef, ...]],
+        seen: tuple[str, Images],
         reply: GenerateReply,
         output: GenerateOutput,
-        followed: tuple[StepResult, tuple[ImageRef, ...]],
+        followed: tuple[StepResult, Images],
     ) -> None:
         """Take in a turn: what was seen, what was said, what followed."""
         (observation, images), (result, next_images) = seen, followed

@@ -27,18 +27,14 @@ class IsolatedEnvironment:
     """Runs an environment in a thread with an event loop of its own; behaves like the environment itself.
 
     A deadline in the caller's loop then holds even when the environment blocks in synchronous code: the call is
-    abandoned, its thread (a daemon) stays behind until the blocking call returns, then ends by itself. The limit: code
-    that never lets go of the interpreter lock (a C extension in a loop) stops the whole process; such an environment
-    belongs into a process of its own, behind an adapter that speaks to it.
+    abandoned, its thread (a daemon) stays behind until the blocking call returns, then ends by itself. Code that never
+    lets go of the interpreter lock still stops the whole process; it belongs into a process of its own.
 
-    Args:
-        make: builds the environment; called in the thread, at `reset`.
-        grace_s: seconds that `close` waits for the environment.
+    `make` is called in the thread, at `reset`; `close` waits `grace_s` seconds for the environment.
     """
 
     def __init__(self, make: Callable[[], Environment], *, grace_s: float = 2.0) -> None:
-        self._make = make
-        self._grace_s = grace_s
+        self._make, self._grace_s = make, grace_s
         self._environment: Environment | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 

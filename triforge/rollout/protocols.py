@@ -25,13 +25,7 @@ class Generate(Protocol):
     """Anything that samples: a policy service, a fake, an engine in process."""
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
-        """Sample.
-
-        Raises:
-            PolicyError: the engine refused or failed.
-            UnavailableError: nothing answers now.
-        """
-        ...
+        """Sample; a PolicyError if the engine refused or failed, an UnavailableError if nothing answers now."""
 
 
 GenerateMany = Callable[[Sequence[GenerateRequest]], Awaitable[Sequence[GenerateReply]]]
@@ -47,28 +41,16 @@ class StepScorer(Protocol):
     ) -> TrajectoryVotes:
         """Score every step; one that cannot be scored has no votes, and none is guessed.
 
-        Args:
-            trajectory: what was played.
-            task: how many votes, from which seed, sampled how.
-            generate_many: the reward model; a scorer need not ask it.
-
-        Raises:
-            TriforgeError: no scores; the trajectory then counts as not judged.
+        `task` says how many votes, from which seed, sampled how; `generate_many` asks the reward model, which a scorer need
+        not do. After a TriforgeError the trajectory counts as not judged.
         """
-        ...
 
 
 class KeepImage(Protocol):
     """Anything that keeps screenshots and says how they are referred to."""
 
     async def __call__(self, data: bytes) -> ImageRef:
-        """Keep a PNG or JPEG file.
-
-        Raises:
-            InputError: it is none, or too large.
-            StorageError: it cannot be kept now.
-        """
-        ...
+        """Keep a PNG or JPEG file; an InputError if it is none or too large, a StorageError if it cannot be kept now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,19 +97,15 @@ class Environment(Protocol):
 
     async def reset(self, task: Task, *, seed: int) -> Reset:
         """Start the task. Same task and seed, same episode."""
-        ...
 
     async def step(self, response: str) -> StepResult:
         """Play the policy's whole response (the environment parses its own action format).
 
-        Raises:
-            EnvError: the episode is over, was never started, or the environment broke.
+        An EnvError says that the episode is over or was never started, or that the environment broke.
         """
-        ...
 
     async def close(self) -> None:
         """Free everything. Idempotent."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,44 +146,28 @@ class EnvironmentFamily(Protocol):
     name: str
 
     def validate(self, params: Params) -> TaskDraft:
-        """Check and normalise the parameters of a task and write its instruction.
-
-        Raises:
-            InputError: a field is unknown, missing or impossible; the sentence names it.
-        """
-        ...
+        """Check and normalise a task's parameters and write its instruction; an InputError names what is wrong with a field."""
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
-        """Make `count` solvable tasks. Same seed and options, same tasks. `options` are the difficulty options.
-
-        Raises:
-            InputError: an option is unknown or impossible.
-        """
-        ...
+        """Make `count` solvable tasks. Same seed and (difficulty) options, same tasks; an InputError if one is impossible."""
 
     def make(self, options: Params) -> Environment:
         """A fresh environment. `options` are the run's settings (wording, action format)."""
-        ...
 
     def gold(self, task: Task, options: Params) -> Sequence[str] | None:
         """Responses that solve the task, if the family can find them."""
-        ...
 
     def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
         """What a rewrite of this task may change."""
-        ...
 
     def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        """The candidate that follows from an answer; instruction regenerated from the new goal.
+        """The candidate that follows from an answer, its instruction regenerated from the new goal.
 
-        Raises:
-            InputError: the answer names something that does not exist or cannot be combined.
+        An InputError says that the answer names something that does not exist or cannot be combined.
         """
-        ...
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
         """The family's own proofs: differs from the parent, not satisfied at reset, solvable, instruction and verifier agree."""
-        ...
 
 
 @runtime_checkable
@@ -213,25 +175,4 @@ class ProgramFamily(Protocol):
     """An `EnvironmentFamily` whose actions are programs: the reward model may write tests for them."""
 
     def program_limits(self, task: Task) -> ProgramLimits | None:
-        """What one run of a program may use; None for a task whose programs are no input and output.
-
-        Raises:
-            InputError: the parameters are malformed.
-        """
-        ...
-
-
-__all__ = [
-    "Environment",
-    "EnvironmentFamily",
-    "Generate",
-    "GenerateMany",
-    "KeepImage",
-    "Observation",
-    "ProgramFamily",
-    "Reset",
-    "RewriteMenu",
-    "StepResult",
-    "StepScorer",
-    "TaskDraft",
-]
+        """What one run of a program may use; None for a task whose programs are no input and output."""

@@ -6,10 +6,7 @@ import hashlib
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed in [0, 2**31) that depends on all parts and on their order, and on nothing else.
-
-    Python's own `hash` differs from process to process, sums of seeds collide; a digest does neither.
-    """
+    """A seed in [0, 2**31) that depends on all parts and on their order, and on nothing else."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFF_FFFF

@@ -1,9 +1,5 @@
 """The window: how far playing may run ahead of learning.
 
-Consumes: rounds of groups that were offered, news that groups were judged, news that a step was published.
-Waits for: nothing, it never blocks; it answers what may happen now. Produces: which round may be offered, and the batch
-to train on next. Unblocked by: `publish` (a trained batch leaves its slots).
-
 A round is what one step plays: the groups of one plan. With a staleness bound S the slots of S + 1 rounds are in flight.
 Step s trains on as many groups as round s has, but not on the same ones: on the oldest that are judged. A group that was
 offered when s0 steps were done may be trained on up to step s0 + S + 1; then the weights are at most S versions newer
@@ -130,10 +126,9 @@ class Window:
         return range(newest + 1, last + 1) if self._training is None else range(0)
 
     def offer(self, group_ids: Sequence[str]) -> None:
-        """Put the groups of `next_round()` in flight at the live versions. A round may be empty.
+        """Put the groups of `next_round()`, perhaps none, in flight at the live versions.
 
-        Raises:
-            ConflictError: there is no room for a round, or a group is in flight already.
+        A ConflictError says that there is no room for a round, or that a group is in flight already.
         """
         number = self.next_round()
         known = set(group_ids) & self._offers.keys()
@@ -147,11 +142,7 @@ class Window:
         self._places[number] = len(group_ids)
 
     def arrived(self, group_id: str) -> None:
-        """The group is played and judged. To say it twice is the same as once.
-
-        Raises:
-            ConflictError: it is not in flight.
-        """
+        """The group is played and judged. To say it twice is the same as once; a ConflictError if it is not in flight."""
         if group_id not in self._offers:
             raise ConflictError(f"window: given {group_id!r}, expected a group in flight")
         self._arrived.add(group_id)
@@ -167,11 +158,7 @@ class Window:
         return chosen
 
     def begin(self) -> tuple[str, ...]:
-        """Begin the step on the groups of `batch`; they are its groups from now on, whatever happens.
-
-        Raises:
-            ConflictError: there is no batch yet.
-        """
+        """Begin the step on the groups of `batch`, its groups from now on whatever happens; a ConflictError without one."""
         chosen = self.batch()
         if chosen is None:
             raise ConflictError("window: a step was begun before its batch was there")
@@ -181,10 +168,8 @@ class Window:
     def publish(self, policy: int, reward: int = 0) -> None:
         """The step is done, its groups leave their slots and these versions are live.
 
-        A version is the next one, or the same when the step had nothing to learn from.
-
-        Raises:
-            ConflictError: no step was begun, or a version skips.
+        A version is the next one, or the same when the step had nothing to learn from. A ConflictError says that no step
+        was begun, or that a version skips.
         """
         if self._training is None:
             raise ConflictError(
@@ -231,10 +216,9 @@ class Window:
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Window:
-        """The window that `snapshot` described. Of its groups none has arrived: they are looked for again.
+        """The window that `snapshot` described; an InputError if it is not one that a window can be in.
 
-        Raises:
-            InputError: the state is not one that a window can be in.
+        Of its groups none has arrived: they are looked for again.
         """
         try:
             policy, reward = state["versions"]
