@@ -56,15 +56,14 @@ def paper_accepts(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the measurements say so far.
+    """What the measurements say so far; pairs after a verdict are not looked at.
 
     Attributes:
         verdict: accept, reject, or continue with another pair of groups.
         p_value: one-sided exact p-value of all pairs used, against "the rewrite changed nothing"; 1.0 without pairs.
         reason: one sentence for people.
-        parent: (successes, measured) of the parent over the pairs used.
-        candidate: the same of the candidate.
-        pairs: how many pairs were used; pairs after a verdict are not looked at.
+        parent, candidate: (successes, measured) over the pairs used.
+        pairs: how many pairs were used.
     """
 
     verdict: Verdict
@@ -92,15 +91,12 @@ def decide(
     Args:
         direction: which way the rewrite was meant to go.
         parent_counts: (successes, measured) of the parent in each pair.
-        candidate_counts: (successes, measured) of the candidate in each pair, same policy version as its partner.
+        candidate_counts: the same of the candidate, played by the same policy version.
         low: edge of the band for harder candidates, which must not be shown to lie below it.
         high: edge of the band for easier candidates, which must not be shown to lie above it. Candidates that nobody or
             everybody solves are outside of every band.
         alpha: highest chance of accepting a candidate that is no different from its parent.
         max_rollouts: measured rollouts in an arm at which the last look is taken.
-
-    Raises:
-        InputError: the pairs do not match, or a count is impossible.
     """
     if len(parent_counts) != len(candidate_counts):
         raise InputError(

@@ -77,9 +77,6 @@ def standardise(
         how: `std` is `(x - mean) / (max(std, std_floor) + eps)`, `mean` is `x - mean` (Dr. GRPO), `others` is x less the
             mean of the other values (RLOO), `relative` is `(x - mean) / (mean + eps)` (MaxRL), `raw` is x.
         eps: added to the divisor.
-
-    Raises:
-        InputError: `relative` is asked of a negative value.
     """
     present = [value for value in values if value is not None]
     scores, common = present, ""
@@ -170,14 +167,7 @@ def added(rewards: Rows, first: ScoredRows, second: ScoredRows, weight: float) -
 def whitened(
     values: Sequence[float], counts: Sequence[int], *, ddof: int = 0, eps: float = 0.0
 ) -> list[float]:
-    """Zero mean and unit deviation over all tokens of a batch; equal values all become 0.
-
-    Args:
-        values: one a response.
-        counts: its tokens.
-        ddof: 0 population, 1 sample standard deviation.
-        eps: added to the deviation.
-    """
+    """Zero mean and unit deviation over all tokens of a batch, given each response's value and tokens; equal ones become 0."""
     total = sum(counts)
     if total <= ddof:
         return [0.0] * len(values)

@@ -74,13 +74,11 @@ class PolicyCredit:
 
 @dataclass(frozen=True, slots=True)
 class VoteCredit:
-    """Credit of every vote, `[trajectory][step][vote]`; `valid` and `invalid` count all votes, trained on or not."""
+    """Credit of every vote, `[trajectory][step][vote]`. `rewards` is None where unmeasured."""
 
     rewards: tuple[tuple[tuple[float | None, ...], ...], ...]
     advantages: tuple[tuple[tuple[float, ...], ...], ...]
     reasons: tuple[tuple[tuple[str | None, ...], ...], ...]
-    valid: int
-    invalid: int
 
 
 # ---- the policy ----
@@ -153,9 +151,6 @@ def step_reward(
     """Integrated reward of one step, `R = O + (lam / m) * sum(S)`, in [-1 - lam, 1 + lam].
 
     O is -1 or +1, or 0 or 1, or a share in [0, 1]; each of the m votes is -1 or +1, or 0 if unparsable (stays in m).
-
-    Raises:
-        InputError: votes are needed and there are none.
     """
     reward = float(outcome) if use_outcome else 0.0
     if use_votes:
@@ -270,13 +265,10 @@ def vote_credit(
         blocked if algorithm.train_reward_model else NOT_TRAINED,
         [NO_OUTCOME] * len(flat),
     )
-    invalid = sum(vote == 0 for step in flat for vote in step)
     return VoteCredit(
         rewards=_by_trajectory(iter(frozen(rewards)), votes),
         advantages=_by_trajectory(iter(credit.advantages), votes),
         reasons=_by_trajectory(iter(credit.reasons), votes),
-        valid=sum(map(len, flat)) - invalid,
-        invalid=invalid,
     )
 
 
@@ -293,10 +285,7 @@ def vote_advantages(
     With `invalid_votes = "apart"` unparsable votes stay out of mean and deviation and lie `invalid_vote_margin` below
     the worst valid vote and below 0, so that they never make a wrong vote look good.
 
-    Args:
-        votes: `votes[i][j]` in {-1, 0, +1} for all judged steps i of the task, all trajectories in one list.
-        rewards: `rewards[i][j]` of each vote; None where unmeasured.
-        algorithm: reads the options of votes, `std_floor` and `std_ddof`.
+    `votes[i][j]` and `rewards[i][j]` are those of all judged steps i of the task, all trajectories in one list.
     """
     cells = [[(i, j) for j in range(len(row))] for i, row in enumerate(votes)]
     advantages = [[0.0] * len(row) for row in votes]
@@ -340,11 +329,7 @@ def _by_trajectory(rows: Iterator[T], votes: Votes) -> tuple[tuple[T, ...], ...]
 
 
 def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
-    """(successes, measured) of a group; rollouts whose outcome is None count in neither.
-
-    Raises:
-        InputError: an outcome is not -1, +1 or None.
-    """
+    """(successes, measured) of a group; rollouts whose outcome is None count in neither."""
     for outcome in outcomes:
         if outcome not in (-1, 1, None):
             raise InputError(f"outcomes: given {outcome!r}, allowed -1, 1 or None (unmeasured)")

@@ -54,16 +54,7 @@ class Deal:
 
 
 class _Line:
-    """Rows in tree order.
-
-    Args:
-        rows: their numbers.
-        lengths: tokens of each.
-        known: how many tokens each begins with as the one before it does; 0 of the first.
-        scored: tokens of each whose log-probability is wanted.
-        price: of computing.
-        a_pass: what a pass costs by itself.
-    """
+    """Rows in tree order; each knows the first `known` of its tokens from the row before it. `a_pass` is what a pass costs by itself."""
 
     def __init__(
         self,
@@ -159,21 +150,10 @@ def deal(
     ranks: int = 1,
     price: Price = Price(),  # noqa: B008 (frozen)
 ) -> list[Deal]:
-    """Split rows into forward passes, and those over the ranks, about equally dear.
+    """Split rows into forward passes, and those over the ranks, about equally dear; every row once.
 
-    Args:
-        order: the rows.
-        scored: by row, tokens whose log-probability is wanted.
-        token_budget: cells of a pass; longer rows widen it to their length.
-        ranks: how many share the passes.
-        price: of computing.
-
-    Returns:
-        What each rank computes; every row once. A rank may be left without any: there are few rows, or what they share is
-        nearly all of them.
-
-    Raises:
-        InputError: the budget or the number of ranks is below 1.
+    `scored` are, by row, the tokens whose log-probability is wanted. Rows longer than `token_budget` cells widen it to their
+    length. A rank may be left without any: there are few rows, or what they share is nearly all of them.
     """
     if token_budget < 1 or ranks < 1:
         raise InputError(

@@ -43,6 +43,19 @@ class Registry(Generic[T]):
             self._parts[name] = part
         return part
 
+    def register(
+        self, name: str, options: type[Options] | None = None, **attributes: Any
+    ) -> Callable[[Callable[..., Any]], T]:
+        """Make a part of a function: its name, its options, and what else the kind of part has as attributes."""
+
+        def registered(function: Callable[..., Any]) -> T:
+            make: Callable[..., T] = self._kind
+            own = NoOptions if options is None else options
+            part = make(name=name, options=own, function=function, **attributes)
+            return self.add(name, part, function.__module__)
+
+        return registered
+
     def names(self) -> list[str]:
         """The built-in parts."""
         if not self._searched:

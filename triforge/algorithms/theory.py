@@ -35,8 +35,7 @@ class GroupVotes:
     """What one group says about the votes: counts and sums over its measured and judged trajectories.
 
     Attributes:
-        successes: trajectories with the outcome +1.
-        failures: trajectories with the outcome -1.
+        successes, failures: trajectories with the outcome +1, and with -1.
         plus: sum over successes of `(1 + mean vote) / 2`.
         minus: sum over failures of `(1 - mean vote) / 2`.
         plus_square: sum over successes of the mean over steps of f_plus squared.
@@ -79,14 +78,12 @@ class Theory:
     """Estimates from some groups. What the groups do not hold is None.
 
     Attributes:
-        p_plus: over successful trajectories of all groups.
-        p_minus: over failed trajectories of all groups.
+        p_plus, p_minus: over successful, and over failed, trajectories of all groups.
         mu: p_plus + p_minus. Also moved by which tasks are hard: a judge that scolds on hard tasks scores here.
         mu_within: the same among trajectories of one task, mean over the groups with both outcomes, weighted by
             `successes * failures / (successes + failures)` (Mantel and Haenszel): what advantages can use.
         precision: A of Theorem 1 as observed: share of won pairs.
-        f_plus: norm of f_plus over a group's trajectories: root of the mean square over groups.
-        f_minus: the same of f_minus.
+        f_plus, f_minus: norms over a group's trajectories: root of the mean square over groups.
         f_ratio: f_plus / f_minus; Theorem 2 wants it bounded.
         one_sided: share of groups with one outcome only: they teach the reward model one of the two terms.
         groups: how many groups have judged trajectories.

@@ -32,16 +32,11 @@ Accepts = Sequence[Sequence[bool] | None]
 
 @dataclass(frozen=True, slots=True)
 class UnitTestCredit:
-    """Credit of every generated test of one task. `rewards` is None where nothing can be said.
-
-    `valid` and `invalid` count all tests that were written, trained on or not.
-    """
+    """Credit of every generated test of one task. `rewards` is None where nothing can be said."""
 
     rewards: tuple[float | None, ...]
     advantages: tuple[float, ...]
     reasons: tuple[str | None, ...]
-    valid: int
-    invalid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +84,6 @@ def program_credit(
         lengths: steps of each trajectory.
         algorithm: the arithmetic; what it says of votes, outcomes, estimator and lone steps is not read.
         played: penalties.
-
-    Raises:
-        InputError: the shapes do not match or a value is impossible.
     """
     if len(shares) != len(outcomes) or len(lengths) != len(outcomes):
         raise InputError(
@@ -126,9 +118,6 @@ def unit_test_credit(
         accepts: `accepts[u][j]` says whether test u accepts the j-th of the *measured* programs; None if the test could
             not be parsed.
         algorithm: reads the options of votes, `reward_band` and `train_reward_model`.
-
-    Raises:
-        InputError: the shapes do not match or a value is impossible.
     """
     successes, measured = accuracy(outcomes)
     good = [outcome == 1 for outcome in outcomes if outcome is not None]
@@ -143,32 +132,16 @@ def unit_test_credit(
         blocked if algorithm.train_reward_model else NOT_TRAINED,
         [NO_GOOD_PROGRAM if measured else NO_OUTCOME],
     )
-    return UnitTestCredit(
-        rewards=tuple(rewards),
-        advantages=credit.advantages[0],
-        reasons=credit.reasons[0],
-        valid=sum(parsed),
-        invalid=len(parsed) - sum(parsed),
-    )
+    return UnitTestCredit(tuple(rewards), credit.advantages[0], credit.reasons[0])
 
 
 def generated_test_rewards(good_programs: Sequence[bool], accepts: Accepts) -> list[float] | None:
-    """Rewards of the tests that the reward model wrote for one coding task.
+    """One reward for each test that the reward model wrote for a coding task, or None if no program is good.
 
     A program is good when it passes all dataset tests; a test is good when it accepts every good program. A good test
     earns 1 for each bad program it rejects; any other loses 1 for each bad program it accepts. Without bad programs a
-    good test earns +1, any other -1. Without good programs nothing can be said.
-
-    Args:
-        good_programs: one flag a program.
-        accepts: `accepts[u][j]` says whether generated test u accepts program j; None for an unparsable test, which
-            accepts nothing (the released rule; see docs/algorithms.md for what follows from it).
-
-    Returns:
-        One reward a test, or None if no program is good.
-
-    Raises:
-        InputError: a row of `accepts` is not as long as `good_programs`.
+    good test earns +1, any other -1. An unparsable test accepts nothing (the released rule; docs/algorithms.md says what
+    follows from it).
     """
     if not any(good_programs):
         return None

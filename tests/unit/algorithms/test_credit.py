@@ -38,7 +38,6 @@ def test_a_rollout_that_could_not_be_measured_takes_no_part_and_is_named():
     assert (with_crash.rewards[2], with_crash.reasons[2]) == ((None,), ("no outcome",))
     votes = vote_credit([1, -1, None], [[[1, 1]], [[-1, -1]], [[1, 0]]], algorithm=DEFAULT)
     assert votes.reasons[2] == (("no outcome", "no outcome"),)
-    assert (votes.valid, votes.invalid) == (5, 1)
 
 
 def test_an_unjudged_step_is_not_a_zero():

@@ -193,7 +193,6 @@ def test_mend_an_unparsable_vote_does_not_make_its_wrong_neighbours_look_good():
     assert paper.advantages[0][0] == pytest.approx((0.7071, 0.7071, -1.4142), abs=1e-4)
     ours = vote_credit(outcomes, votes, algorithm=resolve("rlanything", band))
     assert ours.advantages[0][0] == (0.0, 0.0, -1.0)
-    assert (ours.valid, ours.invalid) == (2, 1)
 
 
 def test_mend_a_judge_that_only_answers_nonsense_is_penalised():
@@ -202,7 +201,6 @@ def test_mend_a_judge_that_only_answers_nonsense_is_penalised():
     assert {a for t in paper.advantages for s in t for a in s} == {0.0}
     ours = vote_credit(outcomes, votes, algorithm=DEFAULT)
     assert {a for t in ours.advantages for s in t for a in s} == {-1.0}
-    assert (ours.valid, ours.invalid) == (0, 4)
 
 
 def test_mend_a_vote_against_the_outcome_is_never_reinforced():

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from triforge.algorithms.advantages import Rows, ScoredRows
 from triforge.algorithms.core import CoreOptions
-from triforge.algorithms.registry import NoOptions, Options, Registry
+from triforge.algorithms.registry import Options, Registry
 from triforge.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -97,14 +97,4 @@ class Estimator:
 
 ESTIMATORS = Registry("estimator", Estimator, __name__)
 
-
-def estimator(
-    name: str, options: type[Options] = NoOptions, **attributes: Any
-) -> Callable[[Function], Estimator]:
-    """Register a function as an estimator; arguments as the attributes of `Estimator`."""
-
-    def register(function: Function) -> Estimator:
-        part = Estimator(name=name, options=options, function=function, **attributes)
-        return ESTIMATORS.add(name, part, function.__module__)
-
-    return register
+estimator = ESTIMATORS.register

@@ -12,7 +12,7 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from triforge.algorithms.registry import NoOptions, Options, Registry
+from triforge.algorithms.registry import Options, Registry
 
 Array = Any
 Map = Callable[[Array], Array]
@@ -72,17 +72,7 @@ class Loss:
 
 LOSSES = Registry("loss", Loss, __name__)
 
-
-def loss(
-    name: str, options: type[Options] = NoOptions, *, by_response: bool = False
-) -> Callable[[Function], Loss]:
-    """Register a function as a loss; arguments as the attributes of `Loss`."""
-
-    def register(function: Function) -> Loss:
-        part = Loss(name=name, options=options, function=function, by_response=by_response)
-        return LOSSES.add(name, part, function.__module__)
-
-    return register
+loss = LOSSES.register
 
 
 def limited(difference: Array, limit: float) -> Array:
