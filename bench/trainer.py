@@ -31,7 +31,7 @@ from bench.gateway import free_port, machine
 from scripts.trl_equality.install import ensure
 from services.trainer.distributed import Ranks, Sharding
 from services.trainer.learner import Learner
-from services.trainer.learner_process import keep_freed_memory
+from services.trainer.memory import keep_freed_memory
 from services.trainer.model import ScoringModel
 from services.trainer.smollm2 import smollm2_folder
 from services.trainer.step_cost import Shape
@@ -95,7 +95,7 @@ def ours(
     document = json.loads(work.read_text())
     folder = Path(document["model"])
     ranks = Ranks.join(sharding=sharding)
-    learner = Learner.fresh(folder, ranks.device, ranks=ranks)
+    learner = Learner.fresh(folder, ranks)
     learner.train(*batch_of(brief(document["rows"]), folder, token_budget=budget))
     started = time.process_time()
     found = learner.train(*batch_of(document["rows"], folder, token_budget=budget)).metrics
@@ -246,7 +246,7 @@ def packed(folder: Path, tokens: int) -> None:
             }
         )
         left -= size
-    learner = Learner.fresh(folder, Ranks.join().device)
+    learner = Learner.fresh(folder, Ranks.join())
     for _ in range(3):  # the last one counts
         found = learner.train(*batch_of(rows, folder, token_budget=tokens)).metrics
     shown = {"tokens_per_s", "mfu", "seconds", "seconds_forward", "seconds_backward"} & set(found)

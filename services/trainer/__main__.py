@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from triforge.errors import ConfigError, TriforgeError
-
-if TYPE_CHECKING:
-    from services.trainer.batch_trainer import BatchTrainer
 
 SHARDINGS = ("auto", "full", "replicate")  # see `distributed.Sharding`, which needs torch
 
@@ -101,47 +96,38 @@ def api() -> int:
 
 
 def learner(arguments: Sequence[str]) -> int:
-    """Train one role, batch by batch, until SIGTERM.
+    """Train one role, batch by batch, until SIGTERM."""
+    from services.trainer.memory import keep_freed_memory
 
-    torch is loaded beside the wait for a batch; before it only where ranks have to meet, or an API has to open.
-    """
-    from services.trainer.learner_process import keep_freed_memory, serve_learner
+    keep_freed_memory()  # before torch allocates anything
+    from services.trainer.batch_trainer import BatchTrainer
+    from services.trainer.broadcast import broadcasts
+    from services.trainer.distributed import Ranks
+    from services.trainer.learner_process import serve_learner
     from triforge.config import Settings
     from triforge.metrics import serve_metrics
     from triforge.store.artifacts import ArtifactStore
     from triforge.telemetry import begin
 
-    keep_freed_memory()
     options = _learner_options(arguments)
     begin("trainer", f"learner-{options.role}")
     settings = Settings.from_env()
     store = ArtifactStore(settings.artifacts_url)
     store.try_out()
-
-    def load() -> BatchTrainer:
-        from services.trainer.batch_trainer import BatchTrainer
-        from services.trainer.distributed import Ranks
-
-        return BatchTrainer(store, Ranks.join(sharding=options.sharding))
-
-    given: Callable[[], BatchTrainer] = load
-    api, distributed = None, settings.handover == "distributed"
-    if distributed or os.environ.get("WORLD_SIZE", "1") != "1":
-        trainer = load()
-        ranks, given = trainer.ranks, lambda: trainer
-        if distributed and ranks.world > 1:
-            raise ConfigError(
-                f"TRIFORGE_HANDOVER: given distributed with {ranks.world} ranks, expected folders: only one rank can broadcast"
-            )
-        if ranks.rank > 0:
-            trainer.follow()
-            return 0
-        if distributed:
-            from services.trainer.broadcast import broadcasts
-
-            api = partial(broadcasts, store, settings, ranks.device)
-    serve_metrics(settings, service="trainer", process=f"learner-{options.role}")
-    asyncio.run(serve_learner(options.role, settings, store, load=given, api=api))
+    ranks = Ranks.join(options.sharding)
+    distributed = settings.handover == "distributed"
+    if distributed and ranks.world > 1:
+        raise ConfigError(
+            f"TRIFORGE_HANDOVER: given distributed with {ranks.world} ranks, expected folders: only one rank can broadcast"
+        )
+    trainer = BatchTrainer(store, ranks)
+    if ranks.rank > 0:
+        trainer.follow()
+    else:
+        serve_metrics(settings, service="trainer", process=f"learner-{options.role}")
+        api = partial(broadcasts, store, settings, ranks.device) if distributed else None
+        asyncio.run(serve_learner(options.role, settings, store, trainer, api))
+    ranks.leave()
     return 0
 
 

@@ -54,11 +54,11 @@ class Auxiliary(Objective):
     _norms: GradientNorms | None
 
     def layout(self, step: Step) -> int:
-        """See `take`."""
+        """Check rows and lay them out; how many the largest term with a weight has."""
         return self.take(step.others, step.batch)
 
     def take(self, rows: Sequence[TrainRow], batch: TrainBatch) -> int:
-        """Check rows and lay them out; how many the largest term with a weight has."""
+        """The same without a step."""
         learner, self._terms, self._metrics, self._norms = batch.learner, [], {}, None
         given: dict[str, float] = {str(k): v for k, v in batch.auxiliary_weights.items()}
         for name in sorted({row.objective for row in rows}):
@@ -174,12 +174,7 @@ def guessed(model: ScoringModel, data: StepData, rows: Sequence[int]) -> float:
 
 
 class GradientNorms:
-    """Norm of what has been added to the gradients since the last look.
-
-    Args:
-        parameters: by name; their gradients are copied while this lives.
-        ranks: each holds a part of every gradient.
-    """
+    """Norm of what has been added to the gradients since the last look; it holds a copy of them."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], ranks: Ranks) -> None:
         self._parameters, self._ranks = parameters, ranks

@@ -1,11 +1,5 @@
 """What is done with a batch: train it on all ranks and publish the version, or find that this was done before.
 
-| version batch.version + 1 of the run   | what happens                           |
-|----------------------------------------|----------------------------------------|
-| is not published, nor any newer one    | train, publish, announce               |
-| is published                           | announce again                         |
-| was pruned, newer ones are published   | nothing: the run has moved on          |
-
 A failure is announced as well (`WeightsReady.error`), so that the orchestrator stops the run with the reason. An artifact
 store that does not answer is no failure: the step is taken again when it does.
 
@@ -21,15 +15,13 @@ import json
 import logging
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Interrupted, Ranks
 from services.trainer.learner import Learner
-from services.trainer.learner_process import GivenUp, failure, give_back_memory, smaller
-from services.trainer.lora import LoraShape
+from services.trainer.memory import give_back_memory
 from services.trainer.vision import uneven
 from triforge.errors import (
     NotFoundError,
@@ -41,18 +33,15 @@ from triforge.errors import (
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows
 from triforge.telemetry import tracing
-from triforge.types import StepReport, TrainBatch, TrainRow, WeightsReady
+from triforge.types import ErrorInfo, StepReport, TrainBatch, TrainRow, WeightsReady
 
 log = logging.getLogger(__name__)
 
+Stop = Callable[[], bool]
+
 
 class BatchTrainer:
-    """One rank of a learner.
-
-    Args:
-        store: rows, weights and checkpoints; all ranks see the same one.
-        ranks: the processes that train together; it alone, on the CPU, by default.
-    """
+    """One rank of a learner; all ranks see the same `store`. Alone, on the CPU, without `ranks`."""
 
     def __init__(self, store: ArtifactStore, ranks: Ranks | None = None) -> None:
         self.ranks = ranks or Ranks(torch.device("cpu"))
@@ -62,9 +51,7 @@ class BatchTrainer:
 
     # ---- rank 0 ----
 
-    def train(
-        self, batch: TrainBatch, should_stop: Callable[[], bool] = lambda: False
-    ) -> WeightsReady | None:
+    def train(self, batch: TrainBatch, should_stop: Stop = lambda: False) -> WeightsReady | None:
         """What is to be announced about a batch; None when the run has moved on. Blocks while it trains.
 
         Args:
@@ -72,41 +59,30 @@ class BatchTrainer:
             should_stop: asked between forward passes.
 
         Raises:
-            GivenUp: it is to stop; nothing of the step is kept.
+            Interrupted: it is to stop; nothing of the step is kept.
             UnavailableError: the artifact store is away; nothing of the step is kept, and it may be taken again.
         """
         try:
-            return self._train_once(batch, should_stop)
-        except Interrupted as error:
-            self.drop()
-            raise GivenUp from error
-        except UnavailableError:
+            return self._train(batch, should_stop)
+        except (Interrupted, UnavailableError):
             self.drop()
             raise
-        except TriforgeError as error:
+        except Exception as error:  # the border: a fault fails this run, not the process
             log.exception("batch %s", batch.batch_id)
-            self.drop()
-            return failure(batch, error)
-        except (
-            Exception
-        ) as error:  # the border: an unforeseen fault fails this run, not the process
-            log.exception("batch %s", batch.batch_id)
-            if self.ranks.world > 1:
+            if self.ranks.world > 1 and not isinstance(error, TriforgeError):
                 raise  # the other ranks wait in the middle of a step; torchrun ends them with this one
             self.drop()
-            return failure(batch, _foreseen(batch, error))
+            return failure(batch, error)
 
-    def _train_once(
-        self, batch: TrainBatch, should_stop: Callable[[], bool]
-    ) -> WeightsReady | None:
+    def _train(self, batch: TrainBatch, should_stop: Stop) -> WeightsReady | None:
         versions, target = CheckpointStore(self._store, batch.run_id, batch.role), batch.version + 1
         ready = versions.ready(target)
-        if ready is not None or (versions.newest() or 0) > target:
+        if ready is not None or versions.newest() > target:
             log.info("batch %s: version %d is published already", batch.batch_id, target)
             return ready
         with tracing.span("train", rows=batch.num_rows, tokens=batch.num_tokens):
             learner, report = self.step(versions, batch, should_stop)
-        if (versions.newest() or 0) > target:
+        if versions.newest() > target:
             return None  # this process stood still, and others have gone on
         with tracing.span("publish"):
             ready, mine = versions.publish(learner, batch, report, keep=batch.keep)
@@ -118,7 +94,7 @@ class BatchTrainer:
         return ready
 
     def step(
-        self, versions: CheckpointStore, batch: TrainBatch, should_stop: Callable[[], bool]
+        self, versions: CheckpointStore, batch: TrainBatch, should_stop: Stop
     ) -> tuple[Learner, StepReport]:
         """Take a step with all ranks. The learner is in memory again only after `keep`.
 
@@ -129,8 +105,7 @@ class BatchTrainer:
         held = self._held is not None and self._held[0] == _place(batch, batch.version)
         if self.ranks.world > 1:
             self.ranks.broadcast(json.dumps({"batch": batch.model_dump(mode="json"), "held": held}))
-        learner, rows = self._begin(versions, batch, held=held)
-        return learner, self._step(learner, batch, rows, should_stop)
+        return self._step(versions, batch, should_stop, held=held)
 
     def keep(self, batch: TrainBatch, learner: Learner) -> None:
         """The learner holds the state that was published after a batch."""
@@ -142,9 +117,7 @@ class BatchTrainer:
 
     def close(self) -> None:
         """Let the other ranks go; nothing is trained afterwards."""
-        if self.ranks.world > 1 and self.ranks.rank == 0:
-            self.ranks.broadcast("")
-        self.ranks.leave()
+        self.ranks.broadcast("")
 
     # ---- the other ranks ----
 
@@ -157,34 +130,58 @@ class BatchTrainer:
             batch = TrainBatch.model_validate_json(json.dumps(order["batch"]))
             versions = CheckpointStore(self._store, batch.run_id, batch.role)
             try:
-                learner, rows = self._begin(versions, batch, held=bool(order["held"]))
-                self._step(learner, batch, rows, lambda: False)
+                learner, _ = self._step(versions, batch, lambda: False, held=bool(order["held"]))
             except (TriforgeError, Interrupted) as error:
                 log.warning("batch %s: %s", batch.batch_id, error)
                 self.drop()
             else:
                 self.keep(batch, learner)
-        self.ranks.leave()
 
     # ---- all ranks ----
 
-    def _begin(
-        self, versions: CheckpointStore, batch: TrainBatch, *, held: bool
-    ) -> tuple[Learner, Sequence[TrainRow]]:
-        """Rows and learner, on all ranks or on none."""
+    def _step(
+        self, versions: CheckpointStore, batch: TrainBatch, should_stop: Stop, *, held: bool
+    ) -> tuple[Learner, StepReport]:
+        kept, self._held = self._held, None  # given back only after a whole step
         found: tuple[Learner, Sequence[TrainRow]] | None = None
         problem: TriforgeError | None = None
         try:
             rows = read_rows(self._store, batch.uri)
-            found = self._learner(versions, batch, held=held), rows
-            self._check(batch, rows)
+            if held:
+                if kept is None or kept[0] != _place(batch, batch.version):
+                    raise TrainerError(f"batch {batch.batch_id}: this rank lost its learner")
+                found = kept[1], rows
+            else:
+                del kept
+                found = versions.start_of(batch, self.ranks), rows
+            self._check_images(batch, rows)
         except TriforgeError as error:
             problem = error
+        if self.ranks.world > 1:
+            self._agree(batch, found[0] if found else None, problem)
+        if problem is not None or found is None:
+            raise problem or AssertionError("a learner or a reason why there is none")
+        try:
+            return found[0], found[0].train(batch, found[1], should_stop=should_stop)
+        except (NotFoundError, StorageError, UnavailableError) as error:
+            if self.ranks.world == 1:
+                raise
+            # Pixels are read by the rank that needs them, so this one may fail alone.
+            raise RuntimeError(
+                "the other ranks wait in the middle of a step; this process ends with them"
+            ) from error
+        finally:
+            give_back_memory()
+
+    def _agree(
+        self, batch: TrainBatch, learner: Learner | None, problem: TriforgeError | None
+    ) -> None:
+        """Raises on all ranks if one of them cannot begin, or would begin from something else."""
         failed = self.ranks.any(problem is not None)
         final = self.ranks.any(not (problem is None or isinstance(problem, UnavailableError)))
         if problem is not None:
             raise problem
-        if found is None or failed:
+        if learner is None or failed:
             sentence = f"batch {batch.batch_id}: another rank could not begin; its log says why"
             if not final:  # it was away from the store, and may be there the next time
                 raise UnavailableError(sentence)
@@ -194,38 +191,17 @@ class BatchTrainer:
                 f"batch {batch.batch_id}: some ranks have the memory to hold the whole model and others do not, expected "
                 "one way of all; choose it: --sharding full or replicate"
             )
-        updates = found[0].counters.updates
+        updates = learner.counters.updates
         if not self._alike(updates):
             raise TrainerError(
                 f"batch {batch.batch_id}: this rank begins after {updates} updates and another one after more or fewer, "
                 "expected one version everywhere. Do all ranks see the same artifacts?"
             )
-        return found
 
     def _alike(self, mine: float) -> bool:
-        """Whether a number is the same on all ranks."""
         return not self.ranks.any(self.ranks.sum(mine) != mine * self.ranks.world)
 
-    def _learner(self, versions: CheckpointStore, batch: TrainBatch, *, held: bool) -> Learner:
-        """The learner in memory if it holds the state the batch starts from, else the one on the disk."""
-        kept, self._held = self._held, None  # given back only after a whole step
-        if held:
-            if kept is None or kept[0] != _place(batch, batch.version):
-                raise TrainerError(f"batch {batch.batch_id}: this rank lost its learner")
-            return kept[1]
-        del kept
-        start = Start(
-            initial=Path(batch.model_path),
-            base_version=batch.base_version,
-            expected=batch.folder_version,
-            device=self.ranks.device,
-            shape=LoraShape.of(batch.learner),
-            seed=batch.seed,
-            ranks=self.ranks,
-        )
-        return versions.start_of(batch, start)
-
-    def _check(self, batch: TrainBatch, rows: Sequence[TrainRow]) -> None:
+    def _check_images(self, batch: TrainBatch, rows: Sequence[TrainRow]) -> None:
         """Ranks that hold shares meet in every layer of every pass: none may see images where another sees none."""
         for objective in {row.objective for row in rows} if self.ranks.shards else ():
             if uneven([row for row in rows if row.objective == objective]):
@@ -234,38 +210,28 @@ class BatchTrainer:
                     f"{self.ranks.world} ranks that shard a model; train with --sharding replicate, or with one rank"
                 )
 
-    def _step(
-        self,
-        learner: Learner,
-        batch: TrainBatch,
-        rows: Sequence[TrainRow],
-        should_stop: Callable[[], bool],
-    ) -> StepReport:
-        """Train. Pixels are read by the rank that needs them, so what the store lacks may fail on one rank alone."""
-        try:
-            return learner.train(batch, rows, should_stop=should_stop)
-        except (NotFoundError, StorageError, UnavailableError) as error:
-            if self.ranks.world == 1:
-                raise
-            raise RuntimeError(
-                "the other ranks wait in the middle of a step; this process ends with them"
-            ) from error
-        finally:
-            give_back_memory()
-
 
 def _place(batch: TrainBatch, version: int) -> tuple[str, str, int]:
     return batch.run_id, batch.role, version
 
 
-def _foreseen(batch: TrainBatch, error: Exception) -> TriforgeError:
-    """An error of ours in the place of any other."""
-    if isinstance(
-        error, torch.OutOfMemoryError
-    ):  # of a GPU; what wants too much of the machine's is killed
+def failure(batch: TrainBatch, error: Exception) -> WeightsReady:
+    """The announcement of a batch that cannot be trained on."""
+    if isinstance(error, torch.OutOfMemoryError):  # of a GPU; the machine's own kills the process
         said = str(error).partition("\n")[0]
-        return TrainerError(
+        error = TrainerError(
             f"the GPU has too little memory for this batch ({batch.num_rows} rows, {batch.num_tokens} tokens): "
             f"{smaller(batch)}, or set activation_checkpointing there ({said})"
         )
-    return TriforgeError(f"{type(error).__name__}: {error}")
+    elif not isinstance(error, TriforgeError):
+        error = TriforgeError(f"{type(error).__name__}: {error}")
+    return WeightsReady(
+        run_id=batch.run_id, role=batch.role, step=batch.step, version=batch.version, uri="", digest="",
+        error=ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable),
+    )  # fmt: skip
+
+
+def smaller(batch: TrainBatch) -> str:
+    """What makes a batch need less memory."""
+    section = "trainer.policy" if batch.role == "policy" else "trainer.reward"
+    return f"lower {section}.token_budget or {section}.max_tokens"

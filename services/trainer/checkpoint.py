@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from services.trainer.weight_folders import (
     find_version,
     place,
     prune,
-    sweep,
     version_name,
     versions,
 )
@@ -49,39 +47,10 @@ log = logging.getLogger(__name__)
 _STATE = "state.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """Where a learner begins if the run has no versions yet, and how it holds what it loads.
-
-    Attributes:
-        initial: the run's initial model folder.
-        base_version: the version that serves it.
-        expected: the number of the folder that serves the batch's version; if it is gone, that is noted.
-        device: where to train; the CPU by default.
-        shape: of the adapter that is trained instead of the weights.
-        seed: an adapter is drawn with.
-        ranks: who train together.
-    """
-
-    initial: Path
-    base_version: int = 0
-    expected: int | None = None
-    device: torch.device | None = None
-    shape: LoraShape | None = None
-    seed: int = 0
-    ranks: Ranks | None = None
-
-
 class CheckpointStore:
-    """The versions of one run and role.
+    """The versions of one run and role; `store` must be a local folder.
 
-    Args:
-        store: artifact store; must be a local folder.
-        run_id: the run.
-        role: the model.
-
-    Attributes:
-        passed_over: why versions were not trained on, of the last `start_of`.
+    `passed_over` says why versions were not trained on, of the last `start_of`.
     """
 
     def __init__(self, store: ArtifactStore, run_id: str, role: TrainedRole) -> None:
@@ -91,9 +60,9 @@ class CheckpointStore:
         self.passed_over: list[str] = []
         self._images = ImageStore(store)
 
-    def newest(self) -> int | None:
-        """The newest published version, or None."""
-        return max(versions(self.weights), default=None)
+    def newest(self) -> int:
+        """The newest published version; -1 without any."""
+        return max(versions(self.weights), default=-1)
 
     def ready(self, version: int) -> WeightsReady | None:
         """The announcement of a published version, or None.
@@ -142,12 +111,6 @@ class CheckpointStore:
             "step": batch.step,
             "batch_id": batch.batch_id,
         }
-        for parent in (self.weights, self.checkpoints):
-            try:
-                parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise storage_error("create", str(parent), error) from error
-            sweep(parent)
         manifest: dict[str, Any] = {**about, "metrics": dict(report.metrics)}
         if self.passed_over:
             manifest["passed_over"] = self.passed_over
@@ -184,11 +147,23 @@ class CheckpointStore:
 
     # ---- reading ----
 
-    def load(self, version: int, start: Start) -> Learner:
+    def load(
+        self,
+        version: int,
+        initial: Path,
+        shape: LoraShape | None = None,
+        ranks: Ranks | None = None,
+    ) -> Learner:
         """The learner as it was when it published `version`, over however many ranks it is now.
 
+        Args:
+            version: published by this run.
+            initial: the run's initial model folder.
+            shape: of the adapter that is trained instead of the weights.
+            ranks: who train together; alone, on the CPU, without.
+
         Raises:
-            ConfigError: it trained another adapter than `start.shape`, or an adapter where there is none.
+            ConfigError: it trained another adapter than `shape`, or an adapter where there is none.
             WeightsError: the version is missing, truncated, of another run, or its checkpoint is gone.
         """
         folder = self.weights / version_name(version)
@@ -202,15 +177,15 @@ class CheckpointStore:
             )
         verify_manifest(checkpoint)
         state = _read_state(checkpoint / _STATE)
-        model = load_version(folder, start.initial, start.shape, start.device, self._images)
-        learner = Learner(model, start.initial, start.ranks)
-        names = [path.stem for path in checkpoint.glob("*.safetensors")]
-        tensors = {name: load_tensors(checkpoint / f"{name}.safetensors") for name in names}
+        device = ranks.device if ranks else None
+        model = load_version(folder, initial, shape, device, self._images)
+        learner = Learner(model, initial, ranks)
+        tensors = {path.stem: load_tensors(path) for path in checkpoint.glob("*.safetensors")}
         learner.restore(Saved(tensors, state))
         torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["random"])), dtype=torch.uint8))
         return learner
 
-    def start_of(self, batch: TrainBatch, start: Start) -> Learner:
+    def start_of(self, batch: TrainBatch, ranks: Ranks | None = None) -> Learner:
         """The learner that a batch is to be trained with: the initial folder's, or the newest whole one of the run.
 
         Raises:
@@ -219,10 +194,12 @@ class CheckpointStore:
             StorageError: a version could not be read now; that says nothing against it, so no older one is taken.
         """
         self.passed_over = []
-        newest, base, expected = batch.version, start.base_version, start.expected
-        if expected is not None and expected not in versions(self.weights):
+        newest, base, expected = batch.version, batch.base_version, batch.folder_version
+        initial, shape = Path(batch.model_path), LoraShape.of(batch.learner)
+        held = versions(self.weights)
+        if expected is not None and expected not in held:
             self._pass_over(expected, f"{self.weights / version_name(expected)}: not found")
-        for version in reversed(versions(self.weights)):
+        for version in reversed(held):
             if not base < version <= newest:
                 continue
             try:
@@ -230,15 +207,15 @@ class CheckpointStore:
                 # One that people went back to: what lies between was given up.
                 newest = min(newest, int(about.get("origin", newest)))
                 if int(about.get("step", -1)) < batch.step:
-                    learner = self.load(version, start)
+                    learner = self.load(version, initial, shape, ranks)
                     learner.behind = max(0, (expected or version) - version)
                     return learner
             except WeightsError as error:
                 self._pass_over(version, error.detail)
-        if batch.version == base or (self.passed_over and base + 1 in versions(self.weights)):
+        if batch.version == base or (self.passed_over and base + 1 in held):
             learner = Learner.fresh(
-                start.initial, start.device, shape=start.shape, seed=start.seed, ranks=start.ranks, images=self._images
-            )  # fmt: skip
+                initial, ranks, shape=shape, seed=batch.seed, images=self._images
+            )
             learner.behind = max(0, (expected or base) - base)
             return learner
         raise WeightsError(

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from services.trainer.loss import mean
 from services.trainer.model import ScoringModel, load_into, recompute_blocks
 from services.trainer.objectives import Objective, Saved
 from services.trainer.optimiser import Optimiser
@@ -36,16 +37,8 @@ class ValueModel(nn.Module):
     """The backbone of a model folder, and one layer that makes a number of each hidden state.
 
     The value of a token is that of the state it was chosen in, so it is read where the policy's log-probability is: at the
-    token before it. The layer begins at 0, and so do all values.
-
-    Args:
-        body: gives hidden states [B, T, d].
-        width: d.
-        shape: what a pass costs.
-        vision: the body as a model that sees images is called; None is the body itself.
-
-    Attributes:
-        dtype: of the body's matrix products; the weights, and the last layer, are float32.
+    token before it. The layer begins at 0, and so do all values. Weights and the last layer are float32; `dtype` is of the
+    body's matrix products. `vision` is the body as a model that sees images is called.
     """
 
     def __init__(
@@ -105,24 +98,17 @@ class ValueModel(nn.Module):
 
 @dataclass(slots=True)
 class _Values:
-    """What a critic learns in a step. Flat float32 arrays [N] of the step's scored tokens.
+    """What a critic learns in a step. Flat float32 arrays [N] of the step's scored tokens."""
 
-    Attributes:
-        old: values before the step.
-        returns: what they should have been.
-        new: of each token's last forward pass.
-        rate: step size of the last update.
-    """
-
-    old: Floats
-    returns: Floats
-    new: Floats
+    old: Floats  # values before the step
+    returns: Floats  # what they should have been
+    new: Floats  # of each token's last forward pass
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     clipped: int = 0
     passed: int = 0
     skipped: int = 0
-    rate: float = 0.0
+    rate: float = 0.0  # step size of the last update
 
     def measure(self, cells: Ints, clip: float | None) -> None:
         """Count the tokens whose value the clip holds: it moved further than allowed, and away would cost less."""
@@ -138,12 +124,11 @@ class _Values:
         returns = self.returns.astype(np.float64)
         spread = float(returns.var()) if len(returns) else 0.0
         left = float((returns - self.old).var()) if len(returns) else 0.0
-        taken = max(1, len(self.losses))
         found = {
-            "loss": sum(self.losses) / taken,
+            "loss": mean(self.losses),
             "explained_variance": 1.0 - left / spread if spread > _NEGLIGIBLE else 0.0,
             "clip_share": self.clipped / max(1, self.passed),
-            "grad_norm": sum(self.norms) / taken,
+            "grad_norm": mean(self.norms),
             "value_mean": float(self.old.mean()) if len(self.old) else 0.0,
             "return_mean": float(returns.mean()) if len(returns) else 0.0,
             "updates": float(len(self.losses)),
@@ -160,16 +145,17 @@ class Critic(Objective):
     _optimiser: Optimiser
     _values: _Values | None = None
 
+    def _over(self, tensors: dict[str, Tensor] | None = None) -> ValueModel:
+        return self.use(
+            ValueModel.over(self.initial, self.model.device, tensors, self.model.images)
+        )
+
     def use(self, model: ValueModel) -> ValueModel:
         """Train this model from now on."""
         self.ranks.shard(model)
         self.value_model = model
         self._optimiser = Optimiser(dict(model.named_parameters()), self.ranks)
         return model
-
-    def _over(self, tensors: dict[str, Tensor] | None = None) -> ValueModel:
-        made = ValueModel.over(self.initial, self.model.device, tensors, self.model.images)
-        return self.use(made)
 
     def layout(self, step: Step) -> int:
         """Begin with a new critic; a run that was trained without one has none to go on with."""

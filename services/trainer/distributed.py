@@ -1,8 +1,6 @@
-"""Several processes that train one model: the ranks of torchrun, what each holds of it, and what they exchange.
+"""The ranks of torchrun that train one model: what each holds of it, which passes it takes, what they exchange.
 
-Each rank takes a share of an update's forward passes. One rank is the ordinary case: then everything here is the identity.
-
-    torchrun --nproc-per-node 2 -m services.trainer learner --role policy
+One rank is the ordinary case: then everything here is the identity.
 
 full        a share of every tensor, of its gradient and of its optimiser state lies on each rank (FSDP2): block by block,
             so that only one block is whole at a time on a GPU; on a CPU blocks stay whole within an update, and gradients
@@ -16,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +25,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
-
-from services.trainer.shared_memory import SharedMemory
 
 _PATIENCE = timedelta(days=30)  # ranks wait for work; torchrun ends them all when one dies
 _TRAINED = 16  # bytes of a trained number: weight, gradient and AdamW's two moments
@@ -43,15 +39,9 @@ class Interrupted(Exception):  # noqa: N818 (a signal, not a failure)
 
 
 class Ranks:
-    """The processes that train together, seen from one of them.
+    """The processes that train together, seen from one of them; without a `mesh` it is alone.
 
-    Args:
-        device: where this one trains.
-        mesh: of all of them; None is this one alone.
-        sharding: what each of them holds of a model.
-
-    Attributes:
-        shards: whether a rank holds shares of tensors and not all of them; known after `choose_sharding`.
+    `shards` says whether a rank holds shares of tensors and not all of them; known after `shard`.
     """
 
     def __init__(
@@ -60,32 +50,30 @@ class Ranks:
         mesh: DeviceMesh | None = None,
         sharding: Sharding = "auto",
     ) -> None:
-        self.device, self._mesh, self._sharding = device, mesh, sharding
+        self.device, self.mesh, self._sharding = device, mesh, sharding
         self.rank = 0 if mesh is None else dist.get_rank()
         self.world = 1 if mesh is None else mesh.size()
         self.shards = self.world > 1 and sharding == "full"
-        self._memory: SharedMemory | None = None
-        self._asked = False
 
     @staticmethod
-    def join(device: torch.device | None = None, sharding: Sharding = "auto") -> Ranks:
+    def join(sharding: Sharding = "auto") -> Ranks:
         """This process among those that torchrun started, by its environment; alone without one."""
-        names = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-        world = int(os.environ["WORLD_SIZE"]) if names <= set(os.environ) else 1
         kind = "cuda" if torch.cuda.is_available() else "cpu"
+        world = int(os.environ.get("WORLD_SIZE", "1"))
         if world == 1:
-            return Ranks(device or torch.device(kind), sharding=sharding)
-        local = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else device
+            return Ranks(torch.device(kind), sharding=sharding)
+        device = torch.device(kind)
         if kind == "cuda":
-            torch.cuda.set_device(local)
+            device = torch.device(kind, int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(device)
         # Numbers that ranks agree on are CPU tensors, also where weights are on GPUs.
         backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_PATIENCE)
-        return Ranks(local or torch.device(kind), init_device_mesh(kind, (world,)), sharding)
+        return Ranks(device, init_device_mesh(kind, (world,)), sharding)
 
     def leave(self) -> None:
         """Part from the others, in order."""
-        if self._mesh is not None:
+        if self.mesh is not None:
             dist.destroy_process_group()
 
     # ---- numbers ----
@@ -108,22 +96,17 @@ class Ranks:
             dist.all_reduce(torch.from_numpy(values))
         return values
 
-    def broadcast(self, text: str | None = None) -> str:
+    def broadcast(self, text: str = "") -> str:
         """The text of rank 0, on every rank. The others wait for it, for days if need be."""
         if self.world == 1:
-            return text or ""
-        raw = (text or "").encode()
-        size = torch.tensor([len(raw)])
+            return text
+        size = torch.tensor([len(text.encode())])
         dist.broadcast(size, 0)
         body = torch.zeros(int(size), dtype=torch.uint8)
-        if raw and self.rank == 0:
-            body = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        if self.rank == 0 and text:
+            body = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         dist.broadcast(body, 0)
         return bytes(body.tolist()).decode()
-
-    def barrier(self) -> None:
-        """Returns when all ranks have called it."""
-        dist.barrier()
 
     # ---- forward passes ----
 
@@ -133,8 +116,7 @@ class Ranks:
         """This rank's forward passes: the rows, whether they count, whether it is the last one.
 
         Ranks that hold shares meet in every pass, so each has as many as any other: who has none left computes a row that
-        does not count. Ranks that hold everything do not wait for each other between passes: that one of them is to stop
-        is known a pass later.
+        does not count.
 
         Args:
             plan: of all ranks, see `token_batches.passes`; as many passes for each, some of them without rows.
@@ -145,28 +127,11 @@ class Ranks:
         """
         mine = plan[self.rank :: self.world]
         spare = next((rows[:1] for rows in plan if rows), [])
-        asked: list[Callable[[], bool]] = []
         for turn, rows in enumerate(mine):
-            asked.append(self._ask(should_stop()))
-            if (self.world == 1 or turn) and asked.pop(0)():
+            if self.any(should_stop()):
                 raise Interrupted
             if rows or self.shards:
                 yield rows or spare, bool(rows), turn == len(mine) - 1
-        if any(answer() for answer in asked):
-            raise Interrupted
-
-    def _ask(self, flag: bool) -> Callable[[], bool]:
-        """Whether any rank says so, for later: the answer is waited for when it is called."""
-        if self.world == 1:
-            return lambda: flag
-        word = torch.tensor([float(flag)])
-        under_way = dist.all_reduce(word, async_op=True)
-
-        def answer() -> bool:
-            under_way.wait()
-            return float(word) > 0
-
-        return answer
 
     # ---- tensors ----
 
@@ -180,7 +145,7 @@ class Ranks:
 
         Nothing is sent: a rank may fail before it comes here. Ranks of unlike machines may disagree, which is found later.
         """
-        if self._mesh is None or self._sharding != "auto":
+        if self.mesh is None or self._sharding != "auto":
             return
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
         needed = here * sum(
@@ -191,13 +156,13 @@ class Ranks:
 
     def shard(self, scorer: nn.Module) -> None:
         """Leave this rank its share of a model's tensors; the model's own blocks one by one, then the rest."""
-        if self._mesh is None or not self.shards:
+        if self.mesh is None or not self.shards:
             return
         keep = self.device.type == "cpu"
         blocks = [m for m in scorer.modules() if isinstance(m, GradientCheckpointingLayer)]
         for block in blocks:
-            fully_shard(block, mesh=self._mesh, reshard_after_forward=not keep)
-        fully_shard(scorer, mesh=self._mesh)
+            fully_shard(block, mesh=self.mesh, reshard_after_forward=not keep)
+        fully_shard(scorer, mesh=self.mesh)
 
     def before_backward(self, scorer: nn.Module, *, last: bool) -> None:
         """On a CPU, shares of gradients are sent once an update, with its last backward pass."""
@@ -207,35 +172,21 @@ class Ranks:
     def all_reduce_gradients(self, scorer: nn.Module) -> None:
         """Have the gradient of the whole update, before the optimiser's step.
 
-        Whole tensors of shares are let go of, so that the next pass sees what the optimiser makes of the shares.
+        Whole tensors of shares are let go of, so that the next pass sees what the optimiser makes of the shares. What no
+        rank has touched stays without a gradient.
         """
         if self.world > 1 and not self.shards:
-            self._add_up([p for p in scorer.parameters() if p.requires_grad])
+            trained = [p for p in scorer.parameters() if p.requires_grad]
+            touched = torch.tensor([float(p.grad is not None) for p in trained])
+            dist.all_reduce(touched)
+            for parameter, ranks in zip(trained, touched.tolist(), strict=True):
+                if ranks:
+                    grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    parameter.grad = grad.contiguous()
+                    dist.all_reduce(parameter.grad)
         for module in scorer.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-
-    def _add_up(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Gradients become the sum over the ranks; what no rank has touched stays without one."""
-        touched = torch.tensor([float(p.grad is not None) for p in parameters])
-        dist.all_reduce(touched)
-        if not self._asked and self.device.type == "cpu":
-            self._memory = SharedMemory.of(self)
-        self._asked = True
-        near: list[Tensor] = []
-        far: list[Tensor] = []
-        for parameter, ranks in zip(parameters, touched.tolist(), strict=True):
-            if not ranks:
-                continue
-            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = grad.contiguous()
-            fits = self._memory is not None and grad.dtype == torch.float32
-            (near if fits else far).append(parameter.grad)
-        under_way = [dist.all_reduce(grad, async_op=True) for grad in far]
-        for work in under_way:
-            work.wait()
-        if self._memory is not None:
-            self._memory.all_reduce(near)
 
     def squared_norm(self, change: Tensor) -> float:
         """Of what was added to a gradient on all ranks together. `change` is used up."""
@@ -255,8 +206,3 @@ class Ranks:
 def whole(tensor: Tensor) -> Tensor:
     """A tensor with the shares of all ranks in it; every rank has to ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def is_sharded(named: dict[str, Any]) -> bool:
-    """Whether these are shares of tensors and not the tensors themselves."""
-    return any(isinstance(value, DTensor) for value in named.values())

@@ -6,8 +6,7 @@
 
 Every update has the scale of the whole batch. How many rows share a forward pass, and how many ranks share the passes, changes
 nothing but the last bits: every rank has all rows, takes its share of the passes, and then has the log-probabilities of
-all of them. Knows no objective by name: `objectives.py` finds them, and holds the policy gradient
-with its loss (`loss.py`).
+all of them. Knows no objective by name: `objectives.py` finds them, and holds the policy gradient with its loss (`loss.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from services.trainer.distributed import Interrupted as Interrupted
 from services.trainer.distributed import Ranks
@@ -46,7 +44,6 @@ class Learner:
         ranks: the processes that train this model together; this one alone by default.
 
     Attributes:
-        adaptive_kl: of the weight of the KL term.
         sample: the end of a row of the last step.
         behind: by how many versions these weights are older than the next batch believes, since newer ones were lost.
     """
@@ -68,11 +65,10 @@ class Learner:
     @staticmethod
     def fresh(
         initial: Path,
-        device: torch.device | None = None,
+        ranks: Ranks | None = None,
         *,
         shape: LoraShape | None = None,
         seed: int = 0,
-        ranks: Ranks | None = None,
         images: ImageStore | None = None,
     ) -> Learner:
         """Start from a model folder with an empty optimiser; with `shape`, from an adapter that is drawn with `seed`.
@@ -81,6 +77,7 @@ class Learner:
             ConfigError: the model cannot have such an adapter.
             WeightsError: the folder is not a complete model folder.
         """
+        device = ranks.device if ranks else None
         if shape is None:
             return Learner(ScoringModel.load(initial, device, images=images), initial, ranks)
         model = AdaptedModel.over(initial, shape, seed=seed, device=device, images=images)
@@ -130,9 +127,18 @@ class Learner:
                 objective.split(len(plans), step.seed(epoch))
             for number, plan in enumerate(plans):
                 self._update(step, objectives, Update(plan, epoch, number))
-        metrics = self._metrics(step, objectives, time.monotonic() - started)
-        metrics["rows"] = float(len(rows))
-        if self.ranks.shards:
+        metrics = step.tally.metrics()
+        for objective in objectives:
+            metrics |= objective.metrics()
+        metrics |= {
+            "rows": float(len(rows)),
+            "tokens": float(step.data.sequences.total),
+            "learning_rate": step.rate,
+            **step.distributions(),
+            **step.cost.metrics(time.monotonic() - started, self.ranks.sum),
+        }
+        metrics |= self.adaptive_kl.update(step.algorithm, metrics)
+        if self.ranks.shards:  # all ranks together; the first one publishes
             gathered = self.model.whole(self.sample), self._saved()
             self._gathered = gathered if self.ranks.rank == 0 else None
         return StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics=metrics)
@@ -179,10 +185,8 @@ class Learner:
         """The model that the run began with."""
         if isinstance(self.model, AdaptedModel):
             return BaseModel(self.model)
-        if self.counters.updates == 0 and not self.ranks.shards:
-            return self.model.frozen_copy()
-        images = self.model.images
-        model = ScoringModel.load(self.initial, self.model.device, images=images).frozen()
+        model = ScoringModel.load(self.initial, self.model.device, images=self.model.images)
+        model.module.requires_grad_(False)
         self.ranks.shard(model.scorer)
         return model
 
@@ -206,20 +210,6 @@ class Learner:
         else:
             step.tally.skipped += 1
 
-    def _metrics(
-        self, step: Step, objectives: Sequence[Objective], seconds: float
-    ) -> dict[str, float]:
-        metrics = step.tally.metrics()
-        for objective in objectives:
-            metrics |= objective.metrics()
-        metrics |= {
-            "tokens": float(step.data.sequences.total),
-            "learning_rate": step.rate,
-            **step.distributions(),
-            **step.cost.metrics(seconds, [self.ranks.sum(v) for v in step.cost.totals()]),
-        }
-        return metrics | self.adaptive_kl.update(step.algorithm, metrics)
-
     # ---- state ----
 
     def objective(self, name: str) -> Objective:
@@ -231,7 +221,7 @@ class Learner:
         return self._objectives[name]
 
     def saved(self) -> Saved:
-        """What a checkpoint is to hold; of ranks that hold shares the first has it after each step."""
+        """What a checkpoint is to hold; ranks that hold shares have gathered it after the step."""
         return self._gathered[1] if self._gathered else self._saved()
 
     def _saved(self) -> Saved:
@@ -256,7 +246,5 @@ class Learner:
 
     def publish(self, target: Path, about: dict[str, object]) -> str:
         """Write the weights as a version; see `ScoringModel.publish`."""
-        weights = self._gathered[0] if self._gathered else None
-        return self.model.publish(
-            target, about, initial=self.initial, sample=self.sample, weights=weights
-        )
+        weights = self._gathered[0] if self._gathered else self.model.whole(self.sample)
+        return self.model.publish(target, about, weights, self.initial)

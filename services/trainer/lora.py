@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from services.trainer.distributed import is_sharded, whole
-from services.trainer.model import ScoringModel, Weights, check_tensors
+from services.trainer.model import ScoringModel, Weights, copy_tensors
 from services.trainer.token_batches import Sequences, TokenBatch
 from services.trainer.weight_folders import atomic_folder
 from services.trainer.weight_tensors import (
     copy_companions,
     load_tensors,
+    on_cpu,
     publish_model,
     save_tensors,
     whole_weights,
@@ -64,14 +65,9 @@ class LoraShape:
 
 
 class AdaptedModel(ScoringModel):
-    """A model with an adapter; `parameters` are the adapter's.
+    """A model that holds an adapter's layers; `parameters` are the adapter's.
 
-    Args:
-        model: holds the adapter's layers.
-        base: the folder of the weights below.
-        settings: PEFT's, as they go into adapter_config.json.
-        image_spec: how the model sees images.
-        images: where the pixels of the rows are, for a model that sees.
+    `base` is the folder of the weights below, `settings` are PEFT's, as they go into adapter_config.json.
     """
 
     def __init__(
@@ -101,7 +97,12 @@ class AdaptedModel(ScoringModel):
             ConfigError: PEFT is not installed, or the model has no such layers.
             WeightsError: the folder is not a complete model folder.
         """
-        peft = _peft(shape)
+        try:
+            peft = importlib.import_module("peft")  # takes a second, and only adapters need it
+        except ImportError as error:
+            raise ConfigError(
+                f"trainer.*.lora_rank: given {shape.rank}, which needs PEFT ({error}): pip install 'triforge[lora]'"
+            ) from None
         scoring = ScoringModel.load(base)
         model: Any = scoring.module
         reader = model if scoring.image_spec is None else model.get_decoder()
@@ -148,36 +149,17 @@ class AdaptedModel(ScoringModel):
 
     def tensors(self) -> dict[str, Tensor]:
         """The same, whole, float32 on the CPU."""
-        return {
-            name: whole(p.detach()).to("cpu", torch.float32).contiguous()
-            for name, p in self.named().items()
-        }
+        return on_cpu(self.named())
 
     def read(self, folder: Path) -> None:
-        """Take over the adapter of a folder.
-
-        Raises:
-            WeightsError: a tensor is missing, unknown, of another shape or not finite.
-        """
-        path = folder / TENSORS
-        given, known = load_tensors(path), self.named()
-        check_tensors(given, known, set(known), where=str(path))
-        with torch.no_grad():
-            for name, tensor in given.items():
-                known[name].copy_(tensor)
-
-    def readable(self, ids: Sequence[int]) -> list[int]:
-        """Ids without those that stand for images: what can be asked of an engine without any pixels."""
-        unseen = (
-            set() if self.image_spec is None else {self.image_spec.image, self.image_spec.video}
-        )
-        return [i for i in ids if i not in unseen]
+        """Take over the adapter of a folder. Raises WeightsError: see `copy_tensors`."""
+        path, known = folder / TENSORS, self.named()
+        copy_tensors(load_tensors(path), known, set(known), where=str(path))
 
     @torch.no_grad()
     def logprobs(self, ids: Sequence[int]) -> list[float]:
-        """Log-probability of each `readable` id but the first, given those before it. All ranks of a sharded model ask together."""
-        ids = self.readable(ids)
-        if is_sharded(self.parameters()):
+        """Log-probability of each id of a text but the first, given those before it. All ranks of a sharded model ask together."""
+        if any(isinstance(p, DTensor) for p in self.parameters().values()):
             probe = Sequences([np.asarray(ids)], [np.arange(1, len(ids))])
             return [float(x) for x in self.score(self.batch(probe, [0]), 1.0)[0]]
         row = torch.tensor([list(ids)], device=self.device)
@@ -186,27 +168,21 @@ class AdaptedModel(ScoringModel):
         return found
 
     def whole(self, sample: Sequence[int]) -> Weights:
-        """See `ScoringModel.whole`."""
-        return Weights(self.tensors(), self.logprobs(sample))
+        """See `ScoringModel.whole`. Ids of images are left out of the probe: engines are asked for it without any pixels."""
+        spec = self.image_spec
+        ids = [i for i in sample if spec is None or i not in (spec.image, spec.video)]
+        return Weights(self.tensors(), {"ids": ids, "logprobs": self.logprobs(ids)})
 
     def publish(
-        self,
-        target: Path,
-        about: Mapping[str, Any],
-        *,
-        initial: Path,  # noqa: ARG002 (the base is)
-        sample: Sequence[int],
-        weights: Weights | None = None,
+        self, target: Path, about: Mapping[str, Any], weights: Weights, initial: Path
     ) -> str:
-        """See `ScoringModel.publish`. Raises WeightsError, too, if the base has gone."""
+        """See `ScoringModel.publish`; what lies beside is the base's. Raises WeightsError, too, if the base has gone."""
         base = {"uri": str(self.base), "digest": model_digest(self.base)}
         with atomic_folder(target) as folder:
             copy_companions(self.base, folder)
             write_json(folder / CONFIG, self.settings | {"inference_mode": True})
-            tensors, logprobs = weights or self.whole(sample)
-            save_tensors(tensors, folder / TENSORS)
-            probe = {"ids": self.readable(sample), "logprobs": logprobs}
-            (folder / PROBE).write_text(json.dumps(probe) + "\n")
+            save_tensors(weights.tensors, folder / TENSORS)
+            (folder / PROBE).write_text(json.dumps(weights.probe) + "\n")
             return write_manifest(folder, {**about, "base": base})
 
 
@@ -220,15 +196,6 @@ class BaseModel:
         """See `ScoringModel.score`."""
         with self._model.without_adapter():
             return self._model.score(batch, temperature)
-
-
-def _peft(shape: LoraShape) -> Any:
-    try:
-        return importlib.import_module("peft")  # takes a second, and only adapters need it
-    except ImportError as error:
-        raise ConfigError(
-            f"trainer.*.lora_rank: given {shape.rank}, which needs PEFT ({error}): pip install 'triforge[lora]'"
-        ) from None
 
 
 def _outside(part: nn.Module, model: nn.Module, targets: Sequence[str]) -> list[str]:
@@ -274,8 +241,6 @@ def load_version(
 ) -> ScoringModel:
     """The model of a published version: its own weights, or those of `initial` with its adapter.
 
-    A model that sees reads the pixels of its rows from `images`.
-
     Raises:
         ConfigError: the version is of another kind than the learner is to train.
         WeightsError: a folder is damaged, or `initial` is not the base that the adapter was trained over.
@@ -305,11 +270,7 @@ def load_version(
 def merge(adapter: Path, out: Path, *, base: Path | None = None, replace: bool = False) -> Path:
     """Write a whole model folder: the base's weights with the adapter added to them.
 
-    Args:
-        adapter: a published version, or any folder in PEFT's format.
-        out: the folder to write.
-        base: the model below; None takes the one that the adapter names.
-        replace: overwrite a folder that exists.
+    `adapter` is a published version, or any folder in PEFT's format; without `base` it is the model that the adapter names.
 
     Raises:
         WeightsError: a folder is damaged, or they do not fit.

@@ -6,6 +6,7 @@ sum_t w_t * (importance_t * policy loss_t + kl_beta * KL_t - entropy_bonus * H_t
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -91,8 +92,7 @@ def regularised(
 class AdaptiveKL:
     """The weight of the KL term of a run that holds its distance from the anchor near a target; part of the checkpoint.
 
-    Attributes:
-        beta: for the next step; None as long as no step has changed it.
+    `beta` is the weight in the next step; None as long as no step has changed it.
     """
 
     beta: float | None = None
@@ -119,14 +119,8 @@ class Tally:
     """Sums over the trained tokens of a step; `metrics` turns them into means."""
 
     tokens: int = 0
-    anchored: int = 0
-    entropy: float = 0.0
-    clipped: float = 0.0
-    approx_kl: float = 0.0
-    ratio: float = 0.0
+    sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     ratio_max: float = 1.0
-    kl: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KL_ESTIMATORS, 0.0))
-    moved: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KL_ESTIMATORS, 0.0))
     compared: int = 0
     mismatch: float = 0.0
     mismatch_max: float = 0.0
@@ -134,27 +128,23 @@ class Tally:
     grad_norms: list[float] = field(default_factory=list)
     skipped: int = 0
     off_policy: dict[str, float] = field(default_factory=dict)
-    opsm_dropped: float = 0.0
 
     @torch.no_grad()
     def add(self, scored: Scored, algorithm: Algorithm) -> None:
         """Count the tokens of an update."""
-        n = len(scored.new)
-        new = scored.new.detach()
+        n, new, sums = len(scored.new), scored.new.detach(), self.sums
         found = algorithm.token_loss(scored.tokens(new))
         ratios = ratio_metrics(found.log_ratio, found.clipped, scored.weights)
         self.tokens += n
-        self.entropy += float(scored.entropy.sum())
-        self.clipped += n * ratios.clip_share
-        self.approx_kl += n * ratios.approx_kl
-        self.ratio += n * ratios.mean_ratio
         self.ratio_max = max(self.ratio_max, ratios.max_ratio)
+        sums["entropy"] += float(scored.entropy.sum())
+        sums["clip_share"] += n * ratios.clip_share
+        sums["approx_kl"] += n * ratios.approx_kl
+        sums["ratio_mean"] += n * ratios.mean_ratio
         for name, estimate in KL_ESTIMATORS.items():  # prox has sampled, so it stands first
-            self.moved[name] += float(estimate(scored.prox, new, clamp=None).sum())
-        if scored.reference is not None:
-            self.anchored += n
-            for name, estimate in KL_ESTIMATORS.items():
-                self.kl[name] += float(estimate(new, scored.reference, clamp=None).sum())
+            sums[f"moved_{name}"] += float(estimate(scored.prox, new, clamp=None).sum())
+            if scored.reference is not None:
+                sums[f"kl_{name}"] += float(estimate(new, scored.reference, clamp=None).sum())
 
     @torch.no_grad()
     def compare(self, scored: Scored, same: Tensor) -> None:
@@ -167,25 +157,16 @@ class Tally:
 
     def metrics(self) -> dict[str, float]:
         """Means over the tokens; a KL that was not asked for and an engine that was not compared are left out."""
-        n = max(1, self.tokens)
         found = {
             "loss": mean(self.losses),
-            "entropy": self.entropy / n,
-            "clip_share": self.clipped / n,
-            "approx_kl": self.approx_kl / n,
-            "ratio_mean": self.ratio / n if self.tokens else 1.0,
             "ratio_max": self.ratio_max,
-            **{f"moved_{name}": total / n for name, total in self.moved.items()},
             "grad_norm": mean(self.grad_norms),
             "grad_norm_max": max(self.grad_norms, default=0.0),
             "updates": float(len(self.grad_norms)),
             "skipped_updates": float(self.skipped),
+            **{name: total / self.tokens for name, total in self.sums.items()},
             **self.off_policy,
         }
-        if self.opsm_dropped:
-            found["opsm_dropped"] = self.opsm_dropped / n
-        if self.anchored:
-            found |= {f"kl_{name}": total / self.anchored for name, total in self.kl.items()}
         if self.compared:
             found["logprob_mismatch"] = self.mismatch / self.compared
             found["logprob_mismatch_max"] = self.mismatch_max

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -42,10 +41,10 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Weights(NamedTuple):
-    """What is published of a model: whole tensors, and of an adapter the log-probabilities of its probe."""
+    """What is published of a model: whole tensors, and of an adapter its probe, a prompt with its log-probabilities."""
 
     tensors: dict[str, Tensor]
-    logprobs: list[float]
+    probe: dict[str, Any]
 
 
 class Scorer(nn.Module):
@@ -132,9 +131,9 @@ class ScoringModel:
         self.shape = Shape.of(model)
         self.module: nn.Module = model.eval()  # no dropout: a sample's log-probability is a number
         self._model = model
-        self.vocabulary = int(model.config.get_text_config().vocab_size)
+        self._text = model.config.get_text_config()
+        self.vocabulary = int(self._text.vocab_size)
         self.device: torch.device = next(model.parameters()).device
-        self._chunk = chunk or _CHUNKS.get(self.device.type, _CHUNKS["cpu"])
         body, head = model.base_model, model.get_output_embeddings()
         whole = not _head_is_all(model, body, head, self._probe())
         if image_spec is not None and whole:
@@ -142,7 +141,8 @@ class ScoringModel:
                 f"{type(model).__name__}: expected logits that are the output layer's, for a model that sees"
             )
         body = body if image_spec is None else VisionBody(body, image_spec, images)
-        self.scorer = Scorer(model, body, head, whole=whole, chunk=self._chunk)
+        chunk = chunk or _CHUNKS.get(self.device.type, _CHUNKS["cpu"])
+        self.scorer = Scorer(model, body, head, whole=whole, chunk=chunk)
         self.packs = image_spec is None and self._packs()
 
     @staticmethod
@@ -190,11 +190,7 @@ class ScoringModel:
         )
 
     def batch(self, sequences: Sequences, rows: Sequence[int]) -> TokenBatch:
-        """Some sequences as this model takes them.
-
-        Raises:
-            TrainerError: they hold images, and the model sees none.
-        """
+        """Some sequences as this model takes them. Raises TrainerError: they hold images, and the model sees none."""
         batch = sequences.batch(rows, self.device, packed=self.packs and sequences.plain)
         if self.image_spec is None and "images" in batch.inputs:
             raise TrainerError(
@@ -203,12 +199,7 @@ class ScoringModel:
         return batch
 
     def score(self, batch: TokenBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy (nats) at each of N scored tokens, float32 [N] each.
-
-        Args:
-            batch: what to score.
-            temperature: the logits are divided by it.
-        """
+        """Log-probability and entropy (nats) at each of N scored tokens, float32 [N] each, of `logits / temperature`."""
         found: tuple[Tensor, Tensor] = self.scorer(batch, temperature)
         return found
 
@@ -234,7 +225,7 @@ class ScoringModel:
         recompute_blocks(self.module, on=checkpointing)
 
     def _probe(self) -> Tensor:
-        longest = getattr(self._model.config.get_text_config(), "max_position_embeddings", _PROBE)
+        longest = getattr(self._text, "max_position_embeddings", _PROBE)
         size = max(1, min(_PROBE, longest or _PROBE))
         return torch.arange(size, device=self.device) % self.vocabulary
 
@@ -249,9 +240,8 @@ class ScoringModel:
 
     def _packs(self) -> bool:
         """Switch the model to packed attention, unless its attention is of another kind."""
-        config = self._model.config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ())
-        windowed = getattr(config, "sliding_window", None) is not None and not kinds
+        kinds = set(getattr(self._text, "layer_types", None) or ())
+        windowed = getattr(self._text, "sliding_window", None) is not None and not kinds
         if windowed or kinds - {"full_attention"}:
             return False
         before = self._model.config._attn_implementation
@@ -297,52 +287,26 @@ class ScoringModel:
         """Trainable parameters by name, tied ones once."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
-    def frozen(self) -> ScoringModel:
-        """The same model, its weights marked as never trained."""
-        self.module.requires_grad_(False)
-        return self
-
-    def frozen_copy(self) -> ScoringModel:
-        """The same weights, never trained."""
-        model = copy.deepcopy(self._model)
-        return ScoringModel(
-            model, chunk=self._chunk, image_spec=self.image_spec, images=self.images
-        ).frozen()
-
     def whole(self, sample: Sequence[int]) -> Weights:
-        """What is to be published. All ranks of a sharded model ask together; `sample` is for adapters."""
-        return Weights(whole_weights(self.module), [])
+        """What is to be published. All ranks of a sharded model ask together; `sample` is an adapter's prompt."""
+        return Weights(whole_weights(self.module), {})
 
     def publish(
-        self,
-        target: Path,
-        about: Mapping[str, Any],
-        *,
-        initial: Path,
-        sample: Sequence[int],
-        weights: Weights | None = None,
+        self, target: Path, about: Mapping[str, Any], weights: Weights, initial: Path
     ) -> str:
-        """Write these weights as a version, atomically; returns the manifest's digest.
-
-        Args:
-            target: the folder, new.
-            about: fields of the manifest.
-            initial: the model folder that the rest is copied from.
-            sample: ids of a prompt, at least two.
-            weights: what `whole` gave, of a model that ranks share.
+        """Write weights as a version, atomically, beside the rest of the folder `initial`; returns the manifest's digest.
 
         Raises:
             WeightsError: the folder exists.
             StorageError: disk full or no permission.
         """
-        return publish_model((weights or self.whole(sample)).tensors, initial, target, about)
+        return publish_model(weights.tensors, initial, target, about)
 
 
 def recompute_blocks(model: nn.Module, *, on: bool) -> None:
     """Say whether a model's blocks of layers are computed again on the way back, to save memory.
 
-    Raises:
-        ConfigError: they are to be, and it has none that can.
+    Raises ConfigError: they are to be, and it has none that can.
     """
     blocks = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if on and not blocks:
@@ -372,28 +336,20 @@ def _score_logits(logits: Tensor, targets: Tensor, temperature: float) -> tuple[
     return logprobs.gather(-1, targets[:, None])[:, 0], entropy
 
 
-def load_into(model: nn.Module, tensors: dict[str, Tensor], *, where: str) -> None:
-    """Copy tensors into a model, every one of the right name and shape.
-
-    Raises:
-        WeightsError: one is missing, unknown, of another shape or not finite.
-    """
+def load_into(model: nn.Module, tensors: Mapping[str, Tensor], *, where: str) -> None:
+    """Copy tensors into a model. Raises WeightsError: see `copy_tensors`."""
     persistent = set(model.state_dict())
     buffers = {n: b for n, b in model.named_buffers() if n in persistent}
-    known: dict[str, Tensor] = {
-        **dict(model.named_parameters(remove_duplicate=False)), **buffers
-    }  # fmt: skip
+    tied: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     needed = {name for name, _ in model.named_parameters()} | set(buffers)
-    check_tensors(tensors, known, needed, where=where)
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            known[name].copy_(tensor)
+    copy_tensors(tensors, tied | buffers, needed, where=where)
 
 
-def check_tensors(
+@torch.no_grad()
+def copy_tensors(
     tensors: Mapping[str, Tensor], known: Mapping[str, Tensor], needed: set[str], *, where: str
 ) -> None:
-    """Pass if tensors of a file are those of a model.
+    """Copy tensors of a file into those of a model.
 
     Raises:
         WeightsError: one is missing, unknown, of another shape or not finite.
@@ -410,3 +366,5 @@ def check_tensors(
             raise WeightsError(f"{where}: tensors {problem}: {', '.join(names[:5])}")
     if wrong:
         raise WeightsError(f"{where}: {'; '.join(wrong[:5])}")
+    for name, tensor in tensors.items():
+        known[name].copy_(tensor)

@@ -8,13 +8,11 @@ for, and "package.module:Class" names any other.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from services.trainer.distributed import Ranks
@@ -46,13 +44,7 @@ class Saved:
 
 
 class Objective:
-    """An objective that adds nothing; the others say what is different.
-
-    Args:
-        model: in training.
-        initial: the folder that the run began with.
-        ranks: the processes that train together.
-    """
+    """An objective that adds nothing; the others say what is different."""
 
     coupled = False
     """Whether rows of one task have to share an update."""
@@ -149,8 +141,7 @@ class PolicyGradient(Objective):
         if not update.plan:
             return 0.0
         cells = step.data.sequences.cells_of([r for rows in update.plan for r in rows])
-        summed = step.algorithm.aggregation == "step_sum"
-        scale = step.data.scale(cells, summed=summed)
+        scale = step.data.scale(cells, summed=step.algorithm.aggregation == "step_sum")
         reference = step.reference if self._finds_reference(step, update) else None
         arrays = [step.new, step.entropy, *([] if reference is None else [reference])]
         for values in arrays:
@@ -199,7 +190,7 @@ class Imitation(PolicyGradient):
 
     def loss(self, step: Step, scored: Scored) -> Tensor:
         """Every token counts alike."""
-        return regularised(-torch.ones_like(scored.new) * scored.new, None, scored, step.algorithm)
+        return regularised(-scored.new, None, scored, step.algorithm)
 
 
 class Distillation(PolicyGradient):
@@ -219,11 +210,8 @@ class PreferencePairs(PolicyGradient):
     """
 
     coupled = anchored = True
-
-    def __init__(self, model: ScoringModel, initial: Path, ranks: Ranks) -> None:
-        super().__init__(model, initial, ranks)
-        self._slopes: Floats = np.zeros(0, dtype=np.float32)
-        self._found: list[PairLoss] = []
+    _slopes: Floats
+    _found: list[PairLoss]
 
     def layout(self, step: Step) -> int:
         """Nothing is measured yet."""
@@ -249,8 +237,8 @@ class PreferencePairs(PolicyGradient):
         if step.algorithm.kl_reference == "initial":
             assert step.anchor is not None
             step.reference[cells] = step.no_grad_logprobs(update.plan, step.anchor)[cells]
-        new = step.no_grad_logprobs(update.plan, self.model)
-        found, self._slopes = couple(step, rows, new, beta=step.algorithm.dpo_beta)
+        moved = step.no_grad_logprobs(update.plan, self.model) - step.reference
+        found, self._slopes = couple(step, rows, moved)
         self._found.append(found)
         super().backward(step, update)
         return found.loss / self.ranks.world
@@ -265,27 +253,25 @@ class PreferencePairs(PolicyGradient):
         return {"pairs": pairs, "pairs_right": right} if self._found else {}
 
 
-def couple(step: Step, rows: list[int], new: Floats, *, beta: float) -> tuple[PairLoss, Floats]:
+def couple(step: Step, rows: list[int], moved: Floats) -> tuple[PairLoss, Floats]:
     """The loss of the pairs among some rows, and its slope by each of their log-probabilities.
 
     Args:
-        step: with the reference's log-probabilities of these rows.
+        step: of the rows.
         rows: of an update, with all rows of their tasks.
-        new: log-probabilities under the weights being trained, [N].
-        beta: what a nat of difference is worth.
+        moved: log-probabilities under the weights being trained less those of the reference, [N].
 
     Returns:
         The loss, and float32 [N] that is 0 outside these rows.
     """
-    data, reference = step.data, step.reference
-    assert reference is not None
+    data, beta = step.data, step.algorithm.dpo_beta
     cells = {row: data.sequences.cells_of([row]) for row in rows}
     units = sorted({data.trajectories[row] for row in rows})
-    number: Mapping[str, int] = {unit: i for i, unit in enumerate(units)}
+    number = {unit: i for i, unit in enumerate(units)}
     scores, better, tasks = [0.0] * len(units), [False] * len(units), [""] * len(units)
     for row in rows:
         i, own = number[data.trajectories[row]], cells[row]
-        scores[i] += beta * float((new[own] - reference[own]).sum(dtype=np.float64))
+        scores[i] += beta * float(moved[own].sum(dtype=np.float64))
         better[i] = bool(data.advantages[own[0]] > 0)
         tasks[i] = data.tasks[row]
     found = pair_loss(scores, better, tasks)

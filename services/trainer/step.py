@@ -132,8 +132,7 @@ class Step:
                 scores = self.no_grad_pass(batch, model)
                 if counts:
                     found[batch.cells] = scores
-            self.ranks.all_reduce(found)
-        return found
+            return self.ranks.all_reduce(found)
 
     # ---- before the first update ----
 
@@ -142,7 +141,7 @@ class Step:
 
         The initial model's log-probabilities of a KL term in the loss are found pass by pass instead, beside the policy's.
         """
-        algorithm = self.algorithm
+        algorithm, data = self.algorithm, self.data
         correction = algorithm.correction(self.batch.staleness_bound)
         if algorithm.charged and algorithm.kl_reference == "initial":
             assert self.anchor is not None  # the placement asks for one
@@ -156,9 +155,9 @@ class Step:
         if correction.needs_prox:
             self.prox = found
         if correction.needs_prox and len(found):
-            table = Rectangle(self.data.responses)
+            table = Rectangle(data.responses)
             weights, measures = importance_weights(
-                table.of(found), table.of(self.data.old), table.mask, correction
+                table.of(found), table.of(data.old), table.mask, correction
             )
             self.importance = table.flat(weights)
             self.tally.off_policy = measures.as_metrics()
@@ -192,14 +191,7 @@ class Step:
     # ---- between a forward pass and its loss ----
 
     def scored(self, cells: Ints, new: Tensor, entropy: Tensor, weights: Floats) -> Scored:
-        """All that a loss needs of some tokens.
-
-        Args:
-            cells: int64 [n], where they stand in the flat arrays.
-            new: [n], log-probabilities with gradient.
-            entropy: [n].
-            weights: [n], how much each counts in this update.
-        """
+        """All that a loss needs of some tokens, [n] each: where they stand, their pass, how much each counts."""
         data = self.data
         importance = None if self.importance is None else self.importance[cells]
         kept = self._kept(cells, new)
@@ -220,16 +212,14 @@ class Step:
     def measure(self, cells: Ints, *, first: bool) -> None:
         """Measure an update as it was before its step, over the tokens of all ranks.
 
-        Args:
-            cells: the update's tokens.
-            first: whether no update of the step came before, so that trainer and engine can be compared.
+        In the first one of a step trainer and engine can be compared.
         """
         new = self.tensor(self.new[cells])
         scored = self.scored(cells, new, self.tensor(self.entropy[cells]), self.data.weights[cells])
         self.tally.add(scored, self.algorithm)
         kept = self._kept(cells, new)
         if kept is not None:
-            self.tally.opsm_dropped += float((1.0 - kept).sum())
+            self.tally.sums["opsm_dropped"] += float((1.0 - kept).sum())
         if first:
             same = torch.from_numpy(self.data.lags[cells] == 0).to(self.model.device)
             self.tally.compare(scored, same)
@@ -251,8 +241,5 @@ class Step:
         if delta is None:
             return None
         table = Rectangle(data.responses[cells])
-        moved, old, advantages = (
-            table.of(part)
-            for part in (new.detach().cpu().numpy(), data.old[cells], data.advantages[cells])
-        )
-        return table.flat(opsm_keeps(moved, old, advantages, table.mask, delta=delta))
+        flat = (new.detach().cpu().numpy(), data.old[cells], data.advantages[cells])
+        return table.flat(opsm_keeps(*map(table.of, flat), table.mask, delta=delta))

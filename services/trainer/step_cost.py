@@ -17,7 +17,7 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,19 +36,12 @@ _SIZE, _TRIES = 768, 3
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the formula needs of a model.
+    """What the formula needs of a model."""
 
-    Attributes:
-        blocks: weights of all matrices but embeddings and output layer.
-        head: weights of the output layer.
-        attention: layers * heads * head_dim.
-        backward: cost of the way back over that of the forward pass.
-    """
-
-    blocks: int
-    head: int
-    attention: int
-    backward: float
+    blocks: int  # weights of all matrices but embeddings and output layer
+    head: int  # weights of the output layer
+    attention: int  # layers * heads * head_dim
+    backward: float  # cost of the way back over that of the forward pass
 
     @staticmethod
     def of(model: Any) -> Shape:
@@ -83,21 +76,14 @@ class Shape:
 
 @dataclass(slots=True)
 class StepCost:
-    """Sums over a step, of this process.
-
-    Attributes:
-        tokens: of all rows, each as often as it was passed through.
-        computed: cells that were computed for them.
-        flops: model FLOPs, forwards and backwards.
-        seconds: by phase.
-    """
+    """Sums over a step, of this process."""
 
     shape: Shape
     device: torch.device
-    tokens: int = 0
-    computed: int = 0
-    flops: float = 0.0
-    seconds: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0  # of all rows, each as often as it was passed through
+    computed: int = 0  # cells that were computed for them
+    flops: float = 0.0  # of the model, forwards and backwards
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase
 
     def count(self, batch: TokenBatch, *, trained: bool = True) -> None:
         """Note a forward pass, with its way back if it was trained on."""
@@ -115,15 +101,11 @@ class StepCost:
             torch.cuda.synchronize(self.device)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
 
-    def metrics(self, seconds: float, sums: list[float]) -> dict[str, float]:
-        """The step's figures.
-
-        Args:
-            seconds: of the whole step.
-            sums: `totals` of all ranks together, and the number of ranks.
-        """
-        tokens, computed, flops, world = sums
-        spent = sum(self.seconds.values())
+    def metrics(self, seconds: float, total: Callable[[float], float]) -> dict[str, float]:
+        """The figures of a step of so many `seconds`; `total` adds a number up over all ranks."""
+        tokens, computed, flops, world = map(
+            total, (float(self.tokens), float(self.computed), self.flops, 1.0)
+        )
         peak = peak_flops(self.device, torch.get_num_threads())
         found = {
             "input_tokens": tokens,
@@ -132,15 +114,11 @@ class StepCost:
             "seconds": seconds,
             "model_tflops": flops / 1e12,
             **{f"seconds_{name}": value for name, value in self.seconds.items()},
-            "seconds_other": max(0.0, seconds - spent),
+            "seconds_other": max(0.0, seconds - sum(self.seconds.values())),
         }
         if peak:
             found["mfu"] = flops / seconds / world / peak
         return found
-
-    def totals(self) -> list[float]:
-        """What is added up over the ranks."""
-        return [float(self.tokens), float(self.computed), self.flops, 1.0]
 
 
 @functools.cache

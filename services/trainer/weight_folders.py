@@ -45,6 +45,10 @@ def aside(parent: Path) -> Iterator[Path]:
     folder = parent / f".aside-{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True)
+        for left in parent.glob(".aside-*"):  # by writers that were killed
+            with contextlib.suppress(FileNotFoundError):
+                if left.stat().st_mtime < time.time() - _ABANDONED_S:
+                    shutil.rmtree(left, ignore_errors=True)
         yield folder
     except OSError as error:
         raise storage_error("write", str(parent), error) from error
@@ -72,12 +76,8 @@ def place(folder: Path, target: Path) -> bool:
 def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Fill a folder aside and give it its name when the body ends well; nothing is left of it otherwise.
 
-    Args:
-        target: the final name.
-        replace: an older folder of that name is removed first; otherwise it is refused.
-
     Raises:
-        WeightsError: the folder exists.
+        WeightsError: the folder exists, and is not to be replaced.
         StorageError: disk full or no permission.
     """
     taken = WeightsError(f"{target}: given a folder that exists, expected a new one")
@@ -97,14 +97,6 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def sweep(parent: Path) -> None:
-    """Remove what writers that were killed left aside an hour ago or more."""
-    for path in parent.glob(".aside-*"):
-        with contextlib.suppress(OSError):
-            if path.stat().st_mtime < time.time() - _ABANDONED_S:
-                shutil.rmtree(path, ignore_errors=True)
 
 
 # ---- versions ----
@@ -155,13 +147,8 @@ def copy_version(
 ) -> tuple[Path, str]:
     """The files of a version once more, under another name; they take no space on the disk where links can be made.
 
-    Args:
-        source: the version to repeat.
-        named: the new folder, by the digest of its manifest.
-        about: fields of the manifest that change.
-
-    Returns:
-        The new folder and its manifest's digest.
+    `named` gives the new folder by the digest of its manifest, `about` the fields of the manifest that change. Returns the
+    new folder and its manifest's digest.
 
     Raises:
         WeightsError: the old version is gone or damaged, or the new one is there.
@@ -176,17 +163,13 @@ def copy_version(
     known.check_whole(contents=True)
     with aside(source.parent) as folder:
         for name in known.files:
-            _link(source / name, folder / name)
+            try:
+                os.link(source / name, folder / name)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(source / name, folder / name)
         fields = {k: value for k, value in known.about.items() if k not in ("format", "files")}
         digest = write_manifest(folder, fields | dict(about))
         target = named(digest)
         if not place(folder, target):
             raise WeightsError(f"{target}: given a folder that exists, expected a new one")
     return target, digest
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(source, target)

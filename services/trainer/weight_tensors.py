@@ -36,15 +36,19 @@ def copy_companions(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters by name (tied ones once) and persistent buffers, float32 on the CPU. All ranks have to ask together."""
-    named: dict[str, Tensor] = dict(model.named_parameters())
-    persistent = set(model.state_dict())
-    named |= {name: tensor for name, tensor in model.named_buffers() if name in persistent}
+def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whole tensors, float32. All ranks have to ask together."""
     return {
         name: whole(tensor.detach()).to("cpu", torch.float32).contiguous()
-        for name, tensor in named.items()
+        for name, tensor in tensors.items()
     }
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters by name (tied ones once) and persistent buffers, float32 on the CPU. All ranks have to ask together."""
+    persistent = set(model.state_dict())
+    buffers = {name: b for name, b in model.named_buffers() if name in persistent}
+    return on_cpu(dict(model.named_parameters()) | buffers)
 
 
 def publish_model(
@@ -73,11 +77,7 @@ def publish_model(
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file.
-
-    Raises:
-        OSError: disk full or no permission.
-    """
+    """Write a safetensors file. Raises OSError: disk full or no permission."""
     try:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as error:

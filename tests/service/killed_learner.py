@@ -1,9 +1,10 @@
-"""A learner that is killed at a chosen moment, again and again: `python -m tests.service.killed_learner FOLDER COUNT SEED
-[critic]`.
+"""A learner that is killed at chosen moments: `python -m tests.service.killed_learner FOLDER`, without a critic and with one.
 
-Moments are counted in calls of functions, Python's and C's, so that each can be hit, the renames of folders included. Every
-trial is two forks of one warm process: one that is killed (SIGKILL, by itself, at its moment) and one that goes on from what
-it left. One thread only: a fork has none of the threads of torch's pool, and would wait for them. Prints one JSON object: the digest of the undisturbed end, and moment and digest of every trial.
+Moments are counted in calls of functions, Python's and C's. The undisturbed run notes at which call each landmark is
+reached: what reads, trains, writes, renames and deletes. Every trial is two forks of one warm process: one that is killed
+(SIGKILL, by itself) and one that goes on from what it left. Trials hit the call of each kind of landmark, the one after it,
+and a moment between two of them. One thread only: a fork has none of the threads of torch's pool, and would wait for them.
+Prints one JSON object: of each kind the digest of the undisturbed end, and landmark, moment and digest of every trial.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ _BASE = 2
 _STEPS = 3
 _ROWS = 6
 _SHAPE = TinyShape(hidden=8, layers=1, heads=2, max_positions=64)
+LANDMARKS = {
+    "plain": ("read_rows", "backward", "apply", "rename", "fsync", "save_file", "write_manifest", "prune", "rmtree"),
+    "critic": ("estimate", "rename", "save_file"),
+}  # fmt: skip
 
 
 class Course:
     """Three steps of training, taken by as many runs as are asked for; with a critic if that is wanted."""
 
-    def __init__(self, root: Path, *, critic: bool) -> None:
-        self.critic = critic
+    def __init__(self, root: Path, kind: str) -> None:
+        self.critic, self.landmarks = kind == "critic", LANDMARKS[kind]
         self.model = build_tiny_model(root / "model", WORDS, shape=_SHAPE, seed=7)
         self.store = ArtifactStore(str(root))
         self.uris = [
@@ -61,42 +66,57 @@ class Course:
             for step, uri in enumerate(self.uris, start=1)
         ]  # fmt: skip
 
-    def work(self, run: str, moment: int | None) -> None:
-        """Take the steps as a learner's process does, and note the number of calls. Never returns if killed."""
-        trainer = BatchTrainer(self.store)
-        asked = self.batches(run)
-        calls = 0
+    def work(self, run: str, moment: int | None = None, *, note: bool = False) -> None:
+        """Take the steps as a learner's process does. Never returns if killed; notes the landmarks if they are wanted."""
+        trainer, calls = BatchTrainer(self.store), 0
+        found: dict[str, list[int]] = {name: [] for name in self.landmarks}
 
-        def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        def count(frame: FrameType, event: str, argument: Any) -> None:
             nonlocal calls
-            if event in ("call", "c_call"):
-                calls += 1
-                if calls == moment:
-                    os.kill(os.getpid(), signal.SIGKILL)
+            if event not in ("call", "c_call"):
+                return
+            calls += 1
+            if calls == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if note:
+                name = frame.f_code.co_name if event == "call" else argument.__name__
+                if name in found:
+                    found[name].append(calls)
 
-        sys.setprofile(count)
-        for batch in asked:
+        if note or moment is not None:
+            sys.setprofile(count)
+        for batch in self.batches(run):
             ready = trainer.train(batch)
             if ready is not None and ready.error is not None:
                 raise SystemExit(ready.error.detail)
         sys.setprofile(None)
-        self.store.write(f"calls/{run}", str(calls).encode())
+        if note:
+            self.store.write("landmarks.json", json.dumps(found).encode())
 
-    def forked(self, run: str, moment: int | None = None) -> int:
+    def forked(self, run: str, moment: int | None = None, *, note: bool = False) -> int:
         """The wait status of a process that works."""
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                self.work(run, moment)
+                self.work(run, moment, note=note)
                 status = 0
             finally:
                 os._exit(status)
         return os.waitpid(child, 0)[1]
 
-    def calls(self, run: str) -> int:
-        """How many a process took."""
-        return int(self.store.read(f"calls/{run}"))
+    def moments(self) -> list[tuple[str, int]]:
+        """What to hit: of each kind of landmark one that is reached in the second step or later, and what follows it."""
+        draw = random.Random(11)
+        noted: dict[str, list[int]] = json.loads(self.store.read("landmarks.json"))
+        everything = sorted(call for calls in noted.values() for call in calls)
+        found = []
+        for name, calls in noted.items():
+            call = draw.choice(calls[len(calls) // 3 :])
+            following = next((c for c in everything if c > call), call + 2)
+            between = draw.randint(call + 1, max(call + 1, following - 1))
+            found += [(name, call), (f"after {name}", between)]
+        return found
 
     def digest(self, run: str) -> str:
         """Of all that the last version is made of, but for the run's name."""
@@ -107,8 +127,8 @@ class Course:
         for file in ("optimizer", *critic):
             found.update((folder / f"{file}.safetensors").read_bytes())
         state = json.loads((folder / "state.json").read_text())
-        told = [state[key] for key in ("counters", "random", "step", *critic[:1])]
-        found.update(json.dumps(told).encode())
+        kept = [state[key] for key in ("counters", "random", "step", *critic[:1])]
+        found.update(json.dumps(kept).encode())
         return found.hexdigest()
 
 
@@ -125,29 +145,29 @@ def rewarded(rows: list[TrainRow]) -> list[TrainRow]:
     ]
 
 
-def main(root: Path, count: int, seed: int, *, critic: bool) -> None:
-    """Run the trials."""
-    torch.set_num_threads(1)
-    course = Course(root, critic=critic)
-    course.work("warm", None)  # what a first step loads is not counted
-    course.forked("straight")
-    calls = course.calls("straight")
+def trials_of(root: Path, kind: str) -> dict[str, Any]:
+    """Run the trials of one kind."""
+    course = Course(root, kind)
+    course.work("warm")  # what a first step loads is not counted
+    assert course.forked("straight", note=True) == 0
     trials = []
-    for number, moment in enumerate(random.Random(seed).sample(range(1, calls), count)):
+    for number, (landmark, moment) in enumerate(course.moments()):
         run = f"trial-{number}"
         killed = course.forked(run, moment)
         resumed = course.forked(run)
         trials.append(
             {
+                "landmark": landmark,
                 "moment": moment,
                 "killed": os.WIFSIGNALED(killed) and os.WTERMSIG(killed) == signal.SIGKILL,
                 "resumed": resumed,
                 "digest": course.digest(run) if resumed == 0 else "",
             }
         )
-    found = {"calls": calls, "digest": course.digest("straight"), "trials": trials}
-    sys.stdout.write(json.dumps(found))
+    return {"digest": course.digest("straight"), "trials": trials}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), critic="critic" in sys.argv[4:])
+    torch.set_num_threads(1)
+    root = Path(sys.argv[1])
+    sys.stdout.write(json.dumps({kind: trials_of(root / kind, kind) for kind in LANDMARKS}))

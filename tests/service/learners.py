@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,9 @@ def a_batch(
 
 @contextlib.asynccontextmanager
 async def learning(
-    broker: Broker, store: ArtifactStore, load: Callable[[], BatchTrainer] | None = None
+    broker: Broker, store: ArtifactStore, trainer: BatchTrainer | None = None
 ) -> AsyncIterator[LearnerProcess]:
-    loop = LearnerProcess(broker, store, "policy", load=load or (lambda: BatchTrainer(store)))
+    loop = LearnerProcess(broker, store, "policy", trainer or BatchTrainer(store))
     task = asyncio.create_task(loop.run())
     try:
         yield loop

@@ -1,7 +1,7 @@
-"""One rank of a learner without streams: `python -m tests.service.one_rank <artifacts> <orders.json> <sharding>`.
+"""One rank of a learner without streams: `python -m tests.service.one_rank <artifacts> <orders.json>`.
 
-The first rank trains and publishes the batches of the file in order, writes what became of each to `report.json` beside it,
-and forgets its learner before a batch that says so; the others follow.
+The first rank trains and publishes the batches of the file, by sharding and in order, writes what became of each to
+`report.json` beside it, and forgets its learner before a batch that says so; the others follow.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -21,10 +21,10 @@ from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch
 
 
-def lead(trainer: BatchTrainer, store: ArtifactStore, orders: Path) -> None:
-    """Work off the file."""
-    told: list[dict[str, object]] = []
-    for order in json.loads(orders.read_text()):
+def lead(trainer: BatchTrainer, store: ArtifactStore, orders: Any) -> list[dict[str, object]]:
+    """Work off some orders; returns the metrics of each step, or why it failed."""
+    found: list[dict[str, object]] = []
+    for order in orders:
         batch = TrainBatch.model_validate_json(json.dumps(order["batch"]))
         if order["forget"]:
             trainer.drop()
@@ -33,25 +33,30 @@ def lead(trainer: BatchTrainer, store: ArtifactStore, orders: Path) -> None:
             learner, report = trainer.step(checkpoints, batch, lambda: False)
         except TriforgeError as error:
             trainer.drop()
-            told.append({"error": error.detail})
+            found.append({"error": error.detail})
             continue
         checkpoints.publish(learner, batch, report, keep=10)
         trainer.keep(batch, learner)
-        told.append(dict(report.metrics))
-    orders.with_name("report.json").write_text(json.dumps(told))
+        found.append(dict(report.metrics))
+    trainer.close()
+    return found
 
 
 def main() -> None:
     """One process."""
     torch.set_num_threads(1)
-    ranks = Ranks.join(sharding=cast(Sharding, sys.argv[3]))
-    store = ArtifactStore(sys.argv[1])
-    trainer = BatchTrainer(store, ranks)
-    if ranks.rank == 0:
-        lead(trainer, store, Path(sys.argv[2]))
-        trainer.close()
-    else:
-        trainer.follow()
+    joined, path = Ranks.join(), Path(sys.argv[2])
+    store, report = ArtifactStore(sys.argv[1]), {}
+    for sharding, orders in json.loads(path.read_text()).items():
+        ranks = Ranks(joined.device, joined.mesh, cast(Sharding, sharding))
+        trainer = BatchTrainer(store, ranks)
+        if ranks.rank == 0:
+            report[sharding] = lead(trainer, store, orders)
+        else:
+            trainer.follow()
+    if joined.rank == 0:
+        path.with_name("report.json").write_text(json.dumps(report))
+    joined.leave()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.learner import Learner
 from services.trainer.lora import AdaptedModel, LoraShape
 from services.trainer.tiny_models import TinyShape, build_tiny_model
@@ -129,7 +129,7 @@ async def test_steps_of_a_learner_go_live_under_requests_and_every_token_is_of_i
 
 
 def _model(checkpoints: CheckpointStore, base: Path, version: int) -> AdaptedModel:
-    found = checkpoints.load(version, Start(initial=base, shape=SHAPE)).model
+    found = checkpoints.load(version, base, SHAPE).model
     assert isinstance(found, AdaptedModel)
     return found
 

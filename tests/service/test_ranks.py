@@ -28,6 +28,7 @@ from triforge.testing.pictures import png
 from triforge.types import ImageRef, PlacedImage, TrainBatch, TrainRow
 
 BASE = 2
+SHARDINGS: tuple[Sharding, ...] = ("full", "replicate")
 OPTIONS = {"learning_rate": 1e-3, "updates_per_step": 2, "token_budget": 60}
 WIDE = {**OPTIONS, "token_budget": 1000}
 CRITIC = {"estimator": "gae", "gamma": 0.9, "value_clip": 0.5, "whiten": True}
@@ -115,6 +116,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.told: dict[str, list[dict[str, float]]] = {}
+        self.two: dict[str, list[dict[str, Any]]] = {}
         shape = TinyShape(hidden=16, layers=2, heads=2, max_positions=64)
         self.model = build_tiny_model(folder / "model", ["a", "b", "c"], shape=shape)
         self.seeing = build_tiny_vision_model(folder / "seeing", ("a", "b", "c"), seed=2)
@@ -150,14 +152,14 @@ class Scene:
             trainer.keep(batch, learner)
             self.told.setdefault(batch.run_id, []).append(dict(report.metrics))
 
-    def together(
-        self, sharding: Sharding, *orders: tuple[TrainBatch, bool]
-    ) -> list[dict[str, Any]]:
-        """Train in two processes; an order is a batch, and whether the learner in memory is forgotten before it."""
+    def together(self, orders: dict[str, list[tuple[TrainBatch, bool]]]) -> None:
+        """Train in two processes, in each way of sharding; whether the learner in memory is forgotten before a batch."""
         path = self.folder / "orders.json"
-        path.write_text(
-            json.dumps([{"batch": b.model_dump(mode="json"), "forget": f} for b, f in orders])
-        )
+        given = {
+            sharding: [{"batch": b.model_dump(mode="json"), "forget": forget} for b, forget in own]
+            for sharding, own in orders.items()
+        }
+        path.write_text(json.dumps(given))
         port = str(free_port())
         ranks = []
         for rank in ("0", "1"):
@@ -165,25 +167,30 @@ class Scene:
                 "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
             }  # fmt: skip
-            command = [
-                sys.executable,
-                "-m",
-                "tests.service.one_rank",
-                self.store.root,
-                str(path),
-                sharding,
-            ]
+            command = [sys.executable, "-m", "tests.service.one_rank", self.store.root, str(path)]
             ranks.append(
                 subprocess.Popen(command, env={**os.environ, **group}, stderr=subprocess.PIPE)
             )
+        self.alone_beside()
         try:
             said = [rank.communicate(timeout=240)[1].decode() for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
         assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
-        found: list[dict[str, Any]] = json.loads((self.folder / "report.json").read_text())
-        return found
+        self.two = json.loads((self.folder / "report.json").read_text())
+
+    def alone_beside(self) -> None:
+        """What one rank comes to, while the two begin."""
+        self.alone(*[self.batch("one", step, OPTIONS) for step in (1, 2, 3, 4)])
+        self.alone(*[self.batch("lora-one", step, ADAPTER) for step in (1, 2)])
+        self.alone(*[self.batch("critic-one", step, OPTIONS, CRITIC) for step in (1, 2)])
+        self.alone(
+            *[self.batch("pairs-one", s, OPTIONS, rows=pairs_of(s), **PAIRS) for s in (1, 2)]
+        )
+        self.alone(self.batch("items-one", 1, OPTIONS, rows=with_items(1), **AUXILIARY))
+        for blind in (0, 2):
+            self.alone(images_batch(self, f"seen-one-{blind}", blind))
 
     def tensors(self, run: str, step: int, file: str, kind: str) -> dict[str, torch.Tensor]:
         name = version_name(BASE + step)
@@ -214,34 +221,17 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """With what one rank comes to."""
+    """With what one rank comes to, and two."""
     scene = Scene(tmp_path_factory.mktemp("ranks"))
-    scene.alone(*[scene.batch("one", step, OPTIONS) for step in (1, 2, 3, 4)])
-    scene.alone(*[scene.batch("lora-one", step, ADAPTER) for step in (1, 2)])
-    scene.alone(*[scene.batch("critic-one", step, OPTIONS, CRITIC) for step in (1, 2)])
-    scene.alone(*[scene.batch("pairs-one", s, OPTIONS, rows=pairs_of(s), **PAIRS) for s in (1, 2)])
-    scene.alone(scene.batch("items-one", 1, OPTIONS, rows=with_items(1), **AUXILIARY))
-    for blind in (0, 2):
-        scene.alone(images_batch(scene, f"seen-one-{blind}", blind))
+    for sharding in SHARDINGS:
+        scene.alone(scene.batch(f"{sharding}-fewer", 1, OPTIONS))
+    scene.together({sharding: orders_of(scene, sharding) for sharding in SHARDINGS})
     return scene
 
 
-def images_batch(
-    scene: Scene, run: str, blind: int, options: dict[str, Any] = OPTIONS
-) -> TrainBatch:
-    return scene.batch(run, 1, options, rows=shown(scene.images, blind), model=scene.seeing)
-
-
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("sharding", ["full", "replicate"])
-def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
-    scene: Scene, sharding: Sharding
-) -> None:
-    s = sharding
-    scene.alone(scene.batch(f"{s}-fewer", 1, OPTIONS))
+def orders_of(scene: Scene, s: str) -> list[tuple[TrainBatch, bool]]:
     bad = scene.batch(f"{s}-bad", 1, OPTIONS, rows=rows_of(1, vocabulary=4000))
-    two = scene.together(
-        sharding,
+    return [
         (scene.batch(f"{s}-two", 1, WIDE), False),  # one pass a rank where one took several
         (scene.batch(f"{s}-two", 2, WIDE), False),
         (bad, False),
@@ -256,7 +246,21 @@ def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
         (scene.batch(f"{s}-items", 1, OPTIONS, rows=with_items(1), **AUXILIARY), False),
         (images_batch(scene, f"{s}-seen-0", 0), False),
         (images_batch(scene, f"{s}-seen-2", 2, WIDE), False),
-    )
+    ]
+
+
+def images_batch(
+    scene: Scene, run: str, blind: int, options: dict[str, Any] = OPTIONS
+) -> TrainBatch:
+    return scene.batch(run, 1, options, rows=shown(scene.images, blind), model=scene.seeing)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_two_ranks_come_to_the_weights_of_one_and_share_its_checkpoints(
+    scene: Scene, sharding: Sharding
+) -> None:
+    s, two = sharding, scene.two[sharding]
     assert "vocabulary" in two[2]["error"]
     for step in (1, 2, 3):
         assert scene.apart("one", f"{s}-two", step, "model.safetensors") < 1e-5

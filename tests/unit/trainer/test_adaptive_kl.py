@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.learner import Learner
 from services.trainer.loss import AdaptiveKL
 from services.trainer.weight_tensors import whole_weights
@@ -29,7 +29,7 @@ def steps(
         found.append(report.metrics)
         ready, _ = checkpoints.publish(learner, batch, report, keep=3)
         if reload:
-            learner = checkpoints.load(ready.version, Start(initial=folder))
+            learner = checkpoints.load(ready.version, folder)
     return learner, found
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.learner import Learner
 from services.trainer.weight_folders import atomic_folder, copy_version, versions
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
@@ -68,7 +68,7 @@ def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
         for step in (1, 2, 3):
             ready = publish(checkpoints, learner, make_batch, data[step], step)
             if reload and step == 1:
-                learner = checkpoints.load(ready.version, Start(initial=model_folder))
+                learner = checkpoints.load(ready.version, model_folder)
         folders = (checkpoints.weights / "v000006", state_of(checkpoints, 6))
         files.append([(f / n).read_bytes() for f, n in zip(folders, (
             "model.safetensors", "optimizer.safetensors"), strict=True)])  # fmt: skip
@@ -121,7 +121,7 @@ def test_a_truncated_file_is_refused_by_name(
     with (one / name).open("rb+") as file:
         file.truncate(size - 1)
     with pytest.raises(WeightsError, match=f"{name} has {size - 1} bytes, expected {size}"):
-        checkpoints.load(4, Start(initial=model_folder))
+        checkpoints.load(4, model_folder)
 
 
 def test_a_changed_byte_is_refused(one: Path, checkpoints: CheckpointStore, model_folder: Path):
@@ -129,7 +129,7 @@ def test_a_changed_byte_is_refused(one: Path, checkpoints: CheckpointStore, mode
     data[-1] ^= 1
     (one / "model.safetensors").write_bytes(data)
     with pytest.raises(WeightsError, match=r"model.safetensors has changed"):
-        checkpoints.load(4, Start(initial=model_folder))
+        checkpoints.load(4, model_folder)
 
 
 def test_missing_and_additional_files_are_refused(one: Path):
@@ -151,7 +151,7 @@ def test_a_folder_of_another_run_is_refused(
     with pytest.raises(
         WeightsError, match="belongs to run run, role policy, version 4; expected run other"
     ):
-        other.load(4, Start(initial=model_folder))
+        other.load(4, model_folder)
 
 
 def test_a_checkpoint_that_belongs_to_other_weights_is_refused(
@@ -168,10 +168,10 @@ def test_a_checkpoint_that_belongs_to_other_weights_is_refused(
     other.publish(learner, batch, learner.train(batch, rows), keep=3)
     shutil.rmtree(checkpoints.checkpoints)
     with pytest.raises(WeightsError, match="without it version 4 cannot be trained on"):
-        checkpoints.load(4, Start(initial=model_folder))
+        checkpoints.load(4, model_folder)
     shutil.copytree(other.checkpoints, checkpoints.checkpoints)
     with pytest.raises(WeightsError, match="without it version 4 cannot be trained on"):
-        checkpoints.load(4, Start(initial=model_folder))
+        checkpoints.load(4, model_folder)
 
 
 def test_a_folder_without_a_manifest_of_ours_is_refused(one: Path):
@@ -211,7 +211,7 @@ def test_a_writer_that_dies_leaves_no_version_and_its_rests_are_swept(
     at_work = checkpoints.weights / ".aside-of-another-writer"
     at_work.mkdir()
     os.utime(rest, (time.time() - 7200, time.time() - 7200))
-    assert checkpoints.newest() is None
+    assert checkpoints.newest() == -1
     publish(checkpoints, Learner.fresh(model_folder), make_batch, rows, 1)
     assert {p.name for p in checkpoints.weights.iterdir()} == {"v000004", at_work.name}
 
@@ -232,7 +232,7 @@ def test_the_first_batch_starts_from_the_initial_folder_and_later_ones_from_the_
 ):
     def start(step: int, version: int) -> Learner:
         batch = make_batch(step=step, version=version)
-        return checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+        return checkpoints.start_of(batch)
 
     assert start(1, VERSION).counters.updates == 0
     assert start(2, VERSION + 1).counters.updates == 4
@@ -247,12 +247,12 @@ def test_a_damaged_version_hinders_nobody_once_a_newer_one_serves(
     make_batch: MakeBatch,
     rows: list[TrainRow],
 ):
-    learner = checkpoints.load(VERSION + 1, Start(initial=model_folder))
+    learner = checkpoints.load(VERSION + 1, model_folder)
     publish(checkpoints, learner, make_batch, rows, 2)
     (one / "manifest.json").write_text("{")
     assert checkpoints.newest() == VERSION + 2
     batch = make_batch(step=3, version=VERSION + 2)
-    again = checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+    again = checkpoints.start_of(batch)
     publish(checkpoints, again, make_batch, rows, 3, keep=2)
     assert versions(checkpoints.weights) == [VERSION + 2, VERSION + 3], "it is pruned in its turn"
 
@@ -280,13 +280,11 @@ def test_a_damaged_version_is_refused_with_the_reason_and_the_one_before_it_is_u
     one: Path, checkpoints: CheckpointStore, model_folder: Path, make_batch: MakeBatch, rows: list[TrainRow],
     kind: str, name: str, damage: Callable[[Path], None], said: str,
 ):  # fmt: skip
-    publish(
-        checkpoints, checkpoints.load(VERSION + 1, Start(initial=model_folder)), make_batch, rows, 2
-    )
+    publish(checkpoints, checkpoints.load(VERSION + 1, model_folder), make_batch, rows, 2)
     (folder,) = getattr(checkpoints, kind).glob(f"v{VERSION + 2:06d}*")
     damage(folder / name)
     batch = make_batch(step=3, version=VERSION + 2)
-    learner = checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+    learner = checkpoints.start_of(batch)
     assert learner.counters.updates == 4, "that of step 1"
     (reason,) = checkpoints.passed_over
     assert said in reason
@@ -304,14 +302,10 @@ def test_a_version_that_is_gone_is_noted_and_the_samples_of_it_are_no_longer_tho
     make_batch: MakeBatch,
     rows: list[TrainRow],
 ):
-    publish(
-        checkpoints, checkpoints.load(VERSION + 1, Start(initial=model_folder)), make_batch, rows, 2
-    )
+    publish(checkpoints, checkpoints.load(VERSION + 1, model_folder), make_batch, rows, 2)
     shutil.rmtree(checkpoints.weights / f"v{VERSION + 2:06d}")
     batch = make_batch(step=3, version=VERSION + 2)
-    learner = checkpoints.start_of(
-        batch, Start(base_version=VERSION, expected=VERSION + 2, initial=model_folder)
-    )
+    learner = checkpoints.start_of(batch.model_copy(update={"folder_version": VERSION + 2}))
     assert learner.counters.updates == 4
     (reason,) = checkpoints.passed_over
     assert f"v{VERSION + 2:06d}: not found" in reason
@@ -321,12 +315,10 @@ def test_a_version_that_is_gone_is_noted_and_the_samples_of_it_are_no_longer_tho
 
     metrics = learner.train(batch, of(VERSION + 2)).metrics
     assert "logprob_mismatch" not in metrics, "sampled by weights that nobody has any more"
-    again = checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+    again = checkpoints.start_of(batch)
     assert checkpoints.passed_over == [], "under another number than its folder, nothing is gone"
     assert "logprob_mismatch" in again.train(batch, of(VERSION + 2)).metrics
-    older = checkpoints.start_of(
-        batch, Start(base_version=VERSION, expected=VERSION + 2, initial=model_folder)
-    )
+    older = checkpoints.start_of(batch.model_copy(update={"folder_version": VERSION + 2}))
     found = older.train(batch, of(VERSION + 1)).metrics
     assert (found["lag_below_1"], "logprob_mismatch" in found) == (1.0, True)
 
@@ -338,14 +330,12 @@ def test_versions_that_people_went_back_from_are_not_trained_on_again(
     make_batch: MakeBatch,
     rows: list[TrainRow],
 ):
-    publish(
-        checkpoints, checkpoints.load(VERSION + 1, Start(initial=model_folder)), make_batch, rows, 2
-    )
+    publish(checkpoints, checkpoints.load(VERSION + 1, model_folder), make_batch, rows, 2)
     about = {"version": VERSION + 3, "origin": VERSION + 1, "step": 2}
     again, _ = copy_version(one, lambda _: checkpoints.weights / f"v{VERSION + 3:06d}", about)
     (again / "model.safetensors").unlink()
     batch = make_batch(step=3, version=VERSION + 3)
-    learner = checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+    learner = checkpoints.start_of(batch)
     assert learner.counters.updates == 4, "that of step 1, not the 8 of the version given up"
     assert len(checkpoints.passed_over) == 1
 
@@ -357,7 +347,7 @@ def test_a_version_that_cannot_be_read_now_is_not_passed_over(
     (one / "manifest.json").mkdir()  # reading it is an error of the system, as of a disk that fails
     batch = make_batch(step=2, version=VERSION + 1)
     with pytest.raises(StorageError, match="cannot read"):
-        checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+        checkpoints.start_of(batch)
 
 
 def test_where_the_first_version_is_damaged_the_run_begins_anew_from_its_model(
@@ -365,7 +355,7 @@ def test_where_the_first_version_is_damaged_the_run_begins_anew_from_its_model(
 ):
     (one / "manifest.json").write_text("{")
     batch = make_batch(step=2, version=VERSION + 1)
-    learner = checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+    learner = checkpoints.start_of(batch)
     assert learner.counters.updates == 0
 
 
@@ -376,14 +366,12 @@ def test_where_no_version_is_whole_the_batch_is_refused_with_all_reasons(
     make_batch: MakeBatch,
     rows: list[TrainRow],
 ):
-    publish(
-        checkpoints, checkpoints.load(VERSION + 1, Start(initial=model_folder)), make_batch, rows, 2
-    )
+    publish(checkpoints, checkpoints.load(VERSION + 1, model_folder), make_batch, rows, 2)
     shutil.rmtree(one)
     (checkpoints.weights / f"v{VERSION + 2:06d}" / "manifest.json").write_text("{")
     batch = make_batch(step=3, version=VERSION + 2)
     with pytest.raises(WeightsError, match="no whole version up to 5") as refused:
-        checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+        checkpoints.start_of(batch)
     assert len(refused.value.problems) == 1
 
 
@@ -392,7 +380,7 @@ def test_a_batch_whose_version_is_nowhere_is_refused(
 ):
     batch = make_batch(step=5, version=9)
     with pytest.raises(WeightsError, match="no whole version up to 9 of run run"):
-        checkpoints.start_of(batch, Start(base_version=VERSION, initial=model_folder))
+        checkpoints.start_of(batch)
 
 
 def test_a_disk_that_takes_nothing_is_a_storage_error(
@@ -418,7 +406,7 @@ def room_for(size: int) -> Iterator[None]:
 def test_a_disk_that_fills_while_a_version_is_written_damages_none_and_costs_none(
     one: Path, checkpoints: CheckpointStore, model_folder: Path, make_batch: MakeBatch
 ) -> None:
-    learner = checkpoints.load(VERSION + 1, Start(initial=model_folder))
+    learner = checkpoints.load(VERSION + 1, model_folder)
     before = [tensor.detach().clone() for tensor in learner.model.parameters().values()]
     batch = make_batch(step=2, version=VERSION + 1)
     report = learner.train(batch, sampled_rows(model_folder, 16, seed=2))
@@ -427,8 +415,8 @@ def test_a_disk_that_fills_while_a_version_is_written_damages_none_and_costs_non
         checkpoints.publish(learner, batch, report, keep=3)
     assert versions(checkpoints.weights) == versions(checkpoints.checkpoints) == [VERSION + 1]
     assert not [*checkpoints.weights.glob(".aside-*"), *checkpoints.checkpoints.glob(".aside-*")]
-    again = checkpoints.load(VERSION + 1, Start(initial=model_folder))
+    again = checkpoints.load(VERSION + 1, model_folder)
     for tensor, wanted in zip(again.model.parameters().values(), before, strict=True):
         assert torch.equal(tensor, wanted)
     assert checkpoints.publish(learner, batch, report, keep=3)[0].version == VERSION + 2
-    checkpoints.load(VERSION + 2, Start(initial=model_folder))
+    checkpoints.load(VERSION + 2, model_folder)

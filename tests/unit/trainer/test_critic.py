@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.critic import Critic
 from services.trainer.learner import Learner
 from services.trainer.lora import LoraShape
@@ -302,9 +302,7 @@ def test_a_learner_that_goes_on_from_its_checkpoint_comes_to_the_same_bits(
             )  # fmt: skip
             checkpoints.publish(learner, batch, learner.train(batch, rows), keep=5)
             if forgets:
-                learner = checkpoints.load(
-                    VERSION + step, Start(initial=model_folder, shape=adapter)
-                )
+                learner = checkpoints.load(VERSION + step, model_folder, adapter)
         name = version_name(VERSION + 3)
         (folder,) = checkpoints.checkpoints.glob(f"{name}-*")
         files = sorted(folder.glob("*.safetensors"))

@@ -1,8 +1,8 @@
-"""Which forward passes a rank computes, and how ranks hear that one of them was told to stop. No process group is needed."""
+"""Which forward passes a rank computes, and that all ranks stop together. No process group is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,35 +14,19 @@ from services.trainer.distributed import Interrupted, Ranks
 from services.trainer.token_batches import Sequences, passes
 
 CPU = torch.device("cpu")
-Board = list[list[bool]]
 
 
 class Seat(Ranks):
-    """One of several ranks; all of them write what they were told on one board."""
+    """One of several ranks; `heard` is what all of them together answer when they are asked whether to stop."""
 
-    def __init__(self, rank: int, board: Board, *, world: int = 2, shards: bool = False) -> None:
+    def __init__(
+        self, rank: int, heard: Sequence[bool] = (), *, world: int = 2, shards: bool = False
+    ) -> None:
         super().__init__(CPU)
-        self.rank, self.world, self.shards = rank, world, shards
-        self._board, self._asked = board, 0
+        self.rank, self.world, self.shards, self._heard = rank, world, shards, iter(heard)
 
-    def _ask(self, flag: bool) -> Callable[[], bool]:
-        number, self._asked = self._asked, self._asked + 1
-        while len(self._board) <= number:
-            self._board.append([])
-        self._board[number].append(flag)
-
-        def answer() -> bool:
-            assert len(self._board[number]) == self.world, "it would wait for another rank"
-            return any(self._board[number])
-
-        return answer
-
-
-class Silent(Seat):
-    """One to whom nobody says anything."""
-
-    def _ask(self, flag: bool) -> Callable[[], bool]:
-        return lambda: flag
+    def any(self, flag: bool) -> bool:
+        return next(self._heard, False) or flag
 
 
 def sequences(lengths: Sequence[int]) -> Sequences:
@@ -68,7 +52,7 @@ def test_every_row_counts_once_on_one_rank(
     plan = passes(rows, sequences(lengths), budget, packed=packed, ranks=world)
     counted: list[int] = []
     for rank in range(world):
-        share = list(Silent(rank, [], world=world, shards=shards).passes(plan, never))
+        share = list(Seat(rank, world=world, shards=shards).passes(plan, never))
         assert all(found for found, _, _ in share)
         assert [last for *_, last in share if last] == [True] * (len(share) * world == len(plan))
         counted += [row for found, counts, _ in share if counts for row in found]
@@ -91,28 +75,24 @@ def test_ranks_that_shard_a_model_have_equally_many_passes_the_last_ones_of_a_ro
         (False, [([0, 1], True, False)]),
         (True, [([0, 1], True, False), ([4], False, True)]),
     ):
-        board: Board = [[False], [False]]
-        assert list(Seat(1, board, shards=shards).passes(plan, never)) == wanted
+        assert list(Seat(1, shards=shards).passes(plan, never)) == wanted
 
 
-def test_all_ranks_stop_at_the_same_place_a_pass_after_one_was_told() -> None:
+def test_all_ranks_stop_before_the_pass_at_which_one_of_them_is_told_to() -> None:
     plan = [[n] for n in range(12)]
-    board: Board = []
-    told = iter([False, False, True, True])
-    shares = [Seat(0, board).passes(plan, lambda: next(told)), Seat(1, board).passes(plan, never)]
-    seen = [[next(share)[0] for share in shares] for _ in range(3)]
-    assert seen == [[[0], [1]], [[2], [3]], [[4], [5]]]
-    for share in shares:
-        with pytest.raises(Interrupted):
-            next(share)
-
-
-def test_what_was_said_at_the_last_pass_is_heard_at_its_end() -> None:
-    board: Board = [[True]]
-    own = Seat(1, board).passes([[0], [1]], never)
-    assert next(own)[0] == [1]
+    share = Seat(1, [False, False, True]).passes(plan, never)
+    assert [next(share)[0], next(share)[0]] == [[1], [3]]
     with pytest.raises(Interrupted):
-        next(own)
+        next(share)
+
+
+def test_ranks_without_rows_left_are_asked_with_the_others() -> None:
+    plan = [[0], [1], [2], []]
+    assert [rows for rows, _, _ in Seat(1).passes(plan, never)] == [[1]]
+    share = Seat(1, [False, True]).passes(plan, never)
+    assert next(share)[0] == [1]
+    with pytest.raises(Interrupted):
+        next(share)
 
 
 def test_one_rank_hears_at_once() -> None:

@@ -89,8 +89,8 @@ async def test_a_learner_that_broadcasts_says_where_with_every_version_it_announ
     checkpoints = CheckpointStore(store, batch.run_id, "policy")
     checkpoints.publish(learner, batch, learner.train(batch, rows), keep=3)
     broker: Any = Told()
-    loop = LearnerProcess(broker, store, "policy", load=lambda: BatchTrainer(store), handover=OFFER)
-    assert await loop._serve(batch, ""), "it is published already, and announced again"
+    loop = LearnerProcess(broker, store, "policy", BatchTrainer(store), handover=OFFER)
+    await loop._serve(batch, "")  # it is published already, and announced again
     (ready,) = broker.said
     assert (ready.version, ready.handover, ready.error) == (VERSION + 1, OFFER, None)
 

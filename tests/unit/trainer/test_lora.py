@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.commands import run
 from services.trainer.learner import Learner
 from services.trainer.lora import AdaptedModel, LoraShape, merge
@@ -112,7 +112,7 @@ def test_only_the_adapter_is_trained_and_kept(
 def test_a_version_is_what_peft_reads(one: Path, checkpoints: CheckpointStore, model_folder: Path):
     base = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     read = PeftModel.from_pretrained(base, one)
-    own = checkpoints.load(4, Start(initial=model_folder, shape=SHAPE)).model
+    own = checkpoints.load(4, model_folder, SHAPE).model
     assert isinstance(own, AdaptedModel)
     assert scores_of(read) == pytest.approx(own.logprobs(IDS), abs=1e-6)
     probe = json.loads((one / "probe.json").read_text())
@@ -130,7 +130,7 @@ def test_three_steps_equal_one_step_and_two_after_a_reload_bit_for_bit(
         for step in (1, 2, 3):
             ready = publish(checkpoints, learner, make_batch, data[step], step, keep=2)
             if reload and step == 1:
-                learner = checkpoints.load(ready.version, Start(initial=model_folder, shape=SHAPE))
+                learner = checkpoints.load(ready.version, model_folder, SHAPE)
         assert versions(checkpoints.weights) == [5, 6]
         (state,) = checkpoints.checkpoints.glob("v000006-*")
         folders = (checkpoints.weights / "v000006", state)
@@ -158,7 +158,7 @@ def test_an_adapter_added_to_its_base_computes_what_both_did(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ):
-    adapted = checkpoints.load(4, Start(initial=model_folder, shape=SHAPE)).model
+    adapted = checkpoints.load(4, model_folder, SHAPE).model
     assert isinstance(adapted, AdaptedModel)
     assert run("merge-lora", ["--adapter", str(one), "--out", str(tmp_path / "whole")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'whole'}\n"
@@ -178,10 +178,10 @@ def test_a_learner_goes_on_only_with_the_adapter_and_the_base_it_began_with(
         (LoraShape(3, 6, ("q_proj",)), "given target_modules"),
     ):
         with pytest.raises(ConfigError, match=says):
-            checkpoints.load(4, Start(initial=model_folder, shape=shape))
+            checkpoints.load(4, model_folder, shape)
     merge(one, tmp_path / "other")
     with pytest.raises(WeightsError, match="is not the base of"):
-        checkpoints.load(4, Start(initial=tmp_path / "other", shape=SHAPE))
+        checkpoints.load(4, tmp_path / "other", SHAPE)
 
 
 @pytest.mark.parametrize("target", ["lm_head", "no_proj"])

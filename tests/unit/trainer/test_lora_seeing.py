@@ -11,7 +11,7 @@ import torch
 
 from services.policy.adapters import check_adapter, check_fits
 from services.policy.weight_folder import read_weights
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.learner import Learner
 from services.trainer.lora import AdaptedModel, LoraShape, merge
 from services.trainer.model import ScoringModel
@@ -89,7 +89,7 @@ def test_a_version_is_loaded_probed_and_merged_as_any_adapter(
     assert len(probe["logprobs"]) == len(probe["ids"]) - 1 > 0
     check_fits(check_adapter(version, digest="", depth="contents"), read_weights(seeing_folder))
     wanted = scores(learner.model, rows)
-    again = checkpoints.load(1, Start(initial=seeing_folder, shape=SHAPE))
+    again = checkpoints.load(1, seeing_folder, SHAPE)
     assert torch.equal(scores(again.model, rows), wanted)
     whole = merge(version, tmp_path / "merged")
     merged = ScoringModel.load(whole, images=ImageStore(store))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from services.trainer.app import create_app
-from services.trainer.checkpoint import CheckpointStore, Start
+from services.trainer.checkpoint import CheckpointStore
 from services.trainer.engines import Engines
 from services.trainer.learner import Learner
 from services.trainer.rollback import Rollbacks
@@ -115,11 +115,11 @@ async def test_the_older_version_serves_under_the_next_number_and_is_recorded(sc
 async def test_the_learner_goes_on_from_the_older_checkpoint_and_not_from_the_newer_one(
     scene: Scene, make_batch: MakeBatch
 ) -> None:
-    wanted = scene.checkpoints.load(FIRST, Start(initial=scene.initial))
-    newer = scene.checkpoints.load(SECOND, Start(initial=scene.initial))
+    wanted = scene.checkpoints.load(FIRST, scene.initial)
+    newer = scene.checkpoints.load(SECOND, scene.initial)
     await scene.back(FIRST)
     batch = make_batch(step=3, version=SECOND + 1)
-    found = scene.checkpoints.start_of(batch, Start(base_version=VERSION, initial=scene.initial))
+    found = scene.checkpoints.start_of(batch)
     for name, tensor in found.model.parameters().items():
         assert torch.equal(tensor, wanted.model.parameters()[name])
     assert found.counters == wanted.counters != newer.counters
@@ -134,8 +134,8 @@ async def test_going_back_to_the_initial_folder_starts_afresh(
     assert run.policy_version == SECOND + 1
     assert scene.rows()[SECOND + 1].uri == str(scene.initial)
     base = scene.store.run_state(run.id)["base"]["policy"]
-    batch = make_batch(step=3, version=SECOND + 1)
-    found = scene.checkpoints.start_of(batch, Start(base_version=base, initial=scene.initial))
+    batch = make_batch(step=3, version=SECOND + 1, base_version=base)
+    found = scene.checkpoints.start_of(batch)
     assert found.counters.updates == 0
 
 
@@ -210,8 +210,8 @@ async def test_a_run_follows_a_service_that_was_rolled_back(
     assert scene.rows()[SECOND + 2].origin == FIRST
     assert scene.store.get(scene.run.id).policy_version == SECOND + 2
     batch = make_batch(step=3, version=SECOND + 2)
-    found = scene.checkpoints.start_of(batch, Start(base_version=VERSION, initial=scene.initial))
-    assert found.counters == scene.checkpoints.load(FIRST, Start(initial=scene.initial)).counters
+    found = scene.checkpoints.start_of(batch)
+    assert found.counters == scene.checkpoints.load(FIRST, scene.initial).counters
     assert (await hold(scene))["policy"] == SECOND + 2, "and stays there"
 
 

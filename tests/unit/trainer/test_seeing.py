@@ -86,7 +86,6 @@ def test_a_model_without_an_image_store_says_so_and_scores_rows_of_text(
     assert scores(apart, row([], 2)) == scores(model, row([], 2))
     with pytest.raises(TrainerError, match="loaded without an image store"):
         scores(apart, row(shots[:1], 2))
-    assert scores(model.frozen_copy(), row(shots[:1], 2)) == scores(model, row(shots[:1], 2))
 
 
 def test_a_critic_over_a_model_that_sees_is_trained_on_what_it_sees(
