@@ -101,7 +101,6 @@ def learner(arguments: Sequence[str]) -> int:
 
     keep_freed_memory()  # before torch allocates anything
     from services.trainer.batch_trainer import BatchTrainer
-    from services.trainer.broadcast import broadcasts
     from services.trainer.distributed import Ranks
     from services.trainer.learner_process import serve_learner
     from triforge.config import Settings
@@ -125,14 +124,14 @@ def learner(arguments: Sequence[str]) -> int:
         trainer.follow()
     else:
         serve_metrics(settings, service="trainer", process=f"learner-{options.role}")
-        api = partial(broadcasts, store, settings, ranks.device) if distributed else None
+        api = None
+        if distributed:
+            from services.trainer.broadcast import broadcasts
+
+            api = partial(broadcasts, store, settings, ranks.device)
         asyncio.run(serve_learner(options.role, settings, store, trainer, api))
     ranks.leave()
     return 0
-
-
-def _api_options() -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog="python -m services.trainer api", description=api.__doc__)
 
 
 def _learner_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -160,7 +159,8 @@ def main(arguments: Sequence[str]) -> int:
     given = [*rest, *arguments[1:]]
     try:
         if known.command == "api":
-            _api_options().parse_args(given)
+            prog = "python -m services.trainer api"
+            argparse.ArgumentParser(prog=prog, description=api.__doc__).parse_args(given)
             return api()
         if known.command == "learner":
             return learner(given)

@@ -31,10 +31,10 @@ _GUESSES = 32  # rows whose best guess is compared with the target a step
 
 @dataclass(slots=True)
 class _Term:
-    """One objective of one step. `weight` is its lambda at this step."""
+    """One objective of one step."""
 
     name: str
-    weight: float
+    weight: float  # its lambda at this step
     data: StepData
     parts: list[list[int]] = field(default_factory=list)
     nll: float = 0.0

@@ -22,7 +22,6 @@ import socket
 import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -111,10 +110,10 @@ class Broadcaster:
         )
 
     def end(self, group: str) -> str:
-        """Nobody listens to a group any more; returns what became of it.
+        """Give a broadcast up if it is still under way; returns what became of it.
 
         Raises:
-            NotFoundError: there is no such broadcast.
+            NotFoundError: no such broadcast.
         """
         with self._lock:
             sending = self._sendings.pop(group, None)
@@ -131,11 +130,7 @@ class Broadcaster:
 
 
 class _Sending(threading.Thread):
-    """One broadcast, from the rendezvous to the last bucket.
-
-    Attributes:
-        state: `waiting`, `sending`, `sent` or `failed: ...`.
-    """
+    """One broadcast, from the rendezvous to the last bucket; `state` is `waiting`, `sending`, `sent` or `failed: ...`."""
 
     def __init__(
         self, file: Path, buckets: Sequence[TensorBucket], *, group: str, size: int, backend: Backend,
@@ -145,14 +140,10 @@ class _Sending(threading.Thread):
         self.group, self.state = group, "waiting"
         self._file, self._buckets, self._size = file, buckets, size
         self._backend, self._device, self._timeout = backend, device, timeout
+        everywhere = "0.0.0.0"  # noqa: S104 - engines on other machines join
         # When the server goes, who still waits hears it at once.
         self._server: TCPStore | None = TCPStore(
-            "0.0.0.0",  # noqa: S104 - engines on other machines join
-            0,
-            size,
-            is_master=True,
-            timeout=timeout,
-            wait_for_workers=False,
+            everywhere, 0, size, is_master=True, timeout=timeout, wait_for_workers=False
         )
         self.port = int(self._server.port)
         self._group: Any = None
@@ -171,20 +162,22 @@ class _Sending(threading.Thread):
             self.state = "sending"
             with safe_open(str(self._file), framework="pt", device="cpu") as file:
                 for bucket in self._buckets:
-                    self._send(_flat(file, bucket))
+                    flat = _flat(file, bucket)
+                    flat = flat.to(self._device) if self._backend == "nccl" else flat
+                    self._group.broadcast([flat], dist.BroadcastOptions()).wait(self._timeout)
             self.state = "sent"
         except (RuntimeError, SafetensorError, OSError) as error:  # torch's distributed errors
-            self.state = (
-                f"failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            )
+            said = str(error).partition("\n")[0] or type(error).__name__
+            self.state = f"failed: {said}"
             log.warning("broadcast %s %s", self.group, self.state)
         finally:
             self._group = self._server = None
 
     def _meet(self) -> Any:
         device = "cpu" if self._backend == "gloo" else "cuda"
-        own = TCPStore("127.0.0.1", self.port, self._size, is_master=False, timeout=self._timeout)
-        store: Any = own
+        store: Any = TCPStore(
+            "127.0.0.1", self.port, self._size, is_master=False, timeout=self._timeout
+        )
         for name in (self.group, f"{self.group}/", f"{device}/"):
             store = PrefixStore(name, store)
         if self._backend == "gloo":
@@ -193,16 +186,14 @@ class _Sending(threading.Thread):
         options._timeout = self._timeout
         return dist.ProcessGroupNCCL(store, 0, self._size, options)
 
-    def _send(self, flat: Tensor) -> None:
-        if self._backend == "nccl":
-            flat = flat.to(self._device)
-        self._group.broadcast([flat], dist.BroadcastOptions()).wait(self._timeout)
-
 
 def _flat(file: Any, bucket: TensorBucket) -> Tensor:
     """The bytes of a bucket's tensors, one after another; uint8 [N]."""
     tensors = [file.get_tensor(name).contiguous() for name in bucket.names]
     return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+
+
+_Named = tuple[str, str, tuple[int, ...], int]  # name, type, shape, bytes of an element
 
 
 def plan_buckets(path: Path, limit: int) -> list[TensorBucket]:
@@ -211,26 +202,21 @@ def plan_buckets(path: Path, limit: int) -> list[TensorBucket]:
     Raises:
         WeightsError: the file cannot be read.
     """
+    named: list[_Named] = []
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
-            about = [(name, file.get_tensor(name)) for name in file.keys()]  # noqa: SIM118 - not a dict
-            named = [
-                (n, str(t.dtype).removeprefix("torch."), tuple(t.shape), t.itemsize)
-                for n, t in about
-            ]
+            for name in file.keys():  # noqa: SIM118 - not a dict
+                tensor = file.get_tensor(name)
+                kind = str(tensor.dtype).removeprefix("torch.")
+                named.append((name, kind, tuple(tensor.shape), tensor.itemsize))
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{path}: cannot be read as safetensors: {error}") from error
+    named.sort(key=lambda t: (-t[3], t[0]))
+    parts = (zip(*part, strict=True) for part in _parts(named, limit))
     return [
-        TensorBucket(
-            names=tuple(t[0] for t in part),
-            dtypes=tuple(t[1] for t in part),
-            shapes=tuple(t[2] for t in part),
-        )
-        for part in _parts(sorted(named, key=lambda t: (-t[3], t[0])), limit)
+        TensorBucket(names=names, dtypes=dtypes, shapes=shapes)
+        for names, dtypes, shapes, _ in parts
     ]
-
-
-_Named = tuple[str, str, tuple[int, ...], int]
 
 
 def _parts(tensors: Sequence[_Named], limit: int) -> Iterator[list[_Named]]:
@@ -256,10 +242,8 @@ def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
     install(app)
 
     def authorised(request: Request) -> None:
-        given = request.headers.get("authorization", "")
-        if admin_api_key and not hmac.compare_digest(
-            given.encode(), f"Bearer {admin_api_key}".encode()
-        ):
+        given = request.headers.get("authorization", "").encode()
+        if admin_api_key and not hmac.compare_digest(given, f"Bearer {admin_api_key}".encode()):
             raise HTTPException(
                 401,
                 "a bearer token is needed: the policy service's TRIFORGE_ADMIN_API_KEY must be the learner's",
@@ -285,14 +269,7 @@ def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
 async def open_api(
     broadcaster: Broadcaster, *, host: str, listen: str, admin_api_key: str = ""
 ) -> AsyncIterator[Handover]:
-    """Serve the API at a port that the kernel chooses, as long as the block lasts.
-
-    Args:
-        broadcaster: what answers.
-        host: name under which services reach this machine.
-        listen: address to listen on.
-        admin_api_key: bearer token that callers must send.
-    """
+    """Serve the API at `listen` and a port that the kernel chooses; services reach this machine as `host`."""
     with socket.create_server((listen, 0)) as listener:
         app = create_api(broadcaster, admin_api_key=admin_api_key)
         config = uvicorn.Config(
@@ -311,7 +288,7 @@ async def open_api(
 
 def broadcasts(
     store: ArtifactStore, settings: Settings, device: torch.device
-) -> AbstractAsyncContextManager[Handover]:
+) -> contextlib.AbstractAsyncContextManager[Handover]:
     """The API of a learner as the settings want it. A GPU's tensors go over NCCL, a CPU's over gloo."""
     backend = settings.handover_backend
     if backend == "auto":

@@ -1,4 +1,4 @@
-"""Commands of this service that need torch at once; `__main__` imports this module only when one of them is asked for."""
+"""Commands of this service that make model folders; `__main__` imports this module only when one of them is asked for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from services.trainer.lora import merge
 from services.trainer.smollm2 import smollm2_folder
@@ -21,62 +21,62 @@ NAMES = ("supervised", "tiny-model", "smollm2", "merge-lora")
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run `supervised`, `tiny-model`, `smollm2` or `merge-lora`; returns the exit status.
+    """Run one of `NAMES`; returns the exit status.
 
     Errors of triforge end as one sentence on standard error and status 1.
     """
     args = _parser().parse_args([command, *arguments])
     begin("trainer", command)
     try:
-        return int(args.run(args) or 0)
+        args.run(args)
     except TriforgeError as error:
         print(f"{error.kind}: {error.detail}", file=sys.stderr)  # noqa: T201 (a command's output)
         return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m services.trainer")
     commands = parser.add_subparsers(required=True)
+    out = argparse.ArgumentParser(add_help=False)
+    out.add_argument("--out", type=Path, required=True, help="model folder to write")
+    out.add_argument("--replace", action="store_true", help="overwrite a folder that exists")
 
-    tiny = commands.add_parser("tiny-model", help="write a tiny Llama with a word-level tokenizer")
+    tiny = commands.add_parser(
+        "tiny-model", parents=[out], help="write a tiny Llama with a word-level tokenizer"
+    )
     tiny.add_argument(
         "--words", type=Path, required=True, help="text whose words are the vocabulary"
     )
-    tiny.add_argument("--out", type=Path, required=True, help="model folder to write")
     tiny.add_argument("--hidden", type=int, default=64)
     tiny.add_argument("--layers", type=int, default=2)
     tiny.add_argument("--heads", type=int, default=4)
     tiny.add_argument("--max-positions", type=int, default=1024)
     tiny.add_argument("--seed", type=int, default=0)
-    tiny.add_argument("--replace", action="store_true", help="overwrite a folder that exists")
     tiny.set_defaults(run=_tiny_model)
 
-    job = commands.add_parser("supervised", help="train a model folder on conversations (JSONL)")
+    job = commands.add_parser(
+        "supervised", parents=[out], help="train a model folder on conversations (JSONL)"
+    )
     job.add_argument("--model", type=Path, required=True, help="model folder to start from")
     job.add_argument("--data", type=Path, required=True, help="JSON lines with messages")
-    job.add_argument("--out", type=Path, required=True, help="model folder to write")
     job.add_argument("--report", type=Path, help="where the report goes; standard output without")
-    job.add_argument("--replace", action="store_true", help="overwrite a folder that exists")
-    for name, value in _option_defaults().items():
-        job.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    for option in fields(SupervisedOptions):
+        name, value = option.name.replace("_", "-"), option.default
+        job.add_argument(f"--{name}", type=type(value), default=value)
     job.set_defaults(run=_supervised)
 
     small = commands.add_parser("smollm2", help="SmolLM2-135M-Instruct as a model folder")
     small.add_argument("--cache", type=Path, help="where it is kept; the user's cache without")
-    small.set_defaults(run=_smollm2)
+    small.set_defaults(run=lambda args: sys.stdout.write(f"{smollm2_folder(args.cache)}\n"))
 
-    merged = commands.add_parser("merge-lora", help="add an adapter to its base: a whole model")
+    merged = commands.add_parser(
+        "merge-lora", parents=[out], help="add an adapter to its base: a whole model"
+    )
     merged.add_argument("--adapter", type=Path, required=True, help="folder of the adapter")
     merged.add_argument("--base", type=Path, help="model below; the one that the adapter names")
-    merged.add_argument("--out", type=Path, required=True, help="model folder to write")
-    merged.add_argument("--replace", action="store_true", help="overwrite a folder that exists")
     merged.set_defaults(run=_merge)
     return parser
-
-
-def _option_defaults() -> dict[str, Any]:
-    fields = SupervisedOptions.__dataclass_fields__
-    return {name: field.default for name, field in fields.items()}
 
 
 def _tiny_model(args: argparse.Namespace) -> None:
@@ -94,8 +94,14 @@ def _tiny_model(args: argparse.Namespace) -> None:
 
 
 def _supervised(args: argparse.Namespace) -> None:
-    options = SupervisedOptions(**{name: getattr(args, name) for name in _option_defaults()})
-    report = supervised(args.model, args.data, args.out, options, replace=args.replace)
+    options = SupervisedOptions(
+        **{o.name: getattr(args, o.name) for o in fields(SupervisedOptions)}
+    )
+    renderer = Renderer.from_folder(args.model)
+    config = json.loads((args.model / "config.json").read_text())
+    longest = int(config.get("max_position_embeddings", 2048))
+    items = read_items(args.data, renderer, max_tokens=longest)
+    report = SupervisedJob(args.model, items, options).run(args.out, replace=args.replace)
     text = json.dumps(report, indent=1) + "\n"
     if args.report is None:
         sys.stdout.write(text)
@@ -103,25 +109,5 @@ def _supervised(args: argparse.Namespace) -> None:
         args.report.write_text(text)
 
 
-def _smollm2(args: argparse.Namespace) -> None:
-    sys.stdout.write(f"{smollm2_folder(args.cache)}\n")
-
-
 def _merge(args: argparse.Namespace) -> None:
     sys.stdout.write(f"{merge(args.adapter, args.out, base=args.base, replace=args.replace)}\n")
-
-
-def supervised(
-    model: Path, data: Path, out: Path, options: SupervisedOptions, *, replace: bool = False
-) -> dict[str, Any]:
-    """Train `model` on the conversations of `data` and write the folder `out`; returns the report.
-
-    Raises:
-        InputError: a conversation is malformed.
-        WeightsError: the model folder is.
-        StorageError: `out` cannot be written.
-    """
-    renderer = Renderer.from_folder(model)
-    config = json.loads((model / "config.json").read_text())
-    items = read_items(data, renderer, max_tokens=int(config.get("max_position_embeddings", 2048)))
-    return SupervisedJob(model, items, options).run(out, replace=replace)

@@ -116,7 +116,8 @@ class Ranks:
         """This rank's forward passes: the rows, whether they count, whether it is the last one.
 
         Ranks that hold shares meet in every pass, so each has as many as any other: who has none left computes a row that
-        does not count.
+        does not count. Ranks that hold everything do not wait for each other between passes: they are asked to stop before
+        the first one only.
 
         Args:
             plan: of all ranks, see `token_batches.passes`; as many passes for each, some of them without rows.
@@ -128,7 +129,8 @@ class Ranks:
         mine = plan[self.rank :: self.world]
         spare = next((rows[:1] for rows in plan if rows), [])
         for turn, rows in enumerate(mine):
-            if self.any(should_stop()):
+            meet = self.world == 1 or self.shards or turn == 0
+            if meet and self.any(should_stop()):
                 raise Interrupted
             if rows or self.shards:
                 yield rows or spare, bool(rows), turn == len(mine) - 1

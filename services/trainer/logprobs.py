@@ -114,21 +114,17 @@ class _Logprobs(torch.autograd.Function):
             if wants_hidden:
                 d_picked[cells] = (dz @ head.weight).to(picked.dtype)
             if d_weight is not None:
-                _add_product(d_weight, dz, picked[cells].to(ctx.dtype))
+                product = picked[cells].to(ctx.dtype)
+                if d_weight.dtype == dz.dtype:  # in place
+                    d_weight.addmm_(dz.t(), product)
+                else:
+                    d_weight += dz.t() @ product
             if d_bias is not None:
                 d_bias += dz.sum(0).to(d_bias.dtype)
         d_hidden = None
         if wants_hidden:
             d_hidden = torch.zeros_like(hidden).index_copy_(0, plan.cells, d_picked)
         return d_hidden, d_weight, d_bias, None, None, None
-
-
-def _add_product(total: Tensor, dz: Tensor, hidden: Tensor) -> None:
-    """Add dz^T hidden, in place where the types allow it."""
-    if total.dtype == dz.dtype:
-        total.addmm_(dz.t(), hidden)
-    else:
-        total += dz.t() @ hidden
 
 
 def _d_logits(

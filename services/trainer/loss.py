@@ -21,29 +21,19 @@ from triforge.algorithms.schedules import adaptive_beta
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Flat float tensors [N] of a micro-batch's trained tokens.
+    """Flat float tensors [N] of a micro-batch's trained tokens."""
 
-    Attributes:
-        new: log-probabilities under the weights being trained, with gradient.
-        old: behaviour log-probabilities.
-        prox: those that the ratio is anchored to: under the weights at the start of the step, or the behaviour's own.
-        importance: what the loss of each token is multiplied with, a constant; None is 1.
-        advantages: A of each token.
-        weights: how much each token counts in this update.
-        reference: log-probabilities under the KL anchor; None when no KL term is wanted.
-        entropy: of the full distribution at each token, nats.
-        responses: int64 [N], the number of each token's response.
-    """
-
-    new: Tensor
-    old: Tensor
-    prox: Tensor
-    importance: Tensor | None
-    advantages: Tensor
-    weights: Tensor
-    reference: Tensor | None
-    entropy: Tensor
-    responses: Tensor
+    new: Tensor  # log-probabilities under the weights being trained, with gradient
+    old: Tensor  # behaviour log-probabilities
+    prox: (
+        Tensor  # what the ratio is anchored to: weights at the start of the step, or the behaviour
+    )
+    importance: Tensor | None  # factor of each token's loss, a constant; None is 1
+    advantages: Tensor  # A of each token
+    weights: Tensor  # how much each token counts in this update
+    reference: Tensor | None  # log-probabilities under the KL anchor; None without a KL term
+    entropy: Tensor  # of the full distribution at each token, nats
+    responses: Tensor  # int64 [N], the number of each token's response
 
     def pooled(self, values: Tensor) -> Tensor:
         """Each token's value replaced by the mean over its response [N]; the gradient goes to all of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,7 @@ class Counters:
     bad_in_a_row: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """What became of an update: the gradient's norm before clipping, the step size, whether it was taken."""
 
     norm: float
@@ -36,27 +35,21 @@ class Applied:
 
 
 class Optimiser:
-    """AdamW over named parameters.
-
-    Args:
-        named: the parameters, or this rank's shares of them.
-        ranks: who else has shares.
-    """
+    """AdamW over named parameters, or over this rank's shares of them."""
 
     def __init__(self, named: dict[str, nn.Parameter], ranks: Ranks) -> None:
         self.counters = Counters()
         self._named, self._ranks = named, ranks
-        self._adamw = _adamw(list(named.values()))
+        parameters = list(named.values())
+        try:  # one kernel for all tensors where the device has one
+            self._adamw = torch.optim.AdamW(parameters, fused=True)
+        except RuntimeError:
+            self._adamw = torch.optim.AdamW(parameters)
 
     def apply(self, loss: float, section: LearnerSection) -> Applied:
         """Clip and step, or skip an update that is not finite: then weights, moments and schedule stay as they were.
 
-        Args:
-            loss: of the whole update, over all ranks.
-            section: the learner's options.
-
-        Raises:
-            TrainerError: too many updates in a row were not finite.
+        `loss` is of the whole update, over all ranks. Raises TrainerError: too many updates in a row were not finite.
         """
         rate = learning_rate(
             self.counters.updates,
@@ -106,9 +99,7 @@ class Optimiser:
         if tensors and set(tensors) != wanted:
             odd = sorted(set(tensors) ^ wanted)[:5]
             raise WeightsError(f"optimiser state: missing or unknown tensors: {', '.join(odd)}")
-        for name, parameter in self._named.items():
-            if not tensors:
-                break
+        for name, parameter in self._named.items() if tensors else ():
             state = {moment: tensors[f"{name}.{moment}"] for moment in _MOMENTS}
             if state["exp_avg"].shape != parameter.shape:
                 raise WeightsError(
@@ -121,11 +112,3 @@ class Optimiser:
                 for moment, value in state.items()
             }
         self.counters = Counters(**counters)
-
-
-def _adamw(parameters: list[nn.Parameter]) -> torch.optim.AdamW:
-    """One kernel for all tensors where the device has one."""
-    try:
-        return torch.optim.AdamW(parameters, fused=True)
-    except RuntimeError:
-        return torch.optim.AdamW(parameters)

@@ -41,18 +41,13 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 class Layout:
     """The blocks of a forward pass; travels to the attention function as the model's argument `layout`.
 
-    Attributes:
-        blocks: of its T cells.
-        gather: int64 [K], for kernels of variable lengths: the cells that the blocks see, block after block; None where
-            each block sees itself alone, so that these are all cells in their order.
-        starts: int32 [2, blocks + 1], where the queries and the keys of each block begin.
-        longest: most queries and most keys of a block.
+    All but the blocks is for kernels of variable lengths. `gather` is None where each block sees itself alone.
     """
 
-    blocks: tuple[Block, ...]
-    gather: Tensor | None
-    starts: Tensor
-    longest: tuple[int, int]
+    blocks: tuple[Block, ...]  # of its T cells
+    gather: Tensor | None  # int64 [K], the cells that the blocks see, block after block
+    starts: Tensor  # int32 [2, blocks + 1], where the queries and the keys of each block begin
+    longest: tuple[int, int]  # most queries and most keys of a block
 
     @staticmethod
     def of(blocks: tuple[Block, ...], device: torch.device) -> Layout:
@@ -231,32 +226,17 @@ def varlen_kernel() -> Callable[..., Tensor] | None:
     None where neither flash_attn is installed nor PyTorch has one that takes all of that (2.13 has).
     """
     with contextlib.suppress(ImportError):
-        return _flash_kernel(importlib.import_module("flash_attn").flash_attn_varlen_func)
+        flash: Any = importlib.import_module("flash_attn").flash_attn_varlen_func
+        return lambda *given: flash(*given[:7], softmax_scale=given[7], causal=True)
     with contextlib.suppress(ImportError):
-        own = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        own: Any = importlib.import_module("torch.nn.attention.varlen").varlen_attn
         if {"scale", "window_size", "enable_gqa"} <= set(inspect.signature(own).parameters):
-            return _torch_kernel(own)
+            return lambda q, k, *given: own(
+                q,
+                k,
+                *given[:5],
+                scale=given[5],
+                window_size=(-1, 0),
+                enable_gqa=q.shape[1] != k.shape[1],
+            )
     return None
-
-
-def _flash_kernel(flash: Any) -> Callable[..., Tensor]:
-    def kernel(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-        q_starts, k_starts, most_q, most_k, scale = rest
-        found: Tensor = flash(
-            q, k, v, q_starts, k_starts, most_q, most_k, softmax_scale=scale, causal=True
-        )
-        return found
-
-    return kernel
-
-
-def _torch_kernel(own: Any) -> Callable[..., Tensor]:
-    def kernel(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-        q_starts, k_starts, most_q, most_k, scale = rest
-        found: Tensor = own(
-            q, k, v, q_starts, k_starts, most_q, most_k,
-            scale=scale, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
-        )  # fmt: skip
-        return found
-
-    return kernel

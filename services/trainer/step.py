@@ -53,42 +53,24 @@ class Update(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """One call of `Learner.train`. Flat float32 arrays [N] hold what belongs to the scored tokens of `data`.
+    """One call of `Learner.train`. Flat float32 arrays [N] hold what belongs to the scored tokens of `data`."""
 
-    Attributes:
-        batch: says how to train.
-        algorithm: the batch's, with the weight of the KL term that holds in this step.
-        data: the rows that the policy's loss is about.
-        others: rows that name an auxiliary objective.
-        model: in training.
-        anchor: what the KL is taken against, if it is not the model at the start of the step.
-        ranks: who train together.
-        fresh: whether the model was never updated.
-        should_stop: asked between forward passes.
-        prox: log-probabilities that the ratio is anchored to.
-        new: log-probabilities of each token's last forward pass.
-        entropy: of that pass.
-        reference: log-probabilities under the KL anchor, filled as the first epoch goes along; None without a KL term.
-        importance: weights of the off-policy correction, if there is one.
-        rate: step size of the last update.
-    """
-
-    batch: TrainBatch
-    algorithm: Algorithm
-    data: StepData
-    others: Sequence[TrainRow]
-    model: ScoringModel
-    anchor: Scores | None
-    ranks: Ranks
-    fresh: bool
-    should_stop: Callable[[], bool]
+    batch: TrainBatch  # says how to train
+    algorithm: Algorithm  # the batch's, with the weight of the KL term that holds in this step
+    data: StepData  # the rows that the policy's loss is about
+    others: Sequence[TrainRow]  # rows that name an auxiliary objective
+    model: ScoringModel  # in training
+    anchor: Scores | None  # of the KL, if it is not the model at the start of the step
+    ranks: Ranks  # who train together
+    fresh: bool  # whether the model was never updated
+    should_stop: Callable[[], bool]  # asked between forward passes
     cost: StepCost
-    prox: Floats
-    new: Floats
-    entropy: Floats
-    reference: Floats | None
-    importance: Floats | None = None
-    rate: float = 0.0
+    prox: Floats  # log-probabilities that the ratio is anchored to; without a correction the behaviour's
+    new: Floats  # log-probabilities of each token's last forward pass
+    entropy: Floats  # of that pass
+    reference: Floats | None  # those of the KL anchor, filled in the first epoch; None without
+    importance: Floats | None = None  # weights of the off-policy correction, if there is one
+    rate: float = 0.0  # step size of the last update
     tally: Tally = field(default_factory=Tally)
 
     # ---- forward passes ----
@@ -241,5 +223,6 @@ class Step:
         if delta is None:
             return None
         table = Rectangle(data.responses[cells])
-        flat = (new.detach().cpu().numpy(), data.old[cells], data.advantages[cells])
-        return table.flat(opsm_keeps(*map(table.of, flat), table.mask, delta=delta))
+        moved, old = table.of(new.detach().cpu().numpy()), table.of(data.old[cells])
+        advantages = table.of(data.advantages[cells])
+        return table.flat(opsm_keeps(moved, old, advantages, table.mask, delta=delta))

@@ -31,36 +31,22 @@ _EVAL_ROWS = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SupervisedOptions:
-    """How to train.
+    """How to train. Whichever of `steps` and `seconds` ends first ends the job; only `steps` can be repeated bit for bit."""
 
-    Attributes:
-        learning_rate: AdamW's highest step size.
-        final_share: the step size falls linearly to this share of it; 1 keeps it constant.
-        warmup: steps in which the step size rises from 0.
-        weight_decay: AdamW's.
-        grad_clip: largest gradient norm.
-        batch_rows: conversations an update.
-        steps: updates; 0 leaves the end to `seconds`.
-        seconds: time budget; 0 leaves the end to `steps`. Whichever ends first ends the job. Only a job that `steps`
-            ends can be repeated bit for bit.
-        token_budget: tokens a forward pass may hold.
-        eval_share: share of the conversations that are held out and measured.
-        eval_every: updates between two measurements; 0 measures before and after only.
-        seed: of the split and the order.
-    """
-
-    learning_rate: float = 3e-3
-    final_share: float = 0.1
-    warmup: int = 20
+    learning_rate: float = 3e-3  # AdamW's highest step size
+    final_share: float = (
+        0.1  # the step size falls linearly to this share of it; 1 keeps it constant
+    )
+    warmup: int = 20  # steps in which the step size rises from 0
     weight_decay: float = 0.0
     grad_clip: float = 1.0
-    batch_rows: int = 16
-    steps: int = 0
-    seconds: float = 0.0
-    token_budget: int = 8192
-    eval_share: float = 0.02
-    eval_every: int = 0
-    seed: int = 1
+    batch_rows: int = 16  # conversations an update
+    steps: int = 0  # updates; 0 leaves the end to `seconds`
+    seconds: float = 0.0  # time budget; 0 leaves the end to `steps`
+    token_budget: int = 8192  # tokens a forward pass may hold
+    eval_share: float = 0.02  # of the conversations, held out and measured
+    eval_every: int = 0  # updates between two measurements; 0 measures before and after only
+    seed: int = 1  # of the split and the order
 
     def __post_init__(self) -> None:
         if self.steps < 1 and self.seconds <= 0:
@@ -138,13 +124,7 @@ def _item(line: str, renderer: Renderer, max_tokens: int) -> tuple[list[int], li
 
 
 class SupervisedJob:
-    """One job, from a model folder and items to a trained model folder.
-
-    Args:
-        source: model folder to start from.
-        items: conversations.
-        options: how to train.
-    """
+    """One job, from a model folder and items to a trained model folder."""
 
     def __init__(self, source: Path, items: Items, options: SupervisedOptions) -> None:
         self._source, self._items, self._options = source, items, options
@@ -167,11 +147,10 @@ class SupervisedJob:
         )
 
     def run(self, target: Path, *, replace: bool = False) -> dict[str, Any]:
-        """Train and write the model folder.
+        """Train and write the model folder; returns the report.
 
-        Returns:
-            The report: settings, loss curve `train` as [step, loss], measurements `eval` as [step, loss, accuracy],
-            tokens, seconds.
+        It has settings, the loss curve `train` as [step, loss], measurements `eval` as [step, loss, accuracy], tokens,
+        seconds.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -181,8 +160,8 @@ class SupervisedJob:
         curve: list[tuple[int, float]] = []
         measured = [self._measure(0)] if self._eval else []
         step = tokens = 0
-        while not self._finished(step, started):
-            self._set_rate(step, time.monotonic() - started)
+        while self._done(step, elapsed := time.monotonic() - started) < 1.0:
+            self._set_rate(step, elapsed)
             rows = self._next_rows()
             curve.append((step, self._update(rows)))
             tokens += sum(self._items.sequences.lengths[r] for r in rows)
@@ -209,19 +188,15 @@ class SupervisedJob:
         publish_model(weights, self._source, target, about, replace=replace)
         return report
 
-    def _finished(self, step: int, started: float) -> bool:
-        options = self._options
-        late = options.seconds > 0 and time.monotonic() - started >= options.seconds
-        return late or (options.steps > 0 and step >= options.steps)
+    def _done(self, step: int, elapsed: float) -> float:
+        """How much of the budget that is nearer to its end is spent."""
+        steps, seconds = self._options.steps, self._options.seconds
+        return max(step / steps if steps else 0.0, elapsed / seconds if seconds else 0.0)
 
     def _set_rate(self, step: int, elapsed: float) -> None:
-        """Linear warm-up, then linear decay along whichever budget is nearer to its end."""
+        """Linear warm-up, then linear decay."""
         options = self._options
-        done = max(
-            step / options.steps if options.steps else 0.0,
-            elapsed / options.seconds if options.seconds else 0.0,
-        )
-        share = 1.0 - (1.0 - options.final_share) * min(1.0, done)
+        share = 1.0 - (1.0 - options.final_share) * min(1.0, self._done(step, elapsed))
         rising = min(1.0, (step + 1) / options.warmup) if options.warmup else 1.0
         self._optimizer.param_groups[0]["lr"] = options.learning_rate * share * rising
 

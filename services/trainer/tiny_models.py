@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -23,7 +24,7 @@ from transformers import (
 )
 
 from services.trainer.weight_folders import atomic_folder
-from services.trainer.weight_tensors import TENSORS, save_tensors
+from services.trainer.weight_tensors import TENSORS, save_tensors, write_json
 from triforge.errors import InputError
 from triforge.store.manifests import write_manifest
 
@@ -41,6 +42,27 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt %} <assistant>{% endif -%}"
 )
 
+IMAGE, VIDEO, BEGIN_IMAGE, END_IMAGE = (
+    "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>",
+)  # fmt: skip
+VISION = (BEGIN_IMAGE, END_IMAGE, IMAGE, VIDEO)
+
+VISION_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if not loop.first %} {% endif -%}"
+    "<{{ message['role'] }}>"
+    "{%- if message['content'] is string %} {{ message['content'] }}"
+    "{%- else -%}{%- for part in message['content'] -%}"
+    "{%- if part['type'] == 'image' or part['type'] == 'image_url' %} <|vision_start|> <|image_pad|> <|vision_end|>"
+    "{%- else %} {{ part['text'] }}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}"
+    "{%- if message['role'] == 'assistant' %} <end>{% endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt %} <assistant>{% endif -%}"
+)
+_PATCH, _MERGE = 14, 2
+_TOWER = {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TinyShape:
@@ -51,6 +73,29 @@ class TinyShape:
     heads: int = 4
     max_positions: int = 1024
     init_std: float = 0.1
+
+    def check(self, parts: int) -> None:
+        """Raises InputError unless each head's numbers fall into so many equal parts."""
+        if self.hidden % (parts * self.heads):
+            raise InputError(
+                f"hidden: given {self.hidden} with {self.heads} heads, expected a multiple of {parts * self.heads}"
+            )
+
+    def config(self, vocabulary: int) -> dict[str, Any]:
+        """What all kinds of models call the sizes."""
+        return {
+            "vocab_size": vocabulary,
+            "hidden_size": self.hidden,
+            "intermediate_size": 5 * self.hidden // 2,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.heads,
+            "max_position_embeddings": self.max_positions,
+            "initializer_range": self.init_std,
+            "bos_token_id": None,
+            "eos_token_id": SPECIAL.index(END),
+            "pad_token_id": SPECIAL.index(PAD),
+        }
 
 
 def words_of(texts: Iterable[str]) -> list[str]:
@@ -76,29 +121,100 @@ def build_tiny_model(
         seed: of the weights; same seed and words, same file.
         replace: overwrite a folder that exists.
 
-    Returns:
-        The folder.
-
     Raises:
         InputError: a word is empty, contains white space or is a special token; or the sizes do not fit.
         WeightsError: the folder exists.
         StorageError: it cannot be written.
     """
     shape = shape or TinyShape()
-    if shape.hidden % (2 * shape.heads):
-        raise InputError(
-            f"hidden: given {shape.hidden} with {shape.heads} heads, expected a multiple of {2 * shape.heads}"
-        )
+    shape.check(2)
     tokenizer = word_tokenizer(words, shape.max_positions)
-    model = _model(shape, len(tokenizer), seed)
+    config = LlamaConfig(
+        **shape.config(len(tokenizer)),
+        tie_word_embeddings=False,
+        architectures=["LlamaForCausalLM"],
+        dtype="float32",
+    )
+    return _write(folder, tokenizer, LlamaForCausalLM, config, seed, {"kind": "tiny"}, replace)
+
+
+def build_tiny_vision_model(
+    folder: Path,
+    words: Iterable[str],
+    *,
+    shape: TinyShape | None = None,
+    max_tokens_an_image: int = 16,
+    seed: int = 0,
+    replace: bool = False,
+) -> Path:
+    """Write a fresh tiny model that sees: a Qwen2.5-VL with small images. Arguments and errors: see `build_tiny_model`.
+
+    `shape` is of the language model; the vision tower always has two narrow layers. Larger images are scaled down to
+    `max_tokens_an_image` tokens of 28 x 28 pixels.
+    """
+    shape = shape or TinyShape()
+    shape.check(8)
+    tokenizer = word_tokenizer(words, shape.max_positions, more=VISION, template=VISION_TEMPLATE)
+    ids = {token: number for number, token in enumerate((*SPECIAL, *VISION))}
+    sixth = shape.hidden // shape.heads // 8  # of a half head, turned by three positions
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2 * sixth, sixth, sixth]}
+    config = Qwen2_5_VLConfig(
+        text_config={**shape.config(len(tokenizer)), "rope_parameters": rope},
+        vision_config={
+            **_TOWER,
+            "out_hidden_size": shape.hidden,
+            "patch_size": _PATCH,
+            "spatial_merge_size": _MERGE,
+            "window_size": 112,
+            "fullatt_block_indexes": [1],
+            "initializer_range": shape.init_std,
+        },
+        image_token_id=ids[IMAGE],
+        video_token_id=ids[VIDEO],
+        vision_start_token_id=ids[BEGIN_IMAGE],
+        vision_end_token_id=ids[END_IMAGE],
+        tie_word_embeddings=False,
+        architectures=["Qwen2_5_VLForConditionalGeneration"],
+        dtype="float32",
+    )
+    side = _PATCH * _MERGE
+    sizes = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": _PATCH,
+        "merge_size": _MERGE,
+        "temporal_patch_size": 2,
+        "min_pixels": side * side,
+        "max_pixels": side * side * max_tokens_an_image,
+    }
+    kind, about = Qwen2_5_VLForConditionalGeneration, {"kind": "tiny_vision"}
+    return _write(folder, tokenizer, kind, config, seed, about, replace, sizes)
+
+
+def _write(
+    folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    kind: Any,
+    config: Any,
+    seed: int,
+    about: dict[str, str],
+    replace: bool,
+    image_sizes: dict[str, Any] | None = None,
+) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = kind(config)
+    end, pad = SPECIAL.index(END), SPECIAL.index(PAD)
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
     with atomic_folder(folder, replace=replace) as aside:
         tokenizer.save_pretrained(aside)
         plain_class(aside / "tokenizer_config.json")
+        if image_sizes:
+            write_json(aside / "preprocessor_config.json", image_sizes)
         model.config.save_pretrained(aside)
         model.generation_config.save_pretrained(aside)
         tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         save_tensors(tensors, aside / TENSORS)
-        write_manifest(aside, {"kind": "tiny", "seed": seed})
+        write_manifest(aside, {**about, "seed": seed})
     return folder
 
 
@@ -106,8 +222,7 @@ def plain_class(path: Path) -> None:
     """Name the tokenizer class that every version of transformers knows."""
     config = json.loads(path.read_text())
     config.pop("backend", None)
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_json(path, config | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def word_tokenizer(
@@ -143,154 +258,3 @@ def word_tokenizer(
     )
     tokenizer.chat_template = template
     return tokenizer
-
-
-def _model(shape: TinyShape, vocabulary: int, seed: int) -> LlamaForCausalLM:
-    pad, end = SPECIAL.index(PAD), SPECIAL.index(END)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=5 * shape.hidden // 2,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=shape.max_positions,
-        initializer_range=shape.init_std,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=end,
-        pad_token_id=pad,
-        architectures=["LlamaForCausalLM"],
-        dtype="float32",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
-    return model
-
-
-# ---- a model that sees: a Qwen2.5-VL with small images ----
-
-IMAGE, VIDEO, BEGIN_IMAGE, END_IMAGE = (
-    "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>",
-)  # fmt: skip
-VISION = (BEGIN_IMAGE, END_IMAGE, IMAGE, VIDEO)
-
-VISION_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{%- if not loop.first %} {% endif -%}"
-    "<{{ message['role'] }}>"
-    "{%- if message['content'] is string %} {{ message['content'] }}"
-    "{%- else -%}{%- for part in message['content'] -%}"
-    "{%- if part['type'] == 'image' or part['type'] == 'image_url' %} <|vision_start|> <|image_pad|> <|vision_end|>"
-    "{%- else %} {{ part['text'] }}{%- endif -%}"
-    "{%- endfor -%}{%- endif -%}"
-    "{%- if message['role'] == 'assistant' %} <end>{% endif -%}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt %} <assistant>{% endif -%}"
-)
-_PATCH, _MERGE = 14, 2
-_TOWER = {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
-
-
-def build_tiny_vision_model(
-    folder: Path,
-    words: Iterable[str],
-    *,
-    shape: TinyShape | None = None,
-    max_tokens_an_image: int = 16,
-    seed: int = 0,
-    replace: bool = False,
-) -> Path:
-    """Write a fresh tiny model that sees, with random weights.
-
-    Args:
-        folder: where; complete or absent, never half written.
-        words: the vocabulary beside the special tokens.
-        shape: sizes of the language model; its vision tower always has two narrow layers.
-        max_tokens_an_image: larger images are scaled down to so many tokens of 28 x 28 pixels.
-        seed: of the weights; same seed and words, same file.
-        replace: overwrite a folder that exists.
-
-    Raises:
-        InputError: a word is impossible, or the sizes do not fit.
-        WeightsError: the folder exists.
-        StorageError: it cannot be written.
-    """
-    shape = shape or TinyShape()
-    if shape.hidden % (8 * shape.heads):
-        raise InputError(
-            f"hidden: given {shape.hidden} with {shape.heads} heads, expected a multiple of {8 * shape.heads}"
-        )
-    tokenizer = word_tokenizer(words, shape.max_positions, more=VISION, template=VISION_TEMPLATE)
-    model = _vision_model(shape, len(tokenizer), seed)
-    side = _PATCH * _MERGE
-    sizes = {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "patch_size": _PATCH,
-        "merge_size": _MERGE,
-        "temporal_patch_size": 2,
-        "min_pixels": side * side,
-        "max_pixels": side * side * max_tokens_an_image,
-    }
-    with atomic_folder(folder, replace=replace) as aside:
-        tokenizer.save_pretrained(aside)
-        plain_class(aside / "tokenizer_config.json")
-        (aside / "preprocessor_config.json").write_text(json.dumps(sizes, indent=2) + "\n")
-        model.config.save_pretrained(aside)
-        model.generation_config.save_pretrained(aside)
-        tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        save_tensors(tensors, aside / TENSORS)
-        write_manifest(aside, {"kind": "tiny_vision", "seed": seed})
-    return folder
-
-
-def _vision_model(
-    shape: TinyShape, vocabulary: int, seed: int
-) -> Qwen2_5_VLForConditionalGeneration:
-    ids = {token: number for number, token in enumerate((*SPECIAL, *VISION))}
-    sixth = (
-        shape.hidden // shape.heads // 8
-    )  # of the half of a head that is turned by each of three positions
-    config = Qwen2_5_VLConfig(
-        text_config={
-            "vocab_size": vocabulary,
-            "hidden_size": shape.hidden,
-            "intermediate_size": 5 * shape.hidden // 2,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "num_key_value_heads": shape.heads,
-            "max_position_embeddings": shape.max_positions,
-            "initializer_range": shape.init_std,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10000.0,
-                "mrope_section": [2 * sixth, sixth, sixth],
-            },
-            "bos_token_id": None,
-            "eos_token_id": ids[END],
-            "pad_token_id": ids[PAD],
-        },
-        vision_config={
-            **_TOWER,
-            "out_hidden_size": shape.hidden,
-            "patch_size": _PATCH,
-            "spatial_merge_size": _MERGE,
-            "window_size": 112,
-            "fullatt_block_indexes": [1],
-            "initializer_range": shape.init_std,
-        },
-        image_token_id=ids[IMAGE],
-        video_token_id=ids[VIDEO],
-        vision_start_token_id=ids[BEGIN_IMAGE],
-        vision_end_token_id=ids[END_IMAGE],
-        tie_word_embeddings=False,
-        architectures=["Qwen2_5_VLForConditionalGeneration"],
-        dtype="float32",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen2_5_VLForConditionalGeneration(config)
-    model.generation_config = GenerationConfig(eos_token_id=ids[END], pad_token_id=ids[PAD])
-    return model

@@ -26,39 +26,27 @@ _PADDING = 256  # padded cells that a forward pass may always have
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-
-
 Inputs = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBatch:
-    """One forward pass, B rows of T cells, N scored tokens.
+    """One forward pass, B rows of T cells, N scored tokens; tensors are int64.
 
-    Attributes:
-        ids: int64 [B, T], padded on the right with 0. Causal attention never lets a real token see what is right of
-            it, so no attention mask is needed.
-        predict: int64 [N], cells of the flattened ids whose output predicts the scored tokens.
-        targets: int64 [N], the scored tokens.
-        cells: int64 [N], where the scored tokens stand in the step's flat arrays.
-        tokens: of all rows, whether they share cells or not.
-        computed: cells among B * T that are no padding.
-        pairs: (token, token it sees) among them.
-        positions: int64 [B, T] of packed rows; None counts from 0.
-        layout: how packed rows see each other; None of a rectangle.
-        inputs: what else the model is called with, by its name, rows one after another along the first dimension.
+    Ids are padded on the right with 0. Causal attention never lets a real token see what is right of it, so no attention
+    mask is needed.
     """
 
-    ids: Tensor
-    predict: Tensor
-    targets: Tensor
-    cells: Ints
-    tokens: int
-    computed: int
-    pairs: int
-    positions: Tensor | None = None
-    layout: Layout | None = None
-    inputs: Inputs = field(default_factory=dict)
+    ids: Tensor  # [B, T]
+    predict: Tensor  # [N], cells of the flattened ids whose output predicts the scored tokens
+    targets: Tensor  # [N], the scored tokens
+    cells: Ints  # [N], where the scored tokens stand in the step's flat arrays
+    tokens: int  # of all rows, whether they share cells or not
+    computed: int  # cells among B * T that are no padding
+    pairs: int  # (token, token it sees) among them
+    positions: Tensor | None = None  # [B, T] of packed rows; None counts from 0
+    layout: Layout | None = None  # how packed rows see each other; None of a rectangle
+    inputs: Inputs = field(default_factory=dict)  # what else the model is called with, by name
 
     def arguments(self) -> dict[str, Any]:
         """What a transformers model is called with."""
@@ -71,13 +59,8 @@ class TokenBatch:
 class Sequences:
     """Sequences with scored positions; the scored tokens of all of them, in order, index flat arrays.
 
-    What stands behind the last scored token of a sequence cannot influence anything and is left out.
-
-    Args:
-        ids: token ids a sequence.
-        scored: the positions to score a sequence, ascending, each at least 1.
-        inputs: what else the model needs of each sequence (pixels of its screenshots), by the name of the model's
-            argument; None is nothing of any.
+    What stands behind the last scored token of a sequence cannot influence anything and is left out. Positions to score
+    are ascending, each at least 1; `inputs` is what else the model needs of each sequence, by the name of its argument.
     """
 
     def __init__(
@@ -181,48 +164,32 @@ def passes(
         The rows of each pass. Rank r of R computes passes r, r + R, r + 2 R and so on, dear ones first; one without rows
         stands where a rank has fewer than another.
     """
-    shares = [
-        [[rows[i] for i in part] for part in share]
-        for share in _shares(rows, sequences, token_budget, packed=packed, ranks=ranks, price=price)
-    ]
-    turns = max(map(len, shares))
-    return [share[t] if t < len(share) else [] for t in range(turns) for share in shares]
-
-
-def _shares(
-    rows: Sequence[int],
-    sequences: Sequences,
-    token_budget: int,
-    *,
-    packed: bool,
-    ranks: int,
-    price: Price,
-) -> list[list[list[int]]]:
-    """The passes of each rank, by the places of `rows`."""
+    lengths = [sequences.lengths[r] for r in rows]
+    scored = [sequences.counts[r] for r in rows]
     if packed:
         order = Order([sequences.seen(r) for r in rows])
-        scored = [sequences.counts[r] for r in rows]
         dealt = deal(order, scored, token_budget=token_budget, ranks=ranks, price=price)
-        return [part.passes for part in dealt]
-    lengths = [sequences.lengths[r] for r in rows]
-    costs = [
-        price.way(length) + price.scored * sequences.counts[r]
-        for r, length in zip(rows, lengths, strict=True)
+        shares = [part.passes for part in dealt]
+    else:
+        costs = [
+            price.way(length) + price.scored * n for length, n in zip(lengths, scored, strict=True)
+        ]
+        parts = [list(range(len(rows)))] if ranks == 1 else spread(costs, ranks)
+        shares = [rectangles(part, lengths, token_budget) for part in parts]
+    turns = max(map(len, shares))
+    return [
+        [rows[i] for i in share[t]] if t < len(share) else []
+        for t in range(turns)
+        for share in shares
     ]
-    parts = [list(range(len(rows)))] if ranks == 1 else spread(costs, ranks)
-    return [rectangles(part, lengths, token_budget) for part in parts]
 
 
 def rectangles(rows: Sequence[int], lengths: Sequence[int], token_budget: int) -> list[list[int]]:
     """Split rows into forward passes of at most `token_budget` cells, of which few are padding.
 
     A forward pass more costs about as much as a hundred cells of a tiny model and less of a large one, so a budget's
-    worth of rows is cut again where the rows grow shorter.
-
-    Args:
-        rows: numbers of the rows; every one comes back exactly once.
-        lengths: tokens of each row, indexed by its number.
-        token_budget: rows times width that a forward pass may hold; a single longer row has one of its own.
+    worth of rows is cut again where the rows grow shorter. `lengths` is indexed by the rows' numbers; a row longer than
+    the budget has a pass of its own.
     """
     spare = max(_PADDING, token_budget // 64)
     found: list[list[int]] = []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from services.trainer.token_batches import Floats, Inputs, Ints, Sequences
+from services.trainer.token_batches import Floats, Ints, Sequences
 from services.trainer.vision import inputs_of
 from triforge.errors import TrainerError
 from triforge.types import TrainRow
@@ -19,29 +20,21 @@ Marks = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """The rows of a step. Flat float32 arrays [N] hold what belongs to the scored tokens.
+    """The rows of a step that have something to train on. Flat arrays [N] hold what belongs to the scored tokens."""
 
-    Attributes:
-        sequences: the rows that have something to train on, in the order of the batch.
-        old: behaviour log-probabilities.
-        advantages: A of each token.
-        weights: how much each token counts.
-        lags: int64 [N], how many versions ago each token was sampled; 0 is the weights that are now trained.
-        responses: int64 [N], the number of each token's response: neighbours of one advantage in one row, up to the end of a turn.
-        tasks: of each row.
-        trajectories: of each row.
-        turns: the tokens of each trajectory, with what they brought; None without a critic.
-    """
-
-    sequences: Sequences
-    old: Floats
+    sequences: Sequences  # in the order of the batch
+    old: Floats  # behaviour log-probabilities
     advantages: Floats
-    weights: Floats
-    lags: Ints
-    responses: Ints
-    tasks: tuple[str, ...]
-    trajectories: tuple[str, ...]
-    turns: Turns | None = None
+    weights: Floats  # how much each token counts
+    lags: (
+        Ints  # how many versions ago each token was sampled; 0 is the weights that are now trained
+    )
+    responses: (
+        Ints  # its response's number: neighbours of one advantage in a row, up to a turn's end
+    )
+    tasks: tuple[str, ...]  # of each row
+    trajectories: tuple[str, ...]  # of each row
+    turns: Turns | None = None  # what each trajectory's tokens brought; None without a critic
 
     def scale(self, cells: Ints, *, summed: bool) -> float:
         """What the weights of an update's tokens are multiplied with, so that it has the scale of the whole batch.
@@ -61,11 +54,7 @@ class StepData:
     ) -> StepData:
         """Check rows and lay them out. Rows whose weights are all 0 are context only and cost nothing.
 
-        Args:
-            rows: of a batch.
-            max_tokens: longest row that is allowed.
-            vocabulary: ids lie below it.
-            version: of the weights that are trained.
+        `version` is that of the weights that are trained.
 
         Raises:
             TrainerError: a row is too long, holds an id the model does not know, or a value that is not finite.
@@ -78,14 +67,14 @@ class StepData:
             sequences=Sequences(
                 [one.ids for one in kept],
                 [one.places for one in kept],
-                [one.inputs() for one in kept] if vision else list[Inputs](),
+                [inputs_of(one.row, int(one.places[-1])) for one in kept] if vision else [],
             ),
-            old=_flat([one.old for one in kept]),
-            advantages=_flat([one.advantages for one in kept]),
-            weights=_flat([one.weights for one in kept]),
-            lags=_numbers([one.lags for one in kept]),
-            responses=_numbers(
-                [begin + one.response for begin, one in zip(begins, kept, strict=False)]
+            old=_flat([one.old for one in kept], np.float32),
+            advantages=_flat([one.advantages for one in kept], np.float32),
+            weights=_flat([one.weights for one in kept], np.float32),
+            lags=_flat([one.lags for one in kept], np.int64),
+            responses=_flat(
+                [begin + one.response for begin, one in zip(begins, kept, strict=False)], np.int64
             ),
             tasks=tuple(one.row.task_id for one in kept),
             trajectories=tuple(one.trajectory for one in kept),
@@ -120,17 +109,9 @@ class _Laid:
         self.response: Ints = np.concatenate([[0], np.cumsum(new)])
         self.responses = int(self.response[-1]) + 1
 
-    def inputs(self) -> Inputs:
-        """What a model that sees needs beside the ids."""
-        return inputs_of(self.row, int(self.places[-1]))
 
-
-def _flat(parts: list[Floats]) -> Floats:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
-
-
-def _numbers(parts: list[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+def _flat(parts: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
 
 def _check(row: TrainRow, tokens: Ints, weight: Floats, max_tokens: int, vocabulary: int) -> None:
@@ -158,17 +139,13 @@ def _check(row: TrainRow, tokens: Ints, weight: Floats, max_tokens: int, vocabul
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What each trajectory wrote, token by token in order, whatever rows it lies in; and what the tokens brought.
+    """What each trajectory wrote, token by token in order, whatever rows it lies in; and what the tokens brought."""
 
-    Attributes:
-        cells: of each trajectory, int64: where its tokens stand in the flat arrays, in the order they were written.
-        ends: of each trajectory, int64: which of its tokens are the last of a turn; the last token always is.
-        rewards: float64 [N], what each token brought.
-    """
-
-    cells: tuple[Ints, ...]
-    ends: tuple[Ints, ...]
-    rewards: Doubles
+    cells: tuple[
+        Ints, ...
+    ]  # where a trajectory's tokens stand in the flat arrays, as they were written
+    ends: tuple[Ints, ...]  # which of its tokens are the last of a turn; the last token always is
+    rewards: Doubles  # [N], what each token brought
 
     def __iter__(self) -> Iterator[tuple[Ints, Ints]]:
         """Cells and ends of each trajectory."""
@@ -213,10 +190,9 @@ def _check_turns(row: TrainRow, places: npt.NDArray[np.intp]) -> None:
 
 
 class Rectangle:
-    """Flat arrays [N] of tokens as rectangles [responses, longest].
+    """Flat arrays [N] of tokens as rectangles [responses, longest], by the number of each token's response.
 
-    Args:
-        numbers: int64 [N], the number of each token's response; equal numbers stand together.
+    Equal numbers stand together.
     """
 
     def __init__(self, numbers: Ints) -> None:

@@ -75,13 +75,7 @@ def _placed(digests: Tensor, facts: Tensor) -> list[PlacedImage]:
 
 
 class VisionBody:
-    """The body of a model that sees, called like the body itself.
-
-    Args:
-        body: of the transformers model; gives last hidden states.
-        image_spec: what the model's folder says about images.
-        images: where the pixels are; None if no row has any.
-    """
+    """The body of a model that sees, called like the body itself; without `images` no row may have any."""
 
     def __init__(self, body: Any, image_spec: ImageSpec, images: ImageStore | None) -> None:
         self._body, self._image_spec, self._images = body, image_spec, images

@@ -18,7 +18,7 @@ WEB = {"fastapi", "starlette", "uvicorn"}
 TABLES = {"pyarrow", "pandas"}  # numpy comes with the options of estimators, which a document names
 # Alembic is loaded where a schema changes, the compiler of torch where something is trained.
 FORBIDDEN: dict[tuple[str, str], set[str]] = {
-    ("trainer", "learner"): TORCH | WEB | TABLES | {"sqlalchemy", "alembic", "aiohttp", "httpx"},
+    ("trainer", "learner"): WEB | {"sqlalchemy", "alembic"},
     ("trainer", "api"): {"torch", "transformers", "safetensors", "pandas", "alembic"},
     ("env_adapter", "rollout_worker"): TORCH | WEB | TABLES | {"alembic"},
     ("env_adapter", "adapt_worker"): TORCH | WEB | TABLES | {"alembic"},

@@ -388,7 +388,7 @@ def test_a_disk_that_takes_nothing_is_a_storage_error(
 ):
     checkpoints.weights.parent.parent.parent.mkdir()
     checkpoints.weights.parent.parent.write_text("a file where the folder should be")
-    with pytest.raises(StorageError, match="cannot create"):
+    with pytest.raises(StorageError, match="cannot write"):
         publish(checkpoints, Learner.fresh(model_folder), make_batch, rows, 1)
 
 

@@ -78,21 +78,19 @@ def test_ranks_that_shard_a_model_have_equally_many_passes_the_last_ones_of_a_ro
         assert list(Seat(1, shards=shards).passes(plan, never)) == wanted
 
 
-def test_all_ranks_stop_before_the_pass_at_which_one_of_them_is_told_to() -> None:
+def test_ranks_that_shard_a_model_stop_before_the_pass_at_which_one_of_them_is_told_to() -> None:
     plan = [[n] for n in range(12)]
-    share = Seat(1, [False, False, True]).passes(plan, never)
+    share = Seat(1, [False, False, True], shards=True).passes(plan, never)
     assert [next(share)[0], next(share)[0]] == [[1], [3]]
     with pytest.raises(Interrupted):
         next(share)
 
 
-def test_ranks_without_rows_left_are_asked_with_the_others() -> None:
+def test_ranks_that_hold_everything_meet_before_the_first_pass_only() -> None:
     plan = [[0], [1], [2], []]
-    assert [rows for rows, _, _ in Seat(1).passes(plan, never)] == [[1]]
-    share = Seat(1, [False, True]).passes(plan, never)
-    assert next(share)[0] == [1]
+    assert [rows for rows, _, _ in Seat(1, [False, True]).passes(plan, never)] == [[1]]
     with pytest.raises(Interrupted):
-        next(share)
+        next(Seat(1, [True]).passes(plan, never))
 
 
 def test_one_rank_hears_at_once() -> None:
