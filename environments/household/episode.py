@@ -54,7 +54,7 @@ class Episode:
         label = self.label(action)
         self.steps += 1
         if command is None:
-            text = self._wording.nothing()
+            text = self._wording.nothing
         else:
             after = self.world.apply(self.state, command)
             assert after is not None, f"{action!r} was offered but does nothing"

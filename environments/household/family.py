@@ -16,8 +16,7 @@ from environments.household.world import World
 from triforge.environments.kit import Family
 from triforge.environments.registry import About
 from triforge.errors import InputError
-from triforge.rollout.protocols import RewriteMenu, TaskDraft
-from triforge.types import CheckResult, Direction, Params, Task
+from triforge.types import Params
 
 
 class HouseholdFamily(Family[World, PlayOptions]):
@@ -76,17 +75,10 @@ class HouseholdFamily(Family[World, PlayOptions]):
             episode.play(out[-1])
         return out
 
-    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        return rewriting.menu(task, direction)
-
-    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        return rewriting.apply(task, answer)
-
-    def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
-        return rewriting.check(parent, candidate)
-
-    def drift(self, root: Params, candidate: Params) -> float:
-        return rewriting.drift(root, candidate)
+    rewrite_menu = staticmethod(rewriting.menu)
+    apply_rewrite = staticmethod(rewriting.apply)
+    check_rewrite = staticmethod(rewriting.check)
+    drift = staticmethod(rewriting.drift)
 
     def at_level(self, level: int, options: Params) -> Params:
         """Games whose shortest plan has `level + 4` commands; level 0 has the shorter ones, too."""

@@ -127,6 +127,8 @@ class Terse:
     mug that was changed by the agent, if one lies here, else the first. Looking around has no words here.
     """
 
+    nothing = "fail"
+
     def command(self, world: World, command: Command) -> str:
         """Verb and noun, as in "go fridge" or "take mug"."""
         verb, obj, rec = command
@@ -158,9 +160,6 @@ class Terse:
         if not world.is_open(state, state.at):
             return "closed"
         return " ".join(world.objects[i].kind for i in world.here(state)) or "empty"
-
-    def nothing(self) -> str:
-        return "fail"
 
     def won(self, text: str) -> str:
         """The word for success, beside what the last command showed unless that was "ok"."""
@@ -221,6 +220,8 @@ def series(names: Sequence[str]) -> str:
 class Alfworld:
     """Full sentences in the style of ALFWorld; every instance carries its number."""
 
+    nothing = "Nothing happens."
+
     def command(self, world: World, command: Command) -> str:
         """As in "go to fridge 1", "move mug 1 to shelf 2" or "clean mug 1 with sinkbasin 1"."""
         verb, obj, rec = command
@@ -255,9 +256,6 @@ class Alfworld:
         if verb == "look":
             return self._around(world, state)
         return f"You are carrying: {series([held] if held else [])}."
-
-    def nothing(self) -> str:
-        return "Nothing happens."
 
     def won(self, text: str) -> str:
         return f"{text} You have done your task."

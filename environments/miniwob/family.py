@@ -14,17 +14,11 @@ from environments.gui.episode import COMPUTER_USE_GUIDE, READERS, Turns
 from environments.miniwob.browser import SHARED, Browsers
 from environments.miniwob.gold import SOLVED, solve
 from environments.miniwob.page import HEIGHT, WIDTH, Look, Page, listing, pages
-from triforge.environments.kit import (
-    NeverRewritten,
-    OneEpisode,
-    Strict,
-    expect_announced,
-    parse_model,
-)
+from triforge.environments.kit import Family, Strict, parse_model
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Environment, Observation, Reset, StepResult, TaskDraft
-from triforge.types import Params, Task
+from triforge.rollout.protocols import Observation, Reset, StepResult
+from triforge.types import Params
 
 MAX_SEED = 2**31 - 1
 
@@ -71,13 +65,10 @@ _COMMAND_GUIDE: Final = (
 
 
 class MiniWobEpisode:
-    """One problem being played; its task announces what the page says."""
+    """One problem being played; it announces what the page says."""
 
-    def __init__(
-        self, task: Task, problem: Problem, options: PlayOptions, browsers: Browsers
-    ) -> None:
+    def __init__(self, problem: Problem, options: PlayOptions, browsers: Browsers) -> None:
         self.done = False
-        self._task = task
         self._problem = problem
         self._options = options
         self._lease = browsers.lease(options.browsers)
@@ -89,7 +80,12 @@ class MiniWobEpisode:
     def start(self) -> Reset:
         page = Page(self._lease.begin(), self._problem.task, self._problem.seed)
         look = page.look()
-        expect_announced("miniwob", self._task, look.said)
+        if look.said != self._problem.utterance:
+            error = EnvError(
+                f"miniwob: the page says {look.said[:200]!r}, its task announces {self._problem.utterance[:200]!r}"
+            )
+            error.retryable = False
+            raise error
         self._shown = page, look
         return Reset(observation=self._observe(f"task: {look.said}"), system=self._guide())
 
@@ -176,7 +172,7 @@ class MiniWobEpisode:
         return _COMMAND_GUIDE if self._options.actions == "command" else COMPUTER_USE_GUIDE
 
 
-class MiniWobFamily(NeverRewritten):
+class MiniWobFamily(Family[Problem, PlayOptions]):
     """The family `miniwob`; see README.md beside this file for the options."""
 
     name = "miniwob"
@@ -190,19 +186,26 @@ class MiniWobFamily(NeverRewritten):
         papers="RLAnything (there: OSWorld)",
         steps_per_s=13,
     )
+    play_options = PlayOptions
+    blocks = True
 
     def __init__(self, browsers: Browsers = SHARED) -> None:
         self._browsers = browsers
 
-    def validate(self, params: Params) -> TaskDraft:
+    def read(self, params: Params) -> Problem:
+        """The parameters; a sentence that they do not have is read from the page."""
         problem = parse_model(Problem, params, "miniwob params")
         _known([problem.task])
-        if not problem.utterance:
-            look = self._look(problem, PlayOptions())
-            problem = problem.model_copy(update={"utterance": look.said})
-        return TaskDraft(
-            params=problem.model_dump(), instruction=problem.utterance, kind=problem.task
-        )
+        if problem.utterance:
+            return problem
+        look = self._look(problem, PlayOptions())
+        return problem.model_copy(update={"utterance": look.said})
+
+    def instruction(self, given: Problem) -> str:
+        return given.utterance
+
+    def kind(self, given: Problem) -> str:
+        return given.task
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         wanted = parse_model(GeneratorOptions, options, "miniwob options")
@@ -218,24 +221,18 @@ class MiniWobFamily(NeverRewritten):
             made.append(self.validate(problem).params)
         return made
 
-    def make(self, options: Params) -> Environment:
-        play = parse_model(PlayOptions, options, "miniwob options")
+    def begin(
+        self, given: Problem, options: PlayOptions, _announced: str, _seed: int
+    ) -> MiniWobEpisode:
+        return MiniWobEpisode(given, options, self._browsers)
 
-        def begin(task: Task, seed: int) -> MiniWobEpisode:  # noqa: ARG001  the problem has its own
-            problem = parse_model(Problem, task.params, "miniwob params")
-            return MiniWobEpisode(task, problem, play, self._browsers)
-
-        return OneEpisode(self.name, begin, blocks=True)
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+    def solution(self, given: Problem, options: PlayOptions) -> Sequence[str] | None:
         """The responses that solve one of the tasks that `gold.SOLVERS` knows, None for the others."""
-        problem = parse_model(Problem, task.params, "miniwob params")
-        play = parse_model(PlayOptions, options, "miniwob options")
-        look = self._look(problem, play)
-        actions = solve(problem.task, task.instruction, look.nodes)
+        look = self._look(given, options)
+        actions = solve(given.task, given.utterance, look.nodes)
         if actions is None:
             return None
-        return [response for action in actions for response in _said(action, look, play)]
+        return [response for action in actions for response in _said(action, look, options)]
 
     def _look(self, problem: Problem, options: PlayOptions) -> Look:
         lease = self._browsers.lease(options.browsers)
