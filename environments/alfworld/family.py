@@ -23,21 +23,14 @@ from environments.alfworld.games import (
 from environments.household import rewriting
 from environments.household.catalogue import GOAL_TYPES
 from environments.household.family import FAMILY as HOUSEHOLD
+from environments.household.params import PlayOptions as HouseholdOptions
 from environments.household.params import params_of, world_of
 from environments.household.wording import Alfworld, announce
-from environments.household.world import World
-from triforge.environments.kit import OneEpisode, expect_announced, parse_model
+from triforge.environments.kit import Family, parse_model
 from triforge.environments.registry import About
 from triforge.environments.worker import TooSlowError
-from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import (
-    Environment,
-    Observation,
-    Reset,
-    RewriteMenu,
-    StepResult,
-    TaskDraft,
-)
+from triforge.errors import InputError
+from triforge.rollout.protocols import Observation, Reset, RewriteMenu, StepResult, TaskDraft
 from triforge.types import CheckResult, Direction, Params, Task
 
 
@@ -87,7 +80,7 @@ _HORIZON: Final = 50
 _log = logging.getLogger(__name__)
 
 
-class AlfworldFamily:
+class AlfworldFamily(Family[Params, PlayOptions]):
     """The family `alfworld`; see README.md beside this file for the options."""
 
     name = "alfworld"
@@ -102,7 +95,11 @@ class AlfworldFamily:
         steps_per_s=74,
     )
 
-    def validate(self, params: Params) -> TaskDraft:
+    play_options = PlayOptions
+    blocks = True
+
+    def read(self, params: Params) -> Params:
+        """The parameters in full, of a game or of a game file."""
         given = parse_model(GameParams, params, "alfworld params")
         if given.file is not None and given.game is None:
             found = read_game(given.file)
@@ -112,14 +109,30 @@ class AlfworldFamily:
                     "the task anew without sha256, or put the file back"
                 )
             horizon = _HORIZON if given.horizon is None else given.horizon
-            normal: Params = {"file": given.file, "sha256": found.sha256, "horizon": horizon}
-            return TaskDraft(params=normal, instruction=found.task, kind=found.sort)
+            return {"file": given.file, "sha256": found.sha256, "horizon": horizon}
         if given.game is None or (given.file, given.sha256, given.horizon) != (None, None, None):
             raise InputError(
                 "alfworld params: expected either game (a household game under ALFWorld's rules) or file, with sha256 and "
                 "horizon if you like"
             )
-        return _draft(HOUSEHOLD.validate(_house(given)))
+        if given.game.get("rules") != "alfworld":
+            raise InputError(
+                'alfworld params: field game: expected a game with "rules": "alfworld"'
+            )
+        return {"game": HOUSEHOLD.validate(dict(given.game)).params}
+
+    def write(self, given: Params) -> Params:
+        return given
+
+    def instruction(self, given: Params) -> str:
+        if "game" in given:
+            return announce(world_of(_game_of(given)))
+        return read_game(str(given["file"])).task
+
+    def kind(self, given: Params) -> str:
+        if "game" in given:
+            return world_of(_game_of(given)).goal.type
+        return read_game(str(given["file"])).sort
 
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         wanted = parse_model(GeneratorOptions, options, "alfworld options")
@@ -133,32 +146,24 @@ class AlfworldFamily:
         _log.info("alfworld: games generated: %s", tally)
         return made
 
-    def make(self, options: Params) -> Environment:
-        play = parse_model(PlayOptions, options, "alfworld options")
+    def begin(
+        self, given: Params, options: PlayOptions, _announced: str, _seed: int
+    ) -> AlfworldEpisode:
+        return AlfworldEpisode(_start(given, memo=options.memo), _horizon(given), options)
 
-        def begin(task: Task, seed: int) -> AlfworldEpisode:  # noqa: ARG001  the engine knows no chance
-            draft = self.validate(task.params)
-            expect_announced(self.name, task, draft.instruction)
-            return AlfworldEpisode(
-                _start(draft.params, memo=play.memo), _horizon(draft.params), play
-            )
-
-        return OneEpisode(self.name, begin, blocks=True)
-
-    def gold(self, task: Task, options: Params) -> Sequence[str] | None:
+    def solution(self, given: Params, options: PlayOptions) -> Sequence[str] | None:
         """The responses of a shortest plan of a generated game; of a file, those of the engine's own planner.
 
         None when that finds nothing, or nothing in time.
         """
-        play = parse_model(PlayOptions, options, "alfworld options")
-        if "game" in task.params:
-            reading: Params = play.model_dump(mode="json", exclude={"memo"})
-            return HOUSEHOLD.gold(_house_task(task), reading)
-        game = _start(task.params, memo=play.memo)
+        if "game" in given:
+            reading = HouseholdOptions(**options.model_dump(exclude={"memo"}))
+            return HOUSEHOLD.solution(world_of(_game_of(given)), reading)
+        game = _start(given, memo=options.memo)
         try:
             out, commands = [], game.first.commands
             for command in game.plan():
-                out.append(play.response(command, commands))
+                out.append(options.response(command, commands))
                 commands = game.step(command).commands
         except TooSlowError:
             return None
@@ -220,31 +225,17 @@ def _from_files(count: int, seed: int, wanted: GeneratorOptions) -> list[Params]
     return [{"file": name, "horizon": wanted.horizon} for name in names[:count]]
 
 
-def _start(params: Params, *, memo: bool) -> Game:
-    if "game" in params:
-        world: World = world_of(_game_of(params))
+def _start(given: Params, *, memo: bool) -> Game:
+    if "game" in given:
+        world = world_of(_game_of(given))
         return engine(memo=memo).start(problem=problem(world), task=announce(world))
-    found = read_game(str(params["file"]))
-    if params.get("sha256") not in (None, found.sha256):
-        error = EnvError(
-            f"alfworld: {found.path} is not the file that the task was made from; put it back"
-        )
-        error.retryable = False
-        raise error
-    return engine(memo=memo).start(file=str(found.path))
+    return engine(memo=memo).start(file=str(read_game(str(given["file"])).path))
 
 
 def _horizon(params: Params) -> int:
     held: JsonValue = _game_of(params)["horizon"] if "game" in params else params["horizon"]
     assert isinstance(held, int)
     return held
-
-
-def _house(given: GameParams) -> Params:
-    game: Params = dict(given.game or {})
-    if game.get("rules") != "alfworld":
-        raise InputError('alfworld params: field game: expected a game with "rules": "alfworld"')
-    return game
 
 
 def _game_of(params: Params) -> Params:
