@@ -29,14 +29,7 @@ _BY_TYPE: Final = {name: goal for goal, name in TASK_TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class GameFile:
-    """One game file.
-
-    Attributes:
-        path: where it lies.
-        task: the sentence that it announces.
-        sort: the type of its goal in the household's words; empty when nothing beside it says so.
-        sha256: of its bytes.
-    """
+    """One game file, its task's sentence, and the type of its goal in the household's words ("" when nothing says so)."""
 
     path: Path
     task: str
@@ -132,17 +125,9 @@ SPLIT: Final = "json_2.1.1/train"
 
 
 def write_game(out: Path, number: int, seed: int, world: World, sources: dict[str, str]) -> Path:
-    """Write one game that was proved solvable.
+    """Write one game that was proved solvable, below `out`, which `ALFWORLD_DATA` will name; returns the game file.
 
-    Args:
-        out: what `ALFWORLD_DATA` will name.
-        number: of the game; stands where official games name their scene.
-        seed: of the games.
-        world: the game.
-        sources: the engine's `domain` and `grammar`.
-
-    Returns:
-        The game file.
+    `number` stands where official games name their scene; `sources` are the engine's `domain` and `grammar`.
     """
     goal, task = world.goal, announce(world)
     lamp = goal.type == "look"

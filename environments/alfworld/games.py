@@ -20,7 +20,6 @@ from environments.household.wording import Exact, announce
 from environments.household.world import Goal, Thing, World
 from triforge.environments.kit import Strict
 from triforge.errors import InputError
-from triforge.types import Params
 
 
 class GeneratorOptions(HouseOptions):
@@ -190,17 +189,8 @@ class Tally:
 def proved_games(
     engine: Engine, *, count: int, seed: int, wanted: GeneratorOptions, tally: Tally
 ) -> Iterator[World]:
-    """Draw `count` games that the engine lets win. Game i depends on the seed, i and the options only.
-
-    Args:
-        engine: the real one.
-        count: how many.
-        seed: of the games.
-        wanted: what games.
-        tally: is kept up to date; what was rejected is logged as well.
-    """
-    options = house_options(wanted)
-    draw, house = drawn_by(options)
+    """Draw `count` games that the engine lets win. Game i depends on the seed, i and the options only; `tally` is kept up to date."""
+    draw, house = drawn_by(wanted.model_dump(mode="json", exclude={"source", "folder", "tries"}))
     for index in range(count):
         for attempt in range(wanted.tries):
             world = solvable_game(Random(f"alfworld {seed} {index} {attempt}"), house, draw)  # noqa: S311
@@ -216,13 +206,6 @@ def proved_games(
             )
         tally.kept += 1
         yield world
-
-
-def house_options(wanted: GeneratorOptions) -> Params:
-    """The options of the household's generator."""
-    own = {"source", "folder", "tries"}
-    options: Params = wanted.model_dump(mode="json", exclude=own)
-    return options
 
 
 def why_not(engine: Engine, world: World) -> str | None:

@@ -169,13 +169,8 @@ async def score(
 ) -> Score:
     """Run a program against a task.
 
-    Args:
-        sandbox: where.
-        task: its tests.
-        program: source text.
-        public: run the public tests only, and say in full what went wrong; otherwise nothing of a test is told.
-        every: go on after a test that is not passed.
-        total_s: see `run_cases`; what it leaves no time for is not passed.
+    With `public`, only the public tests are run, and what went wrong is said in full; otherwise nothing of a test is said.
+    With `every`, it goes on after a test that is not passed. What `total_s` (see `run_cases`) leaves no time for is not passed.
     """
     if isinstance(task, FunctionParams) and public:
         return Score(0, 0)  # a check has no public part

@@ -139,16 +139,7 @@ class SetupStep(Strict):
 
 
 class DesktopTask(Strict):
-    """The parameters of a task, in OSWorld's shape.
-
-    Attributes:
-        id: of the author's choosing.
-        instruction: what the agent is told.
-        config: what is laid out before it begins.
-        evaluator: how it is verified; see README.md for what `result` and `expected` may ask for.
-        horizon: steps until the episode ends as a failure.
-        solution: commands that solve it in the terminal, if known; no agent sees them.
-    """
+    """The parameters of a task, in OSWorld's shape; no agent sees the `solution`, commands that solve it in the terminal."""
 
     id: str = Field(default="", max_length=200)
     instruction: str = Field(min_length=1, max_length=4000)
@@ -199,29 +190,29 @@ def lay_out(task: DesktopTask, home: Path) -> None:
 
 
 def getter(home: Path, windows: Windows) -> Getter:
-    """Finds what an evaluator asks for: `file`, `exists`, `folder`, `setting`, `windows`, and for `expected` a `rule` or a `text`."""
+    """Finds what an evaluator asks for, by the type of what is asked; a `rule` or a `text` is what is expected itself."""
+
+    def folder(path: str) -> JsonValue:
+        names = names_in(home, path)
+        return None if names is None else [*names]
+
+    find: dict[str, Callable[[str, str], JsonValue]] = {
+        "file": lambda path, _: read_file(home, path),
+        "exists": lambda path, _: "yes" if exists_in(home, path) else "no",
+        "folder": lambda path, _: folder(path),
+        "setting": lambda path, name: _setting(read_file(home, path), name),
+        "windows": lambda *_: [*windows()],
+    }
 
     def get(spec: Mapping[str, JsonValue]) -> JsonValue:
-        kind = spec.get("type")
-        path = str(spec.get("path", ""))
-        if kind == "rule":
-            return spec.get("rules")
-        if kind == "text":
-            return spec.get("text")
-        if kind == "windows":
-            return [*windows()]
-        if kind == "file":
-            return read_file(home, path)
-        if kind == "exists":
-            return "yes" if exists_in(home, path) else "no"
-        if kind == "folder":
-            names = names_in(home, path)
-            return None if names is None else [*names]
-        if kind == "setting":
-            return _setting(read_file(home, path), str(spec.get("name", "")))
-        raise InputError(
-            f"desktop params: evaluator: unknown type {kind!r}, known are file, exists, folder, setting, windows, rule, text"
-        )
+        kind = str(spec.get("type"))
+        if kind in ("rule", "text"):
+            return spec.get("rules" if kind == "rule" else "text")
+        if kind not in find:
+            raise InputError(
+                f"desktop params: evaluator: unknown type {spec.get('type')!r}, known are {', '.join(find)}, rule, text"
+            )
+        return find[kind](str(spec.get("path", "")), str(spec.get("name", "")))
 
     return get
 

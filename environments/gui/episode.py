@@ -99,14 +99,7 @@ class Computer(Protocol):
 
 
 class ScreenOptions(Strict):
-    """What all families with a computer let a run choose.
-
-    Attributes:
-        actions: short commands, or calls in the computer-use format.
-        malformed_limit: this many malformed actions end the episode as a failure; 0 never does.
-        verify_s: seconds in which the verifier may still come true after the agent has said that it is done.
-        guide: whether the episode starts with a system message that explains the actions.
-    """
+    """What all families with a computer let a run choose; their READMEs explain each option."""
 
     actions: Format = "computer_use"
     malformed_limit: int = Field(default=3, ge=0, le=1000)
@@ -117,16 +110,9 @@ class ScreenOptions(Strict):
 class ComputerEpisode:
     """One task being played.
 
-    Args:
-        family: for sentences and counters.
-        instruction: what the agent is told.
-        evaluator: the verifier.
-        begin: starts the computer with the task laid out; may take its time.
-        horizon: steps until the episode is a failure.
-        options: how it is played.
-        sees: whether observations carry a screenshot.
-        reads: whether they carry the computer's listing.
-        abandon: called when the episode is left, also when its computer has not started yet.
+    `begin` starts the computer with the task laid out and may take its time; `sees` and `reads` say whether observations
+    carry a screenshot and the computer's listing; `abandon` is called when the episode is left, also when its computer has
+    not started yet.
     """
 
     def __init__(
@@ -220,25 +206,28 @@ class ComputerEpisode:
 
     def _end(self, action: str, *, success: bool, said: str) -> StepResult:
         self.done = True
-        return StepResult(
-            observation=self._observe(said),
-            action=action,
-            action_valid=True,
-            done=True,
-            success=success,
-            label=1 if success else -1,
-        )
+        return self._result(said, action, success=success, label=1 if success else -1)
 
     def _after(self, remark: str, action: str, *, valid: bool) -> StepResult:
         said = self._turns.over
         self.done = bool(said)
-        label: Literal[-1, 1] | None = None if valid else -1
+        return self._result(said or remark, action, valid=valid, label=None if valid else -1)
+
+    def _result(
+        self,
+        said: str,
+        action: str,
+        *,
+        label: Literal[-1, 1] | None,
+        valid: bool = True,
+        success: bool = False,
+    ) -> StepResult:
         return StepResult(
-            observation=self._observe(said or remark),
+            observation=self._observe(said),
             action=action,
             action_valid=valid,
             done=self.done,
-            success=False,
+            success=success,
             label=label,
         )
 

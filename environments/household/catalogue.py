@@ -212,14 +212,7 @@ ALFWORLD: Final = _catalogue(
 
 @dataclass(frozen=True, slots=True)
 class Furniture:
-    """How a kind of room is furnished.
-
-    Attributes:
-        always: kinds of receptacle that every such room has.
-        most: kind -> how many of it a room may have; what is drawn is spread in these proportions.
-        objects: kinds of object that lie about there.
-        lamps: whether a desklamp may stand there.
-    """
+    """How a kind of room is furnished: receptacles that it always has, how many of a kind it may have, objects that lie about."""
 
     always: tuple[str, ...]
     most: dict[str, int]

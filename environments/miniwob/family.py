@@ -24,14 +24,7 @@ MAX_SEED = 2**31 - 1
 
 
 class Problem(Strict):
-    """The parameters of a task.
-
-    Attributes:
-        task: name of the page, such as `click-test-2`.
-        seed: of the page's own random numbers.
-        horizon: steps until the episode ends as a failure.
-        utterance: the page's sentence for this seed; read from the page when it is missing.
-    """
+    """The parameters of a task; the page's sentence for the seed is read from the page when it is missing."""
 
     task: str = Field(min_length=1, max_length=64)
     seed: int = Field(ge=0, le=MAX_SEED)

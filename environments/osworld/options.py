@@ -73,13 +73,10 @@ class OsworldTask(Strict):
 
 
 class Docker(Strict):
-    """A container a machine, fresh for each episode and removed after it.
+    """A container a machine, fresh for each episode and removed after it, at most so many of one worker at a time.
 
-    Attributes:
-        image: what to run.
-        arguments: of `docker run`, before the image: devices, volumes with the disk image, memory.
-        port: of the control server inside the container.
-        at_most: containers of one worker at a time.
+    `arguments` of `docker run` stand before the image: devices, volumes with the disk image, memory; `port` is the control
+    server's inside the container.
     """
 
     image: str = Field(min_length=1)
