@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from triforge.clients.transport import (
     LOST,
@@ -20,7 +20,7 @@ from triforge.clients.transport import (
 )
 from triforge.errors import TriforgeError
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 
 _ANSWER_S = 30.0
 _READY_S = 3.0  # a service that needs longer to say that it is ready is not
@@ -82,16 +82,7 @@ class Apis:
             raise unreachable(client, "GET", path, error) from error
 
     async def read(self, model: type[M], api: str, path: str, key: str, **params: Any) -> M:
-        """What an API answers at a path; empty parameters are left out."""
-        return model.model_validate(await self._get(api, path, key, **params))
-
-    async def read_rows(
-        self, model: type[M], api: str, path: str, key: str, **params: Any
-    ) -> list[M]:
-        """Likewise, a list."""
-        return [model.model_validate(row) for row in await self._get(api, path, key, **params)]
-
-    async def _get(self, api: str, path: str, key: str, **params: Any) -> Any:
+        """What an API answers at a path, as a model or a list of them; empty parameters are left out."""
         client = self._clients[api]
         query = {name: value for name, value in params.items() if value != ""}
         try:
@@ -100,7 +91,7 @@ class Apis:
             raise unreachable(client, "GET", path, error) from error
         if not reply.is_success:
             raise _refusal(reply)
-        return parse_json(reply)
+        return TypeAdapter(model).validate_python(parse_json(reply))
 
 
 def _bearer(key: str) -> dict[str, str]:

@@ -40,28 +40,22 @@ def create_app(*, apis: Apis) -> FastAPI:
     install(app, max_body=_MAX_BODY)
     app.include_router(routes(apis, pages))
 
-    def problem(status: int, detail: str) -> HTMLResponse:
+    async def problem(_: Request, error: Exception) -> HTMLResponse:
+        status, detail = 500, str(error)
+        if isinstance(error, TriforgeError):
+            status, detail = error.status, error.detail
+        elif isinstance(error, HTTPException):
+            status, detail = error.status_code, str(error.detail)
+        elif isinstance(error, RequestValidationError):
+            fields = ", ".join(str(item["loc"][-1]) for item in error.errors())
+            status, detail = 422, f"the address is malformed: {fields}"
         asks = {"www-authenticate": 'Basic realm="triforge: the key is the password"'}
         return HTMLResponse(
             pages.problem(status, detail), status_code=status, headers=asks if status == 401 else {}
         )
 
-    async def triforge_error(_: Request, error: Exception) -> HTMLResponse:
-        assert isinstance(error, TriforgeError)
-        return problem(error.status, error.detail)
-
-    async def http_error(_: Request, error: Exception) -> HTMLResponse:
-        assert isinstance(error, HTTPException)
-        return problem(error.status_code, str(error.detail))
-
-    async def malformed(_: Request, error: Exception) -> HTMLResponse:
-        assert isinstance(error, RequestValidationError)
-        fields = ", ".join(str(item["loc"][-1]) for item in error.errors())
-        return problem(422, f"the address is malformed: {fields}")
-
-    app.add_exception_handler(TriforgeError, triforge_error)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(RequestValidationError, malformed)
+    for kind in (TriforgeError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, problem)
 
     @app.middleware("http")
     async def headers(

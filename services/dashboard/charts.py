@@ -20,19 +20,12 @@ _TICKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture of a run.
-
-    Attributes:
-        title: what it shows.
-        unit: of the vertical axis.
-        series: measure of a step by the name of its line.
-        share: whether the axis is 0 to 1; otherwise it begins at 0 and fits the largest value.
-    """
+    """One picture of a run."""
 
     title: str
-    unit: str
-    series: Mapping[str, str]
-    share: bool = False
+    unit: str  # of the vertical axis
+    series: Mapping[str, str]  # measure of a step by the name of its line
+    share: bool = False  # the axis is 0 to 1; otherwise it begins at 0 and fits the largest value
 
 
 CHARTS = (
@@ -64,15 +57,7 @@ CHARTS = (
 
 def draw(chart: Chart, steps: Sequence[RunStep]) -> Markup | None:
     """The picture as SVG, or None while there is nothing to draw."""
-    lines = {
-        name: [
-            (float(step.step), step.metrics[key])
-            for step in steps
-            if math.isfinite(step.metrics.get(key, math.nan))
-        ]
-        for name, key in chart.series.items()
-    }
-    lines = {name: points for name, points in lines.items() if points}
+    lines = _lines(chart, steps)
     if not lines:
         return None
     across = [x for points in lines.values() for x, _ in points]
@@ -142,9 +127,18 @@ def _line(frame: _Frame, number: int, name: str, points: Points) -> str:
 
 def legend(chart: Chart, steps: Sequence[RunStep]) -> list[tuple[int, str, float]]:
     """(number of the line, name, newest value) of the lines that `draw` draws."""
-    found: list[tuple[str, float]] = []
-    for name, key in chart.series.items():
-        values = [s.metrics[key] for s in steps if math.isfinite(s.metrics.get(key, math.nan))]
-        if values:
-            found.append((name, values[-1]))
-    return [(number, name, value) for number, (name, value) in enumerate(found)]
+    lines = _lines(chart, steps)
+    return [(number, name, points[-1][1]) for number, (name, points) in enumerate(lines.items())]
+
+
+def _lines(chart: Chart, steps: Sequence[RunStep]) -> dict[str, Points]:
+    """The points (step, value) of each line that has any."""
+    lines = {
+        name: [
+            (float(step.step), step.metrics[key])
+            for step in steps
+            if math.isfinite(step.metrics.get(key, math.nan))
+        ]
+        for name, key in chart.series.items()
+    }
+    return {name: points for name, points in lines.items() if points}

@@ -97,10 +97,10 @@ class Pages:
         path = f"/v1/runs/{segment(run_id)}"
         run, steps, weights = await asyncio.gather(
             self._apis.read(RunState, "trainer", path, key),
-            self._apis.read_rows(
-                RunStep, "trainer", f"{path}/steps", key, after=-1, limit=_MOST_STEPS
+            self._apis.read(
+                list[RunStep], "trainer", f"{path}/steps", key, after=-1, limit=_MOST_STEPS
             ),
-            self._apis.read_rows(WeightsRecord, "trainer", f"{path}/weights", key),
+            self._apis.read(list[WeightsRecord], "trainer", f"{path}/weights", key),
         )
         pictures = [
             (chart, picture, legend(chart, steps))

@@ -55,11 +55,7 @@ class PoolMaker:
     ) -> tuple[PoolState, bool]:
         """Make a pool of `rows` and of what `head.generate` asks for; True when it is new.
 
-        Args:
-            head: the request without its tasks.
-            rows: the tasks as they came, unchecked; read once.
-            key: idempotency key; the same key and request return the pool that they made the first time.
-            digest: what tells this request from others with the same key.
+        The rows are unchecked and read once. The same `key` and `digest` return the pool that they made the first time.
 
         Raises:
             InputError: the environment is unknown or rows are malformed; each is named, nothing was stored.

@@ -44,7 +44,7 @@ class RolloutWorker:
         read_task: reads a task version from the store; blocking, called in a thread.
         family: finds an environment family by name.
         keep: keeps screenshots; None for environments of text.
-        concurrency: episodes in flight in this worker, over all groups.
+        concurrency: episodes in flight, over all groups.
         patience_s: seconds to wait for a policy service or a broker that does not answer.
     """
 

@@ -183,14 +183,8 @@ def record_change(
 ) -> None:
     """Add one change to the record, in the transaction that makes it.
 
-    Requests for changes stand in the same table, see `triforge.access.requests`.
-
-    Args:
-        session: the transaction.
-        action: the thing and the verb, for example `task.pin`.
-        subject: the thing.
-        who: who did it and why, as far as they said.
-        detail: what was there before and after.
+    `action` is the thing and the verb, for example `task.pin`; `detail` what was there before and after. Requests for
+    changes stand in the same table, see `triforge.access.requests`.
     """
     asking = caller()
     session.add(

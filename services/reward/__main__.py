@@ -101,15 +101,6 @@ def judge_worker(concurrency: int) -> int:
     return 0
 
 
-def items(source: Path, target: Path, prompt: str) -> int:
-    """Convert labelled transcripts into supervised chats."""
-    from services.reward.items import write_items
-
-    count = write_items(source, target, prompt="terse" if prompt == "terse" else "rubric")
-    sys.stdout.write(f"{count} items in {target}\n")
-    return 0
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m services.reward", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -132,7 +123,11 @@ def main(arguments: Sequence[str]) -> int:
             return api()
         if options.command == "judge-worker":
             return judge_worker(options.concurrency)
-        return items(options.source, options.target, options.prompt)
+        from services.reward.items import write_items
+
+        count = write_items(options.source, options.target, prompt=options.prompt)
+        sys.stdout.write(f"{count} items in {options.target}\n")
+        return 0
     except TriforgeError as error:
         logging.getLogger(__name__).error("%s", error.detail)
         return 2

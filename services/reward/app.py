@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from fastapi import FastAPI
 
@@ -15,7 +15,15 @@ from services.reward.worker import JUDGE_SECONDS, count_votes
 from triforge.access.callers import Rule
 from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
-from triforge.types import JudgeReply, JudgeRequest, Sampling, StepJudgement, StepVotes, VoteText
+from triforge.types import (
+    JudgeReply,
+    JudgeRequest,
+    Sampling,
+    StepJudgement,
+    StepVotes,
+    Vote,
+    VoteText,
+)
 from triforge.types.people import MAX_VOTES
 from triforge.web.app import Ready, install
 from triforge.web.guard import Entrance, guard
@@ -32,14 +40,7 @@ def create_app(
     max_body: int = MAX_BODY,
     entrance: Entrance | None = None,
 ) -> FastAPI:
-    """The ASGI app of reward.
-
-    Args:
-        api: answers the requests.
-        ready: raises while the policy service that judges cannot be asked.
-        max_body: bytes of a request's body; a larger one is a 413.
-        entrance: who is let in; None lets in everybody.
-    """
+    """The ASGI app of reward; `ready` raises while the policy service that judges cannot be asked."""
     app = FastAPI(title="triforge reward", version="1")
     install(app, ready=ready, max_body=max_body)
     add_routes(app, api=api)
@@ -50,7 +51,7 @@ def create_app(
 def add_routes(app: FastAPI, *, api: JudgeApi) -> None:
     """Add all routes of reward to its app."""
 
-    @app.post("/v1/judge", response_model=JudgeReply)
+    @app.post("/v1/judge")
     async def judge(request: JudgeRequest) -> JudgeReply:
         """Vote on every step of a trajectory in text form."""
         return await api.judge(request)
@@ -120,21 +121,19 @@ class JudgeApi:
 
 
 def _reply(judged: tuple[StepVotes, ...]) -> JudgeReply:
-    values = [vote.value for step in judged for vote in step.votes]
-    versions = {span.version for step in judged for vote in step.votes for span in vote.versions}
-    return JudgeReply(
-        steps=tuple(_step(step) for step in judged),
-        mean=sum(values) / len(values),
-        invalid=values.count(0),
-        versions=tuple(sorted(versions)),
-    )
+    votes = [vote for step in judged for vote in step.votes]
+    versions = {span.version for vote in votes for span in vote.versions}
+    steps = [
+        StepJudgement(
+            step=step.step,
+            votes=tuple(VoteText(value=vote.value, text=vote.text) for vote in step.votes),
+            **_counts(step.votes),
+        )
+        for step in judged
+    ]
+    return JudgeReply(steps=tuple(steps), versions=tuple(sorted(versions)), **_counts(votes))
 
 
-def _step(judged: StepVotes) -> StepJudgement:
-    values = [vote.value for vote in judged.votes]
-    return StepJudgement(
-        step=judged.step,
-        votes=tuple(VoteText(value=vote.value, text=vote.text) for vote in judged.votes),
-        mean=sum(values) / len(values),
-        invalid=values.count(0),
-    )
+def _counts(votes: Sequence[Vote]) -> dict[str, Any]:
+    values = [vote.value for vote in votes]
+    return {"mean": sum(values) / len(values), "invalid": values.count(0)}

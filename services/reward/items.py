@@ -30,26 +30,19 @@ class Transcript(Message):
     steps: tuple[LabelledStep, ...] = Field(min_length=1)
 
 
-def judge_items(
-    transcripts: Iterable[Transcript], *, prompt: PromptKind
-) -> Iterator[tuple[ChatMessage, ...]]:
+def _chats(transcript: Transcript, prompt: PromptKind) -> Iterator[tuple[ChatMessage, ...]]:
     """One chat a labelled step: the judge's prompt and the answer it should give."""
-    for transcript in transcripts:
-        episode = Episode(
-            instruction=transcript.instruction, steps=transcript.steps, system=transcript.system
-        )
-        for index, step in enumerate(transcript.steps):
-            if step.label is not None:
-                answer = ChatMessage(role="assistant", content=ANSWERS[step.label])
-                yield (*build_prompt(prompt, episode, index), answer)
+    episode = Episode(
+        instruction=transcript.instruction, steps=transcript.steps, system=transcript.system
+    )
+    for index, step in enumerate(transcript.steps):
+        if step.label is not None:
+            answer = ChatMessage(role="assistant", content=ANSWERS[step.label])
+            yield (*build_prompt(prompt, episode, index), answer)
 
 
 def read_transcripts(lines: Iterable[str]) -> list[Transcript]:
-    """Parse JSON lines; blank ones are skipped.
-
-    Raises:
-        InputError: lines are malformed; each is named, up to a limit.
-    """
+    """Parse JSON lines, blank ones skipped; InputError names each malformed line, up to a limit."""
     found: list[Transcript] = []
     problems: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -78,11 +71,10 @@ def write_items(source: Path, target: Path, *, prompt: PromptKind) -> int:
             transcripts = read_transcripts(file)
     except FileNotFoundError:
         raise InputError(f"{source}: not found") from None
-    count = 0
+    chats = [chat for transcript in transcripts for chat in _chats(transcript, prompt)]
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("w", encoding="utf-8") as file:
-        for chat in judge_items(transcripts, prompt=prompt):
+        for chat in chats:
             messages = [message.model_dump() for message in chat]
             file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
-            count += 1
-    return count
+    return len(chats)

@@ -4,14 +4,11 @@ r"""What the judge is asked, one prompt a step, and how its vote is read.
 judge thinks, then votes. `terse` is for tiny models with a closed vocabulary: the words of the episode with three marks
 (`>` before an action, `;` before an observation, `?` at the end), and the answer is the vote and nothing else.
 
-Both are laid out so that the prompt of a later step begins with nearly all of the prompt of an earlier one: an engine
-with a prefix cache reads a trajectory once.
+The prompt of a later step begins with nearly all of the prompt of an earlier one, so an engine with a prefix cache reads a
+trajectory once. Of screenshots the judge sees the one before the action and the one after it; of earlier steps the text.
 
-Where a step has screenshots, the judge sees the one before the action and the one after it, and of the steps before only
-the text.
-
-What the agent and the environment wrote is data to the judge. Chat control tokens in it are spelled with other brackets
-(`triforge.prompt_escaping`), so that no response can end the judge's turn, and in the rubric every quoted line is marked, so that no response can
+What the agent and the environment wrote is data to the judge: chat control tokens in it are spelled with other brackets
+(`triforge.prompt_escaping`), and in the rubric every quoted line is marked, so that no response can end the judge's turn or
 pretend to be the rubric. What a mark cannot stop is a judge that believes what it reads; that is for training to cure.
 """
 
@@ -20,10 +17,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from triforge.prompt_escaping import neutralise
-from triforge.types import ChatMessage, ImagePart, ImageRef, TextPart
+from triforge.types import ChatMessage, ImagePart, ImageRef, Step, StepText, TextPart
 
 PromptKind = Literal["rubric", "terse"]
 
@@ -52,28 +49,7 @@ def parse_vote(text: str) -> Literal[-1, 0, 1]:
     return 0
 
 
-class JudgedStep(Protocol):
-    """What a prompt needs to know of a step; `types.Step` and `types.StepText` have it.
-
-    Attributes:
-        action: what was understood from the response.
-        images: screenshots that the agent saw with the observation; `next_images` of what followed.
-    """
-
-    # fmt: off
-    @property
-    def observation(self) -> str: ...  # noqa: D102
-    @property
-    def response(self) -> str: ...  # noqa: D102
-    @property
-    def action(self) -> str: ...  # noqa: D102
-    @property
-    def next_observation(self) -> str: ...  # noqa: D102
-    @property
-    def images(self) -> Sequence[ImageRef]: ...  # noqa: D102
-    @property
-    def next_images(self) -> Sequence[ImageRef]: ...  # noqa: D102
-    # fmt: on
+JudgedStep = Step | StepText
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +62,7 @@ class Episode:
 
 
 def build_prompt(kind: PromptKind, episode: Episode, index: int) -> tuple[ChatMessage, ...]:
-    """The chat that asks for a vote on step `index`.
-
-    Raises:
-        IndexError: the episode has no such step.
-    """
+    """The chat that asks for a vote on step `index`."""
     if not 0 <= index < len(episode.steps):
         raise IndexError(f"step {index} of an episode with {len(episode.steps)} steps")
     if kind == "rubric":
@@ -133,29 +105,30 @@ _ASK: Final = r"""Judge this step only, not the whole episode. First say in a fe
 
 
 def _rubric(episode: Episode, index: int) -> list[str | ImageRef]:
-    parts: list[str | ImageRef] = [_RULES, f"The agent's task:\n{_quoted(episode.instruction)}"]
+    parts: list[str | ImageRef] = [_RULES, f"The agent's task:\n{quoted(episode.instruction)}"]
     if episode.system:
-        parts.append(f"What the agent was told about its environment:\n{_quoted(episode.system)}")
+        parts.append(f"What the agent was told about its environment:\n{quoted(episode.system)}")
     for number, step in enumerate(episode.steps[:index], start=1):
-        parts.append(f"Observation {number}:\n{_quoted(step.observation)}")
-        parts.append(f"Action {number}:\n{_quoted(_action(step))}")
+        parts.append(f"Observation {number}:\n{quoted(step.observation)}")
+        parts.append(f"Action {number}:\n{quoted(_action(step))}")
     step, number = episode.steps[index], index + 1
-    parts.append(f"Observation {number}:\n{_quoted(step.observation)}")
+    parts.append(f"Observation {number}:\n{quoted(step.observation)}")
     if step.images:
         parts += ["What the agent saw before its action:", *step.images]
     parts.append(
-        f"The agent's whole response {number}, the step you judge:\n{_quoted(step.response)}"
+        f"The agent's whole response {number}, the step you judge:\n{quoted(step.response)}"
     )
     if step.action:
-        parts.append(f"The action that was taken from it:\n{_quoted(step.action)}")
-    parts.append(f"What followed:\n{_quoted(step.next_observation)}")
+        parts.append(f"The action that was taken from it:\n{quoted(step.action)}")
+    parts.append(f"What followed:\n{quoted(step.next_observation)}")
     if step.next_images:
         parts += ["What was to be seen after the action:", *step.next_images]
     parts.append(_ASK)
     return parts
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Text whose every line is marked as a quote."""
     lines = neutralise(text).splitlines() or [""]
     return "\n".join(f"| {line}" for line in lines)
 

@@ -98,11 +98,7 @@ class JudgeWorker:
             await self._announce(task.group_id, task.trajectory_id, taken)
 
     async def write_tests(self, task: UnitTestTask) -> None:
-        """Write and run the group's tests if nobody has and nobody does, and announce the group.
-
-        Raises:
-            UnavailableError: the broker does not answer; deliver the job again later.
-        """
+        """Write and run the group's tests if nobody has and nobody does, and announce the group; raises like `judge`."""
         async with self._broker.take_group(task) as taken:
             if taken.state == "open" and taken.payload is not None:
                 tests = await self._tests(task, taken.payload)

@@ -39,11 +39,9 @@ class Adapter:
     async def handle(self, outcome: TaskOutcome) -> tuple[Proposal, ...]:
         """Count an outcome, decide what is pending, and let the controller respond to a training group.
 
-        Counting is one transaction, and so is storing a proposal; asking models in between may take long or fail.
-        Repeating it is safe: nothing is counted twice, and nothing new is returned.
-
-        Returns:
-            The proposals whose state this outcome has set: one that was decided, one that was made.
+        Returns the proposals whose state this has set: one that was decided, one that was made. Counting is one
+        transaction, and so is storing a proposal; asking models in between may take long or fail. Repeating it is safe:
+        nothing is counted twice, and nothing new is returned.
 
         Raises:
             UnavailableError, StorageError: the database does not answer; handle it again later.
@@ -71,14 +69,9 @@ def make_adapter(
     *,
     writer: ProposalWriter | None = None,
 ) -> Adapter:
-    """An adapter.
+    """An adapter whose proposals are written by `writer`, or by one that asks `generate` for everything.
 
-    Args:
-        database: at head.
-        family: finds an environment family by name.
-        generate: the model that diagnoses and rewrites; may be left out where nothing is rewritten (none, ladder, and
-            llm_rewrite with null_control 1).
-        writer: instead of one that asks `generate` for everything.
+    Neither is needed where nothing is rewritten (none, ladder, and llm_rewrite with null_control 1).
     """
     measurements = MeasurementStore(database)
     writer = writer or ProposalWriter(generate or _no_model, family)

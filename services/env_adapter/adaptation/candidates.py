@@ -55,11 +55,7 @@ class Checked:
 
 
 class CandidateChecks:
-    """Checks answers.
-
-    Args:
-        solver: proves by playing what a family does not prove; None leaves such candidates unproved, so not taken.
-    """
+    """Checks answers. Without a solver, what a family does not prove stays unproved, so it is not taken."""
 
     def __init__(self, solver: Solver | None = None) -> None:
         self._solver = solver

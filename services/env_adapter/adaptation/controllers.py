@@ -32,12 +32,7 @@ class Controller(Protocol):
     """Decides what becomes of a task after one of its training groups was counted."""
 
     async def respond(self, outcome: TaskOutcome) -> Proposal | Closed:
-        """Make a proposal, or say why there is none. The same outcome leads to one proposal at most.
-
-        Raises:
-            UnavailableError, StorageError: the database does not answer; respond again later.
-            NotFoundError: the store has no such pool or task.
-        """
+        """Make a proposal, or say why there is none. The same outcome leads to one proposal at most."""
         ...
 
 

@@ -168,14 +168,8 @@ class Diagnosis:
     ) -> tuple[str, ...]:
         """One summary a note, in order; an empty answer is left out.
 
-        Args:
-            notes: what to read, from `choose`; as many as the budget has answers for.
-            instruction: of the task.
-            direction: which way it will be rewritten.
-            tokens: most tokens of one answer.
-            budget: most tokens of all answers. Each trajectory needs one; what is left goes to single steps, in turn to
-                the trajectories, the most condemned steps first.
-            seed: of the sampling.
+        An answer has at most `tokens` tokens, all together at most `budget`. Each trajectory needs one; what is left goes
+        to single steps, in turn to the trajectories, the most condemned steps first.
 
         Raises:
             PolicyError, UnavailableError, InputError: the model does not answer or cannot take the prompt.

@@ -88,11 +88,7 @@ class MeasurementStore:
         self._database = database
 
     def record(self, outcome: TaskOutcome) -> Proposal | None:
-        """Count a group once; the proposal comes back if this group brought its verdict.
-
-        Raises:
-            NotFoundError: there is no such pool.
-        """
+        """Count a group once; the proposal comes back if this group brought its verdict."""
         with self._database.write() as session:
             lock_pool(session, outcome.pool_id)
             if session.get(MeasurementRow, outcome.group_id) is not None:

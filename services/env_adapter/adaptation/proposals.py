@@ -40,13 +40,8 @@ Written = tuple[Proposal, TaskDraft | None]  # a proposal and its candidate; inv
 class ProposalWriter:
     """Writes proposals.
 
-    Args:
-        generate: the model that rewrites.
-        family: finds an environment family by name.
-        diagnoses: the model that explains failures; the same one by default.
-        solver: proves what a family does not prove itself.
-        form: how the rewriter is held to its choices, see `Rewriter`.
-        retry_policy: for a model that does not answer.
+    `generate` rewrites, `diagnoses` explains failures (the same model by default), `solver` proves what a family does not
+    prove itself. `retry_policy` is for a model that does not answer.
     """
 
     def __init__(

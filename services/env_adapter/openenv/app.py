@@ -41,23 +41,14 @@ class StepBody(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What a server plays, and how it is described.
-
-    Attributes:
-        tasks: what is played.
-        options: how.
-        description: for `/metadata`.
-        version: for `/metadata`.
-        sessions: WebSockets at a time; a further one is told so and closed.
-        idle_s: seconds without a message after which a WebSocket is closed, and its episode ended.
-    """
+    """What a server plays and how, and how `/metadata` describes it."""
 
     tasks: Tasks
     options: Params
     description: str
     version: str
-    sessions: int = 64
-    idle_s: float = 900.0
+    sessions: int = 64  # WebSockets at a time; a further one is told so and closed
+    idle_s: float = 900.0  # without a message, then a WebSocket is closed, and its episode ended
 
 
 def create_app(*, served: Served) -> FastAPI:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from services.reward.prompts import quoted
+from services.reward.scorers import demand_samples
 from triforge.errors import RewardError
-from triforge.prompt_escaping import neutralise
 from triforge.rollout.protocols import GenerateMany
 from triforge.sandbox.cases import Case, same_output, together
 from triforge.sandbox.client import Sandbox
@@ -48,9 +49,8 @@ _BLOCK: Final = re.compile(
 
 def build_test_prompt(problem: str) -> tuple[ChatMessage, ...]:
     """The chat that asks for one test of a problem."""
-    lines = neutralise(problem).splitlines() or [""]
-    quoted = "\n".join(f"| {line}" for line in lines)
-    return (ChatMessage(role="user", content=f"{_RULES}\n\nThe problem:\n{quoted}\n\n{_ASK}"),)
+    content = f"{_RULES}\n\nThe problem:\n{quoted(problem)}\n\n{_ASK}"
+    return (ChatMessage(role="user", content=content),)
 
 
 def parse_test(text: str) -> Case | None:
@@ -71,27 +71,16 @@ def parse_test(text: str) -> Case | None:
 async def ask_for_tests(
     generate_many: GenerateMany, task: UnitTestTask, played: TrajectoryGroup
 ) -> GenerateReply:
-    """The tests that were asked for, as the model wrote them.
-
-    Raises:
-        RewardError: the answer has the wrong shape.
-    """
+    """The tests that were asked for, as the model wrote them; RewardError if the answer has the wrong shape."""
     request = GenerateRequest(
         messages=build_test_prompt(played.task.instruction),
         n=task.tests,
         sampling=task.sampling.model_copy(update={"seed": task.seed}),
         affinity=task.group_id,
     )
-    replies = await generate_many([request])
-    if len(replies) != 1 or len(replies[0].outputs) != task.tests:
-        counts = [len(reply.outputs) for reply in replies]
-        raise RewardError(
-            f"asked for {task.tests} tests of {task.group_id}, got {counts}; does the engine honour n?"
-        )
-    if any(output.finish == "abort" for output in replies[0].outputs):
-        # not an unreadable answer of the model, which would be held against it
-        raise RewardError(f"the engine aborted a test of {task.group_id}")
-    return replies[0]
+    (reply,) = await generate_many([request])
+    demand_samples(reply, task.tests, f"tests of {task.group_id}")
+    return reply
 
 
 async def run_tests(
@@ -118,11 +107,7 @@ async def run_tests(
                 input=None if case is None else case.input,
                 output=None if case is None else case.output,
                 accepts=row,
-                text=output.text,
-                ids=output.ids,
-                logprobs=output.logprobs,
-                versions=output.versions,
-                finish=output.finish,
+                **dict(output),
             )
             for output, case, row in zip(reply.outputs, cases, rows, strict=True)
         ),

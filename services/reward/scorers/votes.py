@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from services.reward.prompts import Episode, PromptKind, build_prompt, parse_vote
-from services.reward.scorers import SCORERS
+from services.reward.scorers import SCORERS, demand_samples
 from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.rollout.seeds import derive_seed
@@ -36,12 +36,11 @@ async def score(
     Raises:
         InputError: every step's prompt is refused.
         RewardError: the model's answer has the wrong shape.
-        TriforgeError: what the policy service raised.
     """
     episode = Episode(
         instruction=trajectory.instruction, steps=trajectory.steps, system=trajectory.system
     )
-    requests = vote_requests(
+    requests = _requests(
         episode, kind=task.prompt, votes=task.votes, sampling=task.sampling, seed=task.seed,
         affinity=trajectory.id,
     )  # fmt: skip
@@ -65,17 +64,13 @@ async def vote(
     sampling: Sampling,
     seed: int,
 ) -> tuple[StepVotes, ...]:
-    """Vote on every step of an episode in text form; see `score`.
-
-    Raises:
-        InputError: a step's prompt is refused.
-    """
-    requests = vote_requests(episode, kind=kind, votes=votes, sampling=sampling, seed=seed)
+    """Vote on every step of an episode in text form, see `score`; InputError if a step's prompt is refused."""
+    requests = _requests(episode, kind=kind, votes=votes, sampling=sampling, seed=seed)
     replies = await _ask(generate_many, requests)
     return tuple(_votes(index, reply, votes) for index, reply in enumerate(replies))
 
 
-def vote_requests(
+def _requests(
     episode: Episode,
     *,
     kind: PromptKind,
@@ -129,26 +124,12 @@ async def _ask_what_fits(
 
 
 def _votes(index: int, reply: GenerateReply, votes: int) -> StepVotes:
-    if len(reply.outputs) != votes:
-        raise RewardError(
-            f"asked for {votes} votes on step {index}, got {len(reply.outputs)}; does the engine honour n?"
-        )
-    if any(output.finish == "abort" for output in reply.outputs):
-        # not an unreadable answer of the model, which would be held against it
-        raise RewardError(f"the engine aborted a vote on step {index}")
+    demand_samples(reply, votes, f"votes on step {index}")
     return StepVotes(
         step=index,
         prompt_ids=reply.prompt_ids,
         images=reply.images,
         votes=tuple(
-            Vote(
-                value=parse_vote(output.text),
-                text=output.text,
-                ids=output.ids,
-                logprobs=output.logprobs,
-                versions=output.versions,
-                finish=output.finish,
-            )
-            for output in reply.outputs
+            Vote(value=parse_vote(output.text), **dict(output)) for output in reply.outputs
         ),
     )
