@@ -43,6 +43,7 @@ from triforge.types import (
     JudgedGroup,
     Outcome,
     PlannedGroup,
+    PlanRequest,
     RunStep,
     Segment,
     Step,
@@ -91,11 +92,9 @@ class Service:
 class Plans:
     """Always other tasks."""
 
-    async def plan(self, pool_id: str, *, step: int, groups: int, **_: Any) -> list[PlannedGroup]:
-        return [
-            PlannedGroup(task_id=f"t{step}-{n}", slot=f"t{step}-{n}", purpose="train")
-            for n in range(groups)
-        ]
+    async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
+        names = [f"t{wanted.step}-{n}" for n in range(wanted.groups)]
+        return [PlannedGroup(task_id=name, slot=name, purpose="train") for name in names]
 
 
 class Everything(MemoryBroker):

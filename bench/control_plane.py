@@ -26,7 +26,7 @@ from bench.control_plane_stack import Meter, Stack, loop, rss_mib
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.event_loop import run as run_loop
-from triforge.types import RunState
+from triforge.types import PlanRequest, RunState
 
 PARTS = ("loop", "pool", "many")
 WANTED_MS = 10.0  # of CPU a trajectory, all processes of ours together
@@ -106,9 +106,10 @@ async def upload(stack: Stack, name: str, tasks: int) -> dict[str, Any]:
         plans = []
         for step in range(1, 9):
             started = time.perf_counter()
-            plan = await client.plan(
-                name, run_id=f"plans-of-{name}", step=step, kind="train", groups=512, seed=1, max_pending=0
-            )  # fmt: skip
+            wanted = PlanRequest(
+                run_id=f"plans-of-{name}", step=step, kind="train", groups=512, seed=1
+            )
+            plan = await client.plan(name, wanted)
             plans.append((time.perf_counter() - started) * 1e3)
             assert len(plan) == min(512, tasks)
     finally:

@@ -35,6 +35,7 @@ from triforge.types import (
     JudgedGroup,
     JudgeTask,
     PlannedGroup,
+    PlanRequest,
     RunState,
     TrainBatch,
     TrainedRole,
@@ -236,10 +237,10 @@ class Run:
     async def _evaluate(self, step: int, result: Result) -> list[Trajectory]:
         """Play the held-out tasks; the same seeds every time. Returns the sampled trajectories."""
         count = 2 * self._settings.heldout_tasks
-        plan = await self._tasks.plan(
-            self._run.pool_id, run_id=self._run.id, step=step, kind="evaluate", groups=count,
-            seed=self._seed, max_pending=0,
-        )  # fmt: skip
+        wanted = PlanRequest(
+            run_id=self._run.id, step=step, kind="evaluate", groups=count, seed=self._seed
+        )
+        plan = await self._tasks.plan(self._run.pool_id, wanted)
         found: dict[str, float] = {"step": float(step)}
         sampled: list[Trajectory] = []
         for mode, rollouts in (("sampled", self._settings.eval_rollouts), ("greedy", 1)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from experiments.settings import EASY, HARD, Arm, Settings
 from services.env_adapter.adaptation.adapter import make_adapter
@@ -48,16 +48,9 @@ class Tasks:
         """A fresh environment."""
         return self._family.make(options)
 
-    async def plan(
-        self, pool_id: str, *, run_id: str, step: int, kind: Literal["train", "evaluate"],
-        groups: int, seed: int, max_pending: int, adopt: bool = False, max_adapted: float = 1.0,
-    ) -> list[PlannedGroup]:  # fmt: skip
+    async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
         """What a step plays, as the orchestrator asks env_adapter for it."""
-        request = PlanRequest(
-            run_id=run_id, step=step, kind=kind, groups=groups, seed=seed, max_pending=max_pending,
-            adopt=adopt, max_adapted=max_adapted,
-        )  # fmt: skip
-        return list((await asyncio.to_thread(self._planner.plan, pool_id, request)).groups)
+        return list((await asyncio.to_thread(self._planner.plan, pool_id, wanted)).groups)
 
     async def read(self, task_id: str) -> Task:
         """A task version."""

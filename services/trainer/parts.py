@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from services.trainer.run_store import RunStore
 from triforge.algorithms.credit import accuracy
@@ -14,7 +14,14 @@ from triforge.broker import Broker
 from triforge.config import Settings
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
-from triforge.types import JudgedGroup, PlannedGroup, TrainedRole, WeightsState, WeightsUpdate
+from triforge.types import (
+    JudgedGroup,
+    PlannedGroup,
+    PlanRequest,
+    TrainedRole,
+    WeightsState,
+    WeightsUpdate,
+)
 
 
 class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
@@ -24,19 +31,7 @@ class StopRequested(Exception):  # noqa: N818 (a signal, not a failure)
 class PlanApi(Protocol):
     """The part of env_adapter's client that the orchestrator needs."""
 
-    async def plan(
-        self,
-        pool_id: str,
-        *,
-        run_id: str,
-        step: int,
-        kind: Literal["train", "evaluate"],
-        groups: int,
-        seed: int,
-        max_pending: int,
-        adopt: bool = False,
-        max_adapted: float = 1.0,
-    ) -> list[PlannedGroup]:
+    async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
         """The step's groups; the same for the same run, step and kind."""
         ...
 

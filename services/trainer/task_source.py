@@ -19,6 +19,7 @@ from triforge.types import (
     JudgedGroup,
     JudgedStep,
     PlannedGroup,
+    PlanRequest,
     RunState,
     TaskOutcome,
     Trajectory,
@@ -91,10 +92,10 @@ class TaskSource:
     async def _draw(
         self, kind: Literal["train", "evaluate"], step: int, groups: int, **how: Any
     ) -> list[PlannedGroup]:
-        return await self._parts.env_adapter.plan(
-            self._run.pool_id, run_id=self._run.id, step=step, kind=kind, groups=groups,
-            seed=self._config.run.seed, **how,
+        wanted = PlanRequest(
+            run_id=self._run.id, step=step, kind=kind, groups=groups, seed=self._config.run.seed, **how
         )  # fmt: skip
+        return await self._parts.env_adapter.plan(self._run.pool_id, wanted)
 
     def _task(self, step: int, mode: str, index: int, group: PlannedGroup, **how: Any) -> GroupTask:
         return GroupTask(

@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow.parquet as pq
 import redis.asyncio as aioredis
@@ -35,6 +35,7 @@ from triforge.types import (
     GroupTask,
     JudgedGroup,
     PlannedGroup,
+    PlanRequest,
     RunState,
     StepReport,
     TaskOutcome,
@@ -65,12 +66,10 @@ class FakePlans:
         self.sizes: dict[int, int] = {}  # groups of a round, where a small pool has fewer
         self.before: Callable[[int], None] = lambda _: None  # gets the step of a train plan
 
-    async def plan(
-        self, pool_id: str, *, run_id: str, step: int, kind: Literal["train", "evaluate"],
-        groups: int, seed: int, max_pending: int, adopt: bool = False, max_adapted: float = 1.0,
-    ) -> list[PlannedGroup]:  # fmt: skip
-        self._troubles.meet(f"plan {kind}")
-        if kind == "evaluate":
+    async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
+        self._troubles.meet(f"plan {wanted.kind}")
+        step, groups = wanted.step, wanted.groups
+        if wanted.kind == "evaluate":
             names = range(groups if self.heldout else 0)
             return [PlannedGroup(task_id=f"h{n}", slot=f"h{n}", purpose="evaluate") for n in names]
         self.before(step)
@@ -79,7 +78,7 @@ class FakePlans:
             PlannedGroup(task_id=f"t{step}-{n}", slot=f"t{n}", purpose="train")
             for n in range(groups)
         ]
-        if self.proposal and max_pending:
+        if self.proposal and wanted.max_pending:
             for n, purpose in enumerate(("measure_parent", "measure_candidate")):
                 found[n] = found[n].model_copy(
                     update={"purpose": purpose, "proposal_id": self.proposal}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -38,10 +40,12 @@ ROWS = st.lists(st.just({"params": game()}) | JSON, max_size=2)
 
 @pytest.fixture(scope="module")
 def service(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, empty_store: Path
 ) -> Iterator[tuple[FastAPI, dict[str, list[str]]]]:
     """The app, and ids that exist, by the name of their parameter."""
-    database = open_database(f"sqlite:///{tmp_path_factory.mktemp('api')}/store.sqlite")
+    database = open_database(
+        f"sqlite:///{shutil.copy(empty_store, tmp_path_factory.mktemp('api'))}"
+    )
     request = PoolRequest(
         name="kitchen", environment="household", generate=GenerateSpec(count=6, heldout=2)
     )

@@ -20,7 +20,7 @@ from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.environments import registry
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.store.database import Database, open_database
-from triforge.types import GenerateSpec, PoolRequest, Proposal, TaskUpload
+from triforge.types import GenerateSpec, PlanRequest, PoolRequest, Proposal, TaskUpload
 
 GAME: dict[str, Any] = {
     "receptacles": {"shelf 1": "open", "cabinet 1": "closed"},
@@ -311,20 +311,16 @@ async def test_a_malformed_query_is_refused(http: httpx.AsyncClient, query: str)
 
 async def test_a_plan_through_the_api_is_the_same_twice(client: EnvAdapterClient) -> None:
     await client.create_pool(request(generate=generated(count=6, heldout=2)))
-    first = await client.plan(
-        "kitchen", run_id="r", step=0, kind="train", groups=3, seed=1, max_pending=0
-    )
-    again = await client.plan(
-        "kitchen", run_id="r", step=0, kind="train", groups=6, seed=9, max_pending=0
-    )
-    held = await client.plan(
-        "kitchen", run_id="r", step=0, kind="evaluate", groups=9, seed=1, max_pending=0
-    )
+    step = PlanRequest(run_id="r", step=0, kind="train", groups=3, seed=1)
+    other = step.model_copy(update={"groups": 6, "seed": 9})
+    first = await client.plan("kitchen", step)
+    again = await client.plan("kitchen", other)
+    held = await client.plan("kitchen", step.model_copy(update={"kind": "evaluate", "groups": 9}))
     assert first == again
     assert [group.purpose for group in first] == ["train"] * 3
     assert [group.purpose for group in held] == ["evaluate"] * 2
     with pytest.raises(NotFoundError):
-        await client.plan("no", run_id="r", step=1, kind="train", groups=1, seed=1, max_pending=0)
+        await client.plan("no", PlanRequest(run_id="r", step=1, kind="train", groups=1, seed=1))
 
 
 async def test_a_database_that_is_away_is_a_503_with_retry_after(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from triforge.errors import UnavailableError
 from triforge.store.database import Database, open_database
 from triforge.store.tables import Base
 from triforge.testing import FakeFamily
-from triforge.types import AuditPage, Lineage, PoolState, ProposalDetail, TaskDetail
+from triforge.types import AuditPage, Lineage, PlanRequest, PoolState, ProposalDetail, TaskDetail
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 LINES = {"content-type": "application/x-ndjson"}
@@ -260,15 +260,13 @@ async def test_the_orchestrator_waits_for_a_paused_pool(
 ) -> None:
     await http.post("/v1/pools/p/pause")
     client = EnvAdapterClient("http://env", transport=httpx.ASGITransport(app=app))
-    step: dict[str, Any] = {
-        "run_id": "r", "step": 1, "kind": "train", "groups": 2, "seed": 1, "max_pending": 0,
-    }  # fmt: skip
-    said = await told(await http.post("/v1/pools/p/plans", json=step), 409)
+    step = PlanRequest(run_id="r", step=1, kind="train", groups=2, seed=1)
+    said = await told(await http.post("/v1/pools/p/plans", json=step.model_dump()), 409)
     assert said["type"] == "urn:triforge:paused"
     with pytest.raises(UnavailableError, match="'p' is paused"):
-        await client.plan("p", **step)
+        await client.plan("p", step)
     await http.post("/v1/pools/p/resume")
-    assert len(await client.plan("p", **step)) == 2
+    assert len(await client.plan("p", step)) == 2
     await client.close()
 
 

@@ -200,35 +200,13 @@ class EnvAdapterClient:
     async def _change(self, path: str, body: Change | Rollback) -> Any:
         return await post_json(self._http, path, body)
 
-    async def plan(
-        self,
-        pool_id: str,
-        *,
-        run_id: str,
-        step: int,
-        kind: Literal["train", "evaluate"],
-        groups: int,
-        seed: int,
-        max_pending: int,
-        adopt: bool = False,
-        max_adapted: float = 1.0,
-    ) -> list[PlannedGroup]:
+    async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
         """What a step plays. Asked again while env_adapter restarts: the answer stays the same.
 
         Raises:
             UnavailableError: nothing answers, or people have paused the pool: who asks waits.
             ConflictError: the pool is retired, or nothing of it can be played.
         """
-        wanted = PlanRequest(
-            run_id=run_id,
-            step=step,
-            kind=kind,
-            groups=groups,
-            seed=seed,
-            max_pending=max_pending,
-            adopt=adopt,
-            max_adapted=max_adapted,
-        )
         path = f"/v1/pools/{segment(pool_id)}/plans"
         try:
             reply = await post_json(

@@ -106,7 +106,7 @@ class ProposalPage(Message):
 class Measurement(Message):
     """How one group of a task version went; `successes <= measured <= rollouts`. Produced by: env_adapter.
 
-    `policy_version` is the oldest version that sampled a token of it, `newest_version` the newest.
+    `policy_version` is the oldest version that sampled a token of it, `newest_version` the newest (none: the same).
     """
 
     group_id: str
@@ -321,26 +321,14 @@ class AdaptSettings(Message):
     version_gap: Annotated[int, Field(ge=0)] = 0
 
 
-class TaskOutcome(Message):
+class TaskOutcome(Measurement):
     """How a group went. Produced by: orchestrator. Consumed by: env_adapter (queue `adapt`).
 
-    Only measured rollouts count: `successes <= measured <= rollouts`. `policy_version` is the oldest version that
-    sampled a token of it, `newest_version` the newest (none: the same). `adapt` False only records the measurement (and
-    decides what is pending).
+    `adapt` False only records the measurement (and decides what is pending).
     """
 
-    group_id: str
-    run_id: str
-    step: int
     pool_id: str
     task_id: str
-    purpose: Purpose
-    proposal_id: str | None = None
-    successes: int
-    measured: int
-    rollouts: int
-    policy_version: int
-    newest_version: int | None = None
     notes: tuple[DiagnosisNote, ...] = ()
     adapt: bool = True
     settings: AdaptSettings = Field(default_factory=AdaptSettings)

@@ -21,7 +21,7 @@ from services.trainer.in_flight import InFlight
 from services.trainer.task_source import TaskSource
 from tests.unit.trainer.played import group_task, judged
 from triforge.config import parse
-from triforge.types import GroupTask, JudgedGroup, PlannedGroup, VersionSpan
+from triforge.types import GroupTask, JudgedGroup, PlannedGroup, PlanRequest, VersionSpan
 
 STEPS, BASE = 5, 3
 
@@ -82,11 +82,11 @@ class World:
         self.notes = {**self.notes, name: copy.deepcopy(value)}
         self.visit()
 
-    async def plan(self, pool_id: str, *, step: int, **_: Any) -> list[PlannedGroup]:
+    async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
         self.visit()
         return [
             PlannedGroup(task_id=f"t{n}", slot=f"t{n}", purpose="train")
-            for n in range(self.sizes[step])
+            for n in range(self.sizes[wanted.step])
         ]
 
     async def emit_group(self, *_: Any) -> None:
