@@ -27,16 +27,9 @@ def token_weights(
     A learner that takes several updates gives each the scale of the whole batch: it divides by the update's share of the
     weights, and with `step_sum` by its share of the responses, since there a long response is to count for more.
 
-    Args:
-        counts: n, the trained tokens of each step response of the batch. Responses without tokens weigh nothing and are
-            not counted in N.
-        aggregation: `token_mean` is `1 / sum(n)`, `step_mean` is `1 / (N * n)`, `step_sum` is `1 / (N * length)`.
-            `trajectory_mean` and `task_mean` are `1 / (U * tokens of the response's unit)` with U units.
-        units: the trajectory or task of each response; read by the last two.
-        length: of `step_sum`, tokens.
-
-    Raises:
-        InputError: a count is negative, or what the rule reads is missing.
+    With n, the `counts`, trained tokens of each of N responses (those without any weigh nothing and are not counted in N):
+    `token_mean` is `1 / sum(n)`, `step_mean` is `1 / (N * n)`, `step_sum` is `1 / (N * length)`. `trajectory_mean` and
+    `task_mean` are `1 / (U * tokens of the response's unit)`, `units` being the trajectory or task of each response, U many.
     """
     if any(count < 0 for count in counts):
         raise InputError(f"counts: given {min(counts)}, expected token counts of at least 0")

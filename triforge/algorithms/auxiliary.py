@@ -48,17 +48,14 @@ def draw_evenly(
     """Draw transitions evenly over tasks, so that the long failures of a few do not fill the batch.
 
     Tasks take turns; in its turn a task gives one of its remaining transitions, drawn at random. In the last round, which
-    not all tasks reach, the tasks are drawn at random too.
+    not all tasks reach, the tasks are drawn at random too. Same arguments, same draw.
 
     Args:
         tasks: the task of each transition.
         idle: whether the transition changed nothing.
         limit: transitions to draw at most.
         idle_cap: largest share of idle transitions among those drawn, in [0, 1].
-        seed: of the draw; same arguments, same draw.
-
-    Returns:
-        Indices, ascending.
+        seed: of the draw.
     """
     draw = random.Random(seed)  # noqa: S311 (a reproducible draw, not a secret)
     heaps: dict[K, list[int]] = {}

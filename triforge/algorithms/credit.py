@@ -28,9 +28,8 @@ from triforge.algorithms.advantages import (
     standardise,
 )
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.core import Band, CoreOptions
 from triforge.algorithms.estimators import Group
-from triforge.algorithms.filters import policy_filter, reward_filter
 from triforge.algorithms.imitation import imitated
 from triforge.algorithms.penalties import placed_penalties
 from triforge.errors import InputError
@@ -38,6 +37,10 @@ from triforge.errors import InputError
 NO_OUTCOME = "no outcome"
 NOT_JUDGED = "not judged"
 NOT_TRAINED = "reward model not trained"
+NO_MEASUREMENT = "no measured rollout"
+OUTSIDE_POLICY_BAND = "outside policy band"
+OUTSIDE_REWARD_BAND = "outside reward band"
+ONE_SIDED = "one outcome only"
 
 T = TypeVar("T")
 Votes = Sequence[Sequence[Sequence[int]]]
@@ -344,6 +347,27 @@ def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
     for vote in (vote for steps in votes for step in steps for vote in step):
         if vote not in (-1, 0, 1):
             raise InputError(f"votes: given {vote!r}, allowed -1, 1 or 0 (could not be parsed)")
+
+
+def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> str | None:
+    """`reason` unless `low <= successes / measured <= high`; no band keeps every measured task."""
+    if measured == 0:
+        return NO_MEASUREMENT
+    return None if band is None or band[0] <= successes / measured <= band[1] else reason
+
+
+def policy_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
+    """Why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does."""
+    why = in_band(successes, measured, algorithm.policy_band, reason=OUTSIDE_POLICY_BAND)
+    if why is None and algorithm.mixed_groups_only and successes in (0, measured):
+        return ONE_SIDED
+    return why
+
+
+def reward_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
+    """Why the task's votes do not train the reward model (`reward_band`; with stacked bands also the policy's)."""
+    why = policy_filter(successes, measured, algorithm) if algorithm.bands == "stacked" else None
+    return why or in_band(successes, measured, algorithm.reward_band, reason=OUTSIDE_REWARD_BAND)
 
 
 def trained(

@@ -1,4 +1,4 @@
-"""Which tasks train whom, and which tasks are rewritten.
+"""Which groups differ enough to be trained on, and which tasks are rewritten.
 
 Everything here reads the accuracy of the measured rollouts before any sample was dropped: a rollout that could not be
 measured is neither a success nor a failure, and a sample without advantage still happened.
@@ -10,39 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
-from triforge.algorithms.core import Band, CoreOptions
+from triforge.algorithms.core import CoreOptions
 from triforge.errors import InputError
 
-NO_MEASUREMENT = "no measured rollout"
-OUTSIDE_POLICY_BAND = "outside policy band"
-OUTSIDE_REWARD_BAND = "outside reward band"
-ONE_SIDED = "one outcome only"
 LOW_SPREAD = "low spread"
 
 _NO_SPREAD = 1e-8  # rounding, not information
-
-
-def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> str | None:
-    """`reason` unless `low <= successes / measured <= high`; no band keeps every measured task."""
-    if measured == 0:
-        return NO_MEASUREMENT
-    return None if band is None or band[0] <= successes / measured <= band[1] else reason
-
-
-def policy_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
-    """Why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does."""
-    why = in_band(successes, measured, algorithm.policy_band, reason=OUTSIDE_POLICY_BAND)
-    if why is None and algorithm.mixed_groups_only and successes in (0, measured):
-        return ONE_SIDED
-    return why
-
-
-def reward_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
-    """Why the task's votes do not train the reward model (`reward_band`; with stacked bands also the policy's)."""
-    why = policy_filter(successes, measured, algorithm) if algorithm.bands == "stacked" else None
-    return why or in_band(successes, measured, algorithm.reward_band, reason=OUTSIDE_REWARD_BAND)
 
 
 def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[bool]:
@@ -50,10 +25,7 @@ def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[b
 
     `variance_topk` keeps the share `filter_keep` of all groups whose rewards differ most, at least one. `variance_topp`
     keeps the fewest groups, largest variance first, that together hold the share `filter_keep` of all variance.
-
-    Args:
-        deviations: standard deviation of the rewards of each group's trajectories.
-        algorithm: the rule.
+    `deviations` are those of the rewards of each group's trajectories.
     """
     if algorithm.group_filter == "none":
         return [True] * len(deviations)
@@ -74,22 +46,8 @@ def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[b
     return [i in set(kept) for i in range(len(deviations))]
 
 
-class TargetBand(Protocol):
-    """The accuracies between which tasks are left as they are."""
-
-    @property
-    def alpha_low(self) -> float:
-        """Tasks with lower accuracy are made easier."""
-        ...
-
-    @property
-    def alpha_high(self) -> float:
-        """Tasks with higher accuracy are made harder."""
-        ...
-
-
 def rewrite_direction(
-    successes: int, measured: int, *, band: TargetBand
+    successes: int, measured: int, *, band: CoreOptions
 ) -> Literal["harder", "easier"] | None:
     """Which way a task should be rewritten: harder above `alpha_high`, easier below `alpha_low`, both strict.
 

@@ -76,15 +76,8 @@ def pair_loss(
     """Compare every better unit of a group with every worse one.
 
     The loss couples units; its slopes do not: `sum of slope * score` has, at these scores, the very gradient of the loss,
-    and can be cut up in any way.
-
-    Args:
-        scores: of each unit, for instance the sum of its implicit rewards.
-        better: whether the unit is one that should score higher.
-        groups: the group of each unit; only units of one group are compared.
-
-    Raises:
-        InputError: the lengths differ.
+    and can be cut up in any way. For each unit: its score (for instance the sum of its implicit rewards), whether it is one
+    that should score higher, and its group; only units of one group are compared.
     """
     if not len(scores) == len(better) == len(groups):
         raise InputError(

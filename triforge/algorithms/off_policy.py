@@ -61,13 +61,8 @@ class Correction:
 class OffPolicyMetrics:
     """How far prox is from what sampled, over the tokens.
 
-    Attributes:
-        w_mean: mean of w before anything was cut off.
-        w_max: the largest.
-        capped: share of tokens whose w was lowered to `cap`.
-        masked: share of tokens of weight 0, vetoed ones included.
-        vetoed: share of tokens in vetoed sequences.
-        k1: estimate of KL(behave, prox) in nats, as are k2 and k3.
+    Mean and largest w before anything was cut off; shares of tokens whose w was lowered to the cap, that have weight 0
+    (vetoed ones included), and in vetoed sequences; three estimates of KL(behave, prox) in nats.
     """
 
     w_mean: float

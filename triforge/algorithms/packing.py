@@ -34,15 +34,8 @@ def minibatches(
 ) -> list[list[int]]:
     """Split the rows of a step over its optimiser updates: shuffled, nearly equal, nothing left over.
 
-    Args:
-        rows: how many rows there are, or the trained tokens of each (then the parts are nearly equal in tokens: they
-            differ by at most the largest row).
-        num_updates: wanted number of parts; fewer come back when there are fewer rows.
-        seed: of the shuffle. Same input, same split.
-        together: rows with equal marks share a part; None leaves every row by itself.
-
-    Raises:
-        InputError: `num_updates` is below 1.
+    `rows` is how many there are, or the trained tokens of each (then the parts differ by at most the largest row in tokens).
+    Where there are fewer rows than `num_updates` there are fewer parts. Rows with equal marks in `together` share a part.
     """
     if num_updates < 1:
         raise InputError(f"num_updates: given {num_updates}, expected at least 1")

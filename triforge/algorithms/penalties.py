@@ -48,14 +48,10 @@ def end_penalty(steps: Sequence[Acted], *, max_steps: int, algorithm: CoreOption
 def placed_penalties(
     steps: Sequence[float], end: float, rewarded: Sequence[int], *, whole: bool, summed: bool
 ) -> list[float]:
-    """Penalties put on steps that have a reward, so that none is lost with a step that nobody judged.
+    """Penalties put on the `rewarded` steps, ascending, so that none is lost with a step that nobody judged.
 
-    Args:
-        steps: of each step.
-        end: of the trajectory; it stands on the last step with a reward.
-        rewarded: the steps with a reward, ascending.
-        whole: whole trajectories are compared, so every step brings the sum of its trajectory.
-        summed: the steps are summed up, so what one without a reward did stands on the one before it.
+    That of the `end` stands on the last of them. Where trajectories are compared as a `whole` every step brings the sum of
+    its trajectory; where steps are `summed` up, what one without a reward did stands on the one before it.
     """
     if whole:
         return [math.fsum(steps) + end] * len(steps)

@@ -32,18 +32,10 @@ def learning_rate(
     total: int = 0,
     final_share: float = 0.0,
 ) -> float:
-    """The step size of an update: a linear rise over the first `warmup` updates, then the schedule's fall.
+    """The step size of an update, counted from 0 over the whole run.
 
-    Args:
-        update: counted from 0 over the whole run.
-        highest: at the end of the rise.
-        schedule: how it falls.
-        warmup: updates of the rise; the first has `highest / warmup`.
-        total: updates after which it stays at `final_share * highest`.
-        final_share: of `highest`.
-
-    Raises:
-        InputError: a falling schedule without an end after the rise.
+    A linear rise to `highest` over the first `warmup` updates, of which the first has `highest / warmup`; then the
+    schedule's fall to `final_share * highest` after `total` updates.
     """
     if schedule != "constant" and total <= warmup:
         raise InputError(

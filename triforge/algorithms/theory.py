@@ -216,7 +216,7 @@ def _log_ratio(s: Sums) -> float:
 
 
 def _jackknife(rows: Sums, statistic: Statistic, groups: int, highest: float) -> Estimate | None:
-    """A statistic of the summed rows in [0, highest], with the interval of so many groups that carry information."""
+    """A statistic in [0, highest] of the summed rows, of which so many `groups` carry information."""
     half = _half_width(rows, statistic, groups)
     if half is None:
         return None

@@ -39,16 +39,8 @@ def bilevel_gae_advantages(
     turn_gamma * lam * A_(m+1)`, `G_m = A_m + V(e_m)`. Over tokens, G_m is the only reward of turn m, at e_m, and nothing
     is carried from one turn into another.
 
-    Args:
-        rewards: of each token [n]; those of a turn are summed up to R_m.
-        values: V at each token [n].
-        ends: the last token of each turn, ascending; the last one is n - 1.
-        gamma: discount a token.
-        lam: of both levels.
-        turn_gamma: discount a turn.
-
-    Raises:
-        InputError: the lengths differ, or the ends are not those of turns that fill the sequence.
+    `rewards` and `values` are those of each token [n]; R_m sums up the rewards of a turn. `ends` are the last tokens of the
+    turns, ascending; the last one is n - 1.
     """
     r, v = arrays(rewards, values)
     last = np.asarray(ends, dtype=np.int64)

@@ -48,14 +48,7 @@ def gae_advantages(
 ) -> Estimated:
     """`delta_t = r_t + gamma * V_(t+1) - V_t`, `A_t = delta_t + gamma * lam * A_(t+1)`; beyond the end both are 0.
 
-    Args:
-        rewards: of each token [n].
-        values: V at each token [n].
-        gamma: discount a token.
-        lam: how far beyond the next token a surprise reaches back.
-
-    Raises:
-        InputError: the lengths differ.
+    `rewards` and `values` are those of each token [n].
     """
     r, v = arrays(rewards, values)
     advantages = np.zeros(len(r))
