@@ -23,7 +23,9 @@ from triforge.algorithms.prefix_tree import SHORTEST, Order
 from triforge.errors import InputError
 
 _PASS = 32  # what a pass costs by itself (its gradients are added up, its kernels are small) is a budget over this
-_HALVINGS = 8  # of the budget, for shorter stretches to deal out
+_SHORTER = [
+    0.85**n for n in range(24)
+]  # shares of the budget, the lengths of stretches that are tried
 _AGAIN = 0.02  # what a rank computes on average counts so much beside what the busiest one computes
 
 
@@ -168,7 +170,7 @@ def deal(
     line = _Line(order.order, order.lengths, known, wanted, price, token_budget / _PASS)
     if ranks == 1:
         return [line.deal(cap)]
-    caps = {max(cap >> halving, longest) for halving in range(_HALVINGS)}
+    caps = {max(int(cap * share), longest) for share in _SHORTER}
     return min((_dealt(line, c, cap, ranks) for c in sorted(caps, reverse=True)), key=_ends)
 
 
