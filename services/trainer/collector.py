@@ -1,11 +1,10 @@
 """Rollouts and votes: keeps the window of rounds that a run has in flight, and collects the groups of its next step.
 
     collect ─► submits the planned rounds, waits for the window's batch, has stale votes cast again, pins the batch
-    publish ─► the step's weights are active: the window moves on, and is committed with the step
+    advance ─► the step's weights are served: the window moves on, and is committed with the step
 
 The window is noted in the run's row when a round is offered and when a batch is chosen, so an orchestrator that dies
-anywhere comes back to the same groups in flight, and to the same batch if it had chosen one: learners are asked after that.
-How jobs are submitted, received and submitted again when they are lost: `in_flight`.
+anywhere comes back to the same groups in flight, and to the same batch if it had chosen one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any
 
 from services.trainer.in_flight import InFlight
@@ -31,7 +29,7 @@ class Collector:
     """What one run has in flight.
 
     Args:
-        parts: stores and events.
+        parts: the run's row.
         in_flight: submits and receives groups.
         run: the run as it was taken up.
         config: its config.
@@ -69,14 +67,14 @@ class Collector:
         If they have other numbers than the window knows (another run has served in between), everything in flight is
         played afresh. Groups of an orchestrator that died are looked for again.
         """
-        policy, reward = versions["policy"], versions["reward"]
-        run = self._config.run
+        stand = policy, reward = versions["policy"], versions["reward"]
         if self._window is None:
+            run = self._config.run
+            bound, late = run.staleness_bound, run.late_groups
             self._window = Window(
-                run.staleness_bound, run.steps, step=step, policy=policy, reward=reward,
-                late=run.late_groups,
-            )  # fmt: skip
-        moved = self._window.versions != (policy, reward)
+                bound, run.steps, step=step, policy=policy, reward=reward, late=late
+            )
+        moved = self._window.versions != stand
         if not self._restored and not moved:
             return
         rounds = sorted({offer.round for offer in self.window.offers.values()})
@@ -87,7 +85,7 @@ class Collector:
                 await self._in_flight.forget(self._tasks[name])
             self._window.renumber(policy, reward)
             await self._note()
-        await self._submit(list(self.window.offers))
+        await self._submit(self.window.offers)
         self._restored = False
 
     def open_rounds(self) -> Sequence[int]:
@@ -124,14 +122,14 @@ class Collector:
         return self._in_flight.receiving()
 
     def offers(self) -> Mapping[str, Offer]:
-        """Round and versions under which each group in flight was offered; a step's groups stay until `publish`."""
+        """Round and versions under which each group in flight was offered; a step's groups stay until `advance`."""
         return self.window.offers
 
-    def publish(self, versions: Mapping[TrainedRole, int]) -> None:
-        """The step is published under these versions: its groups leave the window."""
+    def advance(self, versions: Mapping[TrainedRole, int]) -> None:
+        """The step is done and these versions are served: its groups leave the window."""
         for name in self.window.training or ():
             self._tasks.pop(name, None)
-        self.window.publish(versions["policy"], versions["reward"])
+        self.window.advance(versions["policy"], versions["reward"])
         self._notes["window"] = self.window.snapshot()
 
     async def discard(self, groups: Sequence[JudgedGroup]) -> None:
@@ -158,47 +156,44 @@ class Collector:
             await self._receive(self.window.waiting_for, started)
 
     async def _wait_for_votes(self, names: tuple[str, ...], started: float) -> None:
-        """Wait for the groups of a batch, and have votes of a reward model that is too old cast again."""
-        oldest = self.window.versions[1] - self._config.vote_bound
+        """Wait for the groups of a batch, and have votes of a reward model that is too old cast again, once a group."""
+        rejudge = self._config.run.stale_votes == "rejudge"
         asked: set[str] = set()
         while True:
             missing = [name for name in names if name not in self._in_flight.landed]
-            if not missing and self._config.run.stale_votes == "rejudge":
-                for name in names:
-                    offer, group = self.window.offers[name], self._in_flight.landed[name]
-                    stale = stale_votes(group, oldest) if offer.reward < oldest else ()
-                    if stale and name not in asked:
-                        asked.add(name)
-                        since: dict[TrainedRole, int] = {
-                            "policy": offer.policy,
-                            "reward": self.window.versions[1],
-                        }
-                        await self._in_flight.judge_again(group, stale, oldest=since)
-                        count = self._measures.get("votes/rejudged", 0.0)
-                        self._measures["votes/rejudged"] = count + len(stale)
-                        missing.append(name)
+            if not missing and rejudge:
+                missing = [n for n in names if n not in asked and await self._judge_again(n)]
+                asked.update(missing)
             if not missing:
                 return
             await self._receive(missing, started)
+
+    async def _judge_again(self, name: str) -> bool:
+        """Have a group's stale votes cast again; False if it has none."""
+        newest = self.window.versions[1]
+        oldest, offer = newest - self._config.vote_bound, self.window.offers[name]
+        group = self._in_flight.landed[name]
+        stale = stale_votes(group, oldest) if offer.reward < oldest else ()
+        if stale:
+            since: dict[TrainedRole, int] = {"policy": offer.policy, "reward": newest}
+            await self._in_flight.judge_again(group, stale, oldest=since)
+            count = self._measures.get("votes/rejudged", 0.0)
+            self._measures["votes/rejudged"] = count + len(stale)
+        return bool(stale)
 
     async def _receive(self, wanted: Sequence[str], started: float) -> None:
         deadline_s = self._config.run.step_deadline_s
         await self._in_flight.receive(wanted, since=started, deadline_s=deadline_s)
 
-    async def _submit(self, names: Sequence[str]) -> None:
+    async def _submit(self, names: Iterable[str]) -> None:
         """Submit groups, those that were offered together together."""
         by_offer: dict[Offer, list[GroupTask]] = {}
         for name in names:
             by_offer.setdefault(self.window.offers[name], []).append(self._tasks[name])
         for offer, tasks in by_offer.items():
-            await self._in_flight.submit(
-                tasks,
-                oldest={"policy": offer.policy, "reward": offer.reward},
-                arrived=partial(self._parts.emit_group, self._run.id),
-            )
+            oldest: dict[TrainedRole, int] = {"policy": offer.policy, "reward": offer.reward}
+            await self._in_flight.submit(tasks, oldest=oldest)
 
     async def _note(self) -> None:
-        self._notes["window"] = self.window.snapshot()
-        await asyncio.to_thread(
-            self._parts.store.note, self._run.id, "window", self._notes["window"]
-        )
+        self._notes["window"] = window = self.window.snapshot()
+        await asyncio.to_thread(self._parts.store.note, self._run.id, "window", window)

@@ -1,8 +1,8 @@
 """Which weight versions are a run's own, and keeping the policy services on them.
 
 Versions are absolute and only go up. A service may serve something else than the run left there: nothing of it (everything
-was restarted), a step of it that was published but not committed, or another run's weights. `hold` puts that right
-before each step, so that a run never plays or trains on weights that are not its own.
+was restarted), weights of a step that was not committed, or another run's. `hold` puts that right before each step, so
+that a run never plays or trains on weights that are not its own.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ class Engines:
         notes: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, the versions under which they
             are served, by role.
         versions: what the run stands at.
-        newest: the newest versions that may have played or judged a group of the run, published or about to be.
+        newest: the newest versions that may have played or judged a group of the run, served or about to be.
     """
 
     def __init__(self, parts: Parts, run_id: str) -> None:
-        self._parts, self._store, self._run_id = parts, parts.store, run_id
+        self._parts, self._run_id = parts, run_id
+        self._apis, self._store = parts.apis, parts.store
         self.notes: dict[str, Any] = {}
         self.versions: dict[TrainedRole, int] = {}
         self.newest: dict[TrainedRole, int] = {}
@@ -57,7 +58,7 @@ class Engines:
                 raise ConfigError(
                     f"models.{role}.path: given nothing, expected the folder of the {role} model"
                 )
-        base = {role: (await self._parts.apis[role].weights()).version + 1 for role in ROLES}
+        base = {role: (await self._apis[role].weights()).version + 1 for role in ROLES}
         for role in ROLES:
             await self._record(role, base[role], paths[role])
         self.notes |= {"paths": paths, "base": base}
@@ -66,23 +67,23 @@ class Engines:
     async def hold(self) -> Mapping[TrainedRole, int]:
         """Make both services serve the run's newest weights; returns the versions that the run stands at.
 
-        A version that was published by a step that was not committed serves on: the step is repeated, with the samples
-        and the weights that it had.
+        A version of a step that was not committed serves on: the step is repeated, with the samples and the weights that
+        it had.
         """
         run = await asyncio.to_thread(self._store.get, self._run_id)
         self.versions = {"policy": run.policy_version, "reward": run.reward_version}
         for role, version in list(self.versions.items()):
-            active = await self._parts.apis[role].weights()
+            active = await self._apis[role].weights()
             origin = await asyncio.to_thread(self._rolled_back, role, version, active)
             if origin is not None:
                 await self._go_back(role, origin, active.version + 1, step=max(run.step, 0))
-                continue
-            if active.version >= version and await self._is_own(role, active):
-                continue
-            uri, digest = await asyncio.to_thread(self._store.weights, self._run_id, role, version)
-            if active.version >= version:
-                await self._move(role, active.version + 1, uri, digest)
-            await self._serve(role, self.versions[role], uri, digest)
+            elif active.version < version or not await self._is_own(role, active):
+                uri, digest = await asyncio.to_thread(
+                    self._store.weights, self._run_id, role, version
+                )
+                if active.version >= version:  # another run has served in between
+                    await self._renumber(role, active.version + 1, uri, digest)
+                await self._serve(role, self.versions[role], uri, digest)
         for role in ROLES:
             newest = await asyncio.to_thread(self._store.newest_weights, self._run_id, role)
             self.newest[role] = max(self.versions[role], newest)
@@ -93,8 +94,8 @@ class Engines:
     ) -> Mapping[TrainedRole, int]:
         """Serve the new versions and record them; returns the versions that the run stands at.
 
-        A model that was not trained keeps its version, unless the step published one for it before it was interrupted and
-        its samples were lost. What somebody else has published is not taken over.
+        A model that was not trained keeps its version, unless the step trained one for it before it was interrupted and
+        its samples were lost. What somebody else lets serve is not taken over.
         """
         for role, out in trained.items():
             ready = out.ready
@@ -104,58 +105,52 @@ class Engines:
             PUBLISHED.labels(role).set_to_current_time()
             self.versions[role] = ready.version
         for role in self.versions.keys() - trained.keys():
-            active = await self._parts.apis[role].weights()
+            active = await self._apis[role].weights()
             known = await self._find(role, active.version)
             if known and known[0] == active.uri and active.version > self.versions[role]:
                 self.versions[role] = active.version
         return self.versions
 
     async def _serve(
-        self,
-        role: TrainedRole,
-        version: int,
-        uri: str,
-        digest: str,
-        handover: Handover | None = None,
+        self, role: TrainedRole, version: int, uri: str, digest: str, how: Handover | None = None
     ) -> None:
         """Make a service serve a version; nothing happens when it serves it already."""
-        state = await self._parts.apis[role].weights()
+        state = await self._apis[role].weights()
         if (state.version, state.uri) != (version, uri):
-            await self._parts.apis[role].update_weights(
-                WeightsUpdate(version=version, uri=uri, digest=digest, handover=handover)
-            )
+            update = WeightsUpdate(version=version, uri=uri, digest=digest, handover=how)
+            await self._apis[role].update_weights(update)
 
     def _rolled_back(self, role: TrainedRole, version: int, active: WeightsState) -> int | None:
         """The older version of this run to which somebody has taken the service back; None if nobody has."""
         if active.version <= version:
             return None
-        mine = self._folders(role)
+        folders = self._folders(role)
         known = self._store.find_weights(self._run_id, role, version)
-        served = mine.folder_number(active.uri)
-        own = mine.folder_number(known[0]) if known else None
+        served = folders.number(active.uri)
+        own = folders.number(known[0]) if known else None
         return served if served is not None and own is not None and served < own else None
 
     async def _go_back(self, role: TrainedRole, origin: int, least: int, *, step: int) -> None:
         """Train on from the version that the service was taken back to, and not from the newer one."""
-        mine = self._folders(role)
-        new = await asyncio.to_thread(mine.next_number, least)
-        done = await asyncio.to_thread(mine.repeat, origin, new, step=step)
-        await self._record(role, new, done.uri, done.digest, origin=origin)
+        folders = self._folders(role)
+        new = await asyncio.to_thread(folders.next_number, least)
+        uri, digest = await asyncio.to_thread(folders.repeat, origin, new, step=step)
+        await self._record(role, new, uri, digest, origin=origin)
         self.versions[role] = new
         await self._note(self.versions)
-        await self._serve(role, new, done.uri, done.digest)
+        await self._serve(role, new, uri, digest)
 
     async def _is_own(self, role: TrainedRole, active: WeightsState) -> bool:
         known = await self._find(role, active.version)
         if known is not None:
             return known[0] == active.uri
-        if f"/weights/{self._run_id}/{role}/" not in active.uri:
-            return False
-        await self._record(role, active.version, active.uri)
-        return True
+        own = f"/weights/{self._run_id}/{role}/" in active.uri
+        if own:
+            await self._record(role, active.version, active.uri)
+        return own
 
-    async def _move(self, role: TrainedRole, version: int, uri: str, digest: str) -> None:
-        """Another run has served in between: the same weights get the next number."""
+    async def _renumber(self, role: TrainedRole, version: int, uri: str, digest: str) -> None:
+        """The same weights get another number."""
         await self._record(role, version, uri, digest)
         if self.versions[role] == self.notes["base"][role]:  # nothing is trained yet
             self.notes["base"] = {**self.notes["base"], role: version}
@@ -169,23 +164,12 @@ class Engines:
         return await asyncio.to_thread(self._store.find_weights, self._run_id, role, version)
 
     async def _record(
-        self,
-        role: TrainedRole,
-        version: int,
-        uri: str,
-        digest: str = "",
-        *,
-        origin: int | None = None,
+        self, role: TrainedRole, version: int, uri: str, digest: str = "", **origin: int
     ) -> None:
-        await asyncio.to_thread(
-            self._store.add_weights, self._run_id, role, version, uri, digest, origin=origin
-        )
+        add = self._store.add_weights
+        await asyncio.to_thread(add, self._run_id, role, version, uri, digest, **origin)
 
     async def _note(self, versions: Mapping[TrainedRole, int]) -> None:
-        await asyncio.to_thread(
-            self._store.begin,
-            self._run_id,
-            state=dict(self.notes),
-            policy=versions["policy"],
-            reward=versions["reward"],
-        )
+        policy, reward, begin = versions["policy"], versions["reward"], self._store.begin
+        state = dict(self.notes)
+        await asyncio.to_thread(begin, self._run_id, state=state, policy=policy, reward=reward)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from functools import partial
 
 from services.trainer.in_flight import InFlight
 from services.trainer.measures import success_rate
@@ -36,30 +35,23 @@ class Evaluator:
         self._run, self._config = run, config
         self._played: list[JudgedGroup] = []
 
-    def is_due(self, step: int) -> bool:
-        """Whether a step ends with an evaluation; step 0 is before training."""
-        run = self._config.run
-        due = step in (0, run.steps) or (run.eval_every > 0 and step % run.eval_every == 0)
-        return due and run.eval_every > 0 and run.eval_tasks > 0
-
     async def evaluate(self, step: int, version: int) -> Evaluation:
-        """Play the held-out tasks with a policy version once sampled and, if asked, once greedily.
+        """If the step ends with an evaluation, play the held-out tasks with a policy version, sampled and, if asked, greedily.
 
-        Its measures are `eval/sampled`, `eval/greedy`, the number of measured episodes of each and the seconds. Nothing is
-        played when the pool has no held-out tasks.
+        Measures: `eval/sampled`, `eval/greedy`, the number of measured episodes of each, the seconds. Nothing is played
+        when the pool has no held-out tasks.
         """
-        if not self.is_due(step):
+        run, started = self._config.run, time.monotonic()
+        if not (run.eval_every and run.eval_tasks):
             return Evaluation()
-        started = time.monotonic()
+        if step not in (0, run.steps) and step % run.eval_every:
+            return Evaluation()
         modes = await self._tasks.held_out(step)
         tasks = [task for part in modes.values() for task in part]
         if not tasks:
             return Evaluation()
         groups = await self._in_flight.play(
-            tasks,
-            deadline_s=self._config.run.step_deadline_s,
-            versions={"policy": version},
-            arrived=partial(self._parts.emit_group, self._run.id),
+            tasks, deadline_s=run.step_deadline_s, versions={"policy": version}
         )
         measures = {"seconds/evaluate": time.monotonic() - started}
         count = len(tasks) // len(modes)
@@ -76,12 +68,18 @@ class Evaluator:
     def _record(self, step: int, version: int, groups: list[JudgedGroup]) -> str:
         nothing = Limits(max_tokens=1, max_rows=1)
         options = SampleOptions(
-            algorithm=self._config.algorithm.resolved(), policy_version=version, reward_version=0,
-            policy_limits=nothing, reward_limits=nothing, seed=0, step=step,
-        )  # fmt: skip
+            algorithm=self._config.algorithm.resolved(),
+            policy_version=version,
+            reward_version=0,
+            policy_limits=nothing,
+            reward_limits=nothing,
+            seed=0,
+            step=step,
+        )
         name = f"runs/{self._run.id}/evaluations/{step:05d}.parquet"
-        records = build_samples(groups, options).records
-        return write_step_records(self._parts.artifacts, name, records)
+        return write_step_records(
+            self._parts.artifacts, name, build_samples(groups, options).records
+        )
 
     async def discard(self) -> None:
         """Delete the payloads of what is committed by now; until then a repeated step reads them again."""

@@ -18,13 +18,7 @@ from services.trainer.gauges import LANDED, PROGRESS, REPLAYED, RESENT
 from services.trainer.judged_groups import judged_by, played_by
 from services.trainer.lost import Submissions, Survey, judged_parts
 from services.trainer.parts import together
-from triforge.broker import (
-    JUDGE_QUEUE,
-    JUDGED_STREAM,
-    ROLLOUT_QUEUE,
-    Broker,
-    unit_tests_id,
-)
+from triforge.broker import JUDGE_QUEUE, JUDGED_STREAM, ROLLOUT_QUEUE, Broker, unit_tests_id
 from triforge.errors import StorageError, TrainerError, UnavailableError
 from triforge.event_loop import end_task
 from triforge.rollout.episode import judge_task, trajectory_id
@@ -37,31 +31,23 @@ _REST = 3  # after a survey there is rest for so many times as long as it took
 _REPLAYS = 2  # times that a group of foreign weights is played again before it is taken as it is
 
 Versions = Mapping[TrainedRole, int]
-Arrived = Callable[
-    [JudgedGroup, int, int], Awaitable[None]
-]  # a group, how many are done, of how many
+Arrived = Callable[[JudgedGroup, int, int], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class _Progress:
+class _Count:
     """How many groups of one submission have landed."""
 
     total: int
-    arrived: Arrived | None
     done: int = 0
-
-    async def add(self, group: JudgedGroup) -> None:
-        self.done += 1
-        if self.arrived is not None:
-            await self.arrived(group, self.done, self.total)
 
 
 @dataclass(slots=True)
 class _Flight:
     task: GroupTask
-    oldest: Versions  # the weights that were active when it was submitted
+    oldest: Versions  # the weights that were served when it was submitted
     exact: bool  # nothing newer may have played it either
-    progress: _Progress
+    count: _Count | None  # None: its landing is no event
     sent: Submissions
     replays: int = 0
 
@@ -74,7 +60,8 @@ class InFlight:
         resend_s: a job that nobody started for so long, with an empty queue, is sent again.
         lease_s: a job that was started is sent again when its lease has been gone for so long.
         check: awaited regularly; raises to abandon the wait (stop requested).
-        newest: the newest weights of the run by role, active or about to be; a group of newer ones is not the run's.
+        newest: the newest weights of the run by role, served or about to be; a group of newer ones is not the run's.
+        arrived: awaited with each group that lands, how many of its submission have landed, and of how many; must not raise.
         sweep_s: how often jobs without a holder are looked for.
         clock: seconds, monotone.
 
@@ -93,40 +80,29 @@ class InFlight:
         lease_s: float,
         check: Callable[[], Awaitable[None]],
         newest: Versions | None = None,
+        arrived: Arrived | None = None,
         sweep_s: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._broker, self._check, self._clock = broker, check, clock
+        self._broker, self._check, self._arrived, self._clock = broker, check, arrived, clock
         self._resend_s, self._lease_s, self._sweep_s = resend_s, lease_s, sweep_s
         self._newest = {} if newest is None else newest
         self._flights: dict[str, _Flight] = {}
         self._cursor: str | None = None
         self._swept = 0.0
         self.landed: dict[str, JudgedGroup] = {}
-        self.resent = 0
-        self.replayed = 0
-        self.overlap_s = 0.0
-
-    def __len__(self) -> int:
-        return len(self._flights)
+        self.resent, self.replayed, self.overlap_s = 0, 0, 0.0
 
     async def play(
-        self,
-        tasks: list[GroupTask],
-        *,
-        deadline_s: float,
-        versions: Versions,
-        arrived: Arrived | None = None,
+        self, tasks: Sequence[GroupTask], *, deadline_s: float, versions: Versions
     ) -> list[JudgedGroup]:
         """Submit groups and wait for all of them, played and judged by these weights and no others; in the same order.
-
-        Groups that are complete already are not played again.
 
         Raises:
             TrainerError: not all came within `deadline_s`, or not a single episode could be measured.
         """
         started, names = self._clock(), [task.group_id for task in tasks]
-        await self.submit(tasks, oldest=versions, exact=True, arrived=arrived)
+        await self.submit(tasks, oldest=versions, exact=True)
         while missing := [name for name in names if name not in self.landed]:
             await self.receive(missing, since=started, deadline_s=deadline_s)
         return await self.take(names)
@@ -137,42 +113,29 @@ class InFlight:
         *,
         oldest: Versions,
         exact: bool = False,
-        arrived: Arrived | None = None,
+        announce: bool = True,
     ) -> None:
         """Put groups in flight. One that is complete lands at once; one that somebody holds is not sent again.
 
-        A group that other weights have played or judged than those from `oldest` to the newest (a worker was up before the
-        run's own weights were back) is forgotten and played again.
-
-        Args:
-            tasks: what to play.
-            oldest: the oldest weights that may play (`policy`) and judge (`reward`); with `exact` they alone.
-            exact: see there.
-            arrived: awaited with every group as it lands; must not raise.
+        A group that other weights have played or judged than those from `oldest` (policy, reward) to the newest, or with
+        `exact` than `oldest` alone, is forgotten and played again: a worker was up before the run's own weights were back.
         """
         if self._cursor is None:
             self._cursor = await self._broker.last_id(JUDGED_STREAM)
             self._swept = self._clock()
-        progress, now = _Progress(len(tasks), arrived), self._clock()
-        flights = [_Flight(task, oldest, exact, progress, Submissions(now)) for task in tasks]
+        count, now = _Count(len(tasks)) if announce else None, self._clock()
+        flights = [_Flight(task, oldest, exact, count, Submissions(now)) for task in tasks]
         self._flights |= {flight.task.group_id: flight for flight in flights}
         await together(self._send(flight) for flight in flights)
 
-    async def receive(
-        self, wanted: Sequence[str], *, since: float | None = None, deadline_s: float = 0.0
-    ) -> None:
+    async def receive(self, wanted: Sequence[str], *, since: float, deadline_s: float) -> None:
         """Take in what has come, wait a moment for more, and send again what is lost.
 
-        Args:
-            wanted: the groups that are waited for, for the sentence.
-            since: when the waiting began, by the clock; None waits without end.
-            deadline_s: how long it may last.
-
         Raises:
-            TrainerError: it has lasted longer.
+            TrainerError: the wait for `wanted` has lasted longer than `deadline_s` since `since` (by the clock).
         """
         await self._check()
-        if since is not None and self._clock() - since > deadline_s:
+        if self._clock() - since > deadline_s:
             names = ", ".join(wanted[:5]) + (f" and {len(wanted) - 5} more" if wanted[5:] else "")
             raise TrainerError(
                 f"after {deadline_s:.0f} s {len(wanted)} groups are not played and judged: {names}; are rollout and "
@@ -192,7 +155,7 @@ class InFlight:
                 try:
                     yield
                 finally:
-                    await end_task(landing)  # redis-py may swallow a single cancellation
+                    await end_task(landing)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -242,15 +205,14 @@ class InFlight:
         task = group.played.group
         self.landed.pop(task.group_id, None)
         await self._broker.forget_votes(task.group_id, judged_ids)
-        await self.submit([task], oldest=oldest)
+        await self.submit([task], oldest=oldest, announce=False)
 
     async def discard(self, groups: Iterable[JudgedGroup]) -> None:
         """Delete the payloads of groups that are committed."""
+        played = [group.played for group in groups]
         await together(
-            self._broker.retire_group(
-                group.played.group.group_id, tuple(t.id for t in group.played.trajectories)
-            )
-            for group in groups
+            self._broker.retire_group(p.group.group_id, tuple(t.id for t in p.trajectories))
+            for p in played
         )
 
     async def _pump(self) -> None:
@@ -263,7 +225,7 @@ class InFlight:
             await together(self._land(self._flights[n]) for n in names if n in self._flights)
         if self._clock() - self._swept > self._sweep_s:
             begun = self._clock()
-            await self._sweep()
+            await self._sweep(begun)
             # with very many in flight a sweep takes long: it must not take all the time
             self._swept = self._clock() + _REST * (self._clock() - begun)
 
@@ -295,51 +257,49 @@ class InFlight:
         self.landed[group_id] = group
         LANDED.inc()
         PROGRESS.set_to_current_time()
-        await flight.progress.add(group)
+        if self._arrived is not None and (count := flight.count):
+            count.done += 1
+            await self._arrived(group, count.done, count.total)
         return True
 
     def _is_foreign(self, group: JudgedGroup, flight: _Flight) -> bool:
         """Whether other weights have played or judged it than those of the run since it was submitted."""
-        sampled: dict[TrainedRole, set[int]] = {
-            "policy": played_by(group),
-            "reward": judged_by(group),
-        }
-        for role, versions in sampled.items():
-            oldest = flight.oldest.get(role)
+        by: dict[TrainedRole, set[int]] = {"policy": played_by(group), "reward": judged_by(group)}
+        for role, versions in by.items():
+            oldest = flight.oldest.get(role, math.inf)  # no weights of that role may
             newest = oldest if flight.exact else self._newest.get(role, oldest)
-            if oldest is None or newest is None:
-                if versions:
-                    return True
-            elif any(not oldest <= version <= newest for version in versions):
+            if any(not oldest <= version <= newest for version in versions):
                 return True
         return False
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, now: float) -> None:
         """Land what was announced unheard, and send again what nobody works on."""
-        begun_at = self._clock()
         for group_id in await self._broker.announced(list(self._flights)):
             if group_id in self._flights:
                 await self._land(self._flights[group_id])
         waiting = await self._broker.depth(ROLLOUT_QUEUE) + await self._broker.depth(JUDGE_QUEUE)
         # nothing younger than a lease can be lost
-        flights = [f for f in self._flights.items() if begun_at - f[1].sent.at >= self._lease_s]
+        flights = [f for f in self._flights.items() if now - f[1].sent.at >= self._lease_s]
         stands = await self._broker.status([(name, judged_parts(f.task)) for name, f in flights])
         found = list(zip(flights, stands, strict=True))
         begun = [f.sent.at for (name, f), seen in found if name in seen.begun]
         survey = Survey(
-            now=begun_at, waiting=waiting, youngest=max(begun, default=-math.inf),
-            lease_s=self._lease_s, resend_s=self._resend_s,
-        )  # fmt: skip
+            now=now,
+            waiting=waiting,
+            youngest=max(begun, default=-math.inf),
+            lease_s=self._lease_s,
+            resend_s=self._resend_s,
+        )
         for (group_id, flight), seen in found:
             if self._flights.get(group_id) is not flight:
                 continue
             if survey.is_lost(group_id, flight.sent, seen):
                 await self._broker.send(flight.task)
-                flight.sent.again(survey.now)
+                flight.sent.again(now)
                 self._count_resent(1)
             elif dead := survey.dead_judgements(group_id, flight.sent, seen):
                 await self._judge_lost(flight.task, dead)
-                flight.sent.judge_again(dead, survey.now, self._lease_s)
+                flight.sent.judge_again(dead, now, self._lease_s)
         await asyncio.sleep(0)
 
     async def _judge_lost(self, task: GroupTask, dead: frozenset[str]) -> None:

@@ -22,19 +22,15 @@ def accepted(group: JudgedGroup) -> list[tuple[bool, ...] | None]:
 
 def played_by(group: JudgedGroup) -> set[int]:
     """The policy versions that sampled a group."""
-    return {
-        span.version
-        for trajectory in group.played.trajectories
-        for segment in trajectory.segments
-        for span in segment.versions
-    }
+    segments = (s for trajectory in group.played.trajectories for s in trajectory.segments)
+    return {span.version for segment in segments for span in segment.versions}
 
 
 def judged_by(group: JudgedGroup) -> set[int]:
     """The reward model versions that voted on a group or wrote its tests."""
-    voted = {version for votes in group.votes for version in _voted_by(votes)}
-    written = group.tests.tests if group.tests else ()
-    return voted | {span.version for test in written for span in test.versions}
+    tests = group.tests.tests if group.tests else ()
+    written = {span.version for test in tests for span in test.versions}
+    return written.union(*map(_voted_by, group.votes))
 
 
 def stale_votes(group: JudgedGroup, oldest: int) -> tuple[str, ...]:
@@ -50,9 +46,5 @@ def stale_votes(group: JudgedGroup, oldest: int) -> tuple[str, ...]:
 
 
 def _voted_by(votes: TrajectoryVotes | None) -> set[int]:
-    return {
-        span.version
-        for step in (votes.steps if votes else ())
-        for vote in step.votes
-        for span in vote.versions
-    }
+    given = (vote for step in (votes.steps if votes else ()) for vote in step.votes)
+    return {span.version for vote in given for span in vote.versions}

@@ -1,4 +1,4 @@
-"""Samples to learners, new weight versions back: writes the rows, announces a batch a model, waits for all of them."""
+"""Rows to learners, new weight versions back: writes the rows, announces a batch a model, waits for all of them."""
 
 from __future__ import annotations
 
@@ -62,22 +62,17 @@ class Learners:
     ) -> dict[TrainedRole, Trained]:
         """Let each model's learner take its step on its rows, at the same time. A model without rows is not trained.
 
-        A learner that has published the next version of the run only announces it again, so nothing is trained twice.
-
-        Args:
-            step: of the run.
-            rows: to train on.
-            versions: that are trained on; each learner publishes the next.
-            auxiliary_weights: of the policy's auxiliary objectives in this step.
+        A learner trains on `versions` and writes the next ones; one that has done so already only announces it again, so
+        nothing is trained twice.
 
         Raises:
             TrainerError: a learner failed, or did not answer within `run.step_deadline_s`.
         """
-        batches = [
-            await self._batch(role, step, part, versions[role], auxiliary_weights)
-            for role, part in rows.items()
-            if part
-        ]
+        batches = []
+        for role, part in rows.items():
+            if part:
+                weights = auxiliary_weights if role == "policy" else {}
+                batches.append(await self._batch(role, step, part, versions[role], weights))
         return await self.announce(batches)
 
     async def discard(self) -> None:
@@ -125,7 +120,7 @@ class Learners:
         config, name = self._config, f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
         uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
         self._written.append(uri)
-        policy, algorithm = role == "policy", config.algorithm.resolved()
+        algorithm = config.algorithm.resolved()
         return TrainBatch(
             batch_id=f"{self._run_id}-{step:05d}-{role}",
             run_id=self._run_id,
@@ -136,11 +131,11 @@ class Learners:
             num_rows=len(rows),
             num_tokens=sum(len(row.ids) for row in rows),
             model_path=self._notes["paths"][role],
-            algorithm=algorithm if policy else algorithm.of_reward_model(),
+            algorithm=algorithm if role == "policy" else algorithm.of_reward_model(),
             learner=getattr(config.trainer, role),
             critic=config.trainer.critic,
             auxiliary=config.trainer.aux,
-            auxiliary_weights=dict(auxiliary_weights) if policy else {},
+            auxiliary_weights=dict(auxiliary_weights),
             staleness_bound=config.run.staleness_bound,
             temperature=getattr(config.models, role).temperature,
             seed=config.run.seed,
@@ -153,8 +148,8 @@ class Learners:
         """The number under which what serves now was written; None for the initial folder."""
         store = self._parts.store
         found = store.find_weights(self._run_id, role, version)
-        mine = Versions(store, self._parts.artifacts, self._run_id, role)
-        return mine.folder_number(found[0]) if found else None
+        folders = Versions(store, self._parts.artifacts, self._run_id, role)
+        return folders.number(found[0]) if found else None
 
 
 def _answers(ready: WeightsReady, batch: TrainBatch) -> bool:

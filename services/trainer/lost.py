@@ -9,17 +9,15 @@ from triforge.broker import GroupStatus, unit_tests_id
 from triforge.rollout.episode import trajectory_id
 from triforge.types import GroupTask
 
-_DOUBLINGS = (
-    4  # a job that is sent again and again waits up to 2**4 times as long before the next time
-)
+_DOUBLINGS = 4  # a job that is sent again and again waits up to 2**4 times as long for the next
 
 
 @dataclass(slots=True)
 class Submissions:
     """When the jobs of a group were sent: `at` its own, the last time, and how often since a worker was last seen at it.
 
-    `judgements` holds the judge's jobs that were sent again: not before when the next time, and how often already. Each
-    waits for itself: leases of one dead worker run out up to a third of a lease apart.
+    `judgements` holds the judge's jobs that were sent again: when at the earliest the next time, and how often already.
+    Each waits for itself: leases of one dead worker run out up to a third of a lease apart.
     """
 
     at: float
@@ -65,10 +63,10 @@ class Survey:
     def is_lost(self, group_id: str, sent: Submissions, seen: GroupStatus) -> bool:
         """Whether nobody plays a group any more, or nobody ever will.
 
-        A lease that is gone although the job was begun means that its worker died; how the judges of what it had played
-        are getting on does not matter. What nobody has begun is lost when there has been nothing in the queues for
-        `resend_s`, or when one that was sent later was begun. The waits double with every time it was sent again: a worker
-        that met a service that is away keeps its job for a while, and no queue shows it meanwhile.
+        A lease that is gone although the job was begun means that its worker died, whatever the judges of it do. What
+        nobody has begun is lost when there has been nothing in the queues for `resend_s`, or when one that was sent later
+        was begun. The waits double each time: a worker that met a service that is away keeps its job for a while, and no
+        queue shows it meanwhile.
         """
         if group_id in seen.held:
             sent.resends = 0
@@ -78,15 +76,12 @@ class Survey:
             return False
         if group_id in seen.begun and not seen.played:
             return True
-        if seen.held:
-            return False
         passed = group_id not in seen.begun and sent.at < self.youngest
-        return age > self.resend_s and (self.waiting == 0 or passed)
+        return not seen.held and age > self.resend_s and (self.waiting == 0 or passed)
 
     def dead_judgements(
         self, group_id: str, sent: Submissions, seen: GroupStatus
     ) -> frozenset[str]:
         """The judge's jobs that were begun and that nobody holds; none before its wait is over."""
         dead = seen.begun - seen.held - seen.judged - {group_id}
-        due = (name for name in dead if self.now >= sent.judgements.get(name, (0.0, 0))[0])
-        return frozenset(due)
+        return frozenset(n for n in dead if self.now >= sent.judgements.get(n, (0.0, 0))[0])

@@ -70,9 +70,15 @@ class Parts:
         successes, measured = accuracy(outcomes)
         with contextlib.suppress(TriforgeError):
             await self.emit(
-                "group", run_id, step=task.step, purpose=task.purpose, successes=successes,
-                measured=measured, done=done, total=total,
-            )  # fmt: skip
+                "group",
+                run_id,
+                step=task.step,
+                purpose=task.purpose,
+                successes=successes,
+                measured=measured,
+                done=done,
+                total=total,
+            )
 
 
 async def together(works: Iterable[Coroutine[Any, Any, Any]]) -> None:

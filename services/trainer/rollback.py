@@ -12,7 +12,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from services.trainer.parts import WeightsApi
@@ -33,17 +33,6 @@ log = logging.getLogger(__name__)
 _FOLDER = re.compile(r"v(\d{6,})")
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """An older version under its new number. `initial`: it is the run's first folder, on which nothing was trained."""
-
-    version: int
-    uri: str
-    digest: str
-    origin: int
-    initial: bool
-
-
 class Versions:
     """The folders of one run and role; the artifact store must be a local folder."""
 
@@ -54,14 +43,14 @@ class Versions:
         self.weights = artifacts.local_path(f"weights/{run_id}/{role}")
         self.checkpoints = artifacts.local_path(f"checkpoints/{run_id}/{role}")
 
-    def folder_number(self, uri: str) -> int | None:
-        """The number that a folder was published under; None for one that is not of this run and role."""
+    def number(self, uri: str) -> int | None:
+        """The number that a folder was written under; None for one that is not of this run and role."""
         path = Path(uri)
         match = _FOLDER.fullmatch(path.name)
         return int(match[1]) if match and path.parent == self.weights else None
 
-    def look(self, version: int) -> tuple[str, str]:
-        """(uri, digest) of a recorded version whose folder is whole.
+    def check(self, version: int) -> tuple[str, str, int | None]:
+        """(uri, digest, number of its folder) of a recorded version whose folder is whole.
 
         Raises:
             NotFoundError: the run never had it.
@@ -69,20 +58,57 @@ class Versions:
         """
         found = self._store.find_weights(self._run_id, self._role, version)
         if found is None:
-            known = ", ".join(
-                str(r.version) for r in self._store.weights_of(self._run_id, self._role)
-            )
+            rows = self._store.weights_of(self._run_id, self._role)
+            known = ", ".join(str(row.version) for row in rows) or "none"
             raise NotFoundError(
-                f"run {self._run_id} has no {self._role} weights of version {version}; it has had {known or 'none'}"
+                f"run {self._run_id} has no {self._role} weights of version {version}; it has had {known}"
             )
-        number = self.folder_number(found[0])
+        number = self.number(found[0])
+        if number is not None:
+            verify_manifest(self._folder(self.weights, number))
+            verify_manifest(self._checkpoint(number))
+        elif not Path(found[0]).is_dir():
+            raise WeightsError(f"{found[0]}: not found; it was the run's initial folder")
+        return *found, number
+
+    def next_number(self, at_least: int) -> int:
+        """A number that no version of the run has, recorded or on the disk."""
+        recorded = self._store.newest_weights(self._run_id, self._role)
+        return max(at_least, recorded + 1, *(v + 1 for v in versions(self.weights)))
+
+    def new_uri(self, origin: int, new: int) -> tuple[str, bool]:
+        """Where `origin` lies as version `new`, and whether that is the run's initial folder itself. Errors: see `check`."""
+        uri, _, number = self.check(origin)
+        initial = number is None
+        return (uri if initial else str(self.weights / version_name(new))), initial
+
+    def repeat(self, origin: int, new: int, *, step: int) -> tuple[str, str]:
+        """Write the folders of `origin` again as version `new`, at `step`, or leave nothing; returns (uri, digest).
+
+        On the run's initial folder nothing was trained: it serves as it is. Errors: see `check`.
+        """
+        uri, digest, number = self.check(origin)
         if number is None:
-            if not Path(found[0]).is_dir():
-                raise WeightsError(f"{found[0]}: not found; it was the run's initial folder")
-            return found
-        verify_manifest(self._folder(self.weights, number))
-        verify_manifest(self._checkpoint(number))
-        return found
+            return uri, digest
+        about = {"version": new, "origin": origin, "step": step}
+        try:
+            _, checkpoint = copy_version(
+                self._checkpoint(number), lambda d: self.checkpoints / version_name(new, d), about
+            )
+            folder, digest = copy_version(
+                self._folder(self.weights, number),
+                lambda _: self.weights / version_name(new),
+                {**about, "checkpoint": checkpoint},
+            )
+        except TriforgeError:
+            self.forget(new)
+            raise
+        return str(folder), digest
+
+    def forget(self, version: int) -> None:
+        """Remove the folders of a version."""
+        for parent in (self.weights, self.checkpoints):
+            forget(parent, version)
 
     def _checkpoint(self, number: int) -> Path:
         """The checkpoint that belongs to a version."""
@@ -99,58 +125,17 @@ class Versions:
             )
         return folder
 
-    def target(self, origin: int, new: int) -> Repeated:
-        """Where `origin` will lie as version `new`; the digest is not known yet. Errors: see `look`."""
-        uri, digest = self.look(origin)
-        if self.folder_number(uri) is None:
-            return Repeated(new, uri, digest, origin, initial=True)
-        return Repeated(new, str(self.weights / version_name(new)), "", origin, initial=False)
-
-    def next_number(self, at_least: int) -> int:
-        """A number that no version of the run has, recorded or on the disk."""
-        recorded = self._store.newest_weights(self._run_id, self._role)
-        return max(at_least, recorded + 1, *(v + 1 for v in versions(self.weights)))
-
-    def repeat(self, origin: int, new: int, *, step: int) -> Repeated:
-        """Write the folders of `origin` again as version `new`, at `step`, or leave nothing. Errors: see `look`."""
-        uri, digest = self.look(origin)
-        number = self.folder_number(uri)
-        if number is None:
-            return Repeated(new, uri, digest, origin, initial=True)
-        about = {"version": new, "origin": origin, "step": step}
-        try:
-            _, checkpoint = copy_version(
-                self._checkpoint(number), lambda d: self.checkpoints / version_name(new, d), about
-            )
-            folder, digest = copy_version(
-                self._folder(self.weights, number),
-                lambda _: self.weights / version_name(new),
-                {**about, "checkpoint": checkpoint},
-            )
-        except TriforgeError:
-            self.forget(new)
-            raise
-        return Repeated(new, str(folder), digest, origin, initial=False)
-
-    def forget(self, version: int) -> None:
-        """Remove the folders of a version."""
-        for parent in (self.weights, self.checkpoints):
-            forget(parent, version)
-
 
 class Rollbacks:
-    """What the REST API calls."""
+    """What the REST API calls; blocking but for `roll_back`."""
 
     def __init__(
         self, store: RunStore, artifacts: ArtifactStore, apis: Mapping[TrainedRole, WeightsApi]
     ) -> None:
         self._store, self._artifacts, self._apis = store, artifacts, apis
 
-    async def records(self, run_id: str) -> list[WeightsRecord]:
+    def records(self, run_id: str) -> list[WeightsRecord]:
         """The weight versions of a run, oldest first a role."""
-        return await asyncio.to_thread(self._records, run_id)
-
-    def _records(self, run_id: str) -> list[WeightsRecord]:
         self._store.get(run_id)
         found = self._store.weights_of(run_id)
         return [row.model_copy(update={"kept": Path(row.uri).is_dir()}) for row in found]
@@ -166,45 +151,44 @@ class Rollbacks:
             NotFoundError: there is no such run or version.
             WeightsError: the version's folders are gone or damaged, or the service refuses them. Nothing has changed.
         """
-        role = request.role
+        role, origin = request.role, request.version
         run = await asyncio.to_thread(self._store.resting, run_id)
-        mine = Versions(self._store, self._artifacts, run_id, role)
-        await asyncio.to_thread(mine.look, request.version)
-        live = None
+        folders = Versions(self._store, self._artifacts, run_id, role)
+        await asyncio.to_thread(folders.check, origin)
+        active = None
         with contextlib.suppress(UnavailableError):
-            live = await self._apis[role].weights()
-        own = live is not None and await asyncio.to_thread(self._is_own, mine, run_id, live.uri)
-        new = await asyncio.to_thread(mine.next_number, 0 if live is None else live.version + 1)
+            active = await self._apis[role].weights()
+        least = 0 if active is None else active.version + 1
+        follows = active is not None and await asyncio.to_thread(
+            self._is_own, run_id, folders, active.uri
+        )
+        new = await asyncio.to_thread(folders.next_number, least)
         base = (await asyncio.to_thread(self._store.run_state, run_id)).get("base", {}).get(role, 0)
+        planned, initial = await asyncio.to_thread(folders.new_uri, origin, new)
+        stand = partial(
+            self._store.roll_back, run_id, role, origin=origin, new=new, initial=initial
+        )
         # The database first: to a learner, a folder that nobody has recorded would look like a step's.
-        target = await asyncio.to_thread(mine.target, request.version, new)
-        await asyncio.to_thread(self._stand, run_id, role, target)
+        await asyncio.to_thread(stand, uri=planned, digest="")
         try:
             step = max(run.step, 0)
-            done = await asyncio.to_thread(mine.repeat, request.version, new, step=step)
-            await asyncio.to_thread(self._stand, run_id, role, done)
-            if own:
-                await self._serve(role, done)
+            uri, digest = await asyncio.to_thread(folders.repeat, origin, new, step=step)
+            await asyncio.to_thread(stand, uri=uri, digest=digest)
+            if follows:
+                await self._serve(role, WeightsUpdate(version=new, uri=uri, digest=digest))
         except Exception:
             await asyncio.to_thread(self._store.undo_rollback, run, role, new, base)
-            await asyncio.to_thread(mine.forget, new)
+            await asyncio.to_thread(folders.forget, new)
             raise
-        log.warning("run %s: %s is back at version %d, as %d", run_id, role, request.version, new)
+        log.warning("run %s: %s is back at version %d, as %d", run_id, role, origin, new)
         return await asyncio.to_thread(self._store.get, run_id)
 
-    def _stand(self, run_id: str, role: TrainedRole, at: Repeated) -> None:
-        self._store.roll_back(
-            run_id, role, origin=at.origin, new=at.version, uri=at.uri, digest=at.digest, initial=at.initial,
-        )  # fmt: skip
-
-    async def _serve(self, role: TrainedRole, done: Repeated) -> None:
+    async def _serve(self, role: TrainedRole, update: WeightsUpdate) -> None:
         try:
-            await self._apis[role].update_weights(
-                WeightsUpdate(version=done.version, uri=done.uri, digest=done.digest)
-            )
+            await self._apis[role].update_weights(update)
         except UnavailableError as error:
             log.warning("the %s service follows when the run is resumed: %s", role, error.detail)
 
-    def _is_own(self, mine: Versions, run_id: str, uri: str) -> bool:
+    def _is_own(self, run_id: str, folders: Versions, uri: str) -> bool:
         rows = self._store.weights_of(run_id)
-        return mine.folder_number(uri) is not None or any(row.uri == uri for row in rows)
+        return folders.number(uri) is not None or any(row.uri == uri for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
@@ -111,7 +112,7 @@ async def resume(run_id: str, runs: RunsDep) -> RunState:
 @router.get("/{run_id}/weights")
 async def weights(run_id: str, runs: RunsDep) -> list[WeightsRecord]:
     """The weight versions of a run, which of them repeat an older one, and which are still on the disk."""
-    return await runs.rollbacks.records(run_id)
+    return await asyncio.to_thread(runs.rollbacks.records, run_id)
 
 
 @router.post("/{run_id}/rollback")

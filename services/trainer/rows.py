@@ -51,11 +51,15 @@ class Candidate:
 def policy_rows(
     candidates: list[Candidate], algorithm: Algorithm, limits: Limits, seed: int
 ) -> list[TrainRow]:
-    """The policy's rows; in pairs of trajectories, whitened, or with rewards for a critic where the algorithm asks for it."""
+    """The policy's rows; in pairs of trajectories, whitened, or with rewards for a critic where the algorithm says so."""
     draw = _drawn_pairs if algorithm.job == "dpo_pair" else _drawn
     chosen = draw(candidates, limits.max_rows, seed)
     if algorithm.whiten and not (algorithm.kl_placement == "reward" or algorithm.needs_critic):
-        _whiten([s for c in chosen for s in c.samples], algorithm)
+        samples = [s for c in chosen for s in c.samples]
+        values, lengths = [s.advantage for s in samples], [s.end - s.start for s in samples]
+        even = whitened(values, lengths, ddof=algorithm.std_ddof, eps=algorithm.std_eps)
+        for sample, value in zip(samples, even, strict=True):
+            sample.advantage = value
     rows = _rows(chosen, algorithm, limits)
     return _with_rewards(rows, chosen) if algorithm.needs_critic else rows
 
@@ -78,9 +82,9 @@ def _drawn(candidates: list[Candidate], max_rows: int, seed: int) -> list[Candid
     if max_rows == 0 or len(candidates) <= max_rows:
         return candidates
     kept = set(random.Random(seed).sample(range(len(candidates)), max_rows))  # noqa: S311 (a draw, not a secret)
-    for i, candidate in enumerate(candidates):
-        if i not in kept:
-            leave_out(candidate.samples, OVER_BUDGET)
+    leave_out(
+        (s for i, c in enumerate(candidates) if i not in kept for s in c.samples), OVER_BUDGET
+    )
     return [candidates[i] for i in sorted(kept)]
 
 
@@ -101,16 +105,6 @@ def _drawn_pairs(candidates: list[Candidate], max_rows: int, seed: int) -> list[
         sides.setdefault(candidate.task_id, set()).add(candidate.samples[0].advantage > 0)
     leave_out((s for c in chosen if len(sides[c.task_id]) < 2 for s in c.samples), NO_PAIR)
     return [c for c in chosen if len(sides[c.task_id]) == 2]
-
-
-def _whiten(samples: list[Sample], algorithm: Algorithm) -> None:
-    """Standardise the advantages of everything that is trained on, a token counting once."""
-    values = whitened(
-        [s.advantage for s in samples], [s.end - s.start for s in samples], ddof=algorithm.std_ddof,
-        eps=algorithm.std_eps,
-    )  # fmt: skip
-    for sample, value in zip(samples, values, strict=True):
-        sample.advantage = value
 
 
 def _rows(chosen: list[Candidate], algorithm: Algorithm, limits: Limits) -> list[TrainRow]:
@@ -135,10 +129,15 @@ def _row(candidate: Candidate) -> TrainRow:
         weights[s.start : s.end] = [s.weight] * (s.end - s.start)
     # Its parts were checked when they came; checking each token again takes longer than all the arithmetic.
     return TrainRow.model_construct(
-        key=candidate.key, ids=candidate.ids, logprobs=candidate.logprobs, advantages=tuple(advantages),
-        weights=tuple(weights), versions=candidate.versions, task_id=candidate.task_id,
+        key=candidate.key,
+        ids=candidate.ids,
+        logprobs=candidate.logprobs,
+        advantages=tuple(advantages),
+        weights=tuple(weights),
+        versions=candidate.versions,
+        task_id=candidate.task_id,
         images=candidate.images,
-    )  # fmt: skip
+    )
 
 
 def _with_rewards(rows: list[TrainRow], chosen: list[Candidate]) -> list[TrainRow]:

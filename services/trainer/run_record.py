@@ -18,19 +18,18 @@ from triforge.types import RunState, RunStep, TrainedRole
 log = logging.getLogger(__name__)
 
 # What the log says of a step; `GET /v1/runs/{id}/steps` says everything.
-_LOGGED = (
-    "success", "eval/greedy", "judge/outcome", "infrastructure_failures", "retries", "resent"
-)  # fmt: skip
+_LOGGED = [
+    "success",
+    "eval/greedy",
+    "judge/outcome",
+    "infrastructure_failures",
+    "retries",
+    "resent",
+]
 
 
 class RunRecord:
-    """The record of one run.
-
-    Args:
-        parts: stores and events.
-        run: the run.
-        dashboards: follow its steps.
-    """
+    """The record of one run; its dashboards follow."""
 
     def __init__(self, parts: Parts, run: RunState, dashboards: Reporting) -> None:
         self._parts, self._run, self._dashboards = parts, run, dashboards
@@ -44,24 +43,28 @@ class RunRecord:
     async def commit(
         self,
         step: int,
-        notes: Mapping[str, Any] | None,
+        notes: dict[str, Any] | None,
         versions: Mapping[TrainedRole, int],
         measures: dict[str, float],
         artifacts: dict[str, str],
     ) -> None:
         """Move the run to a step, with the orchestrator's notes, in one transaction; then say so."""
+        policy, reward = versions["policy"], versions["reward"]
         record = RunStep(
-            run_id=self._run.id, step=step, at=time.time(), policy_version=versions["policy"],
-            reward_version=versions["reward"], metrics=measures, artifacts=artifacts,
-        )  # fmt: skip
-        state = None if notes is None else dict(notes)
-        await asyncio.to_thread(self._parts.store.commit_step, record, state)
+            run_id=self._run.id,
+            step=step,
+            at=time.time(),
+            policy_version=policy,
+            reward_version=reward,
+            metrics=measures,
+            artifacts=artifacts,
+        )
+        await asyncio.to_thread(self._parts.store.commit_step, record, notes)
         STEPS.show(record, self._run.pool_id)
         PROGRESS.set_to_current_time()
-        with about(step=step, policy=versions["policy"], reward=versions["reward"]):
+        with about(step=step, policy=policy, reward=reward):
             numbers = [f"{name} {measures[name]:.4g}" for name in _LOGGED if name in measures]
             log.info("step %d is committed: %s", step, ", ".join(numbers))
         await self._dashboards.update()
-        await self._parts.emit(
-            "step", self._run.id, step=step, metrics=measures, versions=dict(versions)
-        )
+        emit, said = self._parts.emit, dict(versions)
+        await emit("step", self._run.id, step=step, metrics=measures, versions=said)

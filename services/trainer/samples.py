@@ -10,7 +10,7 @@ samples in it. The arithmetic is `triforge.algorithms`; every number goes on rec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -29,7 +29,8 @@ from triforge.types import (
     TrainedRole,
     TrainRow,
     Trajectory,
-    TrajectoryVotes,
+    UnitTest,
+    Vote,
 )
 
 NOT_FOR_TRAINING = {
@@ -89,16 +90,15 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
     """Credit the groups of a step and make rows of what can be trained on. Repeated, it gives the same samples."""
     algorithm, credited = options.algorithm, [credit(group, options) for group in groups]
     asked = [c for c in credited if not c.blocked]
-    for group, keep in zip(
-        asked, spread_filter([c.spread for c in asked], algorithm=algorithm), strict=True
-    ):
+    kept = spread_filter([c.spread for c in asked], algorithm=algorithm)
+    for group, keep in zip(asked, kept, strict=True):
         if not keep:
             leave_out(chain.from_iterable(group.steps), LOW_SPREAD)
     policy = [c for group in credited for c in _policy_candidates(group, options)]
     reward = [c for group in credited for c in _reward_candidates(group, options)]
     rows: dict[TrainedRole, list[TrainRow]] = {
-        "policy": policy_rows(policy, options.algorithm, options.policy_limits, options.seed),
-        "reward": reward_rows(reward, options.algorithm, options.reward_limits, options.seed),
+        "policy": policy_rows(policy, algorithm, options.policy_limits, options.seed),
+        "reward": reward_rows(reward, algorithm, options.reward_limits, options.seed),
     }
     return Samples(
         rows=rows,
@@ -117,39 +117,93 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
 
 # ---- rewards and advantages ----
 
+_Place = tuple[int, int, list[int]]  # tokens [start, end) of a row, and the version of each
+_Credit = tuple[float | None, float, str | None]  # reward, advantage, why it is not trained on
+
 
 def credit(group: JudgedGroup, options: SampleOptions) -> Credited:
     """Rewards and advantages of a group's responses, votes and tests; without its votes if they are too old."""
-    algorithm, trajectories = options.algorithm, group.played.trajectories
+    algorithm, trajectories, tests = options.algorithm, group.played.trajectories, group.tests
     outcomes = [t.outcome.value for t in trajectories]
     votes = [vote_values(t, v) for t, v in zip(trajectories, group.votes, strict=True)]
-    played, tests, voteless = _played(group, algorithm), None, False
+    played, voteless, test_samples = _played(group, algorithm), False, list[Sample]()
+    blocked = NOT_FOR_TRAINING.get(group.played.group.purpose, "")
     if group.played.group.reward.kind == "unit_tests":
-        shares, lengths = (
-            [t.outcome.passed for t in trajectories],
-            [len(t.steps) for t in trajectories],
-        )
+        shares = [t.outcome.passed for t in trajectories]
+        lengths = [len(t.steps) for t in trajectories]
         policy = program_credit(outcomes, shares, lengths, algorithm=algorithm, played=played)
-        tests = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
     else:
         oldest = options.reward_version - options.reward_limits.bound
         voteless = options.drop_stale_votes and bool(stale_votes(group, oldest))
-        policy = policy_credit(
-            outcomes, votes, algorithm=_without_votes(algorithm) if voteless else algorithm, trust=options.trust,
-            played=played,
-        )  # fmt: skip
-    given = vote_credit(outcomes, votes, algorithm=algorithm)
-    blocked = NOT_FOR_TRAINING.get(group.played.group.purpose, "")
+        rules = _without_votes(algorithm) if voteless else algorithm
+        policy = policy_credit(outcomes, votes, algorithm=rules, trust=options.trust, played=played)
     if not blocked and policy.measured < options.min_measured:
         blocked = PARTIAL
+    if tests and group.played.group.reward.kind == "unit_tests":
+        of_tests = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
+        test_samples = _samples(
+            _written(tests.prompt_ids, tests.tests), _credits(of_tests), blocked
+        )
     return Credited(
-        group=group, successes=policy.successes, measured=policy.measured, spread=policy.spread,
-        blocked=blocked, voteless=voteless,
+        group=group,
+        successes=policy.successes,
+        measured=policy.measured,
+        spread=policy.spread,
+        blocked=blocked,
+        voteless=voteless,
         dead=all(why for row in policy.reasons for why in row),
-        steps=[_step_samples(t, n, policy, blocked) for n, t in enumerate(trajectories)],
-        votes=[_vote_samples(v, n, given, blocked) for n, v in enumerate(group.votes)],
-        tests=_test_samples(group, tests, blocked),
-    )  # fmt: skip
+        steps=[
+            _samples(_responses(trajectory), _credits(policy, t), blocked)
+            for t, trajectory in enumerate(trajectories)
+        ],
+        votes=_vote_samples(group, vote_credit(outcomes, votes, algorithm=algorithm), blocked),
+        tests=test_samples,
+    )
+
+
+def _credits(found: PolicyCredit | VoteCredit | UnitTestCredit, *place: int) -> Iterator[_Credit]:
+    """The credit of the texts at a place of it: of a trajectory's steps, of a step's votes, of tests."""
+    parts: list[Any] = [found.rewards, found.advantages, found.reasons]
+    for index in place:
+        parts = [part[index] for part in parts]
+    return zip(*parts, strict=True)
+
+
+def _samples(places: Iterable[_Place], credits: Iterable[_Credit], blocked: str) -> list[Sample]:
+    return [
+        Sample(index, start, end, versions, reward, advantage, blocked or reason or "")
+        for index, ((start, end, versions), (reward, advantage, reason)) in enumerate(
+            zip(places, credits, strict=True)
+        )
+    ]
+
+
+def _vote_samples(
+    group: JudgedGroup, found: VoteCredit, blocked: str
+) -> list[dict[int, list[Sample]]]:
+    """Of each trajectory, by the step that was judged."""
+    return [
+        {
+            judged.step: _samples(
+                _written(judged.prompt_ids, judged.votes), _credits(found, t, judged.step), blocked
+            )
+            for judged in (given.steps if given else ())
+        }
+        for t, given in enumerate(group.votes)
+    ]
+
+
+def _responses(trajectory: Trajectory) -> Iterator[_Place]:
+    versions = [versions_of(s.versions, len(s.ids)) for s in trajectory.segments]
+    for step in trajectory.steps:
+        yield step.start, step.end, versions[step.segment][step.start : step.end]
+
+
+def _written(prompt: Sequence[int], texts: Iterable[Vote | UnitTest]) -> Iterator[_Place]:
+    """Votes or tests, each after the prompt."""
+    for text in texts:
+        end = len(prompt) + len(text.ids)
+        yield len(prompt), end, versions_of(text.versions, len(text.ids))
 
 
 def _without_votes(algorithm: Algorithm) -> Algorithm:
@@ -159,135 +213,91 @@ def _without_votes(algorithm: Algorithm) -> Algorithm:
 
 def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
     """The states that the group's steps were taken in, pictures by their hashes, and what is taken off their rewards."""
-    trajectories, turns = group.played.trajectories, group.played.group.env_adapter.max_steps
-    acted = [
-        [Acted(step.end - step.start, step.action_valid) for step in t.steps] for t in trajectories
-    ]
+    turns = group.played.group.env_adapter.max_steps
+    steps = [t.steps for t in group.played.trajectories]
+    acted = [[Acted(s.end - s.start, s.action_valid) for s in row] for row in steps]
     return Played(
         observations=[
-            ["\n".join((s.observation, *(image.id for image in s.images))) for s in t.steps]
-            for t in trajectories
+            ["\n".join((s.observation, *(image.id for image in s.images))) for s in row]
+            for row in steps
         ],
-        actions=[[step.action for step in t.steps] for t in trajectories],
-        penalties=[step_penalties(steps, algorithm) for steps in acted],
-        endings=[end_penalty(steps, max_steps=turns, algorithm=algorithm) for steps in acted],
+        actions=[[s.action for s in row] for row in steps],
+        penalties=[step_penalties(row, algorithm) for row in acted],
+        endings=[end_penalty(row, max_steps=turns, algorithm=algorithm) for row in acted],
     )
-
-
-def _step_samples(
-    trajectory: Trajectory, t: int, found: PolicyCredit, blocked: str
-) -> list[Sample]:
-    versions = [versions_of(s.versions, len(s.ids)) for s in trajectory.segments]
-    return [
-        Sample(
-            index=i, start=step.start, end=step.end, versions=versions[step.segment][step.start : step.end],
-            reward=found.rewards[t][i], advantage=found.advantages[t][i],
-            reason=blocked or found.reasons[t][i] or "",
-        )
-        for i, step in enumerate(trajectory.steps)
-    ]  # fmt: skip
-
-
-def _vote_samples(
-    votes: TrajectoryVotes | None, t: int, found: VoteCredit, blocked: str
-) -> dict[int, list[Sample]]:
-    """By the step that was judged."""
-    return {
-        given.step: [
-            Sample(
-                index=j, start=len(given.prompt_ids), end=len(given.prompt_ids) + len(vote.ids),
-                versions=versions_of(vote.versions, len(vote.ids)),
-                reward=found.rewards[t][given.step][j], advantage=found.advantages[t][given.step][j],
-                reason=blocked or found.reasons[t][given.step][j] or "",
-            )
-            for j, vote in enumerate(given.votes)
-        ]
-        for given in (votes.steps if votes else ())
-    }  # fmt: skip
-
-
-def _test_samples(group: JudgedGroup, found: UnitTestCredit | None, blocked: str) -> list[Sample]:
-    if found is None or group.tests is None:
-        return []
-    start = len(group.tests.prompt_ids)
-    return [
-        Sample(
-            index=j, start=start, end=start + len(test.ids), versions=versions_of(test.versions, len(test.ids)),
-            reward=found.rewards[j], advantage=found.advantages[j], reason=blocked or found.reasons[j] or "",
-        )
-        for j, test in enumerate(group.tests.tests)
-    ]  # fmt: skip
 
 
 # ---- what can be trained on ----
 
 
-def _policy_candidates(credited: Credited, options: SampleOptions) -> list[Candidate]:
+def _policy_candidates(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
     """One candidate a segment of a trajectory."""
-    found: list[Candidate] = []
     algorithm, version, limits = options.algorithm, options.policy_version, options.policy_limits
     for trajectory, samples in zip(credited.group.played.trajectories, credited.steps, strict=True):
+        by_segment: dict[int, list[Sample]] = {}
         for sample, step in zip(samples, trajectory.steps, strict=True):
             length = len(trajectory.segments[step.segment].ids)
-            cut = algorithm.truncated == "mask" and step.finish == "length"
-            sample.reason = (
-                sample.reason
-                or _unfit(sample, version, length, limits)
-                or (TRUNCATED if cut else "")
-            )
+            sample.reason = sample.reason or _unfit(sample, version, length, limits)
+            if algorithm.truncated == "mask" and step.finish == "length":
+                leave_out([sample], TRUNCATED)
+            by_segment.setdefault(step.segment, []).append(sample)
         if algorithm.job == "dpo_pair" and any(s.reason not in ("", NO_TOKENS) for s in samples):
             leave_out(samples, NOT_WHOLE)
         for number, segment in enumerate(trajectory.segments):
-            kept = [
-                sample
-                for sample, step in zip(samples, trajectory.steps, strict=True)
-                if step.segment == number and not sample.reason
-            ]
+            kept = [sample for sample in by_segment.get(number, ()) if not sample.reason]
             if kept:
-                found.append(
-                    Candidate(
-                        f"{trajectory.id}/{number}", segment.ids, segment.logprobs,
-                        tuple(versions_of(segment.versions, len(segment.ids))), kept, trajectory.task_id,
-                        trajectory.id, trajectory.group_id, segment.images,
-                        tuple(s.reward for s in samples),
-                    )
-                )  # fmt: skip
-    return found
-
-
-def _reward_candidates(credited: Credited, options: SampleOptions) -> list[Candidate]:
-    """One candidate a vote or test."""
-    found: list[Candidate] = []
-    version, limits = options.reward_version, options.reward_limits
-
-    def add(
-        sample: Sample, key: str, prompt: tuple[int, ...], written: Any, of: tuple[str, str, str],
-        images: tuple[PlacedImage, ...] = (),
-    ) -> None:  # fmt: skip
-        sample.reason = sample.reason or _unfit(sample, version, sample.end, limits)
-        if not sample.reason:
-            unsampled = len(prompt)
-            found.append(
-                Candidate(
-                    key, prompt + written.ids, (0.0,) * unsampled + written.logprobs,
-                    (*[UNKNOWN] * unsampled, *sample.versions), [sample], *of, images,
+                yield Candidate(
+                    key=f"{trajectory.id}/{number}",
+                    ids=segment.ids,
+                    logprobs=segment.logprobs,
+                    versions=tuple(versions_of(segment.versions, len(segment.ids))),
+                    samples=kept,
+                    task_id=trajectory.task_id,
+                    trajectory=trajectory.id,
+                    group=trajectory.group_id,
+                    images=segment.images,
+                    rewards=tuple(s.reward for s in samples),
                 )
-            )  # fmt: skip
 
-    for t, trajectory in enumerate(credited.group.played.trajectories):
-        votes, of = (
-            credited.group.votes[t],
-            (trajectory.task_id, trajectory.id, trajectory.group_id),
-        )
-        for given in votes.steps if votes else ():
-            for sample, vote in zip(credited.votes[t][given.step], given.votes, strict=True):
-                key = f"{trajectory.id}/{given.step}/{sample.index}"
-                add(sample, key, given.prompt_ids, vote, of, given.images)
-    if tests := credited.group.tests:
-        of = (credited.group.played.task.id, tests.group_id, tests.group_id)
+
+def _reward_candidates(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
+    """One candidate a vote or test."""
+    for candidate in _judgements(credited):
+        (sample,) = candidate.samples
+        unfit = _unfit(sample, options.reward_version, sample.end, options.reward_limits)
+        sample.reason = sample.reason or unfit
+        if not sample.reason:
+            yield candidate
+
+
+def _judgements(credited: Credited) -> Iterator[Candidate]:
+    group = credited.group
+    votes = zip(group.played.trajectories, group.votes, credited.votes, strict=True)
+    for trajectory, given, samples in votes:
+        of = (trajectory.task_id, trajectory.id, trajectory.group_id)
+        for judged in given.steps if given else ():
+            for sample, vote in zip(samples[judged.step], judged.votes, strict=True):
+                key = f"{trajectory.id}/{judged.step}/{sample.index}"
+                yield _judgement(key, sample, judged.prompt_ids, vote, of, judged.images)
+    if tests := group.tests:
+        of = (group.played.task.id, tests.group_id, tests.group_id)
         for sample, test in zip(credited.tests, tests.tests, strict=bool(credited.tests)):
-            add(sample, f"{tests.group_id}/tests/{sample.index}", tests.prompt_ids, test, of)
-    return found
+            key = f"{tests.group_id}/tests/{sample.index}"
+            yield _judgement(key, sample, tests.prompt_ids, test, of)
+
+
+def _judgement(
+    key: str,
+    sample: Sample,
+    prompt: tuple[int, ...],
+    text: Vote | UnitTest,
+    of: tuple[str, str, str],
+    images: tuple[PlacedImage, ...] = (),
+) -> Candidate:
+    """A vote or test after its prompt, of which nobody has sampled a token; `of`: task, trajectory, group."""
+    logprobs = (0.0,) * len(prompt) + text.logprobs
+    versions = (*[UNKNOWN] * len(prompt), *sample.versions)
+    return Candidate(key, prompt + text.ids, logprobs, versions, [sample], *of, images)
 
 
 def _unfit(sample: Sample, newest: int, length: int, limits: Limits) -> str:

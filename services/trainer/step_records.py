@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from triforge.types import JudgedGroup, StepVotes, VersionSpan
+from triforge.types import JudgedGroup, UnitTest, VersionSpan, Vote
 
 UNKNOWN = -1  # the version of a token that nobody sampled, or nobody knows who
 
@@ -70,13 +70,19 @@ def versions_of(spans: Sequence[VersionSpan], length: int) -> list[int]:
 
 def records_of(credited: Credited, step: int | None = None) -> list[dict[str, Any]]:
     """The records of a group; `step` is the training step if that is not the group's round."""
-    records = [
-        record
-        for t in range(len(credited.steps))
-        for record in _trajectory_records(credited, t, step)
-    ]
-    if credited.group.tests is not None and records:
-        records[0] |= _test_columns(credited)
+    trajectories = range(len(credited.steps))
+    records = [record for t in trajectories for record in _trajectory_records(credited, t, step)]
+    tests = credited.group.tests
+    if tests is not None and records:  # what was written for the whole group
+        records[0] |= {
+            "judge_prompt_ids": list(tests.prompt_ids),
+            "programs": list(tests.programs),
+            "tests": [
+                {"input": test.input, "output": test.output, "accepts": list(test.accepts)}
+                | _written(test, sample)
+                for test, sample in zip(tests.tests, credited.tests, strict=True)
+            ],
+        }
     return records
 
 
@@ -91,81 +97,58 @@ def _trajectory_records(
         if step.segment != segment:
             before, segment = 0, step.segment
         tokens, judged = trajectory.segments[segment], given.get(step.index)
-        records.append(
-            {
-                "run_id": group.run_id,
-                "step": group.step if training_step is None else training_step,
-                "purpose": group.purpose,
-                "proposal_id": group.proposal_id or "",
-                "group_id": group.group_id,
-                "task_id": played.task.id,
-                "task_slot": played.task.slot,
-                "task_version": played.task.version,
-                "instruction": trajectory.instruction,
-                "trajectory_id": trajectory.id,
-                "segment": segment,
-                "step_index": step.index,
-                "observation": step.observation,
-                "response": step.response,
-                "action": step.action,
-                "action_valid": step.action_valid,
-                "next_observation": step.next_observation,
-                "label": step.label,
-                "context_ids": list(tokens.ids[before : step.start]),
-                "response_ids": list(tokens.ids[step.start : step.end]),
-                "response_logprobs": list(tokens.logprobs[step.start : step.end]),
-                "policy_versions": sample.versions,
-                "outcome": outcome.value,
-                "outcome_error": outcome.error.detail if outcome.error else "",
-                "successes": credited.successes,
-                "measured": credited.measured,
-                **sample.columns(),
-                "judge_prompt_ids": list(judged.prompt_ids) if judged else [],
-                "votes": _vote_columns(judged, credited.votes[t]) if judged else [],
-                "images": [image.id for image in step.images],
-                "next_images": [image.id for image in step.next_images],
-                "share": outcome.passed,
-                "programs": [],
-                "tests": [],
-                "judge_images": [placed.image.id for placed in judged.images] if judged else [],
+        record = {
+            "run_id": group.run_id,
+            "step": group.step if training_step is None else training_step,
+            "purpose": group.purpose,
+            "proposal_id": group.proposal_id or "",
+            "group_id": group.group_id,
+            "task_id": played.task.id,
+            "task_slot": played.task.slot,
+            "task_version": played.task.version,
+            "instruction": trajectory.instruction,
+            "trajectory_id": trajectory.id,
+            "segment": segment,
+            "step_index": step.index,
+            "observation": step.observation,
+            "response": step.response,
+            "action": step.action,
+            "action_valid": step.action_valid,
+            "next_observation": step.next_observation,
+            "label": step.label,
+            "context_ids": list(tokens.ids[before : step.start]),
+            "response_ids": list(tokens.ids[step.start : step.end]),
+            "response_logprobs": list(tokens.logprobs[step.start : step.end]),
+            "policy_versions": sample.versions,
+            "outcome": outcome.value,
+            "outcome_error": outcome.error.detail if outcome.error else "",
+            "successes": credited.successes,
+            "measured": credited.measured,
+            "judge_prompt_ids": [],
+            "votes": [],
+            "images": [image.id for image in step.images],
+            "next_images": [image.id for image in step.next_images],
+            "share": outcome.passed,
+            "programs": [],
+            "tests": [],
+            "judge_images": [],
+        } | sample.columns()
+        if judged:
+            votes_on = zip(judged.votes, credited.votes[t][judged.step], strict=True)
+            record |= {
+                "judge_prompt_ids": list(judged.prompt_ids),
+                "votes": [{"value": vote.value} | _written(vote, of) for vote, of in votes_on],
+                "judge_images": [placed.image.id for placed in judged.images],
             }
-        )
+        records.append(record)
         before = step.end
     return records
 
 
-def _vote_columns(given: StepVotes, samples: dict[int, list[Sample]]) -> list[dict[str, Any]]:
-    return [
-        {"value": vote.value, **_written(vote, sample)}
-        for vote, sample in zip(given.votes, samples[given.step], strict=True)
-    ]
-
-
-def _test_columns(credited: Credited) -> dict[str, Any]:
-    """What a group's first record has of the tests that were written for it."""
-    given = credited.group.tests
-    assert given is not None
-    tests = [
-        {
-            "input": test.input,
-            "output": test.output,
-            "accepts": list(test.accepts),
-            **_written(test, sample),
-        }
-        for test, sample in zip(given.tests, credited.tests, strict=True)
-    ]
-    return {
-        "judge_prompt_ids": list(given.prompt_ids),
-        "programs": list(given.programs),
-        "tests": tests,
-    }
-
-
-def _written(text: Any, sample: Sample) -> dict[str, Any]:
+def _written(text: Vote | UnitTest, sample: Sample) -> dict[str, Any]:
     return {
         "text": text.text,
         "ids": list(text.ids),
         "logprobs": list(text.logprobs),
         "versions": sample.versions,
-        **sample.columns(),
-    }
+    } | sample.columns()

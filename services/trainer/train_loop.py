@@ -1,16 +1,19 @@
-"""The training loop: one step after another, each recorded before the next begins.
+"""The training loop of one run: every step is committed before the next begins.
 
-    plan ─► collect ─► build samples ─► train ─► update weights ─► adapt ─► commit
+    plan ─► play, judge ─► credit ─► train (loss, update) ─► publish ─► adapt ─► record ─► evaluate ─► commit
 
-| part           | consumes           | waits for                 | produces                     | after a crash                  |
-|----------------|--------------------|---------------------------|------------------------------|--------------------------------|
-| plan           | the run's pool     | env_adapter               | the groups of a round        | the stored plan is read again  |
-| collect        | groups             | rollout and judge workers | judged groups                | finished groups are reused     |
-| build samples  | judged groups      | -                         | rows, records                | computed again, same numbers   |
-| train          | rows               | each model's learner      | weight folders               | an existing version is reused  |
-| update weights | weight folders     | policy services           | active versions              | repeated, same versions        |
-| adapt          | judged groups      | -                         | outcomes                     | counted once by group id       |
-| commit         | everything above   | database                  | one row; the run's step moves | the step is either in or not  |
+| phase    | consumes           | waits for                    | produces                 | after a crash                 |
+|----------|--------------------|------------------------------|--------------------------|-------------------------------|
+| play     | the run's pool     | rollout and judge workers    | judged groups            | finished groups are reused    |
+| credit   | judged groups      | -                            | rows, records            | computed again, same numbers  |
+| train    | rows               | each model's learner         | weight folders           | an existing version is reused |
+| publish  | weight folders     | policy services              | engines that serve them  | repeated, same versions       |
+| adapt    | judged groups      | -                            | outcomes for the rewriter | counted once by group id     |
+| record   | records            | artifact store               | a file                   | written again                 |
+| evaluate | held-out tasks     | rollout workers              | success rates            | finished groups are reused    |
+| commit   | everything above   | database                     | a row; the run's step moves | the step is in or it is not |
+
+Each phase that takes time is a measure `seconds/<phase>`. Step 0 evaluates before any training.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from services.trainer.auxiliary_rows import AuxiliaryMaker
 from services.trainer.collector import Collector
 from services.trainer.engines import Engines
-from services.trainer.evaluation import Evaluation, Evaluator
+from services.trainer.evaluation import Evaluator
 from services.trainer.gauges import STALENESS
 from services.trainer.in_flight import InFlight
 from services.trainer.learners import Learners
@@ -45,7 +49,7 @@ from triforge.config import LearnerSection, RunConfig
 from triforge.errors import TriforgeError
 from triforge.rollout.seeds import nth_seed
 from triforge.telemetry import about, tracing
-from triforge.types import JudgedGroup, RunState, TrainedRole
+from triforge.types import JudgedGroup, RunState
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +76,7 @@ class TrainLoop:
         check: Callable[[], Awaitable[None]],
     ) -> None:
         self._parts, self._run, self._config = parts, run, config
-        self._store, self._check = record, check
+        self._record, self._check = record, check
         self._algorithm = config.algorithm.resolved()
         self._engines = Engines(parts, run.id)
         self._in_flight = InFlight(
@@ -81,9 +85,10 @@ class TrainLoop:
             lease_s=parts.settings.lease_s,
             check=_seldom(check),
             newest=self._engines.newest,
+            arrived=partial(parts.emit_group, run.id),
         )
-        self._env = TaskSource(parts, run, config)
-        self._evaluator = Evaluator(parts, self._env, self._in_flight, run, config)
+        self._tasks = TaskSource(parts, run, config)
+        self._evaluator = Evaluator(parts, self._tasks, self._in_flight, run, config)
 
     async def run(self) -> None:
         """Take the steps that are left.
@@ -96,45 +101,45 @@ class TrainLoop:
         if self._run.step < 0:
             versions = await self._engines.hold()
             evaluation = await self._evaluator.evaluate(0, versions["policy"])
-            await self._store.commit(0, None, versions, evaluation.measures, evaluation.artifacts)
-            await _leave(self._evaluator.discard())
+            await self._record.commit(0, None, versions, evaluation.measures, evaluation.artifacts)
+            await _clean_up(self._evaluator.discard())
         for step in range(max(self._run.step, 0) + 1, self._config.run.steps + 1):
             await self._check()
             versions = await self._engines.hold()
             await self._collector.resume(versions, step - 1)
             with about(step=step, policy=versions["policy"], reward=versions["reward"]):
                 groups = await self._step(step)
-            await _leave(self._collector.discard(groups))
-            await _leave(self._learners.discard())
-            await _leave(self._evaluator.discard())
+            await _clean_up(self._collector.discard(groups))
+            await _clean_up(self._learners.discard())
+            await _clean_up(self._evaluator.discard())
         # rows of a step whose orchestrator died between its commit and the cleaning up
         rows = f"runs/{self._run.id}/batches"
-        await _leave(asyncio.to_thread(self._parts.artifacts.delete, rows))
+        await _clean_up(asyncio.to_thread(self._parts.artifacts.delete, rows))
 
     async def _begin(self) -> None:
         """Read the notes of the run, and make what works with them."""
         await self._engines.begin(self._config)
-        notes = self._notes = self._engines.notes
-        self._learners = Learners(
-            self._parts, self._run.id, self._config, notes, _seldom(self._check)
-        )
-        self._collector = Collector(
-            self._parts, self._in_flight, self._run, self._config, notes, self._env.plan
-        )
+        parts, run, config, notes = self._parts, self._run, self._config, self._engines.notes
+        self._learners = Learners(parts, run.id, config, notes, _seldom(self._check))
+        self._collector = Collector(parts, self._in_flight, run, config, notes, self._tasks.plan)
         self._votes = VoteHistory(notes, self._algorithm)
-        self._auxiliary = AuxiliaryMaker(self._config, notes["paths"]["policy"])
+        self._auxiliary = AuxiliaryMaker(config, notes["paths"]["policy"])
 
     async def _step(self, step: int) -> list[JudgedGroup]:
-        """Play, judge, credit, train, publish, adapt, commit. Repeating a step gives the same result."""
+        """One step of training. Repeating it gives the same result."""
         measures: dict[str, float] = {}
         with tracing.span("step"):
             with phase("play", measures):
-                tasks = await self._env.plan(self._collector.open_rounds())
+                tasks = await self._tasks.plan(self._collector.open_rounds())
                 groups = await self._collector.collect(tasks)
             with phase("credit", measures):
                 samples = build_samples(groups, self._sample_options(step))
-                measures |= await self._add_auxiliary(step, groups, samples)
-                measures |= self._measure(step, groups, samples)
+                trained_on = samples.reasons["trained"]
+                auxiliary = await asyncio.to_thread(
+                    self._auxiliary.rows, step, groups, trained=trained_on
+                )
+                samples.rows["policy"] += auxiliary.rows
+                measures |= auxiliary.measures | self._measure(step, groups, samples)
             async with self._collector.receiving():  # groups of later rounds come in meanwhile
                 with phase("train", measures):
                     trained = await self._learners.train(
@@ -143,63 +148,44 @@ class TrainLoop:
                 with phase("publish", measures):
                     versions = await self._engines.update_weights(trained)
             with phase("adapt", measures):
-                await self._env.adapt(groups, self._collector.offers())
+                await self._tasks.adapt(groups, self._collector.offers())
             with phase("record", measures):
-                artifacts = await self._store.write(step, samples.records)
-            measures |= learner_measures(trained) | self._collector.measures()
-        evaluation = await self._evaluate(step, versions)
-        self._collector.publish(versions)
-        await self._store.commit(
-            step, self._notes, versions, measures | evaluation.measures,
-            artifacts | evaluation.artifacts,
-        )  # fmt: skip
+                artifacts = await self._record.write(step, samples.records)
+        evaluation = await self._evaluator.evaluate(step, versions["policy"])
+        measures |= learner_measures(trained) | self._collector.measures() | evaluation.measures
+        self._collector.advance(versions)
+        notes, artifacts = self._engines.notes, artifacts | evaluation.artifacts
+        await self._record.commit(step, notes, versions, measures, artifacts)
         return groups
 
     def _sample_options(self, step: int) -> SampleOptions:
         """The arithmetic of a step, and the weights that it trains."""
-        config = self._config
+        config, run, versions = self._config, self._config.run, self._engines.versions
+        models, trainer = config.models, config.trainer
         return SampleOptions(
             algorithm=self._algorithm,
-            policy_version=self._engines.versions["policy"],
-            reward_version=self._engines.versions["reward"],
+            policy_version=versions["policy"],
+            reward_version=versions["reward"],
             policy_limits=_limits(
-                config.trainer.policy,
-                config.run.staleness_bound,
-                config.models.policy.max_new_tokens,
+                trainer.policy, run.staleness_bound, models.policy.max_new_tokens
             ),
-            reward_limits=_limits(
-                config.trainer.reward, config.vote_bound, config.models.reward.max_new_tokens
-            ),
-            seed=nth_seed(config.run.seed, step),
+            reward_limits=_limits(trainer.reward, config.vote_bound, models.reward.max_new_tokens),
+            seed=nth_seed(run.seed, step),
             trust=self._votes.trust(step),
             step=step,
-            min_measured=config.run.min_measured,
-            drop_stale_votes=config.run.stale_votes == "drop",
+            min_measured=run.min_measured,
+            drop_stale_votes=run.stale_votes == "drop",
         )
-
-    async def _add_auxiliary(
-        self, step: int, groups: list[JudgedGroup], samples: Samples
-    ) -> dict[str, float]:
-        """Put the rows of auxiliary objectives beside the policy's samples; returns their measures."""
-        trained = samples.reasons["trained"]
-        found = await asyncio.to_thread(self._auxiliary.rows, step, groups, trained=trained)
-        samples.rows["policy"] += found.rows
-        return found.measures
 
     def _measure(self, step: int, groups: list[JudgedGroup], samples: Samples) -> dict[str, float]:
         algorithm = self._algorithm
-        measures = step_measures(
-            groups, alpha_low=algorithm.alpha_low, alpha_high=algorithm.alpha_high
-        )
-        measures |= sample_measures(samples)
+        low, high = algorithm.alpha_low, algorithm.alpha_high
+        measures = step_measures(groups, alpha_low=low, alpha_high=high) | sample_measures(samples)
         for role, ages in samples.ages.items():
             STALENESS.add(role, ages)
         if algorithm.needs_votes and self._config.reward.kind != "unit_tests":
             measures |= self._votes.measure(step, groups)
         return measures
-
-    async def _evaluate(self, step: int, versions: Mapping[TrainedRole, int]) -> Evaluation:
-        return await self._evaluator.evaluate(step, versions["policy"])
 
 
 def _limits(learner: LearnerSection, bound: int, response: int) -> Limits:
@@ -209,7 +195,7 @@ def _limits(learner: LearnerSection, bound: int, response: int) -> Limits:
 
 
 def _seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """The same check for whoever asks hundreds of times a second: at most one question to the database in `_CHECK_S`."""
+    """The same check for whoever asks hundreds of times a second: one question to the database in `_CHECK_S`."""
     asked = -math.inf
 
     async def checked() -> None:
@@ -221,8 +207,8 @@ def _seldom(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None
     return checked
 
 
-async def _leave(work: Coroutine[Any, Any, None]) -> None:
-    """Clean up. What is left behind costs space for a while; it must not cost a run whose step is committed."""
+async def _clean_up(work: Coroutine[Any, Any, None]) -> None:
+    """What is left behind costs space for a while; it must not cost a run whose step is committed."""
     try:
         await work
     except TriforgeError as error:

@@ -25,7 +25,7 @@ S = 0 is the synchronous loop: a round is offered, all of it is trained on, new 
     ('b',)
     >>> window.begin()
     ('b',)
-    >>> window.publish(1)
+    >>> window.advance(1)
     >>> window.next_round()
     3
     >>> window.offer(("c",)); window.arrived("c")      # played with version 1
@@ -102,7 +102,7 @@ class Window:
 
     @property
     def offers(self) -> dict[str, Offer]:
-        """Groups in flight, oldest first; those being trained on stay until `publish`."""
+        """Groups in flight, oldest first; those being trained on stay until `advance`."""
         return dict(self._offers)
 
     @property
@@ -165,7 +165,7 @@ class Window:
         self._training = chosen
         return chosen
 
-    def publish(self, policy: int, reward: int = 0) -> None:
+    def advance(self, policy: int, reward: int = 0) -> None:
         """The step is done, its groups leave their slots and these versions are live.
 
         A version is the next one, or the same when the step had nothing to learn from. A ConflictError says that no step

@@ -23,7 +23,7 @@ def _step(window, *arrivals, version=None):
     for group in arrivals:
         window.arrived(group)
     batch = window.begin()
-    window.publish(window.versions[0] + 1 if version is None else version)
+    window.advance(window.versions[0] + 1 if version is None else version)
     return batch
 
 
@@ -40,7 +40,7 @@ def test_a_bound_of_zero_is_the_synchronous_loop():
     window.arrived("a")
     assert window.begin() == ("a", "b")
     assert window.next_round() is None  # the slots are free when the new weights are live
-    window.publish(1)
+    window.advance(1)
     assert (window.next_round(), window.versions, window.step) == (2, (1, 0), 1)
 
 
@@ -114,7 +114,7 @@ def test_other_numbers_for_the_same_weights_begin_what_is_in_flight_afresh():
     assert window.offers["a"] == Offer(round=1, step=0, policy=7, reward=5)
     window.arrived("b")
     window.begin()
-    window.publish(8, 5)
+    window.advance(8, 5)
     assert window.batch() is None  # a is due by now, whatever its version is called
 
 
@@ -124,7 +124,7 @@ def test_other_numbers_for_the_same_weights_begin_what_is_in_flight_afresh():
         (lambda w: w.offer(("c",)), "room for a round"),
         (lambda w: w.arrived("z"), "expected a group in flight"),
         (lambda w: w.begin(), "before its batch"),
-        (lambda w: w.publish(1), "without a trained batch"),
+        (lambda w: w.advance(1), "without a trained batch"),
     ],
 )
 def test_misuse_raises_and_changes_nothing(misuse, sentence):
@@ -150,7 +150,7 @@ def test_versions_do_not_skip(versions):
     window.arrived("b")
     window.begin()
     with pytest.raises(ConflictError, match="after 0, expected 1"):
-        window.publish(*versions)
+        window.advance(*versions)
 
 
 @pytest.mark.parametrize("numbers", [(-1, 1, 0), (0, 1, 2), (0, 1, -1)])
@@ -193,7 +193,7 @@ def _possible(window):
     moves += [("begin", ())] * 2 * (window.batch() is not None)
     if window.training is not None:
         policy, reward = window.versions
-        moves += [("publish", (policy + 1, reward))] * 4 + [("publish", (policy, reward + 1))]
+        moves += [("advance", (policy + 1, reward))] * 4 + [("advance", (policy, reward + 1))]
     return moves
 
 

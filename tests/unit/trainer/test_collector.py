@@ -143,7 +143,7 @@ class World:
             async with collector.receiving():
                 await self._train(step, names, groups, config)
             newest["policy"] = BASE + step
-            collector.publish({"policy": BASE + step, "reward": 0})
+            collector.advance({"policy": BASE + step, "reward": 0})
             self.visit()
             self.step, self.notes = step, copy.deepcopy(notes)
             self.visit()
