@@ -19,7 +19,7 @@ def api() -> int:
     import uvicorn
 
     from services.trainer.app import create_app
-    from services.trainer.deployment import DeploymentGauges
+    from services.trainer.gauges import DeploymentGauges
     from services.trainer.orchestrator import Orchestrator
     from services.trainer.parts import Parts
     from services.trainer.run_store import RunStore

@@ -8,16 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fastapi import FastAPI
 
-from services.trainer.access import RULES
 from services.trainer.orchestrator import Orchestrator
-from services.trainer.routes import router
+from services.trainer.routes import RULES, router
 from services.trainer.runs import Runs
 from triforge import __version__
+from triforge.event_loop import end_task
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY
-
-_AGAIN_S = 0.5  # between two tries to end the orchestrator
 
 
 def create_app(
@@ -44,9 +42,8 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         work = asyncio.create_task(orchestrator.run_forever()) if orchestrator else None
         yield
-        while work and not work.done():  # redis-py may swallow a cancellation
-            work.cancel()
-            await asyncio.wait({work}, timeout=_AGAIN_S)
+        if work:
+            await end_task(work)
 
     app = FastAPI(title="triforge trainer", version=__version__, lifespan=lifespan)
     app.state.runs = runs

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import uuid
 from dataclasses import replace
-from functools import partial
 
 from services.trainer.gauges import ENDED as ENDED_RUNS
 from services.trainer.gauges import PROGRESS
@@ -22,13 +21,14 @@ from services.trainer.run_store import Superseded
 from services.trainer.train_loop import TrainLoop
 from triforge.config import RunConfig, parse
 from triforge.errors import TriforgeError, UnavailableError
+from triforge.retry import Attempts, RetryPolicy
 from triforge.telemetry import about
 from triforge.types import ENDED, RunState, RunStatus
 
 log = logging.getLogger(__name__)
 
 _IDLE_S = 0.5  # how often an idle orchestrator looks for a run
-_RETRY_S = 2.0  # pause after a service was unavailable; the run goes on when it is back
+_RETRY = RetryPolicy(first_s=0.5, longest_s=5.0, retry_on=lambda _: True)
 
 
 class Orchestrator:
@@ -37,11 +37,13 @@ class Orchestrator:
     Args:
         parts: everything it talks to.
         idle_s: how often it looks for a run while there is none.
-        retry_s: pause after a service was unavailable.
+        retry: pauses after errors; a run that waits for a service goes on when it is back.
     """
 
-    def __init__(self, parts: Parts, *, idle_s: float = _IDLE_S, retry_s: float = _RETRY_S) -> None:
-        self._parts, self._idle_s, self._retry_s = parts, idle_s, retry_s
+    def __init__(
+        self, parts: Parts, *, idle_s: float = _IDLE_S, retry: RetryPolicy = _RETRY
+    ) -> None:
+        self._parts, self._idle_s, self._attempts = parts, idle_s, Attempts(retry)
         self._current = ""  # the run whose beginning is announced and whose dashboards are open
         self._waiting = ("", "")  # run and reason, as people heard last
         self._dashboards = Reporting()
@@ -53,14 +55,15 @@ class Orchestrator:
                 run = await asyncio.to_thread(self._parts.store.next_runnable)
                 if run is None:
                     await asyncio.sleep(self._idle_s)
-                    continue
-                await self.work_on(run)
+                else:
+                    await self.work_on(run)
+                self._attempts.succeeded()
             except UnavailableError as error:
                 log.warning("waiting: %s", error.detail)
-                await asyncio.sleep(self._retry_s)
-            except Exception:  # the border: whatever happens, later runs must find an orchestrator
+                await self._attempts.failed(error)
+            except Exception as error:  # whatever happens, later runs must find an orchestrator
                 log.exception("the orchestrator goes on")
-                await asyncio.sleep(self._retry_s)
+                await self._attempts.failed(error)
 
     async def work_on(self, run: RunState) -> None:
         """Bring one run to its end, or to the point where it stops or fails.
@@ -87,9 +90,7 @@ class Orchestrator:
         if run.status in ENDED:
             return
         try:
-            config = parse(run.config)
-            await self._announce(run, config)
-            await self._train(run, config)
+            await self._train(run, parse(run.config))
             await self._end(run, "finished")
         except StopRequested:
             await self._end(run, "stopped", "stopped on request")
@@ -98,31 +99,13 @@ class Orchestrator:
         except UnavailableError as error:
             await self._wait(run, f"waiting: {error.detail}")
             raise
-        except TriforgeError as error:
-            log.exception("run %s failed", run.id)
-            await self._end(run, "failed", f"{error.kind}: {error.detail}")
         except Exception as error:
             log.exception("run %s failed", run.id)
-            await self._end(run, "failed", f"internal: {type(error).__name__}: {error}")
+            await self._end(run, "failed", _words(error))
         await self._dashboards.update()
         await self._put_down()
         state = await asyncio.to_thread(parts.store.get, run.id)
         await parts.emit("run", run.id, status=state.status, step=state.step, reason=state.reason)
-
-    async def _announce(self, run: RunState, config: RunConfig) -> None:
-        """Say that the run goes on, and open its dashboards; those of a run that waits for a service stay open."""
-        if self._current == run.id:
-            return
-        await self._put_down()
-        await self._parts.emit("run", run.id, status=run.status, step=run.step)
-        log.info("the run goes on after step %d of %d", max(run.step, 0), run.steps)
-        steps = partial(self._parts.store.steps_after, run.id)
-        self._dashboards = Reporting.of(run, config, self._parts.artifacts, steps)
-        self._current = run.id
-
-    async def _put_down(self) -> None:
-        await self._dashboards.close()
-        self._current, self._waiting, self._dashboards = "", ("", ""), Reporting()
 
     async def _train(self, run: RunState, config: RunConfig) -> None:
         parts = self._parts
@@ -131,11 +114,29 @@ class Orchestrator:
             if await asyncio.to_thread(parts.store.status, run.id) == "stopping":
                 raise StopRequested
 
+        await self._announce(run, config)
         PROGRESS.set_to_current_time()
         await check()  # before any service is asked: a run can be stopped while one is away
         await parts.broker.begin_run(run.id)
         record = RunRecord(parts, run, self._dashboards)
         await TrainLoop(parts, run, config, record, check).run()
+
+    async def _announce(self, run: RunState, config: RunConfig) -> None:
+        """Say that the run goes on, and open its dashboards; those of a run that waits for a service stay open."""
+        if self._current == run.id:
+            return
+        await self._put_down()
+        await self._parts.emit("run", run.id, status=run.status, step=run.step)
+        log.info("the run goes on after step %d of %d", max(run.step, 0), run.steps)
+        steps = self._parts.store.steps
+        self._dashboards = Reporting.of(
+            run, config, self._parts.artifacts, lambda last: steps(run.id, after=last)
+        )
+        self._current = run.id
+
+    async def _put_down(self) -> None:
+        await self._dashboards.close()
+        self._current, self._waiting, self._dashboards = "", ("", ""), Reporting()
 
     async def _end(self, run: RunState, status: RunStatus, reason: str = "") -> None:
         """End the run; its jobs that are still in the queues are dropped by the workers."""
@@ -154,3 +155,9 @@ class Orchestrator:
         with contextlib.suppress(TriforgeError):
             await asyncio.to_thread(self._parts.store.set_reason, run.id, reason)
             await self._parts.emit("run", run.id, status=run.status, step=run.step, reason=reason)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TriforgeError):
+        return f"{error.kind}: {error.detail}"
+    return f"internal: {type(error).__name__}: {error}"

@@ -27,12 +27,12 @@ _PATIENCE_S = 120.0  # opening a run over a slow line takes long; a step must no
 
 
 class Dashboard(Protocol):
-    """Something that shows steps from `first` on. Its calls may block; whatever it raises ends it for this run."""
+    """Something that shows steps from `first` on, in order. Its calls may block; whatever it raises ends it for this run."""
 
     first: int
 
     def show(self, step: RunStep) -> None:
-        """Show a step; steps come in order."""
+        """Show a step."""
         ...
 
     def close(self) -> None:
@@ -47,16 +47,13 @@ class TensorBoard:
         module: Any = importlib.import_module("tensorboardX")
         self._writer = module.SummaryWriter(logdir=str(folder), purge_step=0)
         self.first = 0  # the new file takes the place of older ones
+        self.close = self._writer.close
 
     def show(self, step: RunStep) -> None:
         """One scalar a measure."""
         for name, value in _measures(step).items():
             self._writer.add_scalar(name, value, global_step=step.step, walltime=step.at)
         self._writer.flush()
-
-    def close(self) -> None:
-        """Write out what is buffered."""
-        self._writer.close()
 
 
 class WeightsAndBiases:
@@ -77,22 +74,17 @@ class WeightsAndBiases:
             settings=module.Settings(silent=True, console="off"),
         )
         self.first = int(self._run.step or 0)  # it refuses steps that it has already
+        self.close = self._run.finish
 
     def show(self, step: RunStep) -> None:
         """All measures at once."""
         self._run.log(_measures(step), step=step.step, commit=True)
 
-    def close(self) -> None:
-        """Send what is left."""
-        self._run.finish()
-
 
 def _measures(step: RunStep) -> dict[str, float]:
-    versions = {
-        "version/policy": float(step.policy_version),
-        "version/reward": float(step.reward_version),
-    }
-    return {name: value for name, value in step.metrics.items() if math.isfinite(value)} | versions
+    versions = {"version/policy": step.policy_version, "version/reward": step.reward_version}
+    finite = {name: value for name, value in step.metrics.items() if math.isfinite(value)}
+    return finite | {name: float(version) for name, version in versions.items()}
 
 
 class Reporting:
@@ -111,9 +103,7 @@ class Reporting:
         *,
         patience_s: float = _PATIENCE_S,
     ) -> None:
-        self._make = list(dashboards)
-        self._steps = steps
-        self._patience_s = patience_s
+        self._make, self._steps, self._patience_s = list(dashboards), steps, patience_s
         self._open: list[Dashboard] = []
 
     @staticmethod
@@ -128,8 +118,9 @@ class Reporting:
         if config.report.tensorboard:
             make.append(lambda: TensorBoard(artifacts.local_path(f"runs/{run.id}/tensorboard")))
         if config.report.wandb_project:
-            folder = artifacts.local_path if artifacts.is_local else _beside
-            make.append(lambda: WeightsAndBiases(run, config, folder(f"runs/{run.id}")))
+            name, beside = f"runs/{run.id}", Path(tempfile.gettempdir()) / "triforge"
+            folder = artifacts.local_path(name) if artifacts.is_local else beside / name
+            make.append(lambda: WeightsAndBiases(run, config, folder))
         return Reporting(make, steps)
 
     async def update(self) -> None:
@@ -162,11 +153,6 @@ class Reporting:
             return None
 
 
-def _beside(name: str) -> Path:
-    """A folder on this machine, where the artifact store is not on it."""
-    return Path(tempfile.gettempdir()) / "triforge" / name
-
-
 def demand_packages(config: RunConfig, artifacts: ArtifactStore) -> None:
     """Refuse what could only fail later.
 
@@ -174,8 +160,10 @@ def demand_packages(config: RunConfig, artifacts: ArtifactStore) -> None:
         ConfigError: a dashboard's package is not installed, or event files have no folder to lie in.
     """
     report = config.report
-    wanted = [("tensorboard", "tensorboardX", report.tensorboard)]
-    wanted.append(("wandb_project", "wandb", bool(report.wandb_project)))
+    wanted = (
+        ("tensorboard", "tensorboardX", report.tensorboard),
+        ("wandb_project", "wandb", bool(report.wandb_project)),
+    )
     for option, module, asked in wanted:
         if asked and importlib.util.find_spec(module) is None:
             extra = option.removesuffix("_project")

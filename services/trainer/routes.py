@@ -1,20 +1,39 @@
-"""The APIs of the trainer: runs over REST, their events as server-sent events."""
+"""The APIs of the trainer: runs over REST, their events as server-sent events. Routes that only read the store block."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
 from services.trainer.runs import RunRequest, Runs
+from triforge.access.callers import Rule
+from triforge.store.step_records import steps_jsonl, steps_parquet
 from triforge.types import RunPage, RunRollback, RunState, RunStep, WeightsRecord
 
+_READ = Rule(wants="read")
+_SUBMIT = Rule(wants="submit", changes=True)
+
+RULES: Final[Mapping[str, Rule]] = {
+    "GET /v1/runs": _READ,
+    "POST /v1/runs": _SUBMIT,
+    "GET /v1/runs/{run_id}": _READ,
+    "GET /v1/runs/{run_id}/steps": _READ,
+    "GET /v1/runs/{run_id}/report": _READ,
+    "GET /v1/runs/{run_id}/events": _READ,
+    "GET /v1/runs/{run_id}/weights": _READ,
+    "GET /v1/runs/{run_id}/export": _READ,
+    "POST /v1/runs/{run_id}/stop": _SUBMIT,
+    "POST /v1/runs/{run_id}/resume": _SUBMIT,
+    "POST /v1/runs/{run_id}/rollback": Rule(wants="admin", changes=True),
+}
+
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
+_PARQUET = "application/vnd.apache.parquet"
 
 
 def _runs(request: Request) -> Runs:
@@ -23,6 +42,7 @@ def _runs(request: Request) -> Runs:
 
 
 RunsDep = Annotated[Runs, Depends(_runs)]
+EventId = r"^\d{1,19}(-\d{1,19})?$"
 
 
 @router.post("", status_code=201)
@@ -36,43 +56,42 @@ async def submit(
 
 
 @router.get("")
-async def list_runs(
+def list_runs(
     runs: RunsDep,
     cursor: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> RunPage:
     """Runs, newest first, a page at a time."""
-    return await runs.runs(cursor=cursor, limit=limit)
+    return runs.store.runs(cursor=cursor, limit=limit)
 
 
 @router.get("/{run_id}")
-async def get_run(run_id: str, runs: RunsDep) -> RunState:
+def get_run(run_id: str, runs: RunsDep) -> RunState:
     """One run."""
-    return await runs.run(run_id)
+    return runs.store.get(run_id)
 
 
 @router.get("/{run_id}/steps")
-async def list_steps(
+def list_steps(
     run_id: str,
     runs: RunsDep,
     after: Annotated[int, Query(ge=-1, le=10**9)] = -1,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[RunStep]:
     """Finished steps in order; step 0 is the evaluation before training."""
-    return await runs.steps(run_id, after=after, limit=limit)
+    return runs.store.steps(run_id, after=after, limit=limit)
 
 
 @router.get("/{run_id}/report")
-async def report(
+def report(
     run_id: str, runs: RunsDep, form: Annotated[Literal["parquet", "jsonl"], Query()] = "jsonl"
 ) -> Response:
     """All finished steps as one file: a row a step, a column (or a name) a measure."""
-    kind = "application/vnd.apache.parquet" if form == "parquet" else "application/x-ndjson"
-    name = f"{run_id}-steps.{form}"
+    steps = runs.store.steps(run_id)
     return Response(
-        await runs.report(run_id, form),
-        media_type=kind,
-        headers={"content-disposition": f'attachment; filename="{name}"'},
+        steps_parquet(steps) if form == "parquet" else steps_jsonl(steps),
+        media_type=_PARQUET if form == "parquet" else "application/x-ndjson",
+        headers={"content-disposition": f'attachment; filename="{run_id}-steps.{form}"'},
     )
 
 
@@ -80,8 +99,8 @@ async def report(
 async def events(
     run_id: str,
     runs: RunsDep,
-    after: Annotated[str, Query(pattern=r"^\d{1,19}(-\d{1,19})?$")] = "0",
-    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,19}(-\d{1,19})?$")] = None,
+    after: Annotated[str, Query(pattern=EventId)] = "0",
+    last_event_id: Annotated[str | None, Header(pattern=EventId)] = None,
 ) -> StreamingResponse:
     """Everything that happens to a run, as server-sent events, from the start or after an event id, until it has ended."""
     await runs.watchable(run_id)
@@ -98,21 +117,21 @@ async def events(
 
 
 @router.post("/{run_id}/stop", status_code=202)
-async def stop(run_id: str, runs: RunsDep) -> RunState:
+def stop(run_id: str, runs: RunsDep) -> RunState:
     """Ask a run to stop. What is unfinished is done again on resume."""
-    return await runs.stop(run_id)
+    return runs.store.request_stop(run_id)
 
 
 @router.post("/{run_id}/resume", status_code=202)
-async def resume(run_id: str, runs: RunsDep) -> RunState:
+def resume(run_id: str, runs: RunsDep) -> RunState:
     """Go on after the last finished step."""
-    return await runs.resume(run_id)
+    return runs.store.resume(run_id)
 
 
 @router.get("/{run_id}/weights")
-async def weights(run_id: str, runs: RunsDep) -> list[WeightsRecord]:
+def weights(run_id: str, runs: RunsDep) -> list[WeightsRecord]:
     """The weight versions of a run, which of them repeat an older one, and which are still on the disk."""
-    return await asyncio.to_thread(runs.rollbacks.records, run_id)
+    return runs.rollbacks.records(run_id)
 
 
 @router.post("/{run_id}/rollback")
@@ -125,9 +144,5 @@ async def rollback(run_id: str, body: RunRollback, runs: RunsDep) -> RunState:
 async def export(run_id: str, runs: RunsDep) -> FileResponse:
     """The run's record as one Parquet file, one row a step of a trajectory."""
     path = await runs.export(run_id)
-    return FileResponse(
-        path,
-        media_type="application/vnd.apache.parquet",
-        filename=path.name,
-        background=BackgroundTask(shutil.rmtree, path.parent, ignore_errors=True),
-    )
+    task = BackgroundTask(shutil.rmtree, path.parent, ignore_errors=True)
+    return FileResponse(path, media_type=_PARQUET, filename=path.name, background=task)

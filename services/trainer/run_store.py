@@ -33,11 +33,7 @@ class Superseded(Exception):  # noqa: N818 (a signal, not a failure)
 
 
 class RunStore:
-    """Synchronous access to the run tables; every method is one transaction.
-
-    Args:
-        database: opened, its schema at head.
-    """
+    """Synchronous access to the run tables; every method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -53,15 +49,15 @@ class RunStore:
         held._holder = token
         return held
 
-    def _guard(self, row: RunRow) -> RunRow:
-        if self._holder and row.state.get(ORCHESTRATOR) != self._holder:
-            raise Superseded(row.id)
-        return row
-
     def create(
-        self, *, name: str, pool_id: str, config: dict[str, Any], idempotency_key: str | None = None,
+        self,
+        *,
+        name: str,
+        pool_id: str,
+        config: dict[str, Any],
+        idempotency_key: str | None = None,
         tenant: str = DEFAULT,
-    ) -> RunState:  # fmt: skip
+    ) -> RunState:
         """Queue a run. The same idempotency key of a tenant returns the run it made the first time.
 
         Raises:
@@ -76,10 +72,21 @@ class RunStore:
                 return _shown(found)
             check_run_quota(session, tenant)
             row = RunRow(
-                id=f"run-{uuid.uuid4().hex[:10]}", name=name, pool_id=pool_id, status="queued", step=-1,
-                policy_version=0, reward_version=0, config=config, state={}, reason="", tenant=tenant,
-                idempotency_key=idempotency_key, created_at=now, updated_at=now,
-            )  # fmt: skip
+                id=f"run-{uuid.uuid4().hex[:10]}",
+                name=name,
+                pool_id=pool_id,
+                status="queued",
+                step=-1,
+                policy_version=0,
+                reward_version=0,
+                config=config,
+                state={},
+                reason="",
+                tenant=tenant,
+                idempotency_key=idempotency_key,
+                created_at=now,
+                updated_at=now,
+            )
             session.add(row)
         return _shown(row)
 
@@ -104,7 +111,7 @@ class RunStore:
             return RunPage(runs=tuple(map(_shown, rows[:limit])), next_cursor=more)
 
     def count_by_status(self) -> dict[str, int]:
-        """How many runs are in each status; none is left out."""
+        """How many runs are in each status that some run is in."""
         with self._db.read() as session:
             found = session.execute(select(RunRow.status, func.count()).group_by(RunRow.status))
             return {row[0]: row[1] for row in found}
@@ -113,9 +120,8 @@ class RunStore:
         """The run to work on: one that was running when the process ended, else the oldest queued one."""
         with self._db.read() as session:
             for status in ("running", "stopping", "queued"):
-                row = session.scalars(
-                    select(RunRow).where(RunRow.status == status).order_by(RunRow.created_at)
-                ).first()
+                query = select(RunRow).where(RunRow.status == status).order_by(RunRow.created_at)
+                row = session.scalars(query).first()
                 if row is not None:
                     return _shown(row)
         return None
@@ -201,58 +207,27 @@ class RunStore:
             row.step, row.updated_at, row.reason = step.step, step.at, ""
             row.policy_version, row.reward_version = step.policy_version, step.reward_version
             row.state = row.state if state is None else _noted(row, state)
-            session.add(
-                StepRow(
-                    run_id=step.run_id, step=step.step, policy_version=step.policy_version,
-                    reward_version=step.reward_version, metrics=step.metrics, artifacts=step.artifacts, at=step.at,
-                )
-            )  # fmt: skip
+            session.add(StepRow(**{name: getattr(step, name) for name in RunStep.model_fields}))
             return True
 
-    def steps_after(self, run_id: str, after: int) -> list[RunStep]:
-        """All finished steps after one, in order."""
-        return self.steps(run_id, after=after, limit=1_000_000)
-
-    def steps(self, run_id: str, *, after: int = -1, limit: int = 1000) -> list[RunStep]:
-        """Finished steps in order."""
+    def steps(self, run_id: str, *, after: int = -1, limit: int | None = None) -> list[RunStep]:
+        """Finished steps after one, in order."""
+        query = select(StepRow).where(StepRow.run_id == run_id, StepRow.step > after)
         with self._db.read() as session:
             _row_of(session, run_id)
-            rows = session.scalars(
-                select(StepRow)
-                .where(StepRow.run_id == run_id, StepRow.step > after)
-                .order_by(StepRow.step)
-                .limit(limit)
-            )
-            return [
-                RunStep(
-                    run_id=row.run_id, step=row.step, at=row.at, policy_version=row.policy_version,
-                    reward_version=row.reward_version, metrics=row.metrics, artifacts=row.artifacts,
-                )
-                for row in rows
-            ]  # fmt: skip
+            rows = session.scalars(query.order_by(StepRow.step).limit(limit))
+            names = RunStep.model_fields
+            return [RunStep(**{name: getattr(row, name) for name in names}) for row in rows]
 
     # ---- weights ----
 
     def add_weights(
-        self,
-        run_id: str,
-        role: TrainedRole,
-        version: int,
-        uri: str,
-        digest: str,
-        *,
-        origin: int | None = None,
+        self, run_id: str, role: TrainedRole, version: int, uri: str, digest: str, **origin: int
     ) -> None:
-        """Record where a version of the run lies, and which it repeats. Recording it twice is the same as once."""
-        known = {} if origin is None else {"origin": origin}
+        """Record where a version of the run lies, and which it repeats (`origin`). Twice is the same as once."""
         with self._db.write() as session:
             self._guard(_hold(session, run_id))
-            session.merge(
-                WeightsRow(
-                    run_id=run_id, role=role, version=version, uri=uri, digest=digest, at=time.time(),
-                    **known,
-                )
-            )  # fmt: skip
+            _add_weights(session, run_id, role, version, uri, digest, **origin)
 
     def weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str]:
         """(uri, digest) of a recorded version."""
@@ -274,13 +249,15 @@ class RunStore:
             query = query.where(WeightsRow.role == role)
         with self._db.read() as session:
             rows = session.scalars(query.order_by(WeightsRow.role, WeightsRow.version))
+            names = WeightsRecord.model_fields.keys() - {"kept"}
             return [
-                WeightsRecord(
-                    role=row.role, version=row.version, uri=row.uri, digest=row.digest, at=row.at,
-                    origin=row.origin, kept=False,
-                )
+                WeightsRecord(**{name: getattr(row, name) for name in names}, kept=False)
                 for row in rows
-            ]  # fmt: skip
+            ]
+
+    def newest_weights(self, run_id: str, role: TrainedRole) -> int:
+        """The newest recorded version of a role, committed or not; -1 if there is none."""
+        return max((row.version for row in self.weights_of(run_id, role)), default=-1)
 
     def resting(self, run_id: str) -> RunState:
         """A run that nobody works on."""
@@ -288,9 +265,16 @@ class RunStore:
             return _shown(_rested(_row_of(session, run_id)))
 
     def roll_back(
-        self, run_id: str, role: TrainedRole, *, origin: int, new: int, uri: str, digest: str,
+        self,
+        run_id: str,
+        role: TrainedRole,
+        *,
+        origin: int,
+        new: int,
+        uri: str,
+        digest: str,
         initial: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Let a run stand at version `new`, which repeats `origin`; `initial` if nothing was trained on it.
 
         Raises:
@@ -298,14 +282,10 @@ class RunStore:
         """
         with self._db.write() as session:
             row = _rested(_hold(session, run_id))
-            session.merge(
-                WeightsRow(
-                    run_id=run_id, role=role, version=new, uri=uri, digest=digest, at=time.time(), origin=origin,
-                )
-            )  # fmt: skip
+            _add_weights(session, run_id, role, new, uri, digest, origin=origin)
             if initial:
                 row.state = {**row.state, "base": {**row.state["base"], role: new}}
-            _stand(row, role, new)
+            setattr(row, f"{role}_version", new)
             row.updated_at = time.time()
 
     def undo_rollback(self, run: RunState, role: TrainedRole, new: int, base: int) -> None:
@@ -316,16 +296,12 @@ class RunStore:
             if found is not None:
                 session.delete(found)
             row.state = {**row.state, "base": {**row.state["base"], role: base}}
-            _stand(row, role, run.policy_version if role == "policy" else run.reward_version)
+            setattr(row, f"{role}_version", getattr(run, f"{role}_version"))
 
-    def newest_weights(self, run_id: str, role: TrainedRole) -> int:
-        """The newest recorded version of a role, committed or not; -1 if there is none."""
-        with self._db.read() as session:
-            query = select(func.max(WeightsRow.version)).where(
-                WeightsRow.run_id == run_id, WeightsRow.role == role
-            )
-            newest = session.scalar(query)
-            return -1 if newest is None else newest
+    def _guard(self, row: RunRow) -> RunRow:
+        if self._holder and row.state.get(ORCHESTRATOR) != self._holder:
+            raise Superseded(row.id)
+        return row
 
 
 def _hold(session: Session, run_id: str) -> RunRow:
@@ -334,11 +310,7 @@ def _hold(session: Session, run_id: str) -> RunRow:
 
 
 def _row_of(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
-    """The run, if the caller may see it.
-
-    Raises:
-        NotFoundError: there is none that the caller may see.
-    """
+    """The run; NotFoundError if there is none that the caller may see."""
     row = session.get(RunRow, run_id, with_for_update=hold or None)
     if row is None or not caller().sees(row.tenant):
         raise NotFoundError(f"run {run_id!r} does not exist; GET /v1/runs lists all")
@@ -347,22 +319,14 @@ def _row_of(session: Session, run_id: str, *, hold: bool = False) -> RunRow:
 
 def _shown(row: RunRow) -> RunState:
     """The run as the API shows it."""
-    return RunState(
-        id=row.id, name=row.name, pool_id=row.pool_id, status=row.status,
-        step=row.step, steps=int(row.config.get("run", {}).get("steps", 0)), policy_version=row.policy_version,
-        reward_version=row.reward_version, created_at=row.created_at, updated_at=row.updated_at, reason=row.reason,
-        config=row.config, tenant=row.tenant,
-    )  # fmt: skip
+    fields = {name: getattr(row, name) for name in RunState.model_fields.keys() - {"steps"}}
+    return RunState(steps=int(row.config.get("run", {}).get("steps", 0)), **fields)
 
 
 def _repeated(
     session: Session, tenant: str, key: str | None, pool_id: str, config: dict[str, Any]
 ) -> RunRow | None:
-    """The run that this very request made before.
-
-    Raises:
-        ConflictError: the key was used for another request.
-    """
+    """The run that this very request made before; ConflictError if the key was used for another request."""
     if key is None:
         return None
     query = select(RunRow).where(RunRow.tenant == tenant, RunRow.idempotency_key == key)
@@ -387,5 +351,8 @@ def _rested(row: RunRow) -> RunRow:
     return row
 
 
-def _stand(row: RunRow, role: TrainedRole, version: int) -> None:
-    setattr(row, "policy_version" if role == "policy" else "reward_version", version)
+def _add_weights(
+    session: Session, run_id: str, role: str, version: int, uri: str, digest: str, **origin: int
+) -> None:
+    key = {"run_id": run_id, "role": role, "version": version}
+    session.merge(WeightsRow(**key, uri=uri, digest=digest, at=time.time(), **origin))

@@ -1,4 +1,4 @@
-"""Submitting and reading runs: what the REST routes call."""
+"""Submitting, following and exporting runs: what the REST routes call beside the run store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 from pydantic import Field
 
@@ -22,17 +22,8 @@ from triforge.broker import EVENTS_STREAM, Broker
 from triforge.config import Settings, merge, parse, read_document
 from triforge.errors import ConfigError, ConflictError, InputError
 from triforge.store.artifacts import ArtifactStore
-from triforge.store.step_records import export_step_records, steps_jsonl, steps_parquet
-from triforge.types import (
-    ENDED,
-    Event,
-    Message,
-    PoolState,
-    RunPage,
-    RunState,
-    RunStep,
-    TrainedRole,
-)
+from triforge.store.step_records import export_step_records
+from triforge.types import ENDED, Event, Message, PoolState, RunState, TrainedRole
 from triforge.web.text import demand_keepable
 
 MAX_CONFIG: Final = 256 * 1024  # characters of JSON; a whole document has less than 10,000
@@ -91,13 +82,10 @@ class Runs:
         exports: Path | None = None,
         apis: Mapping[TrainedRole, WeightsApi] | None = None,
     ) -> None:
+        self.store = store
         self.rollbacks = Rollbacks(store, artifacts, apis or {})
-        self._exports = exports
-        self._store = store
-        self._pools = pools
-        self._broker = broker
-        self._artifacts = artifacts
-        self._settings = settings
+        self._pools, self._broker, self._artifacts = pools, broker, artifacts
+        self._settings, self._exports = settings, exports
 
     async def submit(self, request: RunRequest, idempotency_key: str | None) -> RunState:
         """Check a run's config and queue it.
@@ -119,7 +107,7 @@ class Runs:
                 "tasks are not solved by programs that tests could run on"
             )
         return await asyncio.to_thread(
-            self._store.create,
+            self.store.create,
             name=config.run.name,
             pool_id=pool.id,
             config=config.model_dump(mode="json"),
@@ -127,34 +115,9 @@ class Runs:
             tenant=pool.tenant,  # whoever starts it: a run on a tenant's pool is the tenant's
         )
 
-    async def runs(self, *, cursor: str, limit: int) -> RunPage:
-        """Runs, newest first, after `cursor`."""
-        return await asyncio.to_thread(self._store.runs, cursor=cursor, limit=limit)
-
-    async def run(self, run_id: str) -> RunState:
-        """One run."""
-        return await asyncio.to_thread(self._store.get, run_id)
-
-    async def steps(self, run_id: str, *, after: int, limit: int) -> list[RunStep]:
-        """Finished steps after `after`."""
-        return await asyncio.to_thread(self._store.steps, run_id, after=after, limit=limit)
-
-    async def report(self, run_id: str, form: Literal["parquet", "jsonl"]) -> bytes:
-        """All finished steps as one file."""
-        steps = await asyncio.to_thread(self._store.steps_after, run_id, -1)
-        return await asyncio.to_thread(steps_parquet if form == "parquet" else steps_jsonl, steps)
-
-    async def stop(self, run_id: str) -> RunState:
-        """Ask the run to stop."""
-        return await asyncio.to_thread(self._store.request_stop, run_id)
-
-    async def resume(self, run_id: str) -> RunState:
-        """Queue the run again after its last finished step."""
-        return await asyncio.to_thread(self._store.resume, run_id)
-
     async def watchable(self, run_id: str) -> None:
         """Raise if there is no such run, or its events cannot be read."""
-        await self.run(run_id)
+        await asyncio.to_thread(self.store.get, run_id)
         await self._broker.ping()
 
     async def events(self, run_id: str, after: str) -> AsyncIterator[tuple[str, Event] | None]:
@@ -164,7 +127,7 @@ class Runs:
         """
         cursor = after
         while True:
-            ended = (await self.run(run_id)).status in ENDED
+            ended = (await asyncio.to_thread(self.store.get, run_id)).status in ENDED
             newest = await self._broker.last_id(EVENTS_STREAM)
             events = await self._broker.read_events(cursor, run_id=run_id, block_s=1.0)
             for entry, event in events:
@@ -178,13 +141,9 @@ class Runs:
 
     async def export(self, run_id: str) -> Path:
         """The run's record as one temporary Parquet file, which the caller deletes."""
-        steps = await asyncio.to_thread(self._store.steps_after, run_id, -1)
-        uris = [
-            step.artifacts[kind]
-            for step in steps
-            for kind in ("step_record", "evaluation")
-            if kind in step.artifacts
-        ]
+        steps = await asyncio.to_thread(self.store.steps, run_id)
+        kinds = ("step_record", "evaluation")
+        uris = [step.artifacts[k] for step in steps for k in kinds if k in step.artifacts]
         if not uris:
             raise ConflictError(
                 f"run {run_id} has no finished training step yet; there is nothing to export"

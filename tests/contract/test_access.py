@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 import services.env_adapter.routes
 import services.policy.routes
 import services.reward.app
-import services.trainer.access
+import services.trainer.routes
 from services.policy.routes import routes as policy_routes
 from services.reward.app import add_routes as add_reward_routes
 from services.trainer.routes import router as trainer_router
@@ -25,7 +25,7 @@ RULES = {
     "env_adapter": services.env_adapter.routes.RULES,
     "policy": services.policy.routes.RULES,
     "reward": services.reward.app.RULES,
-    "trainer": services.trainer.access.RULES,
+    "trainer": services.trainer.routes.RULES,
 }
 
 

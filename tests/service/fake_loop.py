@@ -28,6 +28,7 @@ from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
 from triforge.errors import ConflictError
 from triforge.event_loop import end_task
+from triforge.retry import RetryPolicy
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.types import (
@@ -283,7 +284,9 @@ class Loop:
             store=self.store, broker=self._own_wire, artifacts=self.artifacts, env_adapter=self.plans,
             apis=self.services, settings=self.settings,
         )  # fmt: skip
-        return Orchestrator(parts, idle_s=0.01, retry_s=0.02)
+        return Orchestrator(
+            parts, idle_s=0.01, retry=RetryPolicy(first_s=0.02, retry_on=lambda _: True)
+        )
 
     def submit(self, **run: Any) -> RunState:
         """Queue a run of `CONFIG`, with fields of its section `run` changed."""

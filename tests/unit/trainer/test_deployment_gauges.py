@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.trainer.deployment import DeploymentGauges
-from services.trainer.gauges import Staleness, StepGauges
+from services.trainer.gauges import DeploymentGauges, Staleness, StepGauges
 from tests.unit.trainer.test_metrics import record
 from triforge.errors import UnavailableError
 from triforge.store.artifacts import ArtifactStore
