@@ -1,6 +1,8 @@
 """Training rows of the auxiliary objectives, made from what a step played.
 
-Separate items (the default) are chat conversations of their own, of which only the assistant's answer is trained on:
+Of every step of a trained group a transition: the state (task, the last observations and actions, the observation), the
+action that was executed, and the body of the next observation. Success and failure count alike. Separate items (the
+default) are chat conversations of their own, of which only the assistant's answer is trained on:
 
     sp   task, the last observations and actions, the observation, the action   ->   the next observation
     id   task, the observation, the next observation                           ->   the action
@@ -13,17 +15,14 @@ else is in the batch; how much the objective counts stands in the batch's settin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from services.trainer.samples import NOT_FOR_TRAINING
 from services.trainer.step_records import UNKNOWN
-from services.trainer.transitions import (
-    Transition,
-    body,
-    draw_transitions,
-    with_foreign_targets,
-)
+from triforge.algorithms.auxiliary import displaced, draw_evenly
 from triforge.config import AuxiliarySection, RunConfig
 from triforge.rendering import Renderer
 from triforge.rollout.seeds import derive_seed
@@ -32,6 +31,14 @@ from triforge.types import ChatMessage, JudgedGroup, PlacedImage, TrainRow, Traj
 Objective = Literal["sp", "id"]
 OBJECTIVES: Final[tuple[Objective, ...]] = ("sp", "id")
 
+UNMEASURED: Final = "no outcome"
+TERMINAL: Final = "terminal"
+CUT_OFF: Final = "response cut off"
+INVALID: Final = "invalid action"
+EMPTY: Final = "nothing to predict"
+WARNING: Final = "harness warning"
+REPEATED: Final = "repeated"
+NOT_DRAWN: Final = "not drawn"
 TOO_LONG: Final = "longer than max_tokens"
 NOT_FOUND: Final = "not found in its sequence"
 PLACEBO: Final = "too few to exchange"
@@ -41,6 +48,45 @@ _FORETELL: Final = (
     "now and what it does next. Write what the environment will show after that, and nothing else."
 )
 _EXPLAIN: Final = "An agent saw one thing, acted once, and then saw another. Write the action that lies between the two, and nothing else."
+
+
+class AuxiliaryMaker:
+    """Makes the rows of a run's steps, and says how much they count.
+
+    Args:
+        config: of the run.
+        folder: of the policy's initial model, whose tokenizer and chat template write the items.
+    """
+
+    def __init__(self, config: RunConfig, folder: str) -> None:
+        self._config, self._folder = config, folder
+        self._section = config.trainer.aux
+        self._renderer: Renderer | None = None
+
+    def rows(self, step: int, groups: Sequence[JudgedGroup], *, trained: int) -> AuxiliaryRows:
+        """Those of a step, none if nothing of them is wanted; `trained` responses train the policy gradient.
+
+        Raises:
+            InputError: the chat template refuses an item.
+            WeightsError: the model folder has no readable tokenizer.
+        """
+        idle = trained == 0 and not any(self.weights(step).values())
+        if not self._section.wanted or idle:
+            return AuxiliaryRows()
+        if self._renderer is None:
+            self._renderer = Renderer.from_folder(self._folder)
+        return auxiliary_rows(
+            groups,
+            self._section,
+            self._renderer,
+            trained=trained,
+            max_tokens=self._config.trainer.policy.max_tokens,
+            seed=derive_seed(self._config.run.seed, "auxiliary", step),
+        )
+
+    def weights(self, step: int) -> dict[Objective, float]:
+        """Of each objective in a training step."""
+        return self._section.weights(step, self._config.run.steps)
 
 
 @dataclass(slots=True)
@@ -87,54 +133,152 @@ def auxiliary_rows(
         items += [_item("id", t, section, renderer) for t in explained]
     fitting = [one for one in items if len(one.ids) <= max_tokens]
     drawn.left_out[TOO_LONG] += len(items) - len(fitting)
-    measures = {
-        "aux/found": float(drawn.found),
-        "aux/drawn": float(len(drawn.transitions)),
-        "aux/idle": float(sum(t.idle for t in drawn.transitions)),
-        "aux/tasks": float(len({t.task_id for t in drawn.transitions})),
-        "aux/rows": float(len(fitting)),
-    } | {f"aux/left_out/{why}": float(n) for why, n in sorted(drawn.left_out.items()) if n}
+    counts = {
+        "found": drawn.found,
+        "drawn": len(drawn.transitions),
+        "idle": sum(t.idle for t in drawn.transitions),
+        "tasks": len({t.task_id for t in drawn.transitions}),
+        "rows": len(fitting),
+    } | {f"left_out/{why}": n for why, n in sorted(drawn.left_out.items()) if n}
     rows = [row for kind in OBJECTIVES for row in _rows([d for d in fitting if d.kind == kind])]
-    return AuxiliaryRows(rows, measures)
+    return AuxiliaryRows(rows, {f"aux/{name}": float(n) for name, n in counts.items()})
 
 
-class AuxiliaryMaker:
-    """Makes the rows of a run's steps, and says how much they count.
+# ---- transitions ----
 
-    Args:
-        config: of the run.
-        folder: of the policy's initial model, whose tokenizer and chat template write the items.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transition:
+    """One step of one trajectory.
+
+    Attributes:
+        key: of the trajectory and the step.
+        trajectory_id: of the trajectory.
+        step: index in it.
+        task_id: transitions are drawn evenly over tasks.
+        instruction: the task in words.
+        past: the last (observation, action) before this one, oldest first.
+        observation: what was seen.
+        action: what was executed.
+        next_observation: what was seen then.
+        idle: whether the environment said that nothing happened.
     """
 
-    def __init__(self, config: RunConfig, folder: str) -> None:
-        self._config, self._folder = config, folder
-        self._section = config.trainer.aux
-        self._renderer: Renderer | None = None
+    key: str
+    trajectory_id: str
+    step: int
+    task_id: str
+    instruction: str
+    past: tuple[tuple[str, str], ...]
+    observation: str
+    action: str
+    next_observation: str
+    idle: bool
 
-    def rows(self, step: int, groups: Sequence[JudgedGroup], *, trained: int) -> AuxiliaryRows:
-        """Those of a step, none if nothing of them is wanted; `trained` responses train the policy gradient.
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What two transitions share if one of them teaches nothing new."""
+        return (self.instruction, self.past, self.observation, self.action, self.next_observation)
 
-        Raises:
-            InputError: the chat template refuses an item.
-            WeightsError: the model folder has no readable tokenizer.
-        """
-        idle = trained == 0 and not any(self.weights(step).values())
-        if not self._section.wanted or idle:
-            return AuxiliaryRows()
-        if self._renderer is None:
-            self._renderer = Renderer.from_folder(self._folder)
-        return auxiliary_rows(
-            groups,
-            self._section,
-            self._renderer,
-            trained=trained,
-            max_tokens=self._config.trainer.policy.max_tokens,
-            seed=derive_seed(self._config.run.seed, "auxiliary", step),
-        )
 
-    def weights(self, step: int) -> dict[Literal["sp", "id"], float]:
-        """Of each objective in a training step."""
-        return self._section.weights(step, self._config.run.steps)
+@dataclass(slots=True)
+class Drawn:
+    """The transitions of a step, and how many were left out for which reason."""
+
+    transitions: list[Transition] = field(default_factory=list)
+    found: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def draw_transitions(
+    groups: Sequence[JudgedGroup], section: AuxiliarySection, *, trained: int, seed: int
+) -> Drawn:
+    """The transitions that a step learns from; the same groups and seed give the same ones.
+
+    Groups that are not for training (evaluation, candidates) are passed over. The limit is the section's, or `trained`
+    responses of the policy gradient.
+    """
+    drawn, kept = Drawn(), dict[tuple[object, ...], Transition]()
+    training = [g.played for g in groups if g.played.group.purpose not in NOT_FOR_TRAINING]
+    steps = [(t, index) for p in training for t in p.trajectories for index in range(len(t.steps))]
+    for trajectory, index in steps:
+        drawn.found += 1
+        if why := _unfit(trajectory, index, section):
+            drawn.left_out[why] += 1
+            continue
+        made = _transition(trajectory, index, section)
+        drawn.left_out[REPEATED] += made.content in kept
+        kept.setdefault(made.content, made)
+    different = list(kept.values())
+    chosen = draw_evenly(
+        [t.task_id for t in different],
+        [t.idle for t in different],
+        limit=section.max_samples_per_update or trained,
+        idle_cap=section.noop_cap,
+        seed=seed,
+    )
+    drawn.transitions = [different[i] for i in chosen]
+    drawn.left_out[NOT_DRAWN] += len(different) - len(chosen)
+    drawn.left_out = +drawn.left_out  # what happened at all
+    return drawn
+
+
+def with_foreign_targets(transitions: Sequence[Transition], *, seed: int) -> list[list[Transition]]:
+    """The placebo: each transition with another one's next observation, and with another one's action.
+
+    Returns:
+        Two lists in the given order: for state prediction and for inverse dynamics. Both empty below two transitions.
+    """
+    if len(transitions) < 2:
+        return [[], []]
+    order = displaced(len(transitions), seed=seed)
+    pairs = [(own, transitions[other]) for own, other in zip(transitions, order, strict=True)]
+    return [
+        [replace(own, next_observation=other.next_observation) for own, other in pairs],
+        [replace(own, action=other.action) for own, other in pairs],
+    ]
+
+
+def _body(observation: str, section: AuxiliarySection) -> str:
+    """An observation without the list of admissible commands that may follow it."""
+    ends = [observation.find(mark) for mark in section.body_ends_at]
+    return observation[: min((end for end in ends if end >= 0), default=len(observation))]
+
+
+def _unfit(trajectory: Trajectory, index: int, section: AuxiliarySection) -> str:
+    """Why a step teaches nothing about the environment; empty if it does."""
+    step = trajectory.steps[index]
+    rules = (
+        (not trajectory.measured, UNMEASURED),
+        (index == len(trajectory.steps) - 1, TERMINAL),
+        (step.finish != "stop", CUT_OFF),
+        (not step.action_valid or not step.action.strip(), INVALID),
+        (_begins(step.next_observation, section.warning_texts), WARNING),
+        (not _body(step.next_observation, section).strip(), EMPTY),
+    )
+    return next((why for applies, why in rules if applies), "")
+
+
+def _transition(trajectory: Trajectory, index: int, section: AuxiliarySection) -> Transition:
+    step = trajectory.steps[index]
+    before = trajectory.steps[max(0, index - section.history) : index]
+    return Transition(
+        key=f"{trajectory.id}/{index}",
+        trajectory_id=trajectory.id,
+        step=index,
+        task_id=trajectory.task_id,
+        instruction=trajectory.instruction,
+        past=tuple((_body(s.observation, section), s.action or s.response) for s in before),
+        observation=_body(step.observation, section),
+        action=step.action,
+        next_observation=_body(step.next_observation, section),
+        idle=_begins(step.next_observation, section.noop_texts),
+    )
+
+
+def _begins(text: str, beginnings: Sequence[str]) -> bool:
+    said = text.strip().casefold()
+    return any(said.startswith(beginning.casefold()) for beginning in beginnings)
 
 
 # ---- separate items ----
@@ -154,29 +298,18 @@ def item(
     kind: Objective, transition: Transition, prompt: Literal["plain", "terse"]
 ) -> tuple[ChatMessage, ...]:
     """The conversation that trains one objective on one transition; the last message is the target."""
-    write = _plain if prompt == "plain" else _terse
-    system, asked = write(kind, transition)
+    system, asked = (_plain if prompt == "plain" else _terse)(kind, transition)
     target = transition.next_observation if kind == "sp" else transition.action
-    messages = [
-        ChatMessage(role="user", content=asked),
-        ChatMessage(role="assistant", content=target),
-    ]
-    if system:
-        messages.insert(0, ChatMessage(role="system", content=system))
-    return tuple(messages)
+    first = [ChatMessage(role="system", content=system)] if system else []
+    answer = ChatMessage(role="assistant", content=target)
+    return (*first, ChatMessage(role="user", content=asked), answer)
 
 
 def _plain(kind: Objective, t: Transition) -> tuple[str, str]:
-    if kind == "id":
-        return "", "\n\n".join(
-            (
-                _EXPLAIN,
-                f"Task: {t.instruction}",
-                f"Seen first: {t.observation}",
-                f"Seen then: {t.next_observation}",
-            )
-        )
     parts = [f"Task: {t.instruction}"]
+    if kind == "id":
+        parts += [f"Seen first: {t.observation}", f"Seen then: {t.next_observation}"]
+        return "", "\n\n".join((_EXPLAIN, *parts))
     for observation, action in t.past:
         parts += [f"Seen before: {observation}", f"Done: {action}"]
     parts += [f"Seen now: {t.observation}", f"Next action: {t.action}"]
@@ -266,7 +399,7 @@ def _place(
     if after.segment != step.segment or after.observation != step.next_observation:
         return None
     between = trajectory.segments[step.segment].ids[step.end : after.start]
-    text = tuple(renderer.encode_text(body(step.next_observation, section)))
+    text = tuple(renderer.encode_text(_body(step.next_observation, section)))
     spots = range(len(between) - len(text) + 1)
     found = [i for i in spots if between[i : i + len(text)] == text]
     if len(found) != 1 or not text:

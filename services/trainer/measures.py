@@ -44,21 +44,22 @@ def step_measures(
     """Measures of the training groups of one step. Rates are in [0, 1]; what cannot be measured is left out."""
     training = [g for g in groups if g.played.group.purpose in _TRAINED]
     trajectories = [t for g in training for t in g.played.trajectories]
+    measured = [t for t in trajectories if t.measured]
+    rates = [s / m for s, m in (success_rate([g]) for g in training) if m]
+    steps = [s for t in trajectories for s in t.steps]
     measures = {
         "groups": float(len(groups)),
         "trajectories": float(len(trajectories)),
-        "infrastructure_failures": float(sum(not t.measured for t in trajectories)),
+        "infrastructure_failures": float(len(trajectories) - len(measured)),
         "retries": float(sum(t.retries for t in trajectories)),
-    }
-    counts = [accuracy([t.outcome.value for t in g.played.trajectories]) for g in training]
-    rates = [s / m for s, m in counts if m]
-    measures |= _mean("success", [float(t.outcome.value == 1) for t in trajectories if t.measured])
-    measures |= _mean("in_band", [float(alpha_low <= r <= alpha_high) for r in rates])
-    measures |= _mean("all_same", [float(r in (0.0, 1.0)) for r in rates])
-    measures |= _mean("length", [float(len(t.steps)) for t in trajectories if t.measured])
-    steps = [s for t in trajectories for s in t.steps]
-    measures |= _mean("valid_actions", [float(s.action_valid) for s in steps])
-    measures |= _mean("truncated", [float(s.finish == "length") for s in steps])
+    } | _means(
+        success=[t.outcome.value == 1 for t in measured],
+        in_band=[alpha_low <= rate <= alpha_high for rate in rates],
+        all_same=[rate in (0.0, 1.0) for rate in rates],
+        length=[len(t.steps) for t in measured],
+        valid_actions=[s.action_valid for s in steps],
+        truncated=[s.finish == "length" for s in steps],
+    )
     return measures | judge_measures(training) | unit_test_measures(training)
 
 
@@ -74,16 +75,17 @@ def judge_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
         return {}
     valid = [(step, outcome, value) for step, outcome, value in votes if value != 0]
     labelled = [(step.label, value) for step, _, value in valid if step.label is not None]
-    measures = {"judge/votes": float(len(votes)), "judge/invalid": 1.0 - len(valid) / len(votes)}
-    measures |= _mean("judge/outcome", [float(v == o) for _, o, v in valid if o is not None])
-    measures |= _mean("judge/positive", [float(v == 1) for _, _, v in valid])
-    measures |= _mean("judge/accuracy", [float(v == label) for label, v in labelled])
-    good = [float(v == 1) for label, v in labelled if label == 1]
-    bad = [float(v == -1) for label, v in labelled if label == -1]
+    measures = {"votes": float(len(votes)), "invalid": 1.0 - len(valid) / len(votes)} | _means(
+        outcome=[value == outcome for _, outcome, value in valid if outcome is not None],
+        positive=[value == 1 for _, _, value in valid],
+        accuracy=[value == label for label, value in labelled],
+    )
+    good = [value == 1 for label, value in labelled if label == 1]
+    bad = [value == -1 for label, value in labelled if label == -1]
     if good and bad:
-        measures["judge/balanced"] = (sum(good) / len(good) + sum(bad) / len(bad)) / 2
-        measures["judge/constant"] = max(len(good), len(bad)) / len(labelled)
-    return measures
+        measures["balanced"] = (sum(good) / len(good) + sum(bad) / len(bad)) / 2
+        measures["constant"] = max(len(good), len(bad)) / len(labelled)
+    return {f"judge/{name}": value for name, value in measures.items()}
 
 
 def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
@@ -103,10 +105,11 @@ def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
     rows = [row for g in asked for row in accepted(g)]
     shares = [t.outcome.passed for g in asked for t in g.played.trajectories]
     failed = sum(g.tests is not None and g.tests.error is not None for g in asked)
-    measures = {f"unit_tests/{name}": value for name, value in counts.measures().items()}
-    measures |= {"unit_tests/written": float(len(rows)), "unit_tests/failed": float(failed)}
-    measures |= _mean("unit_tests/invalid", [float(row is None) for row in rows])
-    return measures | _mean("unit_tests/hidden", [share for share in shares if share is not None])
+    measures = {"written": float(len(rows)), "failed": float(failed)} | _means(
+        invalid=[row is None for row in rows],
+        hidden=[share for share in shares if share is not None],
+    )
+    return {f"unit_tests/{name}": v for name, v in (counts.measures() | measures).items()}
 
 
 def sample_measures(samples: Samples) -> dict[str, float]:
@@ -124,10 +127,11 @@ def sample_measures(samples: Samples) -> dict[str, float]:
 
 def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]:
     """What the learners report, and their seconds; what is not finite is left out."""
-    measures = {f"seconds/train_{role}": out.seconds for role, out in trained.items()}
+    measures = {}
     for role, out in trained.items():
         report = out.ready.report.metrics if out.ready.report else {}
         measures |= {f"{role}/{name}": v for name, v in report.items() if math.isfinite(v)}
+        measures[f"seconds/train_{role}"] = out.seconds
     return measures
 
 
@@ -140,14 +144,10 @@ def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:
 
 
 class VoteHistory:
-    """What the latest groups said about the votes, kept in the orchestrator's notes so that a restart forgets nothing.
+    """What the latest `trust_groups` groups said about the votes, in the orchestrator's notes: a restart forgets nothing.
 
     The notes hold, under `votes`, one entry a step: its number and one row of counts a group. A step is credited with what
     the steps before it said; recording a step twice is the same as once. So a repeated step gets the same trust.
-
-    Args:
-        notes: the orchestrator's notes on the run.
-        algorithm: reads `trust_groups`, the groups that are remembered.
     """
 
     NOTE: Final = "votes"
@@ -166,13 +166,9 @@ class VoteHistory:
 
     def remember(self, step: int, groups: Sequence[GroupVotes]) -> None:
         """Put the groups of a step into the notes. What `before(step)` does not read is dropped."""
-        kept: list[Any] = []
-        held = 0
-        for number, rows in reversed([e for e in self._entries() if e[0] < step]):
-            if held >= self._algorithm.trust_groups:
-                break
-            kept.insert(0, [number, rows])
-            held += len(rows)
+        kept = [entry for entry in self._entries() if entry[0] < step]
+        while kept and sum(len(rows) for _, rows in kept[1:]) >= self._algorithm.trust_groups:
+            del kept[0]
         judged = [list(g.as_row()) for g in groups if g.successes + g.failures]
         self._notes[self.NOTE] = [*kept, [step, judged]]
 
@@ -241,5 +237,6 @@ def _votes(groups: Iterable[JudgedGroup]) -> Iterator[tuple[Step, int | None, in
                     yield trajectory.steps[step.step], trajectory.outcome.value, vote.value
 
 
-def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {name: sum(values) / len(values)} if values else {}
+def _means(**values: Sequence[float]) -> dict[str, float]:
+    """The mean of each; what has no values is left out."""
+    return {name: sum(found) / len(found) for name, found in values.items() if found}

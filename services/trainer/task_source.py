@@ -31,13 +31,7 @@ _JUDGED_STEPS = 12  # steps of a trajectory with such texts
 
 
 class TaskSource:
-    """The tasks of one run. A round is one plan; it is drawn once, so its groups can be built again any time.
-
-    Args:
-        parts: env_adapter draws the plans, the broker takes outcomes.
-        run: the run.
-        config: its config.
-    """
+    """The tasks of one run. A round is one plan; it is drawn once, so its groups can be built again any time."""
 
     def __init__(self, parts: Parts, run: RunState, config: RunConfig) -> None:
         self._parts, self._run, self._config = parts, run, config
@@ -52,23 +46,18 @@ class TaskSource:
 
     async def _round(self, number: int) -> list[GroupTask]:
         config, adaptation = self._config, self._config.adaptation
-        plan = await self._draw(
-            "train", number, config.run.groups_per_step,
-            max_pending=adaptation.max_pending if adaptation.rewrites else 0,
-            adopt=adaptation.adopt_pending,
-            max_adapted=adaptation.max_adapted,
-        )  # fmt: skip
-        return [
-            self._task(
-                number, "train", index, group,
-                rollouts=config.env_adapter.rollouts,
-                votes=self._votes,
-                seed=nth_seed(config.run.seed, number, index),
-                sampling=config.models.policy.sampling(),
-                judge_sampling=config.models.reward.sampling(),
-            )
-            for index, group in enumerate(plan)
-        ]  # fmt: skip
+        pending = adaptation.max_pending if adaptation.rewrites else 0
+        asked = {"adopt": adaptation.adopt_pending, "max_adapted": adaptation.max_adapted}
+        groups = config.run.groups_per_step
+        plan = await self._draw("train", number, groups, max_pending=pending, **asked)
+        how = {
+            "rollouts": config.env_adapter.rollouts,
+            "votes": self._votes,
+            "sampling": config.models.policy.sampling(),
+            "judge_sampling": config.models.reward.sampling(),
+        }
+        seeds = [nth_seed(config.run.seed, number, index) for index in range(len(plan))]
+        return self._tasks(number, "train", plan, seeds, **how)
 
     async def held_out(self, step: int) -> dict[str, list[GroupTask]]:
         """The held-out tasks of an evaluation by mode, each played once; the same seeds every time.
@@ -77,49 +66,45 @@ class TaskSource:
         """
         run, policy = self._config.run, self._config.models.policy
         plan = await self._draw("evaluate", step, run.eval_tasks, max_pending=0)
-        modes = ("sampled", "greedy") if run.eval_greedy else ("sampled",)
-        return {
-            mode: [
-                self._task(
-                    step, mode, index, group, rollouts=1, votes=0, seed=nth_seed(run.seed, index),
-                    sampling=policy.sampling(greedy=mode == "greedy"),
-                )
-                for index, group in enumerate(plan)
-            ]
-            for mode in modes
-        }  # fmt: skip
+        seeds, tasks = [nth_seed(run.seed, index) for index in range(len(plan))], {}
+        for mode in ("sampled", "greedy") if run.eval_greedy else ("sampled",):
+            sampling = policy.sampling(greedy=mode == "greedy")
+            tasks[mode] = self._tasks(step, mode, plan, seeds, rollouts=1, sampling=sampling)
+        return tasks
 
     async def _draw(
         self, kind: Literal["train", "evaluate"], step: int, groups: int, **how: Any
     ) -> list[PlannedGroup]:
-        wanted = PlanRequest(
-            run_id=self._run.id, step=step, kind=kind, groups=groups, seed=self._config.run.seed, **how
-        )  # fmt: skip
+        how |= {"run_id": self._run.id, "seed": self._config.run.seed}
+        wanted = PlanRequest(step=step, kind=kind, groups=groups, **how)
         return await self._parts.env_adapter.plan(self._run.pool_id, wanted)
 
-    def _task(self, step: int, mode: str, index: int, group: PlannedGroup, **how: Any) -> GroupTask:
-        return GroupTask(
-            group_id=f"{self._run.id}-{step:05d}-{mode}-{index:04d}",
-            run_id=self._run.id,
-            step=step,
-            task_id=group.task_id,
-            purpose=group.purpose,
-            proposal_id=group.proposal_id,
-            env_adapter=self._config.env_adapter,
-            reward=self._config.reward,
-            **how,
-        )
+    def _tasks(
+        self, step: int, mode: str, plan: list[PlannedGroup], seeds: list[int], **how: Any
+    ) -> list[GroupTask]:
+        return [
+            GroupTask(
+                group_id=f"{self._run.id}-{step:05d}-{mode}-{index:04d}",
+                run_id=self._run.id,
+                step=step,
+                task_id=group.task_id,
+                purpose=group.purpose,
+                proposal_id=group.proposal_id,
+                seed=seed,
+                env_adapter=self._config.env_adapter,
+                reward=self._config.reward,
+                **how,
+            )
+            for index, (group, seed) in enumerate(zip(plan, seeds, strict=True))
+        ]
 
     async def adapt(self, groups: Sequence[JudgedGroup], offers: Mapping[str, Offer]) -> None:
         """Submit how each group went. The groups of a pair have the same round and versions of the same offer."""
         if self._config.adaptation.controller == "none":
             return
-        outcomes = [
-            task_outcome(
-                group, offers[group.played.group.group_id], run=self._run, config=self._config
-            )
-            for group in groups
-        ]
+        run, config = self._run, self._config
+        named = [(group, offers[group.played.group.group_id]) for group in groups]
+        outcomes = [task_outcome(group, offer, run=run, config=config) for group, offer in named]
         await together(
             self._parts.broker.send(outcome)
             for outcome in outcomes
@@ -130,14 +115,7 @@ class TaskSource:
 def task_outcome(
     group: JudgedGroup, offer: Offer, *, run: RunState, config: RunConfig
 ) -> TaskOutcome:
-    """The outcome of a group, before any filter.
-
-    Args:
-        group: played and judged.
-        offer: its round, and the policy version that it was offered under.
-        run: whose group it is.
-        config: of the run.
-    """
+    """The outcome of a group, before any filter; its round and, if it has no token, its policy version are the offer's."""
     played, algorithm = group.played, config.algorithm.resolved()
     successes, measured = accuracy([t.outcome.value for t in played.trajectories])
     direction = rewrite_direction(successes, measured, band=algorithm)

@@ -10,19 +10,17 @@ import pytest
 from services.trainer.auxiliary_rows import (
     AuxiliaryMaker,
     AuxiliaryRows,
+    Drawn,
+    Transition,
     auxiliary_rows,
+    draw_transitions,
     item,
+    with_foreign_targets,
 )
 from services.trainer.learner import Learner
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.tiny_models import TinyShape, build_tiny_model
-from services.trainer.transitions import (
-    Drawn,
-    Transition,
-    draw_transitions,
-    with_foreign_targets,
-)
 from tests.batches import train_batch
 from tests.unit.trainer.places import PLACES, WORDS, group_of, played, section
 from triforge.config import parse
