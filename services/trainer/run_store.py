@@ -15,15 +15,7 @@ from triforge.access.keys import check_run_quota, hold_tenant
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
 from triforge.store.tables import RunRow, StepRow, WeightsRow
-from triforge.types import (
-    ENDED,
-    RunPage,
-    RunState,
-    RunStatus,
-    RunStep,
-    TrainedRole,
-    WeightsRecord,
-)
+from triforge.types import ENDED, RunPage, RunState, RunStatus, RunStep, TrainedRole, WeightsRecord
 
 ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
 

@@ -33,10 +33,7 @@ from triforge.types import (
     Vote,
 )
 
-NOT_FOR_TRAINING = {
-    "measure_candidate": "proposal awaits its verdict",
-    "evaluate": "evaluation",
-}
+NOT_FOR_TRAINING = {"measure_candidate": "proposal awaits its verdict", "evaluate": "evaluation"}
 PARTIAL = "partial group"
 TRUNCATED = "truncated response"
 STALE = "stale weight version"
