@@ -14,8 +14,8 @@ from services.policy.app import create_app as policy_app
 from services.policy.metrics import Metrics
 from services.policy.routes import RULES as POLICY_RULES
 from services.reward.app import create_app as reward_app
-from services.trainer import access as trainer_access
 from services.trainer.app import create_app as trainer_app
+from services.trainer.routes import RULES as TRAINER_RULES
 from services.trainer.run_store import RunStore
 from services.trainer.runs import Runs
 from tests.service.keyed import Locks, fresh
@@ -83,11 +83,11 @@ async def submit(trainer: Trainer, locks: Locks, tenant: str, **headers: str) ->
     )
 
 
-@pytest.mark.parametrize("route", trainer_access.RULES)
+@pytest.mark.parametrize("route", TRAINER_RULES)
 async def test_every_route_of_the_trainer_asks_for_its_scope(
     trainer: Trainer, locks: Locks, route: str
 ) -> None:
-    rule = trainer_access.RULES[route]
+    rule = TRAINER_RULES[route]
     method, path = route.replace("{run_id}", "missing").split(" ", 1)
     for scope in (*ORDER, "service"):
         reply = await trainer.http.request(method, path, headers=locks.headers(scope), json={})
@@ -101,7 +101,7 @@ async def test_tenants_see_nothing_of_each_others_runs(trainer: Trainer, locks: 
     run = made.json()["id"]
     assert made.json()["tenant"] == "blue"
     red = locks.headers("admin", "red")
-    for route in trainer_access.RULES:
+    for route in TRAINER_RULES:
         if "{run_id}" not in route:
             continue
         method, path = route.replace("{run_id}", run).split(" ", 1)
