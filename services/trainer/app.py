@@ -27,15 +27,9 @@ def create_app(
     entrance: Entrance | None = None,
     refresh: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
-    """Build the application.
+    """Build the application; without an orchestrator it serves the routes alone, without an entrance it lets in everybody.
 
-    Args:
-        runs: what the routes call.
-        orchestrator: works on the runs while the application is up; None serves the routes alone.
-        ready: raises when the service cannot serve.
-        max_body: bytes of a request's body; a larger one is a 413.
-        entrance: who is let in; None lets in everybody.
-        refresh: measures what `/metrics` shows of the deployment.
+    `ready` raises when the service cannot serve; `refresh` measures what `/metrics` shows of the deployment.
     """
 
     @contextlib.asynccontextmanager

@@ -51,12 +51,7 @@ _EXPLAIN: Final = "An agent saw one thing, acted once, and then saw another. Wri
 
 
 class AuxiliaryMaker:
-    """Makes the rows of a run's steps, and says how much they count.
-
-    Args:
-        config: of the run.
-        folder: of the policy's initial model, whose tokenizer and chat template write the items.
-    """
+    """Makes the rows of a run's steps, with the chat template in the policy's initial folder, and says how much they count."""
 
     def __init__(self, config: RunConfig, folder: str) -> None:
         self._config, self._folder = config, folder
@@ -108,13 +103,7 @@ def auxiliary_rows(
 ) -> AuxiliaryRows:
     """Everything that the auxiliary objectives train on in one step; repeated, it gives the same rows.
 
-    Args:
-        groups: of the step.
-        section: `trainer.aux`.
-        renderer: of the policy's model folder.
-        trained: responses that the policy gradient trains on.
-        max_tokens: longest row; an item beyond it is left out and counted.
-        seed: of the draw.
+    `trained` is the number of responses that the policy gradient trains on; items over `max_tokens` are left out and counted.
     """
     drawn = draw_transitions(groups, section, trained=trained, seed=seed)
     foretold = explained = drawn.transitions
@@ -151,17 +140,7 @@ def auxiliary_rows(
 class Transition:
     """One step of one trajectory.
 
-    Attributes:
-        key: of the trajectory and the step.
-        trajectory_id: of the trajectory.
-        step: index in it.
-        task_id: transitions are drawn evenly over tasks.
-        instruction: the task in words.
-        past: the last (observation, action) before this one, oldest first.
-        observation: what was seen.
-        action: what was executed.
-        next_observation: what was seen then.
-        idle: whether the environment said that nothing happened.
+    `past` has the last (observation, action) before it, oldest first; `idle`: the environment said that nothing happened.
     """
 
     key: str
@@ -366,7 +345,7 @@ def _in_sequence(
     renderer: Renderer,
 ) -> tuple[list[_Item], int]:
     """One item a segment, up to its last observation; and how many transitions were not found in theirs."""
-    places: dict[tuple[str, int], list[range]] = {}
+    places: dict[tuple[str, int], set[int]] = {}
     missed = 0
     for transition in transitions:
         trajectory = played[transition.trajectory_id]
@@ -375,10 +354,9 @@ def _in_sequence(
             missed += 1
         else:
             segment = trajectory.steps[transition.step].segment
-            places.setdefault((trajectory.id, segment), []).append(place)
+            places.setdefault((trajectory.id, segment), set()).update(place)
     items = []
-    for (name, segment), spans in places.items():
-        targets = {i for span in spans for i in span}
+    for (name, segment), targets in places.items():
         whole = played[name].segments[segment]
         ids = whole.ids[: max(targets) + 1]
         marks = tuple(i in targets for i in range(len(ids)))

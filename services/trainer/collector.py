@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from services.trainer.in_flight import InFlight
@@ -28,13 +27,8 @@ Plan = Callable[[Iterable[int]], Awaitable[dict[int, list[GroupTask]]]]
 class Collector:
     """What one run has in flight.
 
-    Args:
-        parts: the run's row.
-        in_flight: submits and receives groups.
-        run: the run as it was taken up.
-        config: its config.
-        notes: the orchestrator's notes in the run's row; `window` is kept here.
-        plan: builds the groups of rounds; asked again after a restart.
+    `notes` are the orchestrator's in the run's row and keep the `window`; `plan` builds the groups of rounds, again after a
+    restart.
     """
 
     def __init__(
@@ -88,10 +82,6 @@ class Collector:
         await self._submit(self.window.offers)
         self._restored = False
 
-    def open_rounds(self) -> Sequence[int]:
-        """The rounds that may begin now: one, or more where the staleness bound lets the run play ahead."""
-        return self.window.open_rounds()
-
     async def collect(self, tasks: Mapping[int, Sequence[GroupTask]]) -> list[JudgedGroup]:
         """Begin these rounds, and wait for the groups of the next step. The same again when a step is repeated.
 
@@ -117,24 +107,12 @@ class Collector:
         self._measures["seconds/wait"] = time.monotonic() - started
         return found
 
-    def receiving(self) -> AbstractAsyncContextManager[None]:
-        """Let groups of later rounds land beside what is done inside."""
-        return self._in_flight.receiving()
-
-    def offers(self) -> Mapping[str, Offer]:
-        """Round and versions under which each group in flight was offered; a step's groups stay until `advance`."""
-        return self.window.offers
-
     def advance(self, versions: Mapping[TrainedRole, int]) -> None:
         """The step is done and these versions are served: its groups leave the window."""
         for name in self.window.training or ():
             self._tasks.pop(name, None)
         self.window.advance(versions["policy"], versions["reward"])
         self._notes["window"] = self.window.snapshot()
-
-    async def discard(self, groups: Sequence[JudgedGroup]) -> None:
-        """Delete the payloads of groups whose step is committed."""
-        await self._in_flight.discard(groups)
 
     def measures(self) -> dict[str, float]:
         """What the last `collect` measured, and what was counted since this was asked last."""

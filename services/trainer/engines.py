@@ -16,7 +16,7 @@ from services.trainer.learners import Trained
 from services.trainer.parts import Parts
 from services.trainer.rollback import Versions
 from triforge.config import RunConfig
-from triforge.errors import ConfigError
+from triforge.errors import ConfigError, NotFoundError
 from triforge.types import Handover, TrainedRole, WeightsState, WeightsUpdate
 
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
@@ -78,9 +78,12 @@ class Engines:
             if origin is not None:
                 await self._go_back(role, origin, active.version + 1, step=max(run.step, 0))
             elif active.version < version or not await self._is_own(role, active):
-                uri, digest = await asyncio.to_thread(
-                    self._store.weights, self._run_id, role, version
-                )
+                known = await self._find(role, version)
+                if known is None:
+                    raise NotFoundError(
+                        f"run {self._run_id} has no {role} weights of version {version}"
+                    )
+                uri, digest = known
                 if active.version >= version:  # another run has served in between
                     await self._renumber(role, active.version + 1, uri, digest)
                 await self._serve(role, self.versions[role], uri, digest)

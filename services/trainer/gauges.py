@@ -180,14 +180,9 @@ class _Look(Generic[_T]):
 
 
 class DeploymentGauges:
-    """Queues, runs and the artifact store's disk, measured when Prometheus asks. There is exactly one trainer in a deployment.
+    """Queues, runs and the artifact store's disk (if it is a folder), measured when Prometheus asks, each for `patience_s`.
 
-    Args:
-        queues: the broker.
-        store: the database.
-        artifacts: whose disk is looked at, if it is a folder.
-        registry: where they are shown.
-        patience_s: how long each of the three is waited for.
+    There is exactly one trainer in a deployment.
     """
 
     def __init__(

@@ -57,8 +57,7 @@ class InFlight:
 
     Args:
         broker: queues and payloads.
-        resend_s: a job that nobody started for so long, with an empty queue, is sent again.
-        lease_s: a job that was started is sent again when its lease has been gone for so long.
+        resend_s, lease_s: see `lost.Survey`.
         check: awaited regularly; raises to abandon the wait (stop requested).
         newest: the newest weights of the run by role, served or about to be; a group of newer ones is not the run's.
         arrived: awaited with each group that lands, how many of its submission have landed, and of how many; must not raise.

@@ -33,12 +33,8 @@ class Trained:
 class Learners:
     """The learners of one run.
 
-    Args:
-        parts: broker and stores.
-        run_id: the run.
-        config: its config.
-        notes: the orchestrator's notes on the run: `paths`, the initial folders, and `base`, their versions.
-        check: awaited regularly; raises to abandon the wait (stop requested).
+    `notes` are the orchestrator's on the run: `paths`, the initial folders, and `base`, their versions. `check` is awaited
+    regularly and raises to abandon the wait (stop requested).
     """
 
     def __init__(

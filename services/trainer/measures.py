@@ -127,7 +127,7 @@ def sample_measures(samples: Samples) -> dict[str, float]:
 
 def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]:
     """What the learners report, and their seconds; what is not finite is left out."""
-    measures = {}
+    measures: dict[str, float] = {}
     for role, out in trained.items():
         report = out.ready.report.metrics if out.ready.report else {}
         measures |= {f"{role}/{name}": v for name, v in report.items() if math.isfinite(v)}
@@ -136,7 +136,7 @@ def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]
 
 
 def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:
-    """(successes, measured) over all trajectories of the groups."""
+    """(successes, measured) over all trajectories."""
     return accuracy([t.outcome.value for g in groups for t in g.played.trajectories])
 
 

@@ -34,10 +34,7 @@ _RETRY = RetryPolicy(first_s=0.5, longest_s=5.0, retry_on=lambda _: True)
 class Orchestrator:
     """Works on one run at a time, oldest first; a run that was interrupted goes first.
 
-    Args:
-        parts: everything it talks to.
-        idle_s: how often it looks for a run while there is none.
-        retry: pauses after errors; a run that waits for a service goes on when it is back.
+    It looks for a run every `idle_s` while there is none; `retry` says how long it pauses after errors.
     """
 
     def __init__(

@@ -88,12 +88,10 @@ def _measures(step: RunStep) -> dict[str, float]:
 
 
 class Reporting:
-    """The dashboards of one run. They are opened when there is something to show.
+    """The dashboards of one run. They are made, in a thread, when there is something to show.
 
-    Args:
-        dashboards: makes each of them; called in a thread, once.
-        steps: the committed steps after a step; blocking.
-        patience_s: a dashboard that takes longer for one call is dropped; its thread is left behind.
+    `steps` gives the committed steps after a step. A dashboard that takes longer than `patience_s` for one call is dropped;
+    its thread is left behind.
     """
 
     def __init__(

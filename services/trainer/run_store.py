@@ -221,13 +221,6 @@ class RunStore:
             self._guard(_hold(session, run_id))
             _add_weights(session, run_id, role, version, uri, digest, **origin)
 
-    def weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str]:
-        """(uri, digest) of a recorded version."""
-        found = self.find_weights(run_id, role, version)
-        if found is None:
-            raise NotFoundError(f"run {run_id} has no {role} weights of version {version}")
-        return found
-
     def find_weights(self, run_id: str, role: TrainedRole, version: int) -> tuple[str, str] | None:
         """(uri, digest) of a recorded version, or None."""
         with self._db.read() as session:

@@ -61,14 +61,8 @@ class PoolApi(Protocol):
 class Runs:
     """The runs of this deployment.
 
-    Args:
-        store: run tables.
-        pools: env_adapter.
-        broker: the event stream.
-        artifacts: where records lie.
-        settings: names the document that runs start from.
-        exports: where exports lie for a moment; the machine's temporary folder by default.
-        apis: policy service of each trained role; a rollback asks them to follow.
+    `settings` names the document that runs start from; `exports` is the folder where exports lie for a moment (the
+    machine's temporary one by default); the policy services `apis` are asked to follow a rollback.
     """
 
     def __init__(

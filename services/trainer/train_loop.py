@@ -57,15 +57,7 @@ _CHECK_S = 0.25  # how often a step that waits looks whether it was asked to sto
 
 
 class TrainLoop:
-    """The training of one run, from its first step that is not committed to its last.
-
-    Args:
-        parts: stores, broker, clients.
-        run: the run as it was taken up.
-        config: its config.
-        record: where steps are committed.
-        check: raises when the run is to stop.
-    """
+    """The training of one run, from its first step that is not committed to its last. `check` raises when it is to stop."""
 
     def __init__(
         self,
@@ -109,7 +101,7 @@ class TrainLoop:
             await self._collector.resume(versions, step - 1)
             with about(step=step, policy=versions["policy"], reward=versions["reward"]):
                 groups = await self._step(step)
-            await _clean_up(self._collector.discard(groups))
+            await _clean_up(self._in_flight.discard(groups))
             await _clean_up(self._learners.discard())
             await _clean_up(self._evaluator.discard())
         # rows of a step whose orchestrator died between its commit and the cleaning up
@@ -130,7 +122,7 @@ class TrainLoop:
         measures: dict[str, float] = {}
         with tracing.span("step"):
             with phase("play", measures):
-                tasks = await self._tasks.plan(self._collector.open_rounds())
+                tasks = await self._tasks.plan(self._collector.window.open_rounds())
                 groups = await self._collector.collect(tasks)
             with phase("credit", measures):
                 samples = build_samples(groups, self._sample_options(step))
@@ -140,7 +132,7 @@ class TrainLoop:
                 )
                 samples.rows["policy"] += auxiliary.rows
                 measures |= auxiliary.measures | self._measure(step, groups, samples)
-            async with self._collector.receiving():  # groups of later rounds come in meanwhile
+            async with self._in_flight.receiving():  # groups of later rounds come in meanwhile
                 with phase("train", measures):
                     trained = await self._learners.train(
                         step, samples.rows, self._engines.versions, self._auxiliary.weights(step)
@@ -148,7 +140,7 @@ class TrainLoop:
                 with phase("publish", measures):
                     versions = await self._engines.update_weights(trained)
             with phase("adapt", measures):
-                await self._tasks.adapt(groups, self._collector.offers())
+                await self._tasks.adapt(groups, self._collector.window.offers)
             with phase("record", measures):
                 artifacts = await self._record.write(step, samples.records)
         evaluation = await self._evaluator.evaluate(step, versions["policy"])

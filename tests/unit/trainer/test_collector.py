@@ -125,12 +125,16 @@ class World:
         async def check() -> None:
             self.visit()
 
-        parts: Any = SimpleNamespace(
-            store=self, broker=self, env_adapter=self, emit_group=self.emit_group
-        )
+        parts: Any = SimpleNamespace(store=self, broker=self, env_adapter=self)
         newest: dict[Any, int] = {}
         in_flight = InFlight(
-            parts.broker, resend_s=1e9, lease_s=1e9, check=check, newest=newest, sweep_s=1e9
+            parts.broker,
+            resend_s=1e9,
+            lease_s=1e9,
+            check=check,
+            newest=newest,
+            sweep_s=1e9,
+            arrived=self.emit_group,
         )
         run: Any = SimpleNamespace(id="run", pool_id="pool")
         notes, env = copy.deepcopy(self.notes), TaskSource(parts, run, config)
@@ -138,9 +142,9 @@ class World:
         for step in range(self.step + 1, STEPS + 1):
             newest |= {"policy": max(BASE + step - 1, self.live), "reward": self.live}
             await collector.resume({"policy": BASE + step - 1, "reward": 0}, step - 1)
-            groups = await collector.collect(await env.plan(collector.open_rounds()))
+            groups = await collector.collect(await env.plan(collector.window.open_rounds()))
             names = [group.played.group.group_id for group in groups]
-            async with collector.receiving():
+            async with in_flight.receiving():
                 await self._train(step, names, groups, config)
             newest["policy"] = BASE + step
             collector.advance({"policy": BASE + step, "reward": 0})
