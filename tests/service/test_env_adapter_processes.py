@@ -67,7 +67,7 @@ def language_model() -> Iterator[str]:
 
 @contextmanager
 def process(command: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the service; it must end by itself and cleanly when told to."""
+    """A process of the service; it must end by itself and cleanly on SIGTERM."""
     started = subprocess.Popen(
         [sys.executable, "-m", "services.env_adapter", command],
         env={**os.environ, **environment},

@@ -65,7 +65,7 @@ async def task(http: httpx.AsyncClient) -> str:
     return str((await http.get("/v1/pools/p/tasks")).json()["tasks"][0]["id"])
 
 
-async def told(reply: httpx.Response, status: int) -> dict[str, Any]:
+async def problem_of(reply: httpx.Response, status: int) -> dict[str, Any]:
     """The problem document of an answer."""
     assert (reply.status_code, reply.headers["content-type"]) == (
         status, "application/problem+json",
@@ -85,7 +85,7 @@ async def test_one_bad_row_among_ten_thousand_is_named_and_nothing_is_stored(
     http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://env")
     rows = [b'{"params": {"target": 3}}'] * 10_000
     rows[6_543] = b'{"params": {"colour": "blue"}}'
-    said = await told(await upload(http, b"\n".join(rows)), 422)
+    said = await problem_of(await upload(http, b"\n".join(rows)), 422)
     assert said["detail"].startswith("1 of 10000 rows are malformed, nothing was stored")
     (problem,) = said["problems"]
     assert problem.startswith("line 6544: ")
@@ -117,10 +117,10 @@ async def test_an_upload_has_a_larger_limit_than_other_bodies(database: Database
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
         assert (await upload(http, lines(5))).status_code == 201
-        said = await told(await upload(http, lines(50), name="q"), 413)
+        said = await problem_of(await upload(http, lines(50), name="q"), 413)
         assert (said["type"], "4000" in said["detail"]) == ("urn:triforge:too_large", True)
         change = {"approval": "manual", "reason": "x" * 1_000}
-        await told(await http.patch("/v1/pools/p", json=change), 413)
+        await problem_of(await http.patch("/v1/pools/p", json=change), 413)
 
 
 async def test_clients_that_race_for_a_key_get_one_pool_and_for_a_name_one_wins(
@@ -130,7 +130,7 @@ async def test_clients_that_race_for_a_key_get_one_pool_and_for_a_name_one_wins(
     same = await asyncio.gather(*(upload(http, lines(20), **key) for _ in range(4)))
     assert sorted(reply.status_code for reply in same) == [200, 200, 200, 201]
     assert len({reply.text for reply in same}) == 1
-    said = await told(await upload(http, lines(21), **key), 409)
+    said = await problem_of(await upload(http, lines(21), **key), 409)
     assert "Idempotency-Key 'k' was used for another request" in said["detail"]
     named = await asyncio.gather(*(upload(http, lines(20), name="q") for _ in range(4)))
     assert sorted(reply.status_code for reply in named) == [201, 409, 409, 409]
@@ -207,7 +207,7 @@ async def test_an_exported_pool_makes_the_same_pool_again(
     (line,) = (await http.get("/v1/pools/p/export?content=proposals")).text.splitlines()
     assert json.loads(line)["diagnosis"] == "It knew the way."
     assert (await http.get("/v1/pools/p/export?split=heldout")).text == ""
-    await told(await http.get("/v1/pools/none/export"), 404)
+    await problem_of(await http.get("/v1/pools/none/export"), 404)
 
 
 async def test_a_retired_task_is_exported_no_more_and_a_paused_one_is(
@@ -247,7 +247,9 @@ async def test_who_was_overtaken_is_told_so(http: httpx.AsyncClient, task: str) 
     changed = await http.post(f"/v1/tasks/{task}/pin", headers={"If-Match": tag})
     assert changed.status_code == 200
     assert changed.headers["etag"] != tag
-    said = await told(await http.post(f"/v1/tasks/{task}/retire", headers={"If-Match": tag}), 412)
+    said = await problem_of(
+        await http.post(f"/v1/tasks/{task}/retire", headers={"If-Match": tag}), 412
+    )
     assert said["type"] == "urn:triforge:precondition"
     pool = await http.get("/v1/pools/p")
     for status in (200, 412):
@@ -261,7 +263,7 @@ async def test_the_orchestrator_waits_for_a_paused_pool(
     await http.post("/v1/pools/p/pause")
     client = EnvAdapterClient("http://env", transport=httpx.ASGITransport(app=app))
     step = PlanRequest(run_id="r", step=1, kind="train", groups=2, seed=1)
-    said = await told(await http.post("/v1/pools/p/plans", json=step.model_dump()), 409)
+    said = await problem_of(await http.post("/v1/pools/p/plans", json=step.model_dump()), 409)
     assert said["type"] == "urn:triforge:paused"
     with pytest.raises(UnavailableError, match="'p' is paused"):
         await client.plan("p", step)
@@ -274,7 +276,7 @@ async def test_a_retired_thing_stays_retired(http: httpx.AsyncClient, task: str)
     for path in (f"/v1/tasks/{task}", "/v1/pools/p"):
         for _ in range(2):
             assert (await http.post(f"{path}/retire")).status_code == 200
-        await told(await http.post(f"{path}/resume"), 409)
+        await problem_of(await http.post(f"{path}/resume"), 409)
 
 
 async def test_a_waiting_rewrite_is_read_approved_and_rolled_back(
@@ -289,7 +291,7 @@ async def test_a_waiting_rewrite_is_read_approved_and_rolled_back(
         decided = ProposalDetail.model_validate(reply.json())
         assert decided.proposal.state == "accepted"
         assert [entry.by for entry in decided.changes] == ["dana"]
-    await told(await http.post(f"{path}/reject"), 409)
+    await problem_of(await http.post(f"{path}/reject"), 409)
     back = await http.post(f"/v1/tasks/{task}/rollback", json={"to": task})
     assert back.json()["task"]["id"] == f"{task}-v2"
     lineage = Lineage.model_validate((await http.get(f"/v1/tasks/{task}/lineage")).json())
@@ -333,7 +335,7 @@ async def test_people_who_decide_at_once_decide_once(
 async def test_what_cannot_be_is_a_problem_document(
     http: httpx.AsyncClient, task: str, method: str, path: str, body: Any, status: int
 ) -> None:
-    await told(await http.request(method, path, json=body), status)
+    await problem_of(await http.request(method, path, json=body), status)
 
 
 # ---- the README ----

@@ -60,7 +60,7 @@ class Service:
         ]
 
 
-class House:
+class Reward:
     """The service's app and what stands behind it."""
 
     def __init__(self) -> None:
@@ -77,14 +77,14 @@ class House:
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    made = House()
+async def reward() -> AsyncIterator[Reward]:
+    made = Reward()
     async with made.http:
         yield made
 
 
-async def test_a_trajectory_in_text_form_gets_votes_on_every_step(house: House) -> None:
-    reply = await house.http.post("/v1/judge", json=BODY)
+async def test_a_trajectory_in_text_form_gets_votes_on_every_step(reward: Reward) -> None:
+    reply = await reward.http.post("/v1/judge", json=BODY)
     assert reply.status_code == 200
     votes = [
         {"value": 1, "text": r"\boxed{1}"},
@@ -97,38 +97,38 @@ async def test_a_trajectory_in_text_form_gets_votes_on_every_step(house: House) 
         "invalid": 2,
         "versions": [4],
     }
-    (first,) = house.service.requests[1].messages
+    (first,) = reward.service.requests[1].messages
     assert first.content == "task put mug in shelf ; service desk > go desk ; mug > take mug ; ok ?"
 
 
-async def test_what_the_request_leaves_out_is_the_deployments_own(house: House) -> None:
+async def test_what_the_request_leaves_out_is_the_deployments_own(reward: Reward) -> None:
     body = {key: value for key, value in BODY.items() if key not in ("votes", "prompt")}
-    reply = (await house.http.post("/v1/judge", json=body)).json()
+    reply = (await reward.http.post("/v1/judge", json=body)).json()
     assert [len(step["votes"]) for step in reply["steps"]] == [2, 2]
     assert reply["mean"] == 0.5
-    assert "| I will take it." in house.service.requests[1].messages[0].content
-    assert house.service.requests[0].sampling.temperature == 0.5
+    assert "| I will take it." in reward.service.requests[1].messages[0].content
+    assert reward.service.requests[0].sampling.temperature == 0.5
 
 
 async def test_the_same_seed_asks_for_the_same_votes_and_no_seed_for_fresh_ones(
-    house: House,
+    reward: Reward,
 ) -> None:
     async def seeds(**extra: int) -> list[int | None]:
-        house.service.requests.clear()
-        await house.http.post("/v1/judge", json=BODY | extra)
-        return [request.sampling.seed for request in house.service.requests]
+        reward.service.requests.clear()
+        await reward.http.post("/v1/judge", json=BODY | extra)
+        return [request.sampling.seed for request in reward.service.requests]
 
     assert await seeds(seed=3) == await seeds(seed=3)
     assert await seeds() != await seeds()
     assert len(set(await seeds(seed=3))) == 2
 
 
-async def test_the_typed_client_speaks_the_same(house: House) -> None:
-    client = RewardClient("http://reward", transport=house.transport)
+async def test_the_typed_client_speaks_the_same(reward: Reward) -> None:
+    client = RewardClient("http://reward", transport=reward.transport)
     step = StepText(observation="o", response="a", next_observation="p")
     reply = await client.judge(JudgeRequest(instruction="win", steps=(step,), votes=1))
     assert [vote.value for vote in reply.steps[0].votes] == [1]
-    house.service.error = RewardError("no")
+    reward.service.error = RewardError("no")
     with pytest.raises(RewardError, match="no"):
         await client.judge(JudgeRequest(instruction="win", steps=(step,)))
     await client.close()
@@ -145,18 +145,18 @@ async def test_the_typed_client_speaks_the_same(house: House) -> None:
     ],
 )
 async def test_a_malformed_request_is_a_problem_that_names_the_field(
-    house: House, change: dict[str, Any], field: str
+    reward: Reward, change: dict[str, Any], field: str
 ) -> None:
-    reply = await house.http.post("/v1/judge", json=BODY | change)
+    reply = await reward.http.post("/v1/judge", json=BODY | change)
     assert reply.status_code == 422
     assert reply.headers["content-type"] == "application/problem+json"
     assert field in reply.json()["detail"]
-    assert house.service.requests == []
+    assert reward.service.requests == []
 
 
-async def test_more_votes_than_a_request_may_ask_for_are_refused(house: House) -> None:
+async def test_more_votes_than_a_request_may_ask_for_are_refused(reward: Reward) -> None:
     steps = [BODY["steps"][0]] * 100
-    reply = await house.http.post("/v1/judge", json=BODY | {"steps": steps, "votes": 41})
+    reply = await reward.http.post("/v1/judge", json=BODY | {"steps": steps, "votes": 41})
     assert reply.status_code == 422
     assert "given 100 x 41, allowed at most 4096" in reply.json()["detail"]
 
@@ -169,33 +169,33 @@ async def test_more_votes_than_a_request_may_ask_for_are_refused(house: House) -
     ],
 )
 async def test_errors_of_the_model_leave_as_problem_documents(
-    house: House, error: Exception, status: int
+    reward: Reward, error: Exception, status: int
 ) -> None:
-    house.service.error = error
-    reply = await house.http.post("/v1/judge", json=BODY)
+    reward.service.error = error
+    reply = await reward.http.post("/v1/judge", json=BODY)
     assert reply.status_code == status
     assert reply.json()["detail"] == str(error)
     assert reply.headers.get("retry-after") == ("3" if status == 503 else None)
 
 
-async def test_a_model_that_hangs_meets_the_deadline(house: House) -> None:
-    house.service.hangs = True
-    reply = await house.http.post("/v1/judge", json=BODY)
+async def test_a_model_that_hangs_meets_the_deadline(reward: Reward) -> None:
+    reward.service.hangs = True
+    reply = await reward.http.post("/v1/judge", json=BODY)
     assert reply.status_code == 502
     assert "reward.deadline_s" in reply.json()["detail"]
 
 
-async def test_the_service_is_alive_always_and_ready_when_its_model_is(house: House) -> None:
-    assert (await house.http.get("/healthz")).status_code == 200
-    assert (await house.http.get("/readyz")).status_code == 200
-    house.ready_error = UnavailableError("nobody at 127.0.0.1:8011")
-    assert (await house.http.get("/healthz")).status_code == 200
-    assert (await house.http.get("/readyz")).status_code == 503
+async def test_the_service_is_alive_always_and_ready_when_its_model_is(reward: Reward) -> None:
+    assert (await reward.http.get("/healthz")).status_code == 200
+    assert (await reward.http.get("/readyz")).status_code == 200
+    reward.ready_error = UnavailableError("nobody at 127.0.0.1:8011")
+    assert (await reward.http.get("/healthz")).status_code == 200
+    assert (await reward.http.get("/readyz")).status_code == 503
 
 
-async def test_votes_are_counted_in_the_metrics(house: House) -> None:
-    await house.http.post("/v1/judge", json=BODY)
-    text = (await house.http.get("/metrics")).text
+async def test_votes_are_counted_in_the_metrics(reward: Reward) -> None:
+    await reward.http.post("/v1/judge", json=BODY)
+    text = (await reward.http.get("/metrics")).text
     for name in (
         'triforge_reward_votes_total{value="invalid"}',
         "triforge_reward_judge_seconds_count",

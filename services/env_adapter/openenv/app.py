@@ -47,7 +47,7 @@ class Served:
     options: Params
     description: str
     version: str
-    sessions: int = 64  # WebSockets at a time; a further one is told so and closed
+    sessions: int = 64  # WebSockets at a time; a further one is refused
     idle_s: float = 900.0  # without a message, then a WebSocket is closed, and its episode ended
 
 
