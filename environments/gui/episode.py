@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, Protocol
 
@@ -98,16 +99,75 @@ class Computer(Protocol):
         """Free everything. Idempotent, from any thread."""
 
 
-class ScreenOptions(Strict):
-    """What all families with a computer let a run choose; their READMEs explain each option."""
+class ReadOptions(Strict):
+    """How responses are read; the READMEs of the families explain each option."""
 
     actions: Format = "computer_use"
     malformed_limit: int = Field(default=3, ge=0, le=1000)
-    verify_s: float = Field(default=2.0, ge=0.0, le=60.0)
     guide: bool = True
 
 
-class ComputerEpisode:
+class ScreenOptions(ReadOptions):
+    """What all families with a computer let a run choose."""
+
+    verify_s: float = Field(default=2.0, ge=0.0, le=60.0)
+
+
+class ScreenEpisode(ABC):
+    """Responses read as actions, turns counted, results written; what is left to say is what an action does."""
+
+    def __init__(self, family: str, horizon: int, options: ReadOptions, guide: str) -> None:
+        self.done = False
+        self._read = READERS[options.actions]
+        guide = guide if options.actions == "command" else COMPUTER_USE_GUIDE
+        self._guide = guide if options.guide else ""
+        self._turns = Turns(family, horizon=horizon, malformed_limit=options.malformed_limit)
+
+    def play(self, response: str) -> StepResult:
+        action = self._read(response)
+        if isinstance(action, Malformed):
+            self._turns.take(action.reason)
+            return self._after(f"malformed: {action.sentence}", "", valid=False)
+        return self._act(action)
+
+    @abstractmethod
+    def _act(self, action: Action) -> StepResult:
+        """Count the turn and perform the action."""
+
+    @abstractmethod
+    def _observe(self, remark: str) -> Observation:
+        """What the agent sees now."""
+
+    def _end(self, action: str, *, success: bool, said: str) -> StepResult:
+        self.done = True
+        return self._result(said, action, success=success, label=1 if success else -1)
+
+    def _after(self, remark: str, action: str, *, valid: bool) -> StepResult:
+        """The result of an action that decides nothing, unless it was the last turn."""
+        said = self._turns.over
+        self.done = bool(said)
+        return self._result(said or remark, action, valid=valid, label=None if valid else -1)
+
+    def _result(
+        self,
+        said: str,
+        action: str,
+        *,
+        label: Literal[-1, 1] | None,
+        valid: bool = True,
+        success: bool = False,
+    ) -> StepResult:
+        return StepResult(
+            observation=self._observe(said),
+            action=action,
+            action_valid=valid,
+            done=self.done,
+            success=success,
+            label=label,
+        )
+
+
+class ComputerEpisode(ScreenEpisode):
     """One task being played.
 
     `begin` starts the computer with the task laid out and may take its time; `sees` and `reads` say whether observations
@@ -128,7 +188,7 @@ class ComputerEpisode:
         reads: bool = False,
         abandon: Callable[[], None] = lambda: None,
     ) -> None:
-        self.done = False
+        super().__init__(family, horizon, options, COMMAND_GUIDE)
         self._family = family
         self._instruction = instruction
         self._evaluator = evaluator
@@ -139,7 +199,6 @@ class ComputerEpisode:
         self._lock = threading.Lock()
         self._left = False
         self._computer: Computer | None = None
-        self._turns = Turns(family, horizon=horizon, malformed_limit=options.malformed_limit)
 
     def start(self) -> Reset:
         computer = self._begin()
@@ -149,15 +208,9 @@ class ComputerEpisode:
         if self._left:
             computer.stop()
             raise EnvError(f"{self._family}: the episode was closed while its computer started")
-        system = COMMAND_GUIDE if self._options.actions == "command" else COMPUTER_USE_GUIDE
-        observation = self._observe(f"task: {self._instruction}")
-        return Reset(observation=observation, system=system if self._options.guide else "")
+        return Reset(observation=self._observe(f"task: {self._instruction}"), system=self._guide)
 
-    def play(self, response: str) -> StepResult:
-        action = READERS[self._options.actions](response)
-        if isinstance(action, Malformed):
-            self._turns.take(action.reason)
-            return self._after(f"malformed: {action.sentence}", action="", valid=False)
+    def _act(self, action: Action) -> StepResult:
         if action.ref is not None:
             self._turns.take("no_element")
             return self._after("there are no numbered elements", str(action), valid=False)
@@ -203,33 +256,6 @@ class ComputerEpisode:
                     break
                 time.sleep(_VERIFY_PAUSE_S)  # what was entered last may still be at work
         return self._end(str(action), success=success, said="Done." if success else "Failed.")
-
-    def _end(self, action: str, *, success: bool, said: str) -> StepResult:
-        self.done = True
-        return self._result(said, action, success=success, label=1 if success else -1)
-
-    def _after(self, remark: str, action: str, *, valid: bool) -> StepResult:
-        said = self._turns.over
-        self.done = bool(said)
-        return self._result(said or remark, action, valid=valid, label=None if valid else -1)
-
-    def _result(
-        self,
-        said: str,
-        action: str,
-        *,
-        label: Literal[-1, 1] | None,
-        valid: bool = True,
-        success: bool = False,
-    ) -> StepResult:
-        return StepResult(
-            observation=self._observe(said),
-            action=action,
-            action_valid=valid,
-            done=self.done,
-            success=success,
-            label=label,
-        )
 
     def _observe(self, remark: str) -> Observation:
         computer = self._running()

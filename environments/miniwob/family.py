@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from environments.gui.actions import Action, Malformed, call, grid
-from environments.gui.episode import COMPUTER_USE_GUIDE, READERS, Turns
+from environments.gui.actions import Action, call, grid
+from environments.gui.episode import Format, ReadOptions, ScreenEpisode
 from environments.miniwob.browser import SHARED, Browsers
 from environments.miniwob.gold import SOLVED, solve
 from environments.miniwob.page import HEIGHT, WIDTH, Look, Page, listing, pages
@@ -39,16 +39,14 @@ class GeneratorOptions(Strict):
     horizon: int = Field(default=10, ge=1, le=200)
 
 
-class PlayOptions(Strict):
+class PlayOptions(ReadOptions):
     """How a page is shown and how responses are read; README.md explains each option."""
 
     observe: Literal["elements", "screenshot", "both"] = "elements"
-    actions: Literal["command", "computer_use"] = "command"
+    actions: Format = "command"
     scale: int = Field(default=1, ge=1, le=6)
     success_at: float = Field(default=1.0, gt=0.0, le=1.0)
-    malformed_limit: int = Field(default=3, ge=0, le=1000)
     browsers: int = Field(default=4, ge=1, le=64)
-    guide: bool = True
 
 
 _COMMAND_GUIDE: Final = (
@@ -57,18 +55,15 @@ _COMMAND_GUIDE: Final = (
 )
 
 
-class MiniWobEpisode:
+class MiniWobEpisode(ScreenEpisode):
     """One problem being played; it announces what the page says."""
 
     def __init__(self, problem: Problem, options: PlayOptions, browsers: Browsers) -> None:
-        self.done = False
+        super().__init__("miniwob", problem.horizon, options, _COMMAND_GUIDE)
         self._problem = problem
         self._options = options
         self._lease = browsers.lease(options.browsers)
         self._shown: tuple[Page, Look] | None = None
-        self._turns = Turns(
-            "miniwob", horizon=problem.horizon, malformed_limit=options.malformed_limit
-        )
 
     def start(self) -> Reset:
         page = Page(self._lease.begin(), self._problem.task, self._problem.seed)
@@ -80,22 +75,27 @@ class MiniWobEpisode:
             error.retryable = False
             raise error
         self._shown = page, look
-        return Reset(observation=self._observe(f"task: {look.said}"), system=self._guide())
+        return Reset(observation=self._observe(f"task: {look.said}"), system=self._guide)
 
-    def play(self, response: str) -> StepResult:
-        action = READERS[self._options.actions](response)
-        if isinstance(action, Malformed):
-            self._turns.take(action.reason)
-            return self._after(f"malformed: {action.sentence}", action="", valid=False)
-        if action.kind == "terminate":
-            return self._given_up(str(action))
+    def _act(self, action: Action) -> StepResult:
+        if (
+            action.kind == "terminate"
+        ):  # a page that is done ends the episode by itself, so this one is not
+            self._turns.take()
+            said = "Failed: the page does not count the task as done."
+            return self._end(str(action), success=False, said=said)
         page, look = self._page_and_look()
         if not page.act(action, look.nodes):
             self._turns.take("no_element")
             return self._after(f"there is no element {action.ref}", str(action), valid=False)
         self._turns.take()
-        self._shown = page, page.look()
-        return self._after("", str(action), valid=True)
+        look = page.look()
+        self._shown = page, look
+        if not look.over:
+            return self._after("", str(action), valid=True)
+        success = look.raw >= self._options.success_at
+        said = "Done." if success else f"Failed: the page gives {look.raw:g}."
+        return self._end(str(action), success=success, said=said)
 
     def leave(self, *, sound: bool) -> None:
         self.done = True
@@ -105,38 +105,6 @@ class MiniWobEpisode:
         if self._shown is None:
             raise EnvError("miniwob: the page was never opened")
         return self._shown
-
-    def _given_up(self, action: str) -> StepResult:
-        """The agent says that it has finished. A page that is done ends the episode by itself, so this one is not."""
-        self._turns.take()
-        self.done = True
-        return StepResult(
-            observation=self._observe("Failed: the page does not count the task as done."),
-            action=action,
-            action_valid=True,
-            done=True,
-            success=False,
-            label=-1,
-        )
-
-    def _after(self, remark: str, action: str, *, valid: bool) -> StepResult:
-        _, look = self._page_and_look()
-        success = look.over and look.raw >= self._options.success_at
-        said = self._turns.over
-        if look.over:
-            said = "Done." if success else f"Failed: the page gives {look.raw:g}."
-        self.done = bool(said)
-        label: Literal[-1, 1] | None = None
-        if look.over or not valid:
-            label = 1 if success else -1
-        return StepResult(
-            observation=self._observe(said or remark),
-            action=action,
-            action_valid=valid,
-            done=self.done,
-            success=success,
-            label=label,
-        )
 
     def _observe(self, remark: str) -> Observation:
         page, look = self._page_and_look()
@@ -158,11 +126,6 @@ class MiniWobEpisode:
         words = [word for word in re.findall(r'"([^"\n]+)"', look.said) if word.isprintable()]
         typed = [f"type {node.ref} {word}" for node in shown if node.is_field for word in words]
         return tuple(dict.fromkeys([*(f"click {node.ref}" for node in shown), *typed]))
-
-    def _guide(self) -> str:
-        if not self._options.guide:
-            return ""
-        return _COMMAND_GUIDE if self._options.actions == "command" else COMPUTER_USE_GUIDE
 
 
 class MiniWobFamily(Family[Problem, PlayOptions]):
