@@ -32,51 +32,31 @@ PUBLIC: Final = Rule(wants="public")
 # The description of the API and its pages, and what probes and Prometheus ask.
 _OPEN: Final = {*OWN, "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
 _UNDECLARED: Final = Rule(wants="read")  # and then nobody but a service comes further
-_SAFE: Final = {"HEAD": "GET"}
 _CLIENT_GONE: Final = 499  # nobody heard an answer
 
 
 class Rules:
-    """What each route of a service asks for.
-
-    Args:
-        rules: by method and path template, `POST /v1/pools/{pool}/pause`.
-    """
+    """What each route of a service asks for, by method and path template: `POST /v1/pools/{pool}/pause`."""
 
     def __init__(self, rules: Mapping[str, Rule]) -> None:
         self.rules = dict(rules)
-        self._exact: dict[tuple[str, str], tuple[str, Rule]] = {}
-        self._patterns = []
-        for route, rule in rules.items():
-            method, path = route.split(" ", 1)
-            if "{" in path:
-                self._patterns.append((method, compile_path(path)[0], route, rule))
-            else:
-                self._exact[method, path] = (route, rule)
+        exact_first = sorted(rules, key=lambda route: "{" in route)
+        split = ((route, *route.split(" ", 1)) for route in exact_first)
+        self._patterns = [(route, method, compile_path(path)[0]) for route, method, path in split]
 
     def of(self, method: str, path: str) -> tuple[str, Rule]:
         """The route that a request is for, and what it asks for; no route if none is declared."""
-        method = _SAFE.get(method, method)
+        method = "GET" if method == "HEAD" else method
         if method == "GET" and path in _OPEN:
             return f"GET {path}", PUBLIC
-        found = self._exact.get((method, path))
-        if found is not None:
-            return found
-        for wanted, pattern, route, rule in self._patterns:
+        for route, wanted, pattern in self._patterns:
             if wanted == method and pattern.match(path):
-                return route, rule
+                return route, self.rules[route]
         return "", _UNDECLARED
 
 
 class Guard:
-    """ASGI middleware: lets in who may, and says who asks to everything behind it.
-
-    Args:
-        app: what answers.
-        gate: decides.
-        rules: of the service.
-        record: where requests for changes go; None keeps none.
-    """
+    """ASGI middleware: lets in who may, and says who asks to everything behind it. Without a `record` none is kept."""
 
     def __init__(
         self, app: ASGIApp, *, gate: Gate, rules: Rules, record: RequestRecord | None = None
@@ -90,7 +70,7 @@ class Guard:
         """Serve one request."""
         if scope["type"] != "http":
             if scope["type"] == "websocket" and self._gate.asks:
-                await send({"type": "websocket.close", "code": 1008})  # no room speaks it
+                await send({"type": "websocket.close", "code": 1008})  # no service speaks it
                 return
             await self._app(scope, receive, send)
             return
@@ -137,17 +117,16 @@ class Guard:
             nonlocal written
             if not written:
                 written = True
-                await record.write(
-                    who, route, scope["path"], address=_address(scope), status=status
-                )
+                path, address = scope["path"], _address(scope)
+                await record.write(who, route, path, address=address, status=status)
 
-        async def told(message: Message) -> None:
+        async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 await write(message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, answer)
         except Exception:
             await write(HTTPStatus.INTERNAL_SERVER_ERROR)  # what the framework answers past us
             raise
@@ -161,13 +140,7 @@ def _address(scope: Scope) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Entrance:
-    """How a service is entered; by itself by everybody.
-
-    Attributes:
-        gate: decides.
-        record: where requests for changes go; None keeps none.
-        origins: comma-separated web origins whose pages may ask; empty allows none.
-    """
+    """How a service is entered, by itself by everybody; `origins` are comma-separated web origins whose pages may ask."""
 
     gate: Gate = field(default_factory=lambda: Gate(None))
     record: RequestRecord | None = None
@@ -175,12 +148,9 @@ class Entrance:
 
 
 def entrance_of(settings: Settings, service: str, database: Database | None = None) -> Entrance:
-    """The entrance of a service, by the deployment's settings; `service` is its name in the record.
+    """The entrance of a service, by the deployment's settings; ConfigError if strangers could ask or the secret is missing.
 
     A service without a `database` opens it where keys are asked for, and leaves its schema alone.
-
-    Raises:
-        ConfigError: the API would be open to strangers, or the services' secret is missing.
     """
     if database is None and settings.keyed:
         database = Database(settings.database_url)
@@ -196,11 +166,6 @@ def guard(app: FastAPI, rules: Mapping[str, Rule], entrance: Entrance) -> Rules:
     """Set a guard before an app whose routes are all there, and say in the app's description what it asks for.
 
     Call it after `install`: what is added last stands outermost.
-
-    Args:
-        app: of a service.
-        rules: what its routes ask for, by method and path template.
-        entrance: who decides, and where the record goes.
     """
     found = Rules(rules)
     app.add_middleware(Guard, gate=entrance.gate, rules=found, record=entrance.record)

@@ -19,21 +19,16 @@ class BodyTooLargeError(HTTPException):
     """The body went over the limit while a route was reading it; FastAPI lets this class of error through."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(status_code=TooLargeError.status, detail=_too_large(limit))
-
-
-def _too_large(limit: int) -> str:
-    """What is said to people whose body is too large."""
-    return f"body: larger than {limit} bytes, which is what this route takes; send less at a time"
+        detail = (
+            f"body: larger than {limit} bytes, which is what this route takes; send less at a time"
+        )
+        super().__init__(status_code=TooLargeError.status, detail=detail)
 
 
 class BodyLimit:
     """ASGI middleware that ends a request whose body grows over a limit, before the service holds it.
 
-    Args:
-        app: what answers.
-        limit: bytes of a body.
-        uploads: other limits, by method and path, for routes that do not keep the body in memory.
+    `uploads` are other limits, by method and path, for routes that do not keep the body in memory.
     """
 
     def __init__(self, app: ASGIApp, *, limit: int, uploads: Mapping[str, int]) -> None:

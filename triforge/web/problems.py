@@ -31,9 +31,8 @@ OWN: Final = ("/healthz", "/readyz", "/metrics")  # routes of every service, in 
 METHODS: Final = ("get", "put", "post", "patch", "delete")
 
 _log = logging.getLogger(__name__)
-_UNREADABLE: Final = (
-    "There was an error parsing the body"  # what the framework says of all but JSON's grammar
-)
+# What the framework says of all but JSON's grammar.
+_UNREADABLE: Final = "There was an error parsing the body"
 
 
 class ProblemResponse(JSONResponse):
@@ -51,16 +50,7 @@ def problem(
     retry_after_s: float | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ProblemResponse:
-    """A problem document.
-
-    Args:
-        kind: what went wrong, in one word; becomes `urn:triforge:<kind>`.
-        status: HTTP status.
-        detail: the sentence for a person.
-        problems: one sentence a bad row or field.
-        retry_after_s: seconds after which a retry makes sense; also sent as the Retry-After header, rounded up.
-        headers: further headers.
-    """
+    """A problem document; `kind` becomes `urn:triforge:<kind>`, `retry_after_s` also the header Retry-After, rounded up."""
     body: dict[str, Any] = {
         "type": f"urn:triforge:{kind}",
         "title": kind.replace("_", " ").capitalize(),
@@ -85,13 +75,9 @@ def readable_error(kind: str, status: int, detail: str) -> dict[str, Any]:
 def of_error(error: TriforgeError) -> ProblemResponse:
     """The problem document of one of our own errors."""
     return problem(
-        error.kind,
-        error.status,
-        error.detail,
-        problems=error.problems,
-        retry_after_s=error.retry_after_s,
+        error.kind, error.status, error.detail, problems=error.problems, retry_after_s=error.retry_after_s,
         headers={"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthorizedError) else None,
-    )
+    )  # fmt: skip
 
 
 def input_error(error: ValidationError | RequestValidationError) -> InputError:
@@ -108,9 +94,7 @@ def _sentence(item: Mapping[str, Any]) -> str:
         reason = str(item.get("ctx", {}).get("error", item["msg"]))
         place = f" at character {item['loc'][-1]}" if item["loc"] else ""
         return f"body: not JSON: {reason}{place}"
-    if field == "body" and isinstance(
-        item.get("input"), bytes
-    ):  # the framework has not looked into it
+    if field == "body" and isinstance(item.get("input"), bytes):  # the framework has not read it
         return "body: expected JSON, and the header `Content-Type: application/json` that says so"
     reason = str(item["msg"]).removeprefix("Value error, ")
     given = repr(item.get("input"))

@@ -25,21 +25,13 @@ _HALVES: Final = (
 
 
 async def demand_text(request: Request) -> None:
-    """Pass a request whose body is text, if it is JSON; for `Depends`.
-
-    Raises:
-        InputError: the body is no UTF-8, or spells half a character.
-    """
+    """Pass a request whose body is text, if it is JSON; else InputError. For `Depends`."""
     if request.method in _METHODS:
         demand_whole(await request.body())
 
 
 def demand_whole(body: bytes) -> None:
-    """Pass JSON in UTF-8 whose every character is whole. Whether it is JSON is not looked at.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """Pass JSON in UTF-8 whose every character is whole, else InputError. Whether it is JSON is not looked at."""
     if not body.isascii() or b"\0" in body:
         try:
             body.decode()
@@ -48,27 +40,15 @@ def demand_whole(body: bytes) -> None:
         if b"\0" in body:  # UTF-16 and UTF-32 have many
             raise InputError("body: no JSON in UTF-8: it holds a byte 0")
     if any(halves.search(body) for halves in _HALVES):
-        _demand_whole_strings(body)
-
-
-def _demand_whole_strings(body: bytes) -> None:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return  # whoever reads it says so
-    _demand_whole_value(found, "body")
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            return  # whoever reads it says so
+        _demand_whole_value(found, "body")
 
 
 def demand_keepable(value: Any, where: str) -> None:
-    """Pass a value of JSON that can be kept.
-
-    Args:
-        value: as it was parsed.
-        where: it stood, for people.
-
-    Raises:
-        InputError: it is nested too deeply, or a text of it holds half a character.
-    """
+    """Pass a value of JSON that can be kept; InputError for one nested too deeply, or with half a character."""
     level = [value]
     for _ in range(DEEPEST + 1):
         if not level:
