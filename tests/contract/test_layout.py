@@ -1,30 +1,20 @@
-"""The rules of the house that a tool can check: sizes, names, dangerous calls, arrows, versions, decision records."""
+"""Rules that a tool can check: names, dangerous calls, versions, the verbs of make."""
 
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import triforge
 
 ROOT = Path(__file__).parents[2]
 CODE = ("triforge", "services", "environments", "demo")
 ALL_PYTHON = (*CODE, "bench", "chaos", "experiments", "scripts", "tests")
-SERVICES = ("policy", "local_engine", "env_adapter", "reward", "trainer", "dashboard")
-HEAVY = {"torch", "transformers"}
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
-WEB = {"fastapi", "starlette"}
 SETUP_EXTRAS = (
     "trainer",
     "local-engine",
@@ -37,29 +27,6 @@ SETUP_EXTRAS = (
     "miniwob",
     "dev",
 )
-
-# Imports every module of one package from a folder that holds nothing else of ours, and prints which of the watched
-# top-level names each module brought in.
-ISOLATED = """
-import importlib, json, pkgutil, sys
-root, package, repo, watched = sys.argv[1], sys.argv[2], sys.argv[3], set(sys.argv[4].split(","))
-sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f)]
-sys.path[:] = [root] + [p for p in sys.path if p not in ("", repo) and "__editable__" not in p]
-names = [package]
-top = importlib.import_module(package)
-names += sorted(m.name for m in pkgutil.walk_packages(top.__path__, package + "."))
-seen, found = set(), {}
-for name in names:
-    if ".migrations" in name or name.endswith("__main__"):
-        continue
-    importlib.import_module(name)
-    loaded = {m.partition(".")[0] for m in sys.modules} & watched
-    loaded |= {".".join(m.split(".")[:2]) for m in sys.modules if m.startswith("services.")}
-    found[name] = sorted(loaded - seen)
-    seen |= loaded
-assert top.__file__.startswith(root), top.__file__
-print(json.dumps(found))
-"""
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -76,10 +43,10 @@ def where(path: Path, node: ast.AST | None = None) -> str:
     return f"{path.relative_to(ROOT)}{line}"
 
 
-def nodes(*folders: str) -> Iterator[tuple[Path, ast.AST]]:
-    for path in python_files(*folders):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-            yield path, node
+@cache
+def nodes(*folders: str) -> list[tuple[Path, ast.AST]]:
+    parsed = ((p, ast.parse(p.read_text(encoding="utf-8"), str(p))) for p in python_files(*folders))
+    return [(path, node) for path, tree in parsed for node in ast.walk(tree)]
 
 
 def imported(node: ast.AST) -> set[str]:
@@ -147,48 +114,6 @@ def test_nothing_is_left_for_later() -> None:
     marks = re.compile(r"#.*\b(TODO|FIXME|XXX)\b|\bNotImplementedError\b")
     left = [where(p) for p in python_files(*CODE) if marks.search(p.read_text(encoding="utf-8"))]
     assert left == []
-
-
-def service_exists(service: str) -> bool:
-    return (ROOT / "services" / service / "__init__.py").is_file()
-
-
-def import_alone(package: str, target: Path, watched: set[str]) -> dict[str, list[str]]:
-    """Import `package` in a fresh interpreter from a folder with the library and, for a service, that service only."""
-    ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "triforge", target / "triforge", ignore=ignore)
-    if package.startswith("services."):
-        (target / "services").mkdir()
-        for shared in (ROOT / "services").glob("*.py"):
-            shutil.copy(shared, target / "services")
-        folder = Path(package.replace(".", "/"))
-        shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
-    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME"}}
-    done = subprocess.run(
-        [sys.executable, "-c", ISOLATED, str(target), package, str(ROOT), ",".join(watched)],
-        cwd=target,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, f"{package} does not import alone:\n{done.stderr[-3000:]}"
-    loaded: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
-    return {name: what for name, what in loaded.items() if what}
-
-
-def test_the_library_imports_alone_and_stays_light(tmp_path: Path) -> None:
-    loaded = import_alone("triforge", tmp_path, HEAVY | WEB | {"services", "environments"})
-    web = {name for name, what in loaded.items() if set(what) <= WEB}
-    assert loaded.keys() == web == {name for name in loaded if name.startswith("triforge.web")}
-
-
-@pytest.mark.parametrize("service", [service for service in SERVICES if service_exists(service)])
-def test_a_service_imports_without_the_others(service: str, tmp_path: Path) -> None:
-    light = service in {"policy", "env_adapter", "reward", "dashboard"}
-    loaded = import_alone(f"services.{service}", tmp_path, HEAVY if light else set())
-    everything = {what for names in loaded.values() for what in names}
-    assert everything == {f"services.{service}"}, loaded
 
 
 def test_the_changelog_names_the_version_of_the_package() -> None:
