@@ -17,11 +17,9 @@ from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.telemetry import begin
 
-NAMES = ("supervised", "tiny-model", "smollm2", "merge-lora")
-
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run one of `NAMES`; returns the exit status.
+    """Run `supervised`, `tiny-model`, `smollm2` or `merge-lora`; returns the exit status.
 
     Errors of triforge end as one sentence on standard error and status 1.
     """

@@ -272,11 +272,6 @@ def estimate(step: Step, values: Floats) -> Floats:
 
 def _section(step: Step) -> LearnerSection:
     """The options of the critic's optimiser, as every optimiser reads them."""
-    own = step.batch.critic
-    return LearnerSection(
-        learning_rate=own.learning_rate,
-        warmup_updates=own.warmup_updates,
-        weight_decay=own.weight_decay,
-        grad_clip=own.grad_clip,
-        max_bad_updates=step.batch.learner.max_bad_updates,
-    )
+    own = {"learning_rate", "warmup_updates", "weight_decay", "grad_clip"}
+    bad = step.batch.learner.max_bad_updates
+    return LearnerSection(**step.batch.critic.model_dump(include=own), max_bad_updates=bad)

@@ -164,9 +164,9 @@ def convert_gguf(path: Path, folder: Path) -> None:
 
 
 def _config(config: Any) -> dict[str, Any]:
-    """What engines of all ages read; without what only says how the file was read."""
-    document: dict[str, Any] = config.to_dict()
-    document.pop("quantization_config", None)
+    """What engines of all ages read; without what only says how and where the file was read."""
+    left_out = ("_", "quantization_config", "transformers_version")
+    document = {k: v for k, v in config.to_dict().items() if not k.startswith(left_out)}
     return document | {
         "architectures": ["LlamaForCausalLM"],
         "rope_theta": config.rope_parameters["rope_theta"],
