@@ -121,7 +121,7 @@ def policy_credit(
             algorithm.job, outcomes, rewards, temperature=algorithm.imitation_temperature
         )
     else:
-        scored = _estimated(_group(values, rewards, votes, played), algorithm, trust)
+        scored = _estimated(values, rewards, votes, played, algorithm, trust)
     filtered = policy_filter(successes, measured, algorithm)
     if algorithm.whiten and not filtered:
         # the mean of the batch is not that of the group, so even 0 says something
@@ -197,10 +197,25 @@ def _step_rewards(
     return rewards
 
 
-def _group(
-    values: Sequence[float | None], rewards: Rows, votes: Votes, played: Played | None
-) -> Group:
-    return Group(
+def _estimated(
+    values: Sequence[float | None],
+    rewards: Rows,
+    votes: Votes,
+    played: Played | None,
+    algorithm: Algorithm,
+    trust: float,
+) -> ScoredRows:
+    """By the estimator as it is, or with `vote_weight = "trust"` by `A = A_O + weight * A_V`.
+
+    There outcomes and mean votes are compared apart. Unlike a weight inside the reward, this one also acts where all
+    outcomes are equal: there the advantage is `weight * A_V` and not a full-size one.
+    """
+
+    def estimate(given: Group) -> ScoredRows:
+        options = algorithm.estimator_options
+        return algorithm.estimator_part.function(given, algorithm, options)
+
+    group = Group(
         rewards=rewards,
         outcomes=[
             [None if r is None else value for r in row]
@@ -213,19 +228,6 @@ def _group(
         observations=played.observations if played else None,
         actions=played.actions if played else (),
     )
-
-
-def _estimated(group: Group, algorithm: Algorithm, trust: float) -> ScoredRows:
-    """By the estimator as it is, or with `vote_weight = "trust"` by `A = A_O + weight * A_V`.
-
-    There outcomes and mean votes are compared apart. Unlike a weight inside the reward, this one also acts where all
-    outcomes are equal: there the advantage is `weight * A_V` and not a full-size one.
-    """
-
-    def estimate(rewards: Group) -> ScoredRows:
-        options = algorithm.estimator_options
-        return algorithm.estimator_part.function(rewards, algorithm, options)
-
     if algorithm.vote_weight == "constant":
         return estimate(group)
     first, weight = estimate(Group(rewards=group.outcomes)), vote_weight(trust, algorithm)
@@ -291,13 +293,14 @@ def vote_advantages(
     `votes[i][j]` and `rewards[i][j]` are those of all judged steps i of the task, all trajectories in one list.
     """
     cells = [[(i, j) for j in range(len(row))] for i, row in enumerate(votes)]
+    alike = [len(row) > 1 and set(row) in ({1}, {-1}) for row in votes]
     advantages = [[0.0] * len(row) for row in votes]
     reasons: list[list[str | None]] = [[None] * len(row) for row in votes]
     for scope in cells if algorithm.vote_scope == "step" else [[*chain(*cells)]]:
         within, outside = [], []
         for i, j in scope:
             measured = rewards[i][j] is not None
-            if measured and algorithm.drop_unanimous and _unanimous(votes[i]):
+            if measured and algorithm.drop_unanimous and alike[i]:
                 reasons[i][j] = UNANIMOUS
             elif measured and algorithm.invalid_votes == "apart" and votes[i][j] == 0:
                 outside.append((i, j))
@@ -317,10 +320,6 @@ def vote_advantages(
         for i, j in outside:
             advantages[i][j] = worst - algorithm.invalid_vote_margin
     return ScoredRows(frozen(advantages), frozen(reasons))
-
-
-def _unanimous(votes: Sequence[int]) -> bool:
-    return len(votes) > 1 and set(votes) in ({1}, {-1})
 
 
 def _by_trajectory(rows: Iterator[T], votes: Votes) -> tuple[tuple[T, ...], ...]:

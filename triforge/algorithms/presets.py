@@ -23,6 +23,7 @@ _CRITIC: dict[str, Any] = {
     "aggregation": "token_mean",
 }
 _HIGHER: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28}  # the upper side is wider
+_CHARGED: dict[str, Any] = {"kl_estimator": "k1", "kl_placement": "reward"}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "rlanything_paper": {
@@ -62,8 +63,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         **_BINARY,
         "normalise": "raw",
         "whiten": True,
-        "kl_estimator": "k1",
-        "kl_placement": "reward",
+        **_CHARGED,
         "aggregation": "token_mean",
     },
     "reinforce_pp_baseline": {
@@ -73,14 +73,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "kl_estimator": "k2",
         "aggregation": "token_mean",
     },
-    "ppo": {**_CRITIC, "kl_estimator": "k1", "kl_placement": "reward"},
-    "ppo_bilevel": {
-        **_CRITIC,
-        "estimator": "bilevel_gae",
-        "turn_gamma": 0.95,
-        "kl_estimator": "k1",
-        "kl_placement": "reward",
-    },
+    "ppo": {**_CRITIC, **_CHARGED},
+    "ppo_bilevel": {**_CRITIC, **_CHARGED, "estimator": "bilevel_gae", "turn_gamma": 0.95},
     "gigpo": {**_BINARY, "estimator": "gigpo", "gamma": 0.95},
     "at_grpo": {**_OUTCOME, "estimator": "branch", "kl_beta": 0.0, "aggregation": "token_mean"},
     "istar": {
