@@ -40,6 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Load the model, then serve until a signal arrives; returns the exit code."""
     options = _parser().parse_args(arguments)
     begin("local_engine", options.served_model_name, level=options.log_level or "")
+    log = logging.getLogger(__name__)
+    config_file = options.model_path / "config.json"
+    if not config_file.is_file():  # said before torch is imported, which takes seconds
+        log.error("%s does not exist; expected a model folder", config_file)
+        return 2
     import torch
     import uvicorn
 
@@ -58,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         model, config = load_model(options.model_path)
         codec = TextCodec(options.model_path)
     except TriforgeError as error:
-        logging.getLogger(__name__).error("%s", error.detail)
+        log.error("%s", error.detail)
         return 2
     engine = Engine(
         model,

@@ -226,7 +226,7 @@ class Engine:
             rid = prompt.rid if params.n == 1 else f"{prompt.rid}_{sample}"
             seq = Sequence(prompt, rid, stream_seed(seed, sample), max_new, end_ids)
             seq.stops = StopStrings(self.codec, params.stop) if params.stop else None
-            seq.adapter = self.adapters.get(prompt.adapter) if prompt.adapter is not None else None
+            seq.adapter = self.adapters.get(prompt.adapter or "")
             seq.grammar = self._grammars.start(params)
             found.append(seq)
         return found
@@ -285,13 +285,10 @@ class Engine:
         if request.done.cancelled():  # nobody waits any more
             self._post(lambda: self._scheduler.abort(lambda seq: seq.owner is request))
 
-    def _submit(self, request: _Request) -> None:
-        self._post(lambda: self._scheduler.submit(request.sequences))
-
     async def generate(self, sequences: list[Sequence]) -> None:
         """Wait until all sequences have ended. When the caller is cancelled they are aborted."""
         request = self._enter(sequences)
-        self._submit(request)
+        self._post(lambda: self._scheduler.submit(sequences))
         await request.done
 
     def stream(self, sequences: list[Sequence]) -> AsyncGenerator[None, None]:
@@ -299,7 +296,7 @@ class Engine:
         request = self._enter(sequences)
         for seq in sequences:
             seq.on_token = lambda: request.post(request.progress.set)
-        self._submit(request)
+        self._post(lambda: self._scheduler.submit(sequences))
         return self._progress(request)
 
     @staticmethod

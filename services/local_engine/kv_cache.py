@@ -19,7 +19,7 @@ NEVER = float("-inf")
 
 
 class Halted(Exception):  # noqa: N818 - a request, not a failure
-    """A forward pass was told to stop between two layers. Cells that it wrote are worth nothing."""
+    """A forward pass was stopped between two layers. Cells that it wrote are worth nothing."""
 
 
 @dataclass(slots=True)
@@ -46,15 +46,6 @@ class StepBatch:
             raise Halted
 
 
-def _blank(*shape: int) -> Tensor:
-    """Zeros whose pages the kernel hands out on first touch (`torch.zeros` would touch them all)."""
-    return torch.from_numpy(np.zeros(shape, dtype=np.float32))
-
-
-def _grown(have: int, need: int) -> int:
-    return have if need <= have else max(need, 2 * have)
-
-
 class SlotCache:
     """Storage `data` of shape [layers, rows, capacity, 2, kv_heads, head_dim], float32.
 
@@ -63,13 +54,13 @@ class SlotCache:
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int) -> None:
         self.layers, self.kv_heads, self.head_dim = layers, kv_heads, head_dim
-        self.rows = 0
-        self.capacity = 0
         self._allocate(4, 64)
 
     def _allocate(self, rows: int, capacity: int) -> None:
         self.rows, self.capacity = rows, capacity
-        self.data = _blank(self.layers, rows, capacity, 2, self.kv_heads, self.head_dim)
+        shape = self.layers, rows, capacity, 2, self.kv_heads, self.head_dim
+        # The kernel hands out numpy's zeros on first touch; torch.zeros would touch them all.
+        self.data = torch.from_numpy(np.zeros(shape, dtype=np.float32))
         cell = 2 * self.kv_heads * self.head_dim
         self.flat = [self.data[i].view(rows * capacity, cell) for i in range(self.layers)]
         self.keys = [self.data[i, :, :, 0].transpose(1, 2) for i in range(self.layers)]
@@ -83,7 +74,10 @@ class SlotCache:
         if rows <= self.rows and capacity <= self.capacity:
             return
         old, old_open = self.data, self._open
-        self._allocate(_grown(self.rows, rows), _grown(self.capacity, capacity))
+        self._allocate(
+            self.rows if rows <= self.rows else max(rows, 2 * self.rows),
+            self.capacity if capacity <= self.capacity else max(capacity, 2 * self.capacity),
+        )
         for row, length in enumerate(lengths):
             self.data[:, row, :length].copy_(old[:, row, :length])
             self._open[row, : old_open.shape[1]].copy_(old_open[row])

@@ -47,11 +47,7 @@ class PrefixCache:
         self.tokens = 0
 
     def match(self, ids: list[int], limit: int) -> tuple[int, list[Tensor]]:
-        """The longest cached prefix of `ids[:limit]`, which counts as used now.
-
-        Returns:
-            Its length, and the keys and values of its pieces in order, views of [layers, n, 2, kv_heads, head_dim].
-        """
+        """The longest cached prefix of `ids[:limit]`, used now: its length, and views of its cells, piece by piece."""
         self._clock += 1
         node, done, pieces = self._root, 0, []
         while done < limit:
@@ -97,13 +93,10 @@ class PrefixCache:
         return upper
 
     def _leaves(self) -> list[_Node]:
-        found, stack = [], list(self._root.children.values())
-        while stack:
-            node = stack.pop()
-            stack.extend(node.children.values())
-            if not node.children:
-                found.append(node)
-        return found
+        nodes = list(self._root.children.values())
+        for node in nodes:  # grows while it is walked
+            nodes.extend(node.children.values())
+        return [node for node in nodes if not node.children]
 
     def _evict(self) -> None:
         """Drop the least recently used leaves down to 7/8 of the budget, so that eviction is rare."""

@@ -112,11 +112,10 @@ class Scheduler:
         if mode == "abort":
             self.abort(lambda _: True, "Aborted by pause_generation.")
         elif mode == "retract":
-            back = list(self.running)
-            self._release_from(0)
-            for seq in back:
+            self.waiting.extendleft(reversed(self.running))
+            for seq in self.running:
                 seq.retractions += 1
-            self.waiting.extendleft(reversed(back))
+            self._release_from(0)
 
     def resume(self) -> None:
         """Step again."""
@@ -126,8 +125,7 @@ class Scheduler:
     def abort(self, chosen: Callable[[Sequence], bool], message: str = "Aborted.") -> int:
         """End the chosen sequences, waiting or running, with what they have; returns how many."""
         gone = [seq for seq in self.waiting if chosen(seq)]
-        if gone:
-            self.waiting = deque(seq for seq in self.waiting if not chosen(seq))
+        self.waiting = deque(seq for seq in self.waiting if not chosen(seq))
         for row in range(len(self.running) - 1, -1, -1):
             if chosen(self.running[row]):
                 gone.append(self.running[row])

@@ -149,10 +149,9 @@ class JoinGroup(Body):
 
 
 class UpdateGroup:
-    """A group of processes (gloo) that was joined, over which rank 0 broadcasts weights.
+    """A gloo group that was joined, over which rank 0 broadcasts weights; not in torch's global registry.
 
-    Built from torch's parts and not through its global registry, so that an engine may join several and leave them in any
-    order. Names are those that torch's own helper for further groups uses: any trainer that uses it can be rank 0.
+    Names are those that torch's own helper for further groups uses: any trainer that uses it can be rank 0.
     """
 
     def __init__(self, join: JoinGroup) -> None:

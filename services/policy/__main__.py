@@ -90,7 +90,7 @@ def build_pool(settings: Settings) -> Pool:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Serve until told to stop."""
+    """Serve until a signal ends it."""
     argparse.ArgumentParser(
         prog="python -m services.policy",
         description="Serve one model role over REST, in front of its engines, until SIGTERM.",

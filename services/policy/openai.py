@@ -308,7 +308,7 @@ class Deltas:
         self._ended: list[Partial] = []
 
     def take(self, number: int, piece: Partial) -> list[str]:
-        """The events that tell of a piece."""
+        """The events of a piece."""
         found = []
         if number not in self._sent:
             self._sent[number] = ("", 0)
@@ -348,7 +348,7 @@ class Deltas:
         return [*found, "data: [DONE]\n\n"]
 
     def _said(self, piece: Partial) -> Said:
-        """What may be told of a piece; a call of a tool is told when it is whole."""
+        """What may be sent of a piece; a call of a tool is sent when it is whole."""
         names = self._request.tool_names
         return Said(begun(piece.text, names)) if piece.finish is None else said(piece.text, names)
 

@@ -310,7 +310,7 @@ class Pool:
             self._changed.set()
 
     def _failed(self, member: Member, error: TriforgeError) -> TriforgeError:
-        """What the caller is told if no other engine can help; and whether the weight sync must look."""
+        """What the caller gets if no other engine can help; and whether the weight sync must look."""
         self.metrics.engine_failures.labels(member.url, error.kind).inc()
         if isinstance(error, UnreachableError | LostEngineError):
             if member is self.router:

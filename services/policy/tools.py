@@ -1,4 +1,4 @@
-"""Tools in chat: what the model is told of them, and the calls in what it says. Knows neither the web nor the engines.
+"""Tools in chat: how a model is shown them, and the calls in what it says. Knows neither the web nor the engines.
 
 The model's own chat template writes tools, calls and results into the prompt. Calls are read in the form of Hermes and Qwen,
 `<tool_call>{"name": "...", "arguments": {...}}</tool_call>`; whatever is written in another form stays text.
@@ -54,7 +54,8 @@ class PastCall(BaseModel):
             raise InputError(
                 f"tool_calls: the arguments of {self.function.name} are {self.function.arguments!r:.80}, expected JSON"
             ) from None
-        return {"id": self.id, "type": self.type, "function": {"name": self.function.name, "arguments": arguments}}  # fmt: skip
+        function = {"name": self.function.name, "arguments": arguments}
+        return {"id": self.id, "type": self.type, "function": function}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class Call:
 
     def shown(self) -> dict[str, Any]:
         """As clients take it."""
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}  # fmt: skip
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ class WeightLoader:
         found = await engine.info()
         if found.version != wanted.number:
             raise PolicyError(
-                f"engine {engine.url}: was told to serve weight version {wanted.number}, serves {found.version}"
+                f"engine {engine.url}: was asked to serve weight version {wanted.number}, serves {found.version}"
             )
         if self._verify_by == "info":
             return
@@ -244,9 +244,8 @@ class Broadcasts:
 
     async def _seat(self, engine: Engine, wanted: Version, handover: Handover) -> Seat | None:
         try:
-            body = BroadcastRequest(
-                uri=wanted.uri, digest=wanted.digest, receivers=await engine.receivers()
-            )
+            receivers = await engine.receivers()
+            body = BroadcastRequest(uri=wanted.uri, digest=wanted.digest, receivers=receivers)
             async with self._api(handover) as api:
                 offer = BroadcastOffer.model_validate(await post_json(api, _API, body))
         except (TriforgeError, ValidationError) as error:

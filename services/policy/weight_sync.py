@@ -13,7 +13,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from services.policy import adapters, weight_folder
@@ -37,14 +36,6 @@ _log = logging.getLogger(__name__)
 _AT_ONCE_S = 2.0  # for an engine that does not serve to say what it holds
 _LONGEST_PAUSE_S = 60.0
 _KEPT = 256  # versions whose folders are remembered
-
-
-@dataclass(slots=True)
-class _Trouble:
-    """An engine that did not take the active version: how often, and when it is asked again."""
-
-    count: int
-    again_at: float
 
 
 class WeightSync:
@@ -80,7 +71,8 @@ class WeightSync:
         self._active: Version | None = None
         self._served: dict[int, Version] = {}
         self._broken: set[Member] = set()  # their weights are not whole
-        self._trouble: dict[Member, _Trouble] = {}
+        # Engines that did not take the active version: how often, and when they are asked again.
+        self._failing: dict[Member, tuple[int, float]] = {}
 
     @property
     def renderer(self) -> Renderer:
@@ -247,12 +239,12 @@ class WeightSync:
     def _judge(self, member: Member, result: Loaded) -> None:
         """Admit an engine that has shown the active version, or exclude it and note when it is asked again."""
         if result.failure is None:
-            self._trouble.pop(member, None)
+            self._failing.pop(member, None)
             self._pool.admit(member)
             return
-        count = self._trouble[member].count + 1 if member in self._trouble else 0
+        count = self._failing[member][0] + 1 if member in self._failing else 0
         pause = self._retry.pause_s(count) if count else 0.0
-        self._trouble[member] = _Trouble(count, time.monotonic() + pause)
+        self._failing[member] = count, time.monotonic() + pause
         self._pool.exclude(member, result.failure.detail)
 
     async def _refused(self, failures: Sequence[TriforgeError]) -> TriforgeError:
@@ -307,8 +299,8 @@ class WeightSync:
         broken = member in self._broken
         reason = "its weights are not whole" if broken else f"holds weight version {info.number}"
         self._pool.exclude(member, reason)
-        trouble = self._trouble.get(member)
-        if trouble is not None and time.monotonic() < trouble.again_at:
+        _, again_at = self._failing.get(member, (0, 0.0))
+        if time.monotonic() < again_at:
             return
         if not active.uri:
             self._pool.exclude(

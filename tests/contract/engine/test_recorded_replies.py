@@ -12,24 +12,29 @@ from scripts.real_sglang.exchanges import Exchange, play
 from scripts.real_sglang.recordings import alike, read, settled
 from tests.contract.engine.conftest import Engine
 
-TOLD = read(Path(__file__).parents[1] / "sglang")
+RECORDED = read(Path(__file__).parents[1] / "sglang")
 # How many tokens an event brings is chance, so an event may look like any recorded one of its route. A client that is
 # served late may get all of them in one event, which then looks like the reply to the request that is not streamed.
 EVENTS = {
-    path: [e for told in TOLD.values() if told.stream and told.path == path for e in told.reply]
-    for path in {told.path for told in TOLD.values()}
+    path: [
+        e
+        for exchange in RECORDED.values()
+        if exchange.stream and exchange.path == path
+        for e in exchange.reply
+    ]
+    for path in {exchange.path for exchange in RECORDED.values()}
 }
 
 _played: dict[str, Mapping[str, Exchange]] = {}
 
 
 @pytest.fixture
-async def said(engine: Engine) -> Mapping[str, Exchange]:
+async def played(engine: Engine) -> Mapping[str, Exchange]:
     """The conversation, held once a session."""
     url = engine.served.url
     if url not in _played:
-        told = await play(engine.conversation(), engine.folders)
-        _played[url] = {name: settled(e, engine.folders) for name, e in told.items()}
+        exchange = await play(engine.conversation(), engine.folders)
+        _played[url] = {name: settled(e, engine.folders) for name, e in exchange.items()}
     return _played[url]
 
 
@@ -37,15 +42,15 @@ def whole(recorded: Exchange) -> list[Any]:
     """The recorded replies to the same request without a stream."""
     asked = {key: value for key, value in recorded.request.items() if key != "stream"}
     return [
-        told.reply
-        for told in TOLD.values()
-        if not told.stream and (told.path, told.request) == (recorded.path, asked)
+        exchange.reply
+        for exchange in RECORDED.values()
+        if not exchange.stream and (exchange.path, exchange.request) == (recorded.path, asked)
     ]
 
 
-@pytest.mark.parametrize("name", TOLD)
-async def test_a_reply_has_the_recorded_shape(said: Mapping[str, Exchange], name: str) -> None:
-    recorded, found = TOLD[name], said[name]
+@pytest.mark.parametrize("name", RECORDED)
+async def test_a_reply_has_the_recorded_shape(played: Mapping[str, Exchange], name: str) -> None:
+    recorded, found = RECORDED[name], played[name]
     assert (found.method, found.path, found.stream) == (
         recorded.method,
         recorded.path,
@@ -62,5 +67,5 @@ async def test_a_reply_has_the_recorded_shape(said: Mapping[str, Exchange], name
         assert alike(found.reply, recorded.reply), found.reply
 
 
-async def test_every_exchange_is_recorded(said: Mapping[str, Exchange]) -> None:
-    assert sorted(said) == sorted(TOLD)
+async def test_every_exchange_is_recorded(played: Mapping[str, Exchange]) -> None:
+    assert sorted(played) == sorted(RECORDED)

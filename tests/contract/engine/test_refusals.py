@@ -168,12 +168,12 @@ async def test_each_key_opens_its_own_routes_only(engine: Engine) -> None:
 
     closed = [("POST", path, who, {}) for path in ADMIN_ROUTES for who in ("api", "wrong", "none")]
     closed += [("POST", "/generate", who, one) for who in ("admin", "wrong", "none")]
-    told = ("/model_info", "/server_info", "/v1/models")
-    closed += [("GET", path, who, None) for path in told for who in ("admin", "wrong", "none")]
+    paths = ("/model_info", "/server_info", "/v1/models")
+    closed += [("GET", path, who, None) for path in paths for who in ("admin", "wrong", "none")]
     found = await asyncio.gather(*(status(*case) for case in closed))
     assert [case for case, code in zip(closed, found, strict=True) if code != 401] == []
     for path in ("/ready", "/health"):
         assert await status("GET", path, "none") == 200
     assert await status("POST", "/generate", "api", one) == 200
-    assert [await status("GET", path, "api") for path in told] == [200] * len(told)
+    assert [await status("GET", path, "api") for path in paths] == [200] * len(paths)
     assert await status("POST", "/flush_cache", "admin", {}) == 200

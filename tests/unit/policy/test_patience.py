@@ -32,8 +32,8 @@ async def test_an_engine_may_take_as_long_as_the_option_says(option: float) -> N
 async def test_whoever_asks_a_service_waits_longer_than_the_service_does(option: float) -> None:
     settings = Settings(request_s=option, queue_s=45.0)
     async with PolicyClient.from_settings(settings, "policy") as client:
-        told: Any = client
-        assert option + 45.0 < told._http.timeout.read < option + 45.0 + 60.0
+        inner: Any = client
+        assert option + 45.0 < inner._http.timeout.read < option + 45.0 + 60.0
     other: Any = endpoint("https://h/v1", settings)
     assert other._http.timeout.read == option
     await other.close()

@@ -134,8 +134,8 @@ async def test_a_stop_string_of_which_a_part_was_sent_is_not_sent_twice(service:
     def piece(text: str, finish: Any = None) -> Partial:
         return Partial(text, (5,), (-0.5,), (), 3, 0, finish)
 
-    told = [*deltas.take(0, piece("a EN")), *deltas.take(0, piece("a ", "stop")), *deltas.end()]
-    chunks = [json.loads(e.removeprefix("data: ")) for e in told if "DONE" not in e]
+    sent = [*deltas.take(0, piece("a EN")), *deltas.take(0, piece("a ", "stop")), *deltas.end()]
+    chunks = [json.loads(e.removeprefix("data: ")) for e in sent if "DONE" not in e]
     assert texts(chunks) == ["a EN"]
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
 

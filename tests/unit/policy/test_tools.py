@@ -202,7 +202,7 @@ PIECES = st.sampled_from(["a", " ", "\n", "<", "tool_call>", "</tool_call>", CAL
 
 
 @given(st.lists(PIECES, max_size=8).map("".join))
-def test_text_that_was_told_is_never_taken_back(text: str) -> None:
+def test_text_that_was_sent_is_never_taken_back(text: str) -> None:
     whole = said(text, ["look"]).text
-    told = [begun(text[:end], ["look"]) for end in range(len(text) + 1)]
-    assert all(later.startswith(earlier) for earlier, later in zip(told, [*told[1:], whole]))  # noqa: B905
+    shown = [begun(text[:end], ["look"]) for end in range(len(text) + 1)]
+    assert all(later.startswith(earlier) for earlier, later in zip(shown, [*shown[1:], whole]))  # noqa: B905
