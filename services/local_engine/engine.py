@@ -116,15 +116,10 @@ class Engine:
         return self._thread is not None and self._thread.is_alive() and not self._draining
 
     def load(self) -> dict[str, int]:
-        """How busy it is, in sequences and in tokens (promised to those that run, and asked for by all)."""
-        s = self._scheduler
-        return {
-            "num_running_reqs": len(s.running),
-            "num_waiting_reqs": len(s.waiting),
-            "num_used_tokens": s.reserved,
-            "num_total_tokens": s.reserved + sum(len(q.ids) + q.max_new for q in tuple(s.waiting)),
-            "cached_prefix_tokens": s.prefixes.tokens,
-        }
+        """How busy it is, in sequences."""
+        scheduler = self._scheduler
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        return {"num_running_reqs": running, "num_waiting_reqs": waiting}
 
     # ---- the thread ----
 

@@ -242,12 +242,8 @@ async def _server_info(request: Request) -> Response:
         "tp_size": 1,
         "max_running_requests": engine.limits.max_running,
         "max_total_tokens": engine.limits.max_total_tokens,
-        "max_queued_requests": engine.limits.max_queued,
-        "max_req_input_len": engine.longest - 1,
         "context_length": engine.longest,
-        "vocab_size": engine.model.vocab_size,
         "dtype": "float32",
-        "device": "cpu",
         "is_paused": engine.paused,
         "internal_states": [engine.load()],
     }
