@@ -32,13 +32,18 @@ _PATIENCE_S: Final = 3.0
 _T = TypeVar("_T")
 
 
+def _gauges(registry: CollectorRegistry) -> Callable[..., Gauge]:
+    def gauge(name: str, about: str, *labels: str) -> Gauge:
+        return Gauge(f"triforge_trainer_{name}", about, labels, registry=registry)
+
+    return gauge
+
+
 class StepGauges:
     """Shows committed steps."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        def gauge(name: str, about: str, *labels: str) -> Gauge:
-            return Gauge(f"triforge_trainer_{name}", about, labels, registry=registry)
-
+        gauge = _gauges(registry)
         self._measures = gauge(
             "step_measure", "A measure of the last committed training step.", "pool", "measure"
         )
@@ -197,10 +202,7 @@ class DeploymentGauges:
         self._queues, self._artifacts, self._patience_s = queues, artifacts, patience_s
         self._count = _Look(store.count_by_status, patience_s)
         self._measure = _Look(self._usage, patience_s)
-
-        def gauge(name: str, about: str, *labels: str) -> Gauge:
-            return Gauge(f"triforge_trainer_{name}", about, labels, registry=registry)
-
+        gauge = _gauges(registry)
         self._broker = gauge("broker_up", "1 if Redis answered when this was asked.")
         self._depth = gauge("queue_depth", "Jobs that wait in a queue.", "queue")
         self._oldest = gauge(

@@ -44,29 +44,20 @@ NOT_WHOLE = "trajectory is not whole"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleOptions:
-    """What crediting a step reads besides its groups.
-
-    Attributes:
-        algorithm: the arithmetic.
-        policy_version, reward_version: of the models that are trained; samples may be `Limits.bound` older.
-        policy_limits, reward_limits: of their learners.
-        seed: of the draw when there are more rows than `max_rows`, so that a repeated step draws the same.
-        trust: in the votes (`vote_weight = "trust"`).
-        step: goes on record; the groups' own round if not given.
-        min_measured: rollouts that a group must have measured to be trained on.
-        drop_stale_votes: credit a group without its votes if one of them is too old.
-    """
+    """What crediting a step reads besides its groups. Versions are those of the trained models, limits of their learners."""
 
     algorithm: Algorithm
     policy_version: int
     reward_version: int
     policy_limits: Limits
     reward_limits: Limits
-    seed: int
-    trust: float = 0.0
-    step: int | None = None
-    min_measured: int = 1
-    drop_stale_votes: bool = False
+    seed: (
+        int  # of the draw when there are more rows than `max_rows`: a repeated step draws the same
+    )
+    trust: float = 0.0  # in the votes (`vote_weight = "trust"`)
+    step: int | None = None  # goes on record; the groups' own round if not given
+    min_measured: int = 1  # rollouts that a group must have measured to be trained on
+    drop_stale_votes: bool = False  # credit a group without its votes if one of them is too old
 
 
 @dataclass(slots=True)

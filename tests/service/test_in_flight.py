@@ -38,7 +38,7 @@ class Sent(RedisBroker):
             await super().send(job)
 
     async def read_judged(self, after: str, *, block_s: float = 1.0) -> list[tuple[str, str]]:
-        return await super().read_judged(after, block_s=min(block_s, 0.01))
+        return await super().read_judged(after, block_s=min(block_s, 0.001))
 
 
 class Clock:

@@ -243,7 +243,7 @@ async def test_a_step_that_is_not_played_in_time_fails_the_run_and_names_what_is
     loop: Loop,
 ) -> None:
     loop.workers.loses = lambda task: task.purpose == "train"
-    run = loop.submit(step_deadline_s=3.0)
+    run = loop.submit(step_deadline_s=0.3, eval_every=0)
     state = await loop.conduct(run)
     assert state.status == "failed"
     assert f"{run.id}-00001-train-0000" in state.reason
