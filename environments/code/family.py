@@ -20,9 +20,9 @@ from environments.code.params import (
 from triforge.environments.kit import parse_model
 from triforge.environments.registry import About
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Environment, RewriteMenu, TaskDraft
+from triforge.rollout.protocols import Environment, TaskDraft
 from triforge.sandbox.client import Sandbox, shared
-from triforge.types import CheckResult, Direction, Params, ProgramLimits, Task
+from triforge.types import CheckResult, Params, ProgramLimits, Task
 
 
 class CodeFamily:
@@ -104,20 +104,13 @@ class CodeFamily:
             cpu_s=limits.cpu_s, wall_s=limits.wall_s, memory_bytes=limits.memory_bytes
         )
 
-    def rewrite_menu(self, task: Task, direction: Direction) -> RewriteMenu:
-        return rewriting.menu(task, direction)
-
-    def apply_rewrite(self, task: Task, answer: dict[str, str]) -> TaskDraft:
-        return rewriting.apply(task, answer)
+    rewrite_menu = staticmethod(rewriting.menu)
+    apply_rewrite = staticmethod(rewriting.apply)
+    drift = staticmethod(rewriting.drift)
+    at_level = staticmethod(generator.at_level)
 
     def check_rewrite(self, parent: Task, candidate: TaskDraft) -> list[CheckResult]:
         return rewriting.check(self.sandbox, parent, candidate)
-
-    def drift(self, root: Params, candidate: Params) -> float:
-        return rewriting.drift(root, candidate)
-
-    def at_level(self, level: int, options: Params) -> Params:
-        return generator.at_level(level, options)
 
 
 FAMILY: Final = CodeFamily()
