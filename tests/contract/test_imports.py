@@ -17,6 +17,7 @@ import pytest
 
 from services.trainer.__main__ import SHARDINGS
 
+pytestmark = pytest.mark.timeout(300)  # torch is loaded, on a machine that may be busy
 ROOT = Path(__file__).parents[2]
 LIGHT = ("policy", "env_adapter", "reward", "dashboard")
 HEAVY_SERVICES = ("local_engine", "trainer")

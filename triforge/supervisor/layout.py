@@ -151,14 +151,10 @@ def plan_layout(
     if "TRIFORGE_REDIS_URL" not in given:
         port = ports.take(REDIS_PORT, "TRIFORGE_REDIS_URL")
         changes["redis_url"] = f"redis://127.0.0.1:{port}/0"
+        folder = state / BROKER
+        command = tuple(server_command(port, folder))
         specs.append(
-            ProcessSpec(
-                name="valkey",
-                command=tuple(server_command(port, state / BROKER)),
-                env={},
-                tcp_port=port,
-                folder=state / BROKER,
-            )
+            ProcessSpec(name="valkey", command=command, env={}, tcp_port=port, folder=folder)
         )
     if settings.keyed and not settings.service_secret.get_secret_value():
         changes["service_secret"] = SecretStr(secrets.token_urlsafe(32))  # of this start alone
@@ -213,21 +209,14 @@ def _model_processes(
         engines = f"http://127.0.0.1:{port}"
         specs.append(_local_engine(role, path, port, env))
     url = str(getattr(settings, f"{role}_model_url"))
-    own = {"TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": engines, "TRIFORGE_MODEL": path}
-    service = ProcessSpec(
-        name=f"{role}-model",
-        command=_python("services.policy"),
-        env={**env, **own},
-        ready_url=f"{url}/readyz",
-    )
+    own = {**env, "TRIFORGE_ROLE": role, "TRIFORGE_ENGINES": engines, "TRIFORGE_MODEL": path}
+    command = _python("services.policy")
+    service = ProcessSpec(name=f"{role}-model", command=command, env=own, ready_url=f"{url}/readyz")
     return [*specs, service]
 
 
 def _local_engine(role: Role, path: str, port: int, env: Mapping[str, str]) -> ProcessSpec:
-    known = (
-        "API_KEY",
-        "ADMIN_API_KEY",
-    )  # the service in front shows them, so the engine asks for them
+    known = ("API_KEY", "ADMIN_API_KEY")  # the service in front shows them, so the engine asks
     keys = {f"LOCAL_ENGINE_{k}": env[f"TRIFORGE_{k}"] for k in known if f"TRIFORGE_{k}" in env}
     return ProcessSpec(
         name=f"engine-{role}",
@@ -255,13 +244,9 @@ def _services(config: RunConfig, settings: Settings, env: Mapping[str, str]) -> 
     for role in ("policy", "reward"):
         commands[f"learner-{role}"] = ("services.trainer", "learner", "--role", role)
     urls = {name: getattr(settings, f"{name}_url", "") for name in commands}
+    ready = {name: f"{url}/readyz" if url else "" for name, url in urls.items()}
     return [
-        ProcessSpec(
-            name=name,
-            command=_python(*command),
-            env=env,
-            ready_url=f"{urls[name]}/readyz" if urls[name] else "",
-        )
+        ProcessSpec(name=name, command=_python(*command), env=env, ready_url=ready[name])
         for name, command in commands.items()
     ]
 

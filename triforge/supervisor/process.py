@@ -14,33 +14,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from triforge.retry import RetryPolicy
+
 _PR_SET_PDEATHSIG = 1
 # Loaded before any fork: between fork and exec a child must not wait for a lock that another thread held.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _GRACE_S = 15.0  # between SIGTERM and SIGKILL; longer than a worker's soft shutdown
 _QUICK_S = 10.0  # a process that lives shorter than this died at its start
-_LONGEST_PAUSE_S = 30.0
+_RESTARTS = RetryPolicy(first_s=0.5, longest_s=30.0, jitter=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """What to start.
-
-    Attributes:
-        name: for logs and people.
-        command: argument vector, no shell.
-        env: variables laid over our own.
-        ready_url: GET answers 200 when the process can serve; empty if it has no API.
-        tcp_port: a port that is open when the process can serve, for servers that do not speak HTTP; 0 if none.
-        folder: made before it starts; None if it needs none.
-    """
+    """What to start."""
 
     name: str
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    ready_url: str = ""
-    tcp_port: int = 0
-    folder: Path | None = None
+    command: tuple[str, ...]  # argument vector, no shell
+    env: Mapping[str, str]  # laid over our own
+    ready_url: str = ""  # GET answers 200 when the process can serve; empty if it has no API
+    tcp_port: int = 0  # open when a process that does not speak HTTP can serve; 0 if none
+    folder: Path | None = None  # made before it starts
 
 
 class Process:
@@ -55,7 +48,7 @@ class Process:
         self._child: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._clock = clock
-        self._pause_s = 0.5
+        self._quick_deaths = 0
         self._not_before = 0.0
 
     @property
@@ -91,8 +84,8 @@ class Process:
             return False
         if self._not_before == 0.0:
             quick = now - self._started_at < _QUICK_S
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S) if quick else 0.5
-            self._not_before = now + self._pause_s
+            self._quick_deaths = self._quick_deaths + 1 if quick else 0
+            self._not_before = now + _RESTARTS.pause_s(self._quick_deaths + 1)
         if now < self._not_before:
             return False
         self._not_before = 0.0

@@ -24,15 +24,8 @@ _log = logging.getLogger(__name__)
 _SECRETS: Final = ("_KEY", "PASSWORD", "SECRET", "_TOKEN")
 # Libraries that say at INFO what they do for every request or job.
 _CHATTY: Final = (
-    "httpx",
-    "httpcore",
-    "aiohttp.access",
-    "celery",
-    "kombu",
-    "alembic",
-    "urllib3",
-    "opentelemetry",
-)
+    "httpx", "httpcore", "aiohttp.access", "celery", "kombu", "alembic", "urllib3", "opentelemetry",
+)  # fmt: skip
 
 MASK: Final = "***"
 _SHORTEST: Final = 6  # a shorter value would be found inside of harmless words
@@ -130,9 +123,7 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
         ids = {**known(), **tracing.current_ids()}
-        about = (
-            " [" + " ".join(f"{name}={value}" for name, value in ids.items()) + "]" if ids else ""
-        )
+        about = f" [{' '.join(f'{name}={value}' for name, value in ids.items())}]" if ids else ""
         said = f"{_time(record)} {record.levelname} {self._from} {record.name}: {record.getMessage()}{about}"
         text = _plain(said)
         if record.exc_info:
@@ -180,12 +171,8 @@ def begin(
     wanted = level or given.get("TRIFORGE_LOG_LEVEL") or "info"
     rank = os.environ.get("RANK", "")
     name = f"{process}-{rank}" if rank.isdecimal() and rank != "0" else process
-    configure(
-        service,
-        name,
-        form="json" if form == "json" else "text",
-        level=wanted if wanted in LEVELS else "info",
-    )
+    level = wanted if wanted in LEVELS else "info"
+    configure(service, name, form="json" if form == "json" else "text", level=level)
     hide(*(v for k, v in given.items() if k.upper().endswith(_SECRETS)))
     if form not in ("text", "json"):
         _log.warning("TRIFORGE_LOG: given %r, expected text or json; text is taken", form)
