@@ -47,7 +47,6 @@ from triforge.types import (
     RunStep,
     Segment,
     Step,
-    StepReport,
     StepVotes,
     Task,
     TrainBatch,
@@ -223,10 +222,9 @@ class Everything(MemoryBroker):
             for version, weight in zip(row.versions, row.weights, strict=True):
                 self.lags[batch.version - version] += weight > 0
         await asyncio.sleep(self._train_s)
-        report = StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics={})
         version = batch.version + 1
         ready = WeightsReady(
-            run_id=batch.run_id, role=batch.role, step=batch.step, version=version, report=report,
+            run_id=batch.run_id, role=batch.role, step=batch.step, version=version,
             uri=f"/weights/{batch.run_id}/{batch.role}/{version}", digest="",
         )  # fmt: skip
         self._ready.append(ready)

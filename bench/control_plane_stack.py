@@ -22,7 +22,7 @@ from triforge.supervisor.process import ProcessSpec
 from triforge.supervisor.supervise import Supervisor
 from triforge.testing.entry_points import offer_family
 from triforge.testing.model_folders import chatml_folder
-from triforge.types import StepReport, TrainBatch, TrainedRole, WeightsReady
+from triforge.types import TrainBatch, TrainedRole, WeightsReady
 
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
 _LEFT_OUT = ("learner-policy", "learner-reward", "reward")
@@ -123,10 +123,9 @@ async def _learn(broker: Broker, role: TrainedRole, model: Path) -> None:
 
 
 def _learnt(batch: TrainBatch, model: Path) -> WeightsReady:
-    report = StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics={})
     return WeightsReady(
         run_id=batch.run_id, role=batch.role, step=batch.step, version=batch.version + 1,
-        uri=str(model), digest="", report=report,
+        uri=str(model), digest="",
     )  # fmt: skip
 
 

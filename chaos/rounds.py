@@ -17,7 +17,7 @@ from chaos.waiting import until
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
 from triforge.config import Settings
-from triforge.types import ENDED, GenerateSpec, PoolRequest
+from triforge.types import ENDED
 
 _COUNTED_WITHIN_S = 60.0  # adaptation counts after the run has ended, too
 _STEP_S = 4.0  # what a step takes here, until one was measured
@@ -87,11 +87,13 @@ class Round:
         )
         try:
             pool = await pools.create_pool(
-                PoolRequest(
-                    name=f"chaos-{self.number}", environment="household", options={"wording": "terse"},
-                    generate=GenerateSpec(count=_TASKS, heldout=4, seed=self.number + 1),
-                )
-            )  # fmt: skip
+                {
+                    "name": f"chaos-{self.number}",
+                    "environment": "household",
+                    "options": {"wording": "terse"},
+                    "generate": {"count": _TASKS, "heldout": 4, "seed": self.number + 1},
+                }
+            )
             run = await trainer.submit(pool.id, name=f"chaos-{self.number}", config=dict(sections))
         finally:
             await pools.close()

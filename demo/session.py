@@ -13,7 +13,7 @@ from triforge.cli.terminal import settings as addresses
 from triforge.cli.watch import watch
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
-from triforge.types import GenerateSpec, PoolRequest, PoolState, Proposal, RunState, RunStep
+from triforge.types import PoolState, Proposal, RunState, RunStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +41,17 @@ async def play(settings: DemoSettings, state: Path, console: Console, export: Pa
     started = time.monotonic()
     try:
         pool = await env_adapter.create_pool(
-            PoolRequest(
-                name=f"household-{int(time.time())}",
-                environment="household",
-                options=settings.options,
-                generate=GenerateSpec(
-                    count=settings.train_tasks,
-                    heldout=settings.heldout_tasks,
-                    seed=settings.seed,
-                    options=settings.generate,
-                ),
-            )
+            {
+                "name": f"household-{int(time.time())}",
+                "environment": "household",
+                "options": settings.options,
+                "generate": {
+                    "count": settings.train_tasks,
+                    "heldout": settings.heldout_tasks,
+                    "seed": settings.seed,
+                    "options": settings.generate,
+                },
+            }
         )
         console.print(f"pool {pool.name}: {pool.tasks}", highlight=False)
         run = await trainer.submit(pool.id, name="demo", config={"run": {"seed": settings.seed}})

@@ -10,11 +10,12 @@ from experiments.settings import EASY, HARD, Arm, Settings
 from services.env_adapter.adaptation.adapter import make_adapter
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import PoolRequest
 from services.env_adapter.store import PoolStore
 from triforge.environments.registry import family
 from triforge.rollout.protocols import Environment, Generate
 from triforge.store.database import open_database
-from triforge.types import Params, PlannedGroup, PlanRequest, PoolRequest, Task, TaskOutcome
+from triforge.types import Params, PlannedGroup, PlanRequest, Task, TaskOutcome
 
 
 class Tasks:
@@ -50,7 +51,7 @@ class Tasks:
 
     async def plan(self, pool_id: str, wanted: PlanRequest) -> list[PlannedGroup]:
         """What a step plays, as the orchestrator asks env_adapter for it."""
-        return list((await asyncio.to_thread(self._planner.plan, pool_id, wanted)).groups)
+        return list((await asyncio.to_thread(self._planner.plan, pool_id, wanted)).items)
 
     async def read(self, task_id: str) -> Task:
         """A task version."""

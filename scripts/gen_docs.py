@@ -37,14 +37,16 @@ EXAMPLES = ROOT / "tests" / "contract" / "types"
 _WIDTH = 100  # characters of an example's line
 _LONG = 60  # lines; a longer example is only linked
 
-# The loop, from the pool to what people see; every module of `triforge.types` stands here once.
+# The loop, from the pool to what people see: every module of `triforge.types`, and the bodies of requests by people.
 STRETCHES = (
-    ("env_adapter", "Pools and adaptation", "Tasks enter, are planned, measured, rewritten, and changed by people."),
-    ("rollout", "Rollouts and votes", "One job a group; the payloads lie in Redis under their ids."),
-    ("policy", "Text and tokens", "Episodes, judge and rewriter ask a policy service; it is the only one that is waited for."),
-    ("learner", "Training and weights", "Batches go to the learners, and their weights to the policy services."),
-    ("people", "Runs, events, judgements", "What people and dashboards read, and votes on trajectories that were played elsewhere."),
-    ("base", "Everywhere", "What the others are made of."),
+    ("services.env_adapter.requests", "Pools that people make and change", "Bodies of requests; clients send them as plain JSON."),
+    ("triforge.types.env_adapter", "Pools and adaptation", "Tasks enter, are planned, measured, rewritten, and changed by people."),
+    ("triforge.types.rollout", "Rollouts and votes", "One job a group; the payloads lie in Redis under their ids."),
+    ("triforge.types.policy", "Text and tokens", "Episodes, judge and rewriter ask a policy service; it is the only one that is waited for."),
+    ("triforge.types.learner", "Training and weights", "Batches go to the learners, and their weights to the policy services."),
+    ("triforge.types.people", "Runs and events", "What people and dashboards read."),
+    ("services.reward.requests", "Judgements", "Votes on trajectories that were played elsewhere (`POST /v1/judge`)."),
+    ("triforge.types.base", "Everywhere", "What the others are made of."),
 )  # fmt: skip
 
 # Documents whose fields are fine one by one; `parse` says why they are refused.
@@ -179,15 +181,15 @@ def _paragraphs(docstring: str) -> str:
 
 
 def models_of(module: str) -> list[type[Message]]:
-    """The types that a module of `triforge.types` defines, in their order."""
-    found = vars(import_module(f"triforge.types.{module}")).values()
+    """The messages that a module defines, in their order."""
+    found = vars(import_module(module)).values()
     return [
         item
         for item in found
         if isinstance(item, type)
         and issubclass(item, Message)
         and item is not Message
-        and item.__module__.endswith(f".{module}")
+        and item.__module__ == module
     ]
 
 
@@ -235,7 +237,7 @@ def messages_page() -> str:
     lines = [
         "# Messages",
         "",
-        "<!-- Written by scripts/gen_docs.py; change triforge/types or tests/contract/types and run `make docs`. -->",
+        "<!-- Written by scripts/gen_docs.py; change the types or tests/contract/types and run `make docs`. -->",
         "",
         "Every type that crosses a process border, in the order of the loop. All of them are frozen, refuse unknown",
         "fields and travel as JSON. Spans are half open, `[start, end)`. Times are seconds; `at` and `created_at` are",

@@ -19,15 +19,14 @@ from triforge.clients.transport import segment
 from triforge.types import (
     Lineage,
     Measurement,
-    PoolPage,
+    Page,
     PoolState,
+    Proposal,
     ProposalDetail,
-    ProposalPage,
     ProposalState,
-    RunPage,
     RunState,
     RunStep,
-    TaskPage,
+    Task,
     TaskState,
     WeightsRecord,
 )
@@ -79,16 +78,16 @@ class Pages:
         """Services, runs (the newest, or those behind a cursor) and pools."""
         services, runs, pools = await asyncio.gather(
             self._apis.readiness(),
-            self._apis.read(RunPage, "trainer", "/v1/runs", key, limit=PAGE, cursor=older),
-            self._apis.read(PoolPage, "env_adapter", "/v1/pools", key, limit=PAGE),
+            self._apis.read(Page[RunState], "trainer", "/v1/runs", key, limit=PAGE, cursor=older),
+            self._apis.read(Page[PoolState], "env_adapter", "/v1/pools", key, limit=PAGE),
         )
         return self._page(
             "overview",
             services=services,
             addresses=self._apis.addresses,
-            runs=runs.runs,
+            runs=runs.items,
             older=runs.next_cursor,
-            pools=pools.pools,
+            pools=pools.items,
             more_pools=pools.next_cursor is not None,
         )
 
@@ -124,8 +123,8 @@ class Pages:
         path, api = f"/v1/pools/{segment(pool)}", "env_adapter"
         found, page, proposals = await asyncio.gather(
             self._apis.read(PoolState, api, path, key),
-            self._apis.read(TaskPage, api, f"{path}/tasks", key, limit=PAGE, **tasks),
-            self._apis.read(ProposalPage, api, f"{path}/proposals", key, limit=PAGE, **rewrites),
+            self._apis.read(Page[Task], api, f"{path}/tasks", key, limit=PAGE, **tasks),
+            self._apis.read(Page[Proposal], api, f"{path}/proposals", key, limit=PAGE, **rewrites),
         )
         return self._page(
             "pool",

@@ -14,6 +14,7 @@ from typing import Literal
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from services.env_adapter.requests import Change, PoolChange, Rollback
 from services.env_adapter.rows import (
     change_proposal,
     lock_pool,
@@ -28,7 +29,7 @@ from triforge.errors import ConflictError, PreconditionError
 from triforge.rollout.protocols import TaskDraft
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, ProposalRow, TaskRow
-from triforge.types import Change, PoolChange, PoolState, PoolStatus, ProposalState, Rollback
+from triforge.types import PoolState, PoolStatus, ProposalState
 
 TaskAction = Literal["pause", "resume", "retire", "pin", "unpin"]
 Decision = Literal["approve", "reject"]

@@ -16,7 +16,7 @@ from services.env_adapter.rows import lock_pool, pool_row
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Plan, PlannedGroup, PlanRequest, Purpose
+from triforge.types import Page, PlannedGroup, PlanRequest, Purpose
 
 _BLOCK = 1_000  # positions a look; SQLite takes 32,766 at most
 
@@ -27,7 +27,7 @@ class Planner:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def plan(self, pool: str, request: PlanRequest) -> Plan:
+    def plan(self, pool: str, request: PlanRequest) -> Page[PlannedGroup]:
         """The plan of a step; the first request for it decides, later ones read.
 
         Train: a pair of groups (parent, candidate) for each pending proposal, oldest first, at most `max_pending`; the
@@ -56,7 +56,9 @@ class Planner:
                     f"run {request.run_id} planned step {request.step} for pool {row.pool_id}, given {owner.id}; "
                     "a run keeps its pool"
                 )
-            return Plan(groups=tuple(PlannedGroup.model_validate(group) for group in row.groups))
+            return Page[PlannedGroup](
+                items=tuple(PlannedGroup.model_validate(group) for group in row.groups)
+            )
 
 
 def _demand_open(pool: PoolRow) -> None:

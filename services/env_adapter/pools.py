@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
+from services.env_adapter.requests import MAX_TASKS, Change, GenerateSpec, PoolRequest
 from services.env_adapter.rows import pool_states, record_change
 from services.env_adapter.uploads import Row, Unreadable
 from triforge.access.callers import caller
@@ -30,8 +31,7 @@ from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.rollout.seeds import nth_seed
 from triforge.store.database import Database
 from triforge.store.tables import PoolRow, TaskRow
-from triforge.types import Change, GenerateSpec, PoolRequest, PoolState, Split
-from triforge.types.env_adapter import MAX_TASKS
+from triforge.types import PoolState, Split
 from triforge.web.text import demand_keepable
 
 FindFamily = Callable[[str], EnvironmentFamily]

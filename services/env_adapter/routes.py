@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from services.env_adapter.changes import Changes, Decision, TaskAction
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker, request_of
+from services.env_adapter.requests import Change, PoolChange, PoolRequest, Rollback
 from services.env_adapter.slots import pool_tag
 from services.env_adapter.store import Content, PoolStore
 from services.env_adapter.uploads import JSONL, Upload, read_json, read_lines, receive
@@ -22,25 +23,20 @@ from triforge.access.callers import Rule
 from triforge.errors import InputError
 from triforge.types import (
     Approval,
-    AuditPage,
-    Change,
+    AuditEntry,
     Direction,
     Lineage,
-    Plan,
+    Page,
+    PlannedGroup,
     PlanRequest,
-    PoolChange,
-    PoolPage,
-    PoolRequest,
     PoolState,
     PoolStatus,
+    Proposal,
     ProposalDetail,
-    ProposalPage,
     ProposalState,
-    RecordPage,
-    Rollback,
     Split,
+    Task,
     TaskDetail,
-    TaskPage,
     TaskState,
 )
 from triforge.web.description import answers
@@ -154,7 +150,7 @@ def _making(api: Api) -> APIRouter:
         return StreamingResponse(api.store.export(pool, content, split), media_type=JSONL)
 
     @router.post("/{pool}/plans", responses=answers(409))
-    def make_plan(pool: str, request: PlanRequest) -> Plan:
+    def make_plan(pool: str, request: PlanRequest) -> Page[PlannedGroup]:
         """What a step plays; asking again gives the same plan."""
         return api.planner.plan(pool, request)
 
@@ -190,7 +186,7 @@ def _reading(api: Api) -> APIRouter:
         search: Text = "",
         cursor: str = "",
         limit: Limit = 100,
-    ) -> PoolPage:
+    ) -> Page[PoolState]:
         """Pools by name; `search` is a part of it."""
         wanted = {"state": state, "approval": approval, "environment": environment}
         return store.pools(**wanted, search=search, cursor=cursor, limit=limit)
@@ -212,7 +208,7 @@ def _reading(api: Api) -> APIRouter:
         search: Text = "",
         cursor: str = "",
         limit: Limit = 100,
-    ) -> TaskPage:
+    ) -> Page[Task]:
         """A pool's task versions; `search` is a part of the instruction."""
         wanted = {"state": state, "split": split, "slot": slot, "kind": kind}
         return store.tasks(
@@ -228,20 +224,22 @@ def _reading(api: Api) -> APIRouter:
         direction: Direction | None = None,
         cursor: str = "",
         limit: Limit = 100,
-    ) -> ProposalPage:
+    ) -> Page[Proposal]:
         """A pool's rewrites with everything said about them, oldest first."""
         wanted = {"state": state, "run_id": run_id, "slot": slot, "direction": direction}
         return store.proposals(pool, **wanted, cursor=cursor, limit=limit)
 
     @router.get("/pools/{pool}/audit", tags=["pools"])
-    def list_changes(pool: str, slot: Text = "", cursor: str = "", limit: Limit = 100) -> AuditPage:
+    def list_changes(
+        pool: str, slot: Text = "", cursor: str = "", limit: Limit = 100
+    ) -> Page[AuditEntry]:
         """What people changed about a pool, its tasks and its rewrites, oldest first."""
         return store.changes(pool, slot=slot, cursor=cursor, limit=limit)
 
     @router.get("/audit", tags=["record"])
     def show_record(
         service: Text = "", key_id: Text = "", cursor: str = "", limit: Limit = 100
-    ) -> RecordPage:
+    ) -> Page[AuditEntry]:
         """Changes, and requests for changes at every API whatever came of them, oldest first."""
         return store.record(service=service, key_id=key_id, cursor=cursor, limit=limit)
 

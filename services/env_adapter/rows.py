@@ -10,11 +10,12 @@ from typing import Any, cast
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from services.env_adapter.requests import Change
 from triforge.access.callers import caller, own
 from triforge.environments import registry
 from triforge.errors import ConflictError, NotFoundError
 from triforge.store.tables import AuditRow, PoolRow, ProposalRow, TaskRow
-from triforge.types import Approval, Change, PoolState, PoolStatus, Proposal, Task
+from triforge.types import Approval, PoolState, PoolStatus, Proposal, Task
 
 
 def pool_row(session: Session, pool: str) -> PoolRow:

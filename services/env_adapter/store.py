@@ -31,20 +31,15 @@ from triforge.store.database import Database
 from triforge.store.tables import AuditRow, MeasurementRow, PoolRow, ProposalRow, TaskRow
 from triforge.types import (
     AuditEntry,
-    AuditPage,
     Lineage,
-    LineageVersion,
     Measurement,
-    PoolPage,
+    Page,
     PoolState,
+    Proposal,
     ProposalDetail,
-    ProposalPage,
-    RecordEntry,
-    RecordPage,
     Split,
     Task,
     TaskDetail,
-    TaskPage,
 )
 
 Condition = ColumnElement[bool]
@@ -82,7 +77,7 @@ class PoolStore:
 
     def pools(
         self, *, cursor: str = "", limit: int = 100, search: str = "", **wanted: Any
-    ) -> PoolPage:
+    ) -> Page[PoolState]:
         """Pools by name (`search` is a part of it), after the cursor `name/id` or after a name."""
         conditions = [*_equal(_POOL_FILTERS, wanted), *own(PoolRow.tenant)]
         if search:
@@ -95,8 +90,8 @@ class PoolStore:
         query = select(PoolRow).where(*conditions).order_by(PoolRow.name, PoolRow.id)
         with self._database.read() as session:
             rows, last = _page(session, query, limit)
-            return PoolPage(
-                pools=tuple(pool_states(session, rows)),
+            return Page[PoolState](
+                items=tuple(pool_states(session, rows)),
                 next_cursor=f"{last.name}/{last.id}" if last else None,
             )
 
@@ -107,7 +102,7 @@ class PoolStore:
 
     def tasks(
         self, pool: str, *, cursor: str = "", limit: int = 100, search: str = "", **wanted: Any
-    ) -> TaskPage:
+    ) -> Page[Task]:
         """Task versions of a pool by split, position, version; `search` is a part of the instruction."""
         place = (TaskRow.split, TaskRow.position, TaskRow.version)
         with self._database.read() as session:
@@ -122,8 +117,8 @@ class PoolStore:
                 conditions.append(tuple_(*place) > (found[1], int(found[2]), int(found[3])))
             query = select(TaskRow).where(*conditions).order_by(*place)
             rows, last = _page(session, query, limit)
-            return TaskPage(
-                tasks=tuple(task_of(row, owner.family) for row in rows),
+            return Page[Task](
+                items=tuple(task_of(row, owner.family) for row in rows),
                 next_cursor=f"{last.split}.{last.position}.{last.version}" if last else None,
             )
 
@@ -133,11 +128,8 @@ class PoolStore:
             return task_in(session, task_id)
 
     def detail(self, task_id: str) -> TaskDetail:
-        """A task version with its measurements."""
-        with self._database.read() as session:
-            task = task_in(session, task_id)
-            found = _measurements(session, MeasurementRow.task_id == task_id)
-            return TaskDetail(task=task, measurements=tuple(m for _, m in found))
+        """A task version with its measurements and what came of it."""
+        return next(v for v in self.lineage(task_id).versions if v.task.id == task_id)
 
     def lineage(self, task_id: str) -> Lineage:
         """The tree of the slot that a version belongs to."""
@@ -148,7 +140,7 @@ class PoolStore:
             proposals = [proposal_of(row) for row in session.scalars(_in_time(made))]
             measured = _measurements(session, MeasurementRow.task_id.in_([one.id for one in tasks]))
             versions = tuple(
-                LineageVersion(
+                TaskDetail(
                     task=version,
                     made_by=next((p for p in proposals if p.candidate_id == version.id), None),
                     measurements=tuple(m for id_, m in measured if id_ == version.id),
@@ -174,7 +166,7 @@ class PoolStore:
 
     def proposals(
         self, pool: str, *, cursor: str = "", limit: int = 100, **wanted: Any
-    ) -> ProposalPage:
+    ) -> Page[Proposal]:
         """Rewrites of a pool, oldest first."""
         with self._database.read() as session:
             owner = pool_row(session, pool)
@@ -186,8 +178,8 @@ class PoolStore:
                 place = tuple_(ProposalRow.created_at, ProposalRow.id)
                 conditions.append(place > (after.created_at, after.id))
             rows, last = _page(session, _in_time(select(ProposalRow).where(*conditions)), limit)
-            return ProposalPage(
-                proposals=tuple(map(proposal_of, rows)), next_cursor=last.id if last else None
+            return Page[Proposal](
+                items=tuple(map(proposal_of, rows)), next_cursor=last.id if last else None
             )
 
     def proposal(self, proposal_id: str) -> ProposalDetail:
@@ -203,25 +195,24 @@ class PoolStore:
 
     def changes(
         self, pool: str, *, slot: str = "", cursor: str = "", limit: int = 100
-    ) -> AuditPage:
+    ) -> Page[AuditEntry]:
         """What people changed about a pool, oldest first."""
         with self._database.read() as session:
             wanted = [AuditRow.pool_id == pool_row(session, pool).id]
             rows, last = _page(session, _entries(wanted, cursor, slot=slot), limit)
-            return AuditPage(changes=tuple(map(_entry, rows)), next_cursor=last and str(last.id))
+            return Page[AuditEntry](
+                items=tuple(map(_entry, rows)), next_cursor=last and str(last.id)
+            )
 
     def record(
         self, *, service: str = "", key_id: str = "", cursor: str = "", limit: int = 100
-    ) -> RecordPage:
+    ) -> Page[AuditEntry]:
         """Everything on record about the caller's tenant, oldest first; all of it for who sees all tenants."""
         query = _entries(own(AuditRow.tenant), cursor, service=service, key_id=key_id)
         with self._database.read() as session:
             rows, last = _page(session, query, limit)
-            return RecordPage(
-                entries=tuple(
-                    RecordEntry.model_validate(row, from_attributes=True) for row in rows
-                ),
-                next_cursor=last and str(last.id),
+            return Page[AuditEntry](
+                items=tuple(map(_entry, rows)), next_cursor=last and str(last.id)
             )
 
     def proposal_counts(self) -> list[tuple[str, str, int]]:
@@ -251,11 +242,11 @@ class PoolStore:
         while cursor is not None:
             if content == "proposals":
                 page = self.proposals(pool, cursor=cursor, limit=_EXPORT_PAGE)
-                lines = [proposal.model_dump_json() for proposal in page.proposals]
+                lines = [proposal.model_dump_json() for proposal in page.items]
                 cursor = page.next_cursor
             else:
                 tasks = self.tasks(pool, split=split, cursor=cursor, limit=_EXPORT_PAGE)
-                lines = [_exported(task, content) for task in tasks.tasks]
+                lines = [_exported(task, content) for task in tasks.items]
                 cursor = tasks.next_cursor
             yield "".join(line + "\n" for line in lines if line)
 

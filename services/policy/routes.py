@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
 from services.policy.gateway import Gateway
@@ -18,7 +18,7 @@ from triforge.access.callers import Rule, caller
 from triforge.types import (
     GenerateReply,
     GenerateRequest,
-    WeightsRollback,
+    Message,
     WeightsState,
     WeightsUpdate,
 )
@@ -51,6 +51,12 @@ class ReplyBatch(BaseModel):
     """Answer of `POST /v1/generate`, in the order of the requests."""
 
     replies: list[GenerateReply]
+
+
+class WeightsRollback(Message):
+    """Serve the weights of an older version again, under a new number (`POST /v1/weights/rollback`)."""
+
+    version: Annotated[int, Field(ge=0, le=10**9)]
 
 
 def _schema() -> dict[str, Any]:

@@ -29,7 +29,7 @@ from services.policy.pool import Member
 from services.policy.weight_folder import Version, compare_rows
 from triforge.clients.transport import UnreachableError, http_client, parse_json, post_json, request
 from triforge.errors import PolicyError, TriforgeError, WeightsError
-from triforge.types import BroadcastOffer, BroadcastRequest, Handover
+from triforge.types import BroadcastOffer
 
 _log = logging.getLogger(__name__)
 _API = "/v1/broadcasts"
@@ -230,22 +230,22 @@ class Broadcasts:
     ) -> None:
         self._key, self._transport = admin_api_key, transport
 
-    def _api(self, handover: Handover) -> httpx.AsyncClient:
+    def _api(self, handover: str) -> httpx.AsyncClient:
         return http_client(
-            handover.url, timeout_s=_API_TIMEOUT_S, transport=self._transport, api_key=self._key
+            handover, timeout_s=_API_TIMEOUT_S, transport=self._transport, api_key=self._key
         )
 
     async def seats(
-        self, engines: Sequence[Engine], wanted: Version, handover: Handover
+        self, engines: Sequence[Engine], wanted: Version, handover: str
     ) -> dict[str, Seat]:
         """Ask the learner for a broadcast to each of these engines; the seats, by address, of those that can take part."""
         seats = await asyncio.gather(*(self._seat(e, wanted, handover) for e in engines))
         return {e.url: seat for e, seat in zip(engines, seats, strict=True) if seat is not None}
 
-    async def _seat(self, engine: Engine, wanted: Version, handover: Handover) -> Seat | None:
+    async def _seat(self, engine: Engine, wanted: Version, handover: str) -> Seat | None:
         try:
             receivers = await engine.receivers()
-            body = BroadcastRequest(uri=wanted.uri, digest=wanted.digest, receivers=receivers)
+            body = {"uri": wanted.uri, "digest": wanted.digest, "receivers": receivers}
             async with self._api(handover) as api:
                 offer = BroadcastOffer.model_validate(await post_json(api, _API, body))
         except (TriforgeError, ValidationError) as error:
@@ -253,7 +253,7 @@ class Broadcasts:
             return None
         return Seat(offer, functools.partial(self.end, handover, offer))
 
-    async def end(self, handover: Handover, offer: BroadcastOffer) -> str:
+    async def end(self, handover: str, offer: BroadcastOffer) -> str:
         """Tell the learner that nobody listens any more; returns what became of the broadcast."""
         try:
             async with self._api(handover) as api:

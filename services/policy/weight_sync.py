@@ -30,7 +30,7 @@ from triforge.errors import (
 )
 from triforge.rendering import Renderer
 from triforge.retry import RetryPolicy
-from triforge.types import Handover, Role, WeightsState, WeightsUpdate
+from triforge.types import Role, WeightsState, WeightsUpdate
 
 _log = logging.getLogger(__name__)
 _AT_ONCE_S = 2.0  # for an engine that does not serve to say what it holds
@@ -193,7 +193,7 @@ class WeightSync:
         members: Sequence[Member],
         wanted: Version,
         before: Version | None,
-        handover: Handover | None,
+        handover: str | None,
     ) -> list[Loaded]:
         seats: dict[str, Seat] = {}
         if handover is not None and wanted.base is None and self._loader.way == "distributed":

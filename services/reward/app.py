@@ -10,21 +10,13 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 from services.reward.prompts import Episode, PromptKind
+from services.reward.requests import MAX_VOTES, JudgeReply, JudgeRequest, StepJudgement, VoteText
 from services.reward.scorers.votes import vote
 from services.reward.worker import JUDGE_SECONDS, count_votes
 from triforge.access.callers import Rule
 from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
-from triforge.types import (
-    JudgeReply,
-    JudgeRequest,
-    Sampling,
-    StepJudgement,
-    StepVotes,
-    Vote,
-    VoteText,
-)
-from triforge.types.people import MAX_VOTES
+from triforge.types import Sampling, StepVotes, Vote
 from triforge.web.app import Ready, install
 from triforge.web.guard import Entrance, guard
 from triforge.web.limits import MAX_BODY

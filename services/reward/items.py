@@ -10,8 +10,9 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from services.reward.prompts import ANSWERS, Episode, PromptKind, build_prompt
+from services.reward.requests import StepText
 from triforge.errors import InputError
-from triforge.types import ChatMessage, Message, StepText
+from triforge.types import ChatMessage, Message
 
 _LISTED = 20  # bad lines named in the error; more are counted
 

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from services.reward.requests import StepText
 from triforge.prompt_escaping import neutralise
-from triforge.types import ChatMessage, ImagePart, ImageRef, Step, StepText, TextPart
+from triforge.types import ChatMessage, ImagePart, ImageRef, Step, TextPart
 
 PromptKind = Literal["rubric", "terse"]
 

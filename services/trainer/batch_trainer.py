@@ -20,7 +20,7 @@ import torch
 
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Interrupted, Ranks
-from services.trainer.learner import Learner
+from services.trainer.learner import Learner, StepReport
 from services.trainer.memory import give_back_memory
 from services.trainer.vision import uneven
 from triforge.errors import (
@@ -33,7 +33,7 @@ from triforge.errors import (
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import read_rows
 from triforge.telemetry import tracing
-from triforge.types import ErrorInfo, StepReport, TrainBatch, TrainRow, WeightsReady
+from triforge.types import ErrorInfo, TrainBatch, TrainRow, WeightsReady
 
 log = logging.getLogger(__name__)
 

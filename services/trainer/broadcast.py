@@ -24,12 +24,13 @@ import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.distributed as dist
 import uvicorn
 from fastapi import Depends, FastAPI, Request
+from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from starlette.exceptions import HTTPException
 from torch import Tensor
@@ -41,13 +42,21 @@ from triforge.errors import InputError, NotFoundError, WeightsError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import load_manifest
 from triforge.telemetry import server_options
-from triforge.types import BroadcastOffer, BroadcastRequest, Handover, TensorBucket
+from triforge.types import BroadcastOffer, Message, TensorBucket
 from triforge.web.app import install
 
 log = logging.getLogger(__name__)
 
 Backend = Literal["gloo", "nccl"]
 BUCKET_BYTES = 256 << 20
+
+
+class BroadcastRequest(Message):
+    """Broadcast a version to an engine of so many processes. Produced by: policy service."""
+
+    uri: str
+    digest: str = ""
+    receivers: Annotated[int, Field(ge=1, le=4096)]
 
 
 class Broadcaster:
@@ -268,7 +277,7 @@ def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
 @contextlib.asynccontextmanager
 async def open_api(
     broadcaster: Broadcaster, *, host: str, listen: str, admin_api_key: str = ""
-) -> AsyncIterator[Handover]:
+) -> AsyncIterator[str]:
     """Serve the API at `listen` and a port that the kernel chooses; services reach this machine as `host`."""
     with socket.create_server((listen, 0)) as listener:
         app = create_api(broadcaster, admin_api_key=admin_api_key)
@@ -279,7 +288,7 @@ async def open_api(
         # In a thread of its own: there the server leaves the learner's signals alone.
         serving = asyncio.create_task(asyncio.to_thread(server.run, [listener]))
         try:
-            yield Handover(url=f"http://{host}:{listener.getsockname()[1]}")
+            yield f"http://{host}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             broadcaster.close()
@@ -288,7 +297,7 @@ async def open_api(
 
 def broadcasts(
     store: ArtifactStore, settings: Settings, device: torch.device
-) -> contextlib.AbstractAsyncContextManager[Handover]:
+) -> contextlib.AbstractAsyncContextManager[str]:
     """The API of a learner as the settings want it. A GPU's tensors go over NCCL, a CPU's over gloo."""
     backend = settings.handover_backend
     if backend == "auto":

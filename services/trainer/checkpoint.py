@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from services.trainer.distributed import Ranks
-from services.trainer.learner import Learner
+from services.trainer.learner import Learner, StepReport
 from services.trainer.lora import LoraShape, load_version
 from services.trainer.objectives import Saved
 from services.trainer.weight_folders import (
@@ -40,7 +40,7 @@ from triforge.errors import StorageError, WeightsError
 from triforge.store.artifacts import ArtifactStore, storage_error
 from triforge.store.images import ImageStore
 from triforge.store.manifests import read_manifest, verify_manifest, write_manifest
-from triforge.types import StepReport, TrainBatch, TrainedRole, WeightsReady
+from triforge.types import TrainBatch, TrainedRole, WeightsReady
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +76,9 @@ class CheckpointStore:
         digest = verify_manifest(folder)
         about = self._about(folder, version)
         ours: Any = {"run_id": self.run_id, "role": self.role, "step": about["step"]}
-        report = StepReport(**ours, metrics=about["metrics"])
-        return WeightsReady(**ours, version=version, uri=str(folder), digest=digest, report=report)
+        return WeightsReady(
+            **ours, version=version, uri=str(folder), digest=digest, metrics=about["metrics"]
+        )
 
     def _about(self, folder: Path, version: int) -> dict[str, Any]:
         about = read_manifest(folder)

@@ -17,7 +17,7 @@ from services.trainer.parts import Parts
 from services.trainer.rollback import Versions
 from triforge.config import RunConfig
 from triforge.errors import ConfigError, NotFoundError
-from triforge.types import Handover, TrainedRole, WeightsState, WeightsUpdate
+from triforge.types import TrainedRole, WeightsState, WeightsUpdate
 
 ROLES: tuple[TrainedRole, ...] = ("policy", "reward")
 
@@ -115,7 +115,7 @@ class Engines:
         return self.versions
 
     async def _serve(
-        self, role: TrainedRole, version: int, uri: str, digest: str, how: Handover | None = None
+        self, role: TrainedRole, version: int, uri: str, digest: str, how: str | None = None
     ) -> None:
         """Make a service serve a version; nothing happens when it serves it already."""
         state = await self._apis[role].weights()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +30,16 @@ from services.trainer.step_cost import StepCost
 from services.trainer.training_data import StepData
 from triforge.errors import TrainerError
 from triforge.store.images import ImageStore
-from triforge.types import StepReport, TrainBatch, TrainRow
+from triforge.types import TrainBatch, TrainRow
 
 _SAMPLE = 64  # ids of a prompt by which engines show that they hold an adapter
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one training step did, in flat numbers."""
+
+    metrics: dict[str, float]
 
 
 class Learner:
@@ -141,7 +148,7 @@ class Learner:
         if self.ranks.shards:  # all ranks together; the first one publishes
             gathered = self.model.whole(self.sample), self._saved()
             self._gathered = gathered if self.ranks.rank == 0 else None
-        return StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics=metrics)
+        return StepReport(metrics)
 
     def _step(
         self,

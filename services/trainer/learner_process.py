@@ -21,7 +21,7 @@ from triforge.errors import StorageError, TrainerError, TriforgeError, Unavailab
 from triforge.retry import Attempts, RetryPolicy
 from triforge.store.artifacts import ArtifactStore
 from triforge.telemetry import about, ids_of, tracing
-from triforge.types import Handover, TrainBatch, TrainedRole, WeightsReady
+from triforge.types import TrainBatch, TrainedRole, WeightsReady
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class LearnerProcess:
         role: TrainedRole,
         trainer: BatchTrainer,
         *,
-        handover: Handover | None = None,
+        handover: str | None = None,
     ) -> None:
         self._broker, self._role, self._trainer = broker, role, trainer
         self._handover, self._cursor = handover, Cursor(store, role)
@@ -168,9 +168,9 @@ class LearnerProcess:
 
 def _measure(ready: WeightsReady) -> None:
     _BATCHES.labels(ready.role, "failed" if ready.error else "trained").inc()
-    if ready.error or ready.report is None:
+    if ready.error:
         return
-    metrics = ready.report.metrics
+    metrics = ready.metrics
     _SKIPPED.labels(ready.role).inc(metrics.get("skipped_updates", 0.0))
     if "tokens_per_s" in metrics:
         _SPEED.labels(ready.role).set(metrics["tokens_per_s"])
@@ -182,7 +182,7 @@ async def serve_learner(
     settings: Settings,
     store: ArtifactStore,
     trainer: BatchTrainer,
-    api: Callable[[], AbstractAsyncContextManager[Handover]] | None = None,
+    api: Callable[[], AbstractAsyncContextManager[str]] | None = None,
 ) -> None:
     """Run the first rank of a learner until SIGTERM or SIGINT.
 

@@ -129,8 +129,8 @@ def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]
     """What the learners report, and their seconds; what is not finite is left out."""
     measures: dict[str, float] = {}
     for role, out in trained.items():
-        report = out.ready.report.metrics if out.ready.report else {}
-        measures |= {f"{role}/{name}": v for name, v in report.items() if math.isfinite(v)}
+        report = out.ready.metrics.items()
+        measures |= {f"{role}/{name}": v for name, v in report if math.isfinite(v)}
         measures[f"seconds/train_{role}"] = out.seconds
     return measures
 

@@ -14,6 +14,9 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from services.trainer.parts import WeightsApi
 from services.trainer.run_store import RunStore
@@ -27,10 +30,17 @@ from services.trainer.weight_folders import (
 from triforge.errors import NotFoundError, TriforgeError, UnavailableError, WeightsError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
-from triforge.types import RunRollback, RunState, TrainedRole, WeightsRecord, WeightsUpdate
+from triforge.types import Message, RunState, TrainedRole, WeightsRecord, WeightsUpdate
 
 log = logging.getLogger(__name__)
 _FOLDER = re.compile(r"v(\d{6,})")
+
+
+class RunRollback(Message):
+    """Take a stopped run's model back to an older version (`POST /v1/runs/{id}/rollback`)."""
+
+    role: TrainedRole
+    version: Annotated[int, Field(ge=0, le=10**9)]
 
 
 class Versions:

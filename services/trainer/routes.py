@@ -10,10 +10,11 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.background import BackgroundTask
 
+from services.trainer.rollback import RunRollback
 from services.trainer.runs import RunRequest, Runs
 from triforge.access.callers import Rule
 from triforge.store.step_records import steps_jsonl, steps_parquet
-from triforge.types import RunPage, RunRollback, RunState, RunStep, WeightsRecord
+from triforge.types import Page, RunState, RunStep, WeightsRecord
 
 _READ = Rule(wants="read")
 _SUBMIT = Rule(wants="submit", changes=True)
@@ -60,7 +61,7 @@ def list_runs(
     runs: RunsDep,
     cursor: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> RunPage:
+) -> Page[RunState]:
     """Runs, newest first, a page at a time."""
     return runs.store.runs(cursor=cursor, limit=limit)
 

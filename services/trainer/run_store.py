@@ -15,7 +15,7 @@ from triforge.access.keys import check_run_quota, hold_tenant
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.store.database import Database
 from triforge.store.tables import RunRow, StepRow, WeightsRow
-from triforge.types import ENDED, RunPage, RunState, RunStatus, RunStep, TrainedRole, WeightsRecord
+from triforge.types import ENDED, Page, RunState, RunStatus, RunStep, TrainedRole, WeightsRecord
 
 ORCHESTRATOR: Final = "orchestrator"  # among the notes of a run: the token of whoever took it last
 
@@ -87,7 +87,7 @@ class RunStore:
         with self._db.read() as session:
             return _shown(_row_of(session, run_id))
 
-    def runs(self, *, cursor: str = "", limit: int = 100) -> RunPage:
+    def runs(self, *, cursor: str = "", limit: int = 100) -> Page[RunState]:
         """Runs, newest first, after the run `cursor`; InputError if that is none of the caller's."""
         with self._db.read() as session:
             query = select(RunRow).where(*own(RunRow.tenant))
@@ -100,7 +100,7 @@ class RunStore:
             newest = query.order_by(RunRow.created_at.desc(), RunRow.id.desc())
             rows = session.scalars(newest.limit(limit + 1)).all()
             more = rows[limit - 1].id if len(rows) > limit else None
-            return RunPage(runs=tuple(map(_shown, rows[:limit])), next_cursor=more)
+            return Page[RunState](items=tuple(map(_shown, rows[:limit])), next_cursor=more)
 
     def count_by_status(self) -> dict[str, int]:
         """How many runs are in each status that some run is in."""

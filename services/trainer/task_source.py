@@ -17,7 +17,6 @@ from triforge.types import (
     DiagnosisNote,
     GroupTask,
     JudgedGroup,
-    JudgedStep,
     PlannedGroup,
     PlanRequest,
     RunState,
@@ -184,10 +183,10 @@ def diagnosis_notes(
     )
 
 
-def _judged(by_step: Mapping[int, tuple[Vote, ...]]) -> tuple[JudgedStep, ...]:
+def _judged(by_step: Mapping[int, tuple[Vote, ...]]) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """All texts of the steps with a negative vote, clipped: a job is no place for long ones."""
     found = [
-        JudgedStep(step=step, texts=tuple(vote.text[:_JUDGE_TEXT] for vote in votes))
+        (step, tuple(vote.text[:_JUDGE_TEXT] for vote in votes))
         for step, votes in sorted(by_step.items())
         if any(vote.value == -1 for vote in votes)
     ]

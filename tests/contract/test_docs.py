@@ -17,28 +17,21 @@ from pydantic import BaseModel
 
 from demo.settings import DemoSettings
 from scripts import gen_docs
+from services.env_adapter.requests import Change, PoolChange, PoolRequest, Rollback, TaskUpload
 from services.env_adapter.routes import Api as EnvAdapterApi
 from services.env_adapter.routes import add_routes as add_env_adapter
 from services.policy.openai import ChatRequest
 from services.policy.routes import GenerateBatch
 from services.policy.routes import routes as policy_routes
 from services.reward.app import add_routes as add_reward
+from services.reward.requests import JudgeRequest
 from services.trainer.routes import router as trainer_router
 from services.trainer.runs import RunRequest
 from triforge.algorithms.presets import PRESETS
 from triforge.cli.main import app as cli
 from triforge.config import Settings, merge, parse, read_document
 from triforge.environments import registry
-from triforge.types import (
-    Change,
-    JudgeRequest,
-    PlanRequest,
-    PoolChange,
-    PoolRequest,
-    Rollback,
-    TaskUpload,
-    WeightsUpdate,
-)
+from triforge.types import PlanRequest, WeightsUpdate
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from services.env_adapter import requests as pool_requests
+from services.reward import requests as judge_requests
 from triforge import types
 from triforge.types import (
     GenerateReply,
@@ -24,7 +26,8 @@ from triforge.types import (
 EXAMPLES = Path(__file__).parent / "types"
 MODELS: dict[str, type[Message]] = {
     name: found
-    for name, found in vars(types).items()
+    for module in (types, pool_requests, judge_requests)
+    for name, found in vars(module).items()
     if isinstance(found, type) and issubclass(found, Message) and found is not Message
 }
 

@@ -22,7 +22,7 @@ from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
 from services.reward.scorers.votes import score
-from services.trainer.learner import Learner
+from services.trainer.learner import Learner, StepReport
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.tiny_models import build_tiny_vision_model
@@ -43,7 +43,6 @@ from triforge.types import (
     GenerateRequest,
     JudgedGroup,
     Sampling,
-    StepReport,
     Task,
     TrainedRole,
     TrainRow,

@@ -38,7 +38,6 @@ from triforge.types import (
     PlannedGroup,
     PlanRequest,
     RunState,
-    StepReport,
     TaskOutcome,
     TrainBatch,
     TrainedRole,
@@ -160,11 +159,10 @@ class FakeLearner:
         self, batch: TrainBatch, version: int, error: ErrorInfo | None = None
     ) -> WeightsReady:
         metrics = {"loss": 0.5, "broken": float("nan")}
-        report = StepReport(run_id=batch.run_id, role=batch.role, step=batch.step, metrics=metrics)
         name = f"weights/{batch.run_id}/{batch.role}/v{version:06d}"
         return WeightsReady(
             run_id=batch.run_id, role=batch.role, step=batch.step, version=version, error=error,
-            uri=self._artifacts.uri(name), digest=f"digest {version}", report=report,
+            uri=self._artifacts.uri(name), digest=f"digest {version}", metrics=metrics,
         )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ async def record(http: httpx.AsyncClient, locks: Locks, **query: str) -> list[di
     found = await http.get(
         "/v1/audit", params={"limit": "1000", **query}, headers=locks.headers("admin", "operator")
     )
-    entries: list[dict[str, Any]] = found.json()["entries"]
+    entries: list[dict[str, Any]] = found.json()["items"]
     return entries
 
 
@@ -130,7 +130,7 @@ async def test_tenants_share_names_and_see_nothing_of_each_other(
         assert pools[tenant]["tenant"] == tenant
     red, admin = pools["red"]["id"], locks.headers("admin", "blue")
     tasks = (await http.get(f"/v1/pools/{red}/tasks", headers=locks.headers("read", "red"))).json()
-    task = tasks["tasks"][0]["id"]
+    task = tasks["items"][0]["id"]
     proposal = rewrite(locks.database, task, "awaiting").id
     for route in RULES:
         method, path = route.split(" ", 1)
@@ -145,7 +145,7 @@ async def test_tenants_share_names_and_see_nothing_of_each_other(
         reply = await http.request(method, where, headers=admin, json=body)
         assert reply.status_code == 404, (route, reply.text)
         assert "not exist" in reply.json()["detail"]
-    listed = (await http.get("/v1/pools", headers=admin)).json()["pools"]
+    listed = (await http.get("/v1/pools", headers=admin)).json()["items"]
     assert [pool["id"] for pool in listed] == [pools["blue"]["id"]]
     by_name = (await http.get("/v1/pools/kitchen", headers=admin)).json()
     assert by_name["id"] == pools["blue"]["id"]
@@ -161,7 +161,7 @@ async def test_an_operator_sees_all_tenants_and_names_one_by_id(
     operator = locks.headers("read", "operator")
     page = (await http.get("/v1/pools?limit=1", headers=operator)).json()
     rest = (await http.get(f"/v1/pools?cursor={page['next_cursor']}", headers=operator)).json()
-    assert {pool["id"] for pool in page["pools"] + rest["pools"]} == ids
+    assert {pool["id"] for pool in page["items"] + rest["items"]} == ids
     assert (await http.get("/v1/pools/kitchen", headers=operator)).status_code == 409
     for id_ in ids:
         assert (await http.get(f"/v1/pools/{id_}", headers=operator)).status_code == 200
@@ -220,13 +220,13 @@ async def test_a_change_names_the_key_that_made_it_and_bodies_are_not_kept(
 ) -> None:
     await make(http, locks, "blue", name="unmistakable-name")
     own = await http.get("/v1/audit", headers=locks.headers("admin", "blue"))
-    rows = [e for e in own.json()["entries"] if e["key_id"] == locks.ids["blue", "submit"]]
+    rows = [e for e in own.json()["items"] if e["key_id"] == locks.ids["blue", "submit"]]
     assert [(e["action"], e["by"]) for e in rows] == [
         ("pool.create", "blue submit"), ("POST /v1/pools", "blue submit"),
     ]  # fmt: skip
     assert "unmistakable-name" not in own.text
     other = await http.get("/v1/audit", headers=locks.headers("admin", "red"))
-    assert {e["tenant"] for e in other.json()["entries"]} <= {"red"}
+    assert {e["tenant"] for e in other.json()["items"]} <= {"red"}
 
 
 @pytest.mark.parametrize(("scope", "status"), [("nobody", 401), ("read", 403)])

@@ -108,10 +108,10 @@ async def test_tenants_see_nothing_of_each_others_runs(trainer: Trainer, locks: 
         body = {"role": "policy", "version": 0} if path.endswith("rollback") else None
         reply = await trainer.http.request(method, path, headers=red, json=body)
         assert reply.status_code == 404, (route, reply.text)
-    assert (await trainer.http.get("/v1/runs", headers=red)).json()["runs"] == []
+    assert (await trainer.http.get("/v1/runs", headers=red)).json()["items"] == []
     for who in (locks.headers("read", "blue"), locks.headers("read", "operator"), locks.headers("service")):  # fmt: skip
         assert [
-            r["id"] for r in (await trainer.http.get("/v1/runs", headers=who)).json()["runs"]
+            r["id"] for r in (await trainer.http.get("/v1/runs", headers=who)).json()["items"]
         ] == [run]
     assert trainer.store.get(run).status == "queued"
 
@@ -261,7 +261,7 @@ async def test_a_change_of_weights_is_on_record_refused_or_not(
     for scope in ("nobody", "admin", "service"):
         await policy.post("/v1/weights", headers=locks.headers(scope), json={})
     page = PoolStore(locks.database).record(service="policy policy")
-    assert [(e.action, e.status, e.by) for e in page.entries] == [
+    assert [(e.action, e.status, e.by) for e in page.items] == [
         ("POST /v1/weights", 401, ""), ("POST /v1/weights", 403, "default admin"), ("POST /v1/weights", 422, "service"),
     ]  # fmt: skip
 

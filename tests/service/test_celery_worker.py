@@ -19,7 +19,7 @@ import asyncio, sys
 import redis
 from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, Worker
 from triforge.errors import UnavailableError
-from triforge.types import GroupTask
+from triforge.types import (GroupTask)
 from triforge.retry import RetryPolicy
 
 store = redis.Redis.from_url(sys.argv[1])

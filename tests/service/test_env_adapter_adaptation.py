@@ -16,6 +16,7 @@ from services.env_adapter.adaptation.adapter import AdaptWorker, make_adapter
 from services.env_adapter.adaptation.measurement import MeasurementStore, proposal_id
 from services.env_adapter.adaptation.proposals import MODEL_RETRY, ProposalWriter, is_null_control
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.broker import Broker
@@ -29,9 +30,6 @@ from triforge.types import (
     Event,
     GenerateReply,
     GenerateRequest,
-    GenerateSpec,
-    JudgedStep,
-    PoolRequest,
     Proposal,
     Sampling,
     Task,
@@ -57,7 +55,7 @@ class Service:
             name="kitchen", environment="household", generate=GenerateSpec(count=6, seed=5)
         )
         self.pool = PoolMaker(database, registry.family).create(request, [])[0]
-        self.tasks = self.store.tasks("kitchen").tasks
+        self.tasks = self.store.tasks("kitchen").items
 
     def worker(self, generate: Generate) -> AdaptWorker:
         writer = ProposalWriter(
@@ -83,7 +81,7 @@ class Service:
 
     def pair(self, proposal: Proposal, step: int, parent: int, candidate: int) -> list[TaskOutcome]:
         paper = adapt_settings(acceptance="paper")
-        known = {task.id: task for task in self.store.tasks("kitchen").tasks}
+        known = {task.id: task for task in self.store.tasks("kitchen").items}
         assert proposal.candidate_id is not None
         return [
             self.outcome(
@@ -102,7 +100,7 @@ class Service:
         ]
 
     def proposals(self) -> tuple[Proposal, ...]:
-        return self.store.proposals("kitchen").proposals
+        return self.store.proposals("kitchen").items
 
     async def events(self) -> list[Event]:
         return [event for _, event in await self.broker.read_events("0", block_s=0.001)]
@@ -296,7 +294,7 @@ async def test_hostile_trajectories_reach_no_prompt_as_anything_but_quotes(
         trajectory_id="t",
         success=False,
         steps=((HOSTILE, HOSTILE, (-1, -1)),),
-        judged=(JudgedStep(step=0, texts=(HOSTILE, HOSTILE)),),
+        judged=((0, (HOSTILE, HOSTILE)),),
     )
     await service.worker(model).handle(service.outcome(service.tasks[0], 0, notes=(note,)))
     prompts = [message.content for request in model.requests for message in request.messages]

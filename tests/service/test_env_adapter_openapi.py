@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.service.env_service import api, game, rewrite
 from triforge.environments import registry
 from triforge.store.database import open_database
-from triforge.types import GenerateSpec, PoolRequest
 
 JUNK = st.one_of(
     st.text(max_size=8),
@@ -50,7 +50,7 @@ def service(
         name="kitchen", environment="household", generate=GenerateSpec(count=6, heldout=2)
     )
     pool = PoolMaker(database, registry.family).create(request, [])[0]
-    tasks = [task.id for task in PoolStore(database).tasks("kitchen", split="train").tasks]
+    tasks = [task.id for task in PoolStore(database).tasks("kitchen", split="train").items]
     made = [
         rewrite(database, tasks[0], "awaiting", "a"),
         rewrite(database, tasks[1], "pending", "b"),

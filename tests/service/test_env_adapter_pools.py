@@ -15,12 +15,13 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from services.env_adapter.app import Parts, create_app
+from services.env_adapter.requests import GenerateSpec, PoolRequest, TaskUpload
 from services.env_adapter.rows import new_row
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.environments import registry
 from triforge.errors import ConflictError, InputError, NotFoundError
 from triforge.store.database import Database, open_database
-from triforge.types import GenerateSpec, PlanRequest, PoolRequest, Proposal, TaskUpload
+from triforge.types import PlanRequest, Proposal
 
 GAME: dict[str, Any] = {
     "receptacles": {"shelf 1": "open", "cabinet 1": "closed"},
@@ -169,7 +170,7 @@ async def test_what_could_not_be_shown_again_is_refused_row_by_row(
     assert "half a character" in first
     assert "half a character" in second
     assert "deeper than 64 levels" in third
-    assert (await http.get("/v1/pools")).json()["pools"] == []
+    assert (await http.get("/v1/pools")).json()["items"] == []
 
 
 async def test_options_that_could_not_be_shown_again_are_refused(http: httpx.AsyncClient) -> None:
@@ -292,12 +293,12 @@ async def test_tasks_come_in_pages_and_by_filter(http: httpx.AsyncClient) -> Non
         page = await http.get(
             "/v1/pools/kitchen/tasks", params={"limit": 3, "cursor": cursor, "state": "active"}
         )
-        seen += [task["id"] for task in page.json()["tasks"]]
+        seen += [task["id"] for task in page.json()["items"]]
         cursor = page.json()["next_cursor"]
     assert len(seen) == len(set(seen)) == 7
     trained = await http.get("/v1/pools/kitchen/tasks", params={"split": "train"})
-    assert [task["id"] for task in trained.json()["tasks"]] == seen[2:]
-    assert (await http.get("/v1/pools/kitchen/tasks?state=pending")).json()["tasks"] == []
+    assert [task["id"] for task in trained.json()["items"]] == seen[2:]
+    assert (await http.get("/v1/pools/kitchen/tasks?state=pending")).json()["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -379,7 +380,7 @@ async def test_proposals_are_listed_counted_and_shown_as_metrics(
     page = (await http.get(f"/v1/pools/{pool.id}/proposals?limit=2")).json()
     assert page["next_cursor"] == "b"
     rest = (await http.get(f"/v1/pools/{pool.id}/proposals?cursor=b")).json()
-    assert [p["id"] for p in rest["proposals"]] == ["c"]
+    assert [p["id"] for p in rest["items"]] == ["c"]
     assert (await http.get(f"/v1/pools/{pool.id}/proposals?state=odd")).status_code == 422
     text = (await http.get("/metrics")).text
     assert 'triforge_env_adapter_proposals{pool="kitchen",state="rejected"} 1.0' in text

@@ -23,7 +23,15 @@ from triforge.errors import UnavailableError
 from triforge.store.database import Database, open_database
 from triforge.store.tables import Base
 from triforge.testing import FakeFamily
-from triforge.types import AuditPage, Lineage, PlanRequest, PoolState, ProposalDetail, TaskDetail
+from triforge.types import (
+    AuditEntry,
+    Lineage,
+    Page,
+    PlanRequest,
+    PoolState,
+    ProposalDetail,
+    TaskDetail,
+)
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 LINES = {"content-type": "application/x-ndjson"}
@@ -62,7 +70,7 @@ async def upload(http: httpx.AsyncClient, body: Any, name: str = "p", **headers:
 async def task(http: httpx.AsyncClient) -> str:
     """The first task of a pool `p` of three."""
     assert (await upload(http, lines(3))).status_code == 201
-    return str((await http.get("/v1/pools/p/tasks")).json()["tasks"][0]["id"])
+    return str((await http.get("/v1/pools/p/tasks")).json()["items"][0]["id"])
 
 
 async def problem_of(reply: httpx.Response, status: int) -> dict[str, Any]:
@@ -89,7 +97,7 @@ async def test_one_bad_row_among_ten_thousand_is_named_and_nothing_is_stored(
     assert said["detail"].startswith("1 of 10000 rows are malformed, nothing was stored")
     (problem,) = said["problems"]
     assert problem.startswith("line 6544: ")
-    assert (await http.get("/v1/pools")).json()["pools"] == []
+    assert (await http.get("/v1/pools")).json()["items"] == []
     assert (await upload(http, b"\n".join(rows[:6_543]))).status_code == 201
 
 
@@ -164,7 +172,7 @@ async def test_tasks_are_found_by_kind_words_version_slot_and_pin(
 
     async def found(**query: Any) -> int:
         reply = await http.get("/v1/pools/p/tasks", params=query)
-        return len(reply.json()["tasks"])
+        return len(reply.json()["items"])
 
     assert await found() == 4
     assert [await found(kind=kind) for kind in ("place", "heat")] == [3, 0]
@@ -185,7 +193,7 @@ async def test_pools_are_found_by_state_approval_environment_and_name(
 
     async def found(**query: str) -> list[str]:
         reply = await http.get("/v1/pools", params=query)
-        return [pool["name"] for pool in reply.json()["pools"]]
+        return [pool["name"] for pool in reply.json()["items"]]
 
     assert await found(state="paused") == ["one"]
     assert await found(approval="manual") == ["two"]
@@ -213,7 +221,7 @@ async def test_an_exported_pool_makes_the_same_pool_again(
 async def test_a_retired_task_is_exported_no_more_and_a_paused_one_is(
     http: httpx.AsyncClient, task: str
 ) -> None:
-    ids = [t["id"] for t in (await http.get("/v1/pools/p/tasks")).json()["tasks"]]
+    ids = [t["id"] for t in (await http.get("/v1/pools/p/tasks")).json()["items"]]
     await http.post(f"/v1/tasks/{ids[0]}/pause")
     await http.post(f"/v1/tasks/{ids[1]}/retire")
     assert len((await http.get("/v1/pools/p/export")).text.splitlines()) == 2
@@ -231,15 +239,17 @@ async def test_a_change_names_who_made_it_and_why_and_may_be_repeated(
         assert reply.status_code == 200
         assert TaskDetail.model_validate(reply.json()).task.pinned
     await http.post(f"/v1/tasks/{task}/unpin")
-    page = AuditPage.model_validate((await http.get(f"/v1/pools/p/audit?slot={task}")).json())
-    assert [(e.action, e.by, e.reason, e.detail["pinned"]) for e in page.changes] == [
+    page = Page[AuditEntry].model_validate(
+        (await http.get(f"/v1/pools/p/audit?slot={task}")).json()
+    )
+    assert [(e.action, e.by, e.reason, e.detail["pinned"]) for e in page.items] == [
         ("task.pin", "dana", "well known", [False, True]),
         ("task.unpin", "", "", [True, False]),
     ]
     first = (await http.get("/v1/pools/p/audit?limit=1")).json()
-    assert first["changes"][0]["action"] == "pool.create"
+    assert first["items"][0]["action"] == "pool.create"
     rest = (await http.get(f"/v1/pools/p/audit?cursor={first['next_cursor']}")).json()
-    assert len(rest["changes"]) == 2
+    assert len(rest["items"]) == 2
 
 
 async def test_who_was_overtaken_is_told_so(http: httpx.AsyncClient, task: str) -> None:
@@ -369,7 +379,7 @@ async def test_the_walk_through_of_the_readme_works_as_written(
         tasks = (
             await asyncio.to_thread(httpx.get, f"{url}/v1/pools/kitchen/tasks?split=train")
         ).json()
-        rewrite(database, tasks["tasks"][5]["id"], "awaiting")
+        rewrite(database, tasks["items"][5]["id"], "awaiting")
         answers = await asyncio.to_thread(play, script.format(taken[0], "", second))
     problems = [answer for answer in answers if str(answer.get("type", "")).startswith("urn:")]
     assert problems == []
@@ -379,7 +389,7 @@ async def test_the_walk_through_of_the_readme_works_as_written(
     assert [v["task"]["state"] for v in lineage["versions"]] == [
         "replaced", "rolled_back", "active",
     ]  # fmt: skip
-    assert [(e["action"], e["by"]) for e in audit["changes"]] == [
+    assert [(e["action"], e["by"]) for e in audit["items"]] == [
         ("pool.create", ""),
         ("pool.approval", "dana"),
         ("task.pin", "dana"),

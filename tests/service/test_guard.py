@@ -89,7 +89,7 @@ async def test_a_request_that_breaks_the_service_is_on_record(locks: Locks) -> N
     app = api(locks.database, entrance=locks.entrance())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://env") as http:  # fmt: skip
         found = await http.get("/v1/audit?service=r", headers=locks.headers("admin"))
-    assert [e["status"] for e in found.json()["entries"]] == [500]
+    assert [e["status"] for e in found.json()["items"]] == [500]
 
 
 async def test_a_record_that_cannot_be_written_keeps_nobody_from_their_answer(

@@ -16,7 +16,7 @@ from triforge.supervisor.process import Process, ProcessSpec
 
 _WORKER = """
 import asyncio, sys
-from triforge.types import GroupTask
+from triforge.types import (GroupTask)
 from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, Worker
 
 async def play(task):

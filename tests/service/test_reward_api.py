@@ -10,17 +10,8 @@ import httpx
 import pytest
 
 from services.reward.app import JudgeApi, create_app
-from triforge.clients.reward import RewardClient
-from triforge.errors import InputError, RewardError, UnavailableError
-from triforge.types import (
-    GenerateOutput,
-    GenerateReply,
-    GenerateRequest,
-    JudgeRequest,
-    Sampling,
-    StepText,
-    VersionSpan,
-)
+from triforge.errors import InputError, UnavailableError
+from triforge.types import GenerateOutput, GenerateReply, GenerateRequest, Sampling, VersionSpan
 
 BODY: dict[str, Any] = {
     "instruction": "put mug in shelf",
@@ -121,17 +112,6 @@ async def test_the_same_seed_asks_for_the_same_votes_and_no_seed_for_fresh_ones(
     assert await seeds(seed=3) == await seeds(seed=3)
     assert await seeds() != await seeds()
     assert len(set(await seeds(seed=3))) == 2
-
-
-async def test_the_typed_client_speaks_the_same(reward: Reward) -> None:
-    client = RewardClient("http://reward", transport=reward.transport)
-    step = StepText(observation="o", response="a", next_observation="p")
-    reply = await client.judge(JudgeRequest(instruction="win", steps=(step,), votes=1))
-    assert [vote.value for vote in reply.steps[0].votes] == [1]
-    reward.service.error = RewardError("no")
-    with pytest.raises(RewardError, match="no"):
-        await client.judge(JudgeRequest(instruction="win", steps=(step,)))
-    await client.close()
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.sections import flat_group
 from triforge.broker import Broker
 from triforge.environments.registry import family
 from triforge.store.database import open_database
-from triforge.types import GenerateSpec, PoolRequest, Sampling
+from triforge.types import Sampling
 
 
 async def test_a_real_worker_process_plays_a_household_group_from_the_queue(
@@ -26,7 +27,7 @@ async def test_a_real_worker_process_plays_a_household_group_from_the_queue(
     database = open_database(database_url)
     request = PoolRequest(name="p", environment="household", generate=GenerateSpec(count=1))
     pool, _ = PoolMaker(database, family).create(request, ())
-    (task,) = PoolStore(database).tasks(pool.id).tasks
+    (task,) = PoolStore(database).tasks(pool.id).items
     job = flat_group(
         group_id="g", run_id="r", step=0, task_id=task.id, purpose="train", rollouts=3, seed=1,
         sampling=Sampling(max_new_tokens=4), max_steps=2, deadline_s=20.0, options={"wording": "terse"},

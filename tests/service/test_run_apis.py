@@ -49,7 +49,7 @@ async def client(broker: Broker, tmp_path: Path) -> AsyncIterator[httpx.AsyncCli
 async def test_an_event_id_that_no_stream_has_is_refused_before_the_stream_begins(
     client: httpx.AsyncClient, given: str
 ) -> None:
-    [run] = (await client.get("/v1/runs")).json()["runs"]
+    [run] = (await client.get("/v1/runs")).json()["items"]
     reply = await client.get(f"/v1/runs/{run['id']}/events", headers={"Last-Event-ID": given})
     assert (reply.status_code, reply.json()["type"]) == (422, "urn:triforge:input")
 

@@ -128,7 +128,7 @@ async def test_a_run_is_laid_over_the_deployments_document(api: Api) -> None:
     assert (await api.http.get(f"/v1/runs/{run['id']}")).json() == run
     unnamed = await api.http.post("/v1/runs", json={"pool": "pool-1"})
     assert unnamed.json()["name"] == "from the deployment"
-    listed = (await api.http.get("/v1/runs")).json()["runs"]
+    listed = (await api.http.get("/v1/runs")).json()["items"]
     assert [r["name"] for r in listed] == ["from the deployment", "mine"]
 
 
@@ -144,8 +144,8 @@ async def test_runs_come_in_pages_newest_first_and_new_ones_disturb_no_page(
     cursor: str | None = ""
     for size in (2, 2, 1):
         page = (await api.http.get("/v1/runs", params={"limit": 2, "cursor": cursor})).json()
-        assert len(page["runs"]) == size
-        seen += [run["id"] for run in page["runs"]]
+        assert len(page["items"]) == size
+        seen += [run["id"] for run in page["items"]]
         cursor = page["next_cursor"]
         await api.client.submit("kitchen", name="a newer one")
     assert (seen, cursor) == (wanted, None)

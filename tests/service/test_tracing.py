@@ -14,6 +14,7 @@ import pytest
 
 from environments.household.wording import vocabulary
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from services.trainer.tiny_models import build_tiny_model
 from tests.sections import flat_group
@@ -24,7 +25,7 @@ from triforge.environments.registry import family
 from triforge.store.database import open_database
 from triforge.supervisor.layout import free_port
 from triforge.telemetry.tracing import trace_id_of
-from triforge.types import GenerateSpec, GroupTask, PoolRequest, Sampling
+from triforge.types import GroupTask, Sampling
 
 ROOT = Path(__file__).parents[2]
 STEPS = 2
@@ -79,7 +80,7 @@ async def test_every_span_of_a_trajectory_has_its_trace_and_the_right_parent(
     database = open_database(database_url)
     request = PoolRequest(name="p", environment="household", generate=GenerateSpec(count=1))
     pool, _ = PoolMaker(database, family).create(request, ())
-    (task,) = PoolStore(database).tasks(pool.id).tasks
+    (task,) = PoolStore(database).tasks(pool.id).items
     database.close()
     engine, service = free_port(), free_port()
     with collector() as (address, seen):

@@ -40,7 +40,6 @@ from triforge.types import (
     ChatMessage,
     GenerateReply,
     GenerateRequest,
-    Handover,
     Sampling,
     WeightsUpdate,
 )
@@ -62,7 +61,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return parent
 
 
-def update_of(folder: Path, version: int, handover: Handover | None = None) -> WeightsUpdate:
+def update_of(folder: Path, version: int, handover: str | None = None) -> WeightsUpdate:
     digest = ""
     if (folder / "manifest.json").is_file():
         digest = write_manifest(folder, {"version": version})
@@ -122,7 +121,7 @@ async def service_at(url: str, model: Path, way: Way) -> AsyncIterator[Service]:
 
 
 @asynccontextmanager
-async def learner(folders: Path, bucket_bytes: int = 4000) -> AsyncIterator[Handover]:
+async def learner(folders: Path, bucket_bytes: int = 4000) -> AsyncIterator[str]:
     """The learner's API, with buckets so small that the tiny model needs several."""
     broadcaster = Broadcaster(
         folders, host="127.0.0.1", device=torch.device("cpu"), backend="gloo", timeout_s=20.0,
@@ -165,7 +164,7 @@ async def test_by_every_way_the_published_weights_are_those_that_serve(
 async def test_without_a_learner_to_receive_from_the_folder_is_read(
     engine_url: str, folders: Path
 ) -> None:
-    gone = Handover(url=f"http://127.0.0.1:{free_port()}")
+    gone = f"http://127.0.0.1:{free_port()}"
     async with service_at(engine_url, folders / "v000000", "distributed") as service:
         live = service.weights.state().version
         await service.weights.update(update_of(folders / "v000001", live + 1, gone))

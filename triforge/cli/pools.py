@@ -13,15 +13,8 @@ from rich.tree import Tree
 from triforge.cli import pool_file
 from triforge.cli.terminal import STATE, StateOption, console, finish, settings
 from triforge.clients.env_adapter import EnvAdapterClient
-from triforge.errors import StorageError
-from triforge.types import (
-    Approval,
-    Change,
-    Lineage,
-    LineageVersion,
-    PoolChange,
-    Rollback,
-)
+from triforge.clients.transport import save
+from triforge.types import Approval, Lineage, TaskDetail
 
 _T = TypeVar("_T")
 _Ask = Callable[[EnvAdapterClient], Awaitable[_T]]
@@ -103,8 +96,7 @@ def pool_show(name: PoolName, state: StateOption = STATE) -> None:
 def _pool_verb(verb: PoolVerb, help_: str) -> None:
     @pool_app.command(verb, help=help_)
     def act(name: PoolName, by: By = "", reason: Reason = "", state: StateOption = STATE) -> None:
-        who = Change(by=by, reason=reason)
-        _print(_ask(state, lambda client: client.change_pool(name, verb, who)))
+        _print(_ask(state, lambda client: client.change_pool(name, verb, by=by, reason=reason)))
 
 
 _pool_verb("pause", "Let runs on the pool wait at their next step.")
@@ -121,8 +113,7 @@ def pool_approval(
     state: StateOption = STATE,
 ) -> None:
     """Say whether rewrites wait for a person before they replace their tasks."""
-    change = PoolChange(approval=approval, by=by, reason=reason)
-    _print(_ask(state, lambda client: client.set_approval(name, change)))
+    _print(_ask(state, lambda client: client.set_approval(name, approval, by=by, reason=reason)))
 
 
 @pool_app.command("export")
@@ -136,20 +127,7 @@ def pool_export(
     state: StateOption = STATE,
 ) -> None:
     """Save a pool as JSONL, whole or not at all."""
-
-    async def work(client: EnvAdapterClient) -> None:
-        aside = out.with_name(f".{out.name}.part")
-        try:
-            with aside.open("wb") as file:
-                async for part in client.export(name, content):
-                    file.write(part)
-            aside.replace(out)
-        except OSError as error:
-            raise StorageError(f"cannot write {out}: {error.strerror}") from error
-        finally:
-            aside.unlink(missing_ok=True)
-
-    _ask(state, work)
+    _ask(state, lambda client: save(client.export(name, content), out))
     console.print(f"wrote {out}", highlight=False)
 
 
@@ -176,8 +154,7 @@ def task_show(task: TaskId, state: StateOption = STATE) -> None:
 def _task_verb(verb: TaskVerb, help_: str) -> None:
     @task_app.command(verb, help=help_)
     def act(task: TaskId, by: By = "", reason: Reason = "", state: StateOption = STATE) -> None:
-        who = Change(by=by, reason=reason)
-        _print(_ask(state, lambda client: client.change_task(task, verb, who)))
+        _print(_ask(state, lambda client: client.change_task(task, verb, by=by, reason=reason)))
 
 
 _task_verb("pause", "Do not play the task for now.")
@@ -196,8 +173,7 @@ def task_rollback(
     state: StateOption = STATE,
 ) -> None:
     """Undo rewrites, back to an earlier version of the task."""
-    wanted = Rollback(to=to, by=by, reason=reason)
-    _print(_ask(state, lambda client: client.roll_back(task, wanted)))
+    _print(_ask(state, lambda client: client.roll_back(task, to, by=by, reason=reason)))
 
 
 @task_app.command("lineage")
@@ -217,7 +193,7 @@ def _tree(lineage: Lineage) -> Tree:
     return drawn[lineage.slot]
 
 
-def _line(version: LineageVersion) -> str:
+def _line(version: TaskDetail) -> str:
     task = version.task
     measured = sum(group.measured for group in version.measurements)
     successes = sum(group.successes for group in version.measurements)
@@ -257,8 +233,7 @@ def _proposal_verb(verb: Literal["approve", "reject"], help_: str) -> None:
     def act(
         proposal: ProposalId, by: By = "", reason: Reason = "", state: StateOption = STATE
     ) -> None:
-        who = Change(by=by, reason=reason)
-        _print(_ask(state, lambda client: client.decide(proposal, verb, who)))
+        _print(_ask(state, lambda client: client.decide(proposal, verb, by=by, reason=reason)))
 
 
 _proposal_verb("approve", "Take a rewrite that waits for a person.")

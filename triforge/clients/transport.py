@@ -11,7 +11,8 @@ import logging
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -27,11 +28,13 @@ from triforge.errors import (
     InputError,
     NotFoundError,
     PolicyError,
+    StorageError,
     TriforgeError,
     UnavailableError,
 )
 from triforge.retry import RetryPolicy, retry
 from triforge.telemetry import tracing
+from triforge.types import Page
 
 CONNECT_TIMEOUT_S = 5.0
 # Shorter than the keep-alive of any server we talk to (uvicorn closes after 5 s): a connection that the server closes
@@ -41,6 +44,9 @@ _BUSY = (429, 503)
 _SAFE_METHODS = ("GET", "HEAD", "PUT", "DELETE")
 _JITTER = 0.5  # clients that were turned away together come back spread over this share of the wait
 _JSON_HEADERS = {"content-type": "application/json"}
+_PAGE = 1000  # rows of a list that are asked for at a time
+
+_M = TypeVar("_M", bound=BaseModel)
 
 # httpx logs a line a request at INFO: thousands a minute.
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -140,9 +146,7 @@ async def request(
         TriforgeError: the class that the server's problem document names.
     """
     again = method in _SAFE_METHODS if repeatable is None else repeatable
-    content: bytes | str | None = None
-    if body is not None:
-        content = _encoded(body)
+    content = body if body is None or isinstance(body, bytes) else _json(body)
 
     async def once() -> httpx.Response:
         try:
@@ -152,9 +156,7 @@ async def request(
                 content=content,
                 params={k: v for k, v in (params or {}).items() if v is not None} or None,
                 timeout=client.timeout if timeout_s is None else _timeout(timeout_s),
-                headers=({} if content is None else _JSON_HEADERS)
-                | tracing.headers()
-                | dict(headers or {}),
+                headers=_headers(content, headers),
             )
         except LOST as error:
             raise unreachable(client, method, path, error) from error
@@ -173,10 +175,12 @@ async def request(
     )
 
 
-def _encoded(body: BaseModel | bytes | Any) -> bytes | str:
-    if isinstance(body, bytes):
-        return body
+def _json(body: Any) -> str:
     return body.model_dump_json() if isinstance(body, BaseModel) else json.dumps(body)
+
+
+def _headers(body: object, headers: Mapping[str, str] | None) -> dict[str, str]:
+    return ({} if body is None else _JSON_HEADERS) | tracing.headers() | dict(headers or {})
 
 
 @asynccontextmanager
@@ -191,14 +195,13 @@ async def streamed(
     timeout: float | None = None,
 ) -> AsyncIterator[httpx.Response]:
     """A successful answer whose body is read as it comes. Tried once. Errors: see `request`."""
-    sent = ({} if body is None else _JSON_HEADERS) | tracing.headers() | dict(headers or {})
     try:
         async with client.stream(
             method,
             path,
             content=body,
             params=params,
-            headers=sent,
+            headers=_headers(body, headers),
             timeout=client.timeout if timeout is None else _timeout(timeout),
         ) as response:
             if not response.is_success:
@@ -207,6 +210,79 @@ async def streamed(
             yield response
     except LOST as error:
         raise unreachable(client, method, path, error) from error
+
+
+class ServiceClient:
+    """What the typed clients of our services share. One a process and event loop; close it."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_s: float,
+        api_key: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = http_client(
+            base_url, timeout_s=timeout_s, transport=transport, api_key=api_key
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def _ask(self, kind: type[_M], method: str, path: str, **options: Any) -> _M:
+        """Send a request and read the answer. Options and errors: see `request`."""
+        return kind.model_validate(parse_json(await request(self._http, method, path, **options)))
+
+    async def _get(self, kind: type[_M], path: str, **options: Any) -> _M:
+        return await self._ask(kind, "GET", path, **options)
+
+    async def _post(self, kind: type[_M], path: str, body: Any = None, **options: Any) -> _M:
+        return await self._ask(kind, "POST", path, body=body, **options)
+
+    async def _list(
+        self,
+        kind: type[_M],
+        path: str,
+        params: Mapping[str, str | None] | None = None,
+        *,
+        most: int | None = None,
+    ) -> AsyncIterator[_M]:
+        """The rows of a list, or the first `most`, page after page."""
+        cursor, left = None, math.inf if most is None else most
+        while left > 0:
+            query = {**(params or {}), "cursor": cursor, "limit": int(min(_PAGE, left))}
+            page = Page[Any].model_validate(await get_json(self._http, path, params=query))
+            for row in page.items:
+                yield kind.model_validate(row)
+            left, cursor = left - len(page.items), page.next_cursor
+            if cursor is None:
+                return
+
+    async def _parts(self, path: str, **params: str) -> AsyncIterator[bytes]:
+        """The body of an answer, in parts of any size."""
+        async with streamed(self._http, "GET", path, params=params, timeout=600.0) as reply:
+            async for part in reply.aiter_bytes():
+                yield part
+
+
+async def save(parts: AsyncIterator[bytes], path: Path) -> None:
+    """Write what comes to a file, whole or not at all.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        with aside.open("wb") as file:
+            async for part in parts:
+                file.write(part)
+        aside.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def segment(name: str) -> str:
@@ -266,13 +342,16 @@ def _detail(response: httpx.Response, document: dict[str, Any]) -> str:
 
 
 def _class_of(status: int) -> type[TriforgeError]:
-    if status in (401, 403):
-        return ConfigError
-    if status in _BUSY:
-        return BusyError if status == 429 else UnavailableError
-    if status >= 500:
-        return PolicyError if status == 502 else TriforgeError
-    return {404: NotFoundError, 409: ConflictError}.get(status, InputError)
+    known: dict[int, type[TriforgeError]] = {
+        401: ConfigError,
+        403: ConfigError,
+        404: NotFoundError,
+        409: ConflictError,
+        429: BusyError,
+        502: PolicyError,
+        503: UnavailableError,
+    }
+    return known.get(status, TriforgeError if status >= 500 else InputError)
 
 
 def _kinds(base: type[TriforgeError] = TriforgeError) -> dict[str, type[TriforgeError]]:

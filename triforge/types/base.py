@@ -1,14 +1,25 @@
-"""What all messages share: the base type, and failure as data."""
+"""What all messages share: the base type, a page of a list, and failure as data."""
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from pydantic import BaseModel, ConfigDict
+
+_T = TypeVar("_T")
 
 
 class Message(BaseModel):
     """Base of all messages: frozen, unknown fields refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Page(Message, Generic[_T]):
+    """A part of a list. Produced by: env_adapter, trainer. Consumed by: people. `next_cursor` is None on the last page."""
+
+    items: tuple[_T, ...]
+    next_cursor: str | None = None
 
 
 class ErrorInfo(Message):

@@ -19,44 +19,7 @@ from triforge.config.base import (
     Split,
 )
 from triforge.types.base import Message
-from triforge.types.rollout import PlannedGroup, Task
-
-MAX_TASKS = 100_000
-
-
-class TaskUpload(Message):
-    """One row of an upload. Produced by: people. Consumed by: env_adapter (`POST /v1/pools`)."""
-
-    params: Params
-    split: Split = "train"
-
-
-class GenerateSpec(Message):
-    """Let the family make tasks: `count` to train on and `heldout` others that no training task equals.
-
-    Produced by: people. Consumed by: env_adapter. `options` are the family's options of difficulty.
-    """
-
-    count: Annotated[int, Field(ge=0, le=MAX_TASKS)]
-    heldout: Annotated[int, Field(ge=0, le=MAX_TASKS)] = 0
-    seed: Annotated[int, Field(ge=0)] = 0
-    options: Params = Field(default_factory=dict)
-
-
-class PoolRequest(Message):
-    """Make a pool of uploaded tasks, generated ones, or both.
-
-    Produced by: people. Consumed by: env_adapter (`POST /v1/pools`). `options` are how its tasks are played where a run's
-    own `env_adapter.options` do not say otherwise. With `approval` "manual" a rewrite that the test accepts waits for a
-    person before it replaces its task.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
-    environment: str
-    options: Params = Field(default_factory=dict)
-    tasks: tuple[TaskUpload, ...] = ()
-    generate: GenerateSpec | None = None
-    approval: Approval = "automatic"
+from triforge.types.rollout import Task
 
 
 class PoolState(Message):
@@ -82,27 +45,6 @@ class PoolState(Message):
     tenant: str = "default"
 
 
-class PoolPage(Message):
-    """Pools by name. Produced by: env_adapter (`GET /v1/pools`). `next_cursor` is None on the last page."""
-
-    pools: tuple[PoolState, ...]
-    next_cursor: str | None = None
-
-
-class TaskPage(Message):
-    """Task versions in order of split, position, version. Produced by: env_adapter (`GET /v1/pools/{id}/tasks`)."""
-
-    tasks: tuple[Task, ...]
-    next_cursor: str | None = None
-
-
-class ProposalPage(Message):
-    """Rewrites, oldest first. Produced by: env_adapter (`GET /v1/pools/{id}/proposals`)."""
-
-    proposals: tuple[Proposal, ...]
-    next_cursor: str | None = None
-
-
 class Measurement(Message):
     """How one group of a task version went; `successes <= measured <= rollouts`. Produced by: env_adapter.
 
@@ -121,13 +63,6 @@ class Measurement(Message):
     newest_version: int | None = None
 
 
-class TaskDetail(Message):
-    """A task version with its measurements, oldest first. Produced by: env_adapter (`GET /v1/tasks/{id}`)."""
-
-    task: Task
-    measurements: tuple[Measurement, ...] = ()
-
-
 class ProposalDetail(Message):
     """A rewrite with the groups that measured it, oldest first, and what people did about it.
 
@@ -140,10 +75,11 @@ class ProposalDetail(Message):
     changes: tuple[AuditEntry, ...] = ()
 
 
-class LineageVersion(Message):
-    """One node of a slot's tree: the version, the rewrite that made it, its measurements and what came of it.
+class TaskDetail(Message):
+    """A task version, the rewrite that made it, its measurements and what came of it.
 
-    `children` are ids of the versions rewritten from this one; `attempts` are rewrites that led to no valid candidate.
+    Produced by: env_adapter (`GET /v1/tasks/{id}`, and in `Lineage`). `children` are ids of the versions rewritten from
+    this one; `attempts` are rewrites that led to no valid candidate.
     """
 
     task: Task
@@ -164,7 +100,7 @@ class Lineage(Message):
     slot: str
     pool_id: str
     active_id: str | None
-    versions: tuple[LineageVersion, ...]
+    versions: tuple[TaskDetail, ...]
     changes: tuple[AuditEntry, ...] = ()
 
 
@@ -187,72 +123,15 @@ class PlanRequest(Message):
     max_adapted: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
 
 
-class Plan(Message):
-    """The groups of a step. Produced by: env_adapter. Consumed by: orchestrator."""
-
-    groups: tuple[PlannedGroup, ...]
-
-
-Name = Annotated[str, Field(max_length=200)]
-Reason = Annotated[str, Field(max_length=2000)]
-
-
-class Change(Message):
-    """Who changes something and why; both may be left out, and so may the whole body.
-
-    Produced by: people. Consumed by: env_adapter (`POST` of pause, resume, retire, pin, unpin, approve, reject).
-    """
-
-    by: Name = ""
-    reason: Reason = ""
-
-
-class PoolChange(Message):
-    """Change the settings of a pool. Produced by: people. Consumed by: env_adapter (`PATCH /v1/pools/{pool}`).
-
-    Candidates that wait for a person when `approval` becomes "automatic" go on waiting for one.
-    """
-
-    approval: Approval
-    by: Name = ""
-    reason: Reason = ""
-
-
-class Rollback(Message):
-    """Undo rewrites. Produced by: people. Consumed by: env_adapter (`POST /v1/tasks/{id}/rollback`).
-
-    `to` is an ancestor of the version that the slot plays.
-    """
-
-    to: Annotated[str, Field(min_length=1, max_length=64)]
-    by: Name = ""
-    reason: Reason = ""
-
-
 class AuditEntry(Message):
-    """One change. Produced by: env_adapter. Consumed by: people.
+    """A change that people made, or a request for one.
 
-    `action` is the thing and the verb, for example `task.pin`; `subject` the id of the thing; `detail` what was there
-    before and after. `by` is empty when nobody said who it was.
-    """
+    Produced by: every service, the commands for keys and tenants, `triforge restore`. Consumed by: people.
 
-    id: int
-    at: float
-    by: str
-    action: str
-    subject: str
-    pool_id: str
-    slot: str | None = None
-    reason: str = ""
-    detail: Params = Field(default_factory=dict)
-
-
-class RecordEntry(Message):
-    """One row of the whole record. Produced by: every service, the commands for keys and tenants, `triforge restore`. Consumed by: people.
-
-    A request for a change has the `service` that was asked, the `address` that asked, the route as `action`, its path as
-    `subject` and the `status` that it was answered with; it is there whatever came of it. Other rows are the changes
-    themselves, as in `AuditEntry`. `tenant`, `key_id` and `by` say who; `tenant` is empty where the gate let nobody in.
+    A change has the thing and the verb as `action` (`task.pin`), the id of the thing as `subject`, and what was there
+    before and after as `detail`. A request has the `service` that was asked, the `address` that asked, the route as
+    `action`, its path as `subject` and the `status` that it was answered with; it is there whatever came of it.
+    `tenant`, `key_id` and `by` say who: `by` is empty when nobody said it, `tenant` where the gate let nobody in.
     """
 
     id: int
@@ -266,35 +145,15 @@ class RecordEntry(Message):
     address: str
     status: int | None = None
     pool_id: str | None = None
+    slot: str | None = None
     reason: str = ""
     detail: Params = Field(default_factory=dict)
-
-
-class RecordPage(Message):
-    """The record, oldest first. Produced by: env_adapter (`GET /v1/audit`)."""
-
-    entries: tuple[RecordEntry, ...]
-    next_cursor: str | None = None
-
-
-class AuditPage(Message):
-    """Changes to a pool, oldest first. Produced by: env_adapter (`GET /v1/pools/{id}/audit`)."""
-
-    changes: tuple[AuditEntry, ...]
-    next_cursor: str | None = None
-
-
-class JudgedStep(Message):
-    """What the judge said of one step: the texts of its votes, in the order of the votes."""
-
-    step: int
-    texts: tuple[str, ...]
 
 
 class DiagnosisNote(Message):
     """What one trajectory looked like to the judge; input of the diagnosis. `steps` are (action, observation, votes).
 
-    `judged` has the steps on which at least one vote is negative, if the judge gave reasons at all. Where the trajectory's
+    `judged` are (step, texts of its votes) where at least one vote is negative, if the judge gave reasons at all. Where the trajectory's
     last word is a program, `hidden` is the share of the task's own tests that it passes, and `written` how many of the tests
     that the judge has written it passes, and of how many.
     """
@@ -302,7 +161,7 @@ class DiagnosisNote(Message):
     trajectory_id: str
     success: bool
     steps: tuple[tuple[str, str, tuple[int, ...]], ...]
-    judged: tuple[JudgedStep, ...] = ()
+    judged: tuple[tuple[int, tuple[str, ...]], ...] = ()
     hidden: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     written: tuple[int, int] | None = None
 

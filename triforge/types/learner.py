@@ -77,26 +77,6 @@ class TrainBatch(Message):
     keep: Annotated[int, Field(ge=1)] = 3
 
 
-class StepReport(Message):
-    """What one training step did. Produced by: learner. Consumed by: orchestrator, people. Metrics are flat numbers."""
-
-    run_id: str
-    role: TrainedRole
-    step: int
-    metrics: dict[str, float]
-
-
-class Handover(Message):
-    """How a version's bytes can reach the engines besides its folder. Produced by: learner. Consumed by: policy service.
-
-    `url` is the learner's API, which broadcasts the folder's tensors to the engines that the policy service names
-    (`POST /v1/broadcasts`). The folder stays the record: whoever cannot take part reads it.
-    """
-
-    kind: Literal["distributed"] = "distributed"
-    url: str
-
-
 class TensorBucket(Message):
     """Tensors that travel together, as one run of bytes in this order. Part of `BroadcastOffer`.
 
@@ -106,14 +86,6 @@ class TensorBucket(Message):
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-
-
-class BroadcastRequest(Message):
-    """Broadcast a version to an engine of so many processes. Produced by: policy service. Consumed by: learner."""
-
-    uri: str
-    digest: str = ""
-    receivers: Annotated[int, Field(ge=1, le=4096)]
 
 
 class BroadcastOffer(Message):
@@ -133,7 +105,9 @@ class BroadcastOffer(Message):
 class WeightsReady(Message):
     """A published weight version. Produced by: learner (stream `weights`). Consumed by: orchestrator, policy service.
 
-    `digest` is the SHA-256 of the folder's manifest; `handover` says how else the bytes can be had.
+    `digest` is the SHA-256 of the folder's manifest, `metrics` what the step measured. `handover` is the address of the
+    learner's API, which broadcasts the folder's tensors to the engines that the policy service names
+    (`POST /v1/broadcasts`); whoever cannot take part reads the folder.
     """
 
     run_id: str
@@ -142,9 +116,9 @@ class WeightsReady(Message):
     version: int
     uri: str
     digest: str
-    report: StepReport | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
     error: ErrorInfo | None = None
-    handover: Handover | None = None
+    handover: str | None = None
 
 
 class WeightsUpdate(Message):
@@ -153,26 +127,7 @@ class WeightsUpdate(Message):
     version: Annotated[int, Field(ge=0, le=10**9)]
     uri: str
     digest: str = ""
-    handover: Handover | None = None
-
-
-class WeightsRollback(Message):
-    """Serve the weights of an older version again, under a new number. Produced by: people.
-
-    Consumed by: policy service (`POST /v1/weights/rollback`).
-    """
-
-    version: Annotated[int, Field(ge=0, le=10**9)]
-
-
-class RunRollback(Message):
-    """Take a stopped run's model back to an older version. Produced by: people.
-
-    Consumed by: trainer (`POST /v1/runs/{id}/rollback`).
-    """
-
-    role: TrainedRole
-    version: Annotated[int, Field(ge=0, le=10**9)]
+    handover: str | None = None
 
 
 class WeightsRecord(Message):

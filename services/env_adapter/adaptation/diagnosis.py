@@ -66,19 +66,19 @@ def questioned(note: DiagnosisNote) -> tuple[int, ...]:
     The most condemned come first, at most `MAX_STEPS`. A judge of one word has said all of it by its vote.
     """
     found: set[tuple[float, int]] = set()
-    for judged in note.judged:
-        if judged.step < len(note.steps):
-            votes = note.steps[judged.step][2]
-            reasons = any(len(text.split()) >= _REASON for text in judged.texts)
+    for step, texts in note.judged:
+        if step < len(note.steps):
+            votes = note.steps[step][2]
+            reasons = any(len(text.split()) >= _REASON for text in texts)
             if reasons and -1 in votes:
-                found.add((-votes.count(-1) / len(votes), judged.step))
+                found.add((-votes.count(-1) / len(votes), step))
     return tuple(index for _, index in sorted(found)[:MAX_STEPS])
 
 
 def step_prompt(note: DiagnosisNote, index: int, instruction: str) -> Chat:
     """The chat that asks what was wrong with one step."""
     action, observation, votes = note.steps[index]
-    texts = next(judged.texts for judged in note.judged if judged.step == index)
+    texts = dict(note.judged)[index]
     return _chat(
         _RULES,
         f"Task: {quote(instruction)}",

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.conftest import Services, Triforge, run_state
 from triforge.cli.terminal import settings
 from triforge.errors import ConfigError
-from triforge.types import Event, RunPage
+from triforge.types import Event, Page, RunState
 
 # ---- up and doctor ----
 
@@ -151,7 +151,7 @@ def test_a_run_is_watched_line_by_line_to_its_end(
 def test_runs_are_listed_with_names_and_reasons_as_they_are(
     triforge: Triforge, services: Services
 ) -> None:
-    services.say("GET /v1/runs", RunPage(runs=(run_state("failed", "no [/x] here"),)))
+    services.say("GET /v1/runs", Page[RunState](items=(run_state("failed", "no [/x] here"),)))
     code, out, _ = triforge("run", "list")
     assert code == 0
     for text in ("run-1", "mine [bold]", "2/9", "no [/x] here"):
@@ -195,7 +195,7 @@ def test_status_shows_services_and_runs_when_all_is_ready(
     triforge: Triforge, services: Services
 ) -> None:
     services.say("GET /readyz", "{}")
-    services.say("GET /v1/runs", RunPage(runs=(run_state(),)))
+    services.say("GET /v1/runs", Page[RunState](items=(run_state(),)))
     code, out, _ = triforge("status")
     assert (code, out.count(" ready ")) == (0, 7)
     assert "run-1" in out

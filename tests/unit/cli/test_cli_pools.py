@@ -22,7 +22,7 @@ def test_a_pool_is_created_listed_and_shown(
     services.say("GET /v1/pools/kitchen", POOL)
     code, out, _ = triforge("pool", "show", "kitchen")
     assert (code, json.loads(out)) == (0, POOL.model_dump(mode="json"))
-    services.say("GET /v1/pools", json.dumps({"pools": [POOL.model_dump(mode="json")]}))
+    services.say("GET /v1/pools", json.dumps({"items": [POOL.model_dump(mode="json")]}))
     assert json.loads(triforge("pool", "list")[1])["name"] == "kitchen"
 
 
@@ -106,14 +106,14 @@ def test_what_cannot_be_changed_is_a_sentence(triforge: Triforge, services: Serv
 
 def test_tasks_and_rewrites_are_shown(triforge: Triforge, services: Services) -> None:
     services.say("GET /v1/tasks/t", golden("TaskDetail"))
-    assert json.loads(triforge("task", "show", "t")[1])["task"]["id"] == SLOT
+    assert json.loads(triforge("task", "show", "t")[1])["task"]["id"] == f"{SLOT}-v1"
     services.say("GET /v1/proposals/r", golden("ProposalDetail"))
     assert json.loads(triforge("proposal", "show", "r")[1])["proposal"]["id"] == PROPOSAL
-    services.say("GET /v1/pools/p/proposals", golden("ProposalPage"))
+    services.say("GET /v1/pools/p/proposals", f'{{"items": [{golden("Proposal")}]}}')
     assert triforge("proposal", "list", "p", "--only", "accepted")[1].splitlines()[0] == (
         f"{PROPOSAL} accepted harder: 'put some mug in shelf' -> 'put clean mug in shelf'"
     )
-    services.say("GET /v1/pools/p/audit", golden("AuditPage"))
+    services.say("GET /v1/pools/p/audit", f'{{"items": [{golden("AuditEntry")}]}}')
     assert json.loads(triforge("pool", "audit", "p")[1])["action"] == "task.pin"
 
 

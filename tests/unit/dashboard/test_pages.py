@@ -42,14 +42,14 @@ class Deployment(httpx.AsyncBaseTransport):
         pool = golden("PoolState", id="pool-1", name="kitchen")
         self.answers: dict[str, tuple[int, Any]] = {
             "/readyz": (200, {"status": "ready"}),
-            "/v1/runs": (200, {"runs": [run], "next_cursor": "run 7"}),
+            "/v1/runs": (200, {"items": [run], "next_cursor": "run 7"}),
             "/v1/runs/run-1": (200, run),
             "/v1/runs/run-1/steps": (200, steps),
             "/v1/runs/run-1/weights": (200, [golden("WeightsRecord")]),
-            "/v1/pools": (200, golden("PoolPage", pools=[pool], next_cursor=None)),
+            "/v1/pools": (200, {"items": [pool]}),
             "/v1/pools/pool-1": (200, pool),
-            "/v1/pools/pool-1/tasks": (200, golden("TaskPage", next_cursor="page 2")),
-            "/v1/pools/pool-1/proposals": (200, golden("ProposalPage")),
+            "/v1/pools/pool-1/tasks": (200, golden("Page", next_cursor="page 2")),
+            "/v1/pools/pool-1/proposals": (200, {"items": [golden("Proposal")]}),
             "/v1/tasks/task-1/lineage": (200, golden("Lineage")),
             "/v1/proposals/p-1": (200, golden("ProposalDetail")),
         }
@@ -108,7 +108,7 @@ async def test_older_runs_are_a_page_further(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
     assert '<a href="?older=run%207">older runs</a>' in (await browser.get("/")).text
-    deployment.answers["/v1/runs"] = (200, {"runs": []})
+    deployment.answers["/v1/runs"] = (200, {"items": []})
     assert "older runs" not in (await browser.get("/?older=run%207")).text
     queries = [query for path, query, _ in deployment.asked if path == "trainer/v1/runs"]
     assert queries == ["limit=50", "limit=50&cursor=run+7"]
@@ -117,8 +117,8 @@ async def test_older_runs_are_a_page_further(
 async def test_an_empty_deployment_says_how_to_begin(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:
-    deployment.answers["/v1/runs"] = (200, {"runs": []})
-    deployment.answers["/v1/pools"] = (200, {"pools": []})
+    deployment.answers["/v1/runs"] = (200, {"items": []})
+    deployment.answers["/v1/pools"] = (200, {"items": []})
     text = (await browser.get("/")).text
     assert "triforge run start POOL" in text
     assert "triforge pool create NAME" in text
@@ -210,7 +210,7 @@ async def test_what_models_and_people_wrote_is_never_html(
 ) -> None:
     run = golden("RunState", id="run-1", name=EVIL, reason=EVIL, config={"run": {"name": EVIL}})
     deployment.answers["/v1/runs/run-1"] = (200, run)
-    deployment.answers["/v1/runs"] = (200, {"runs": [run]})
+    deployment.answers["/v1/runs"] = (200, {"items": [run]})
     detail = golden("ProposalDetail")
     evil = dict.fromkeys(
         ("diagnosis", "prompt", "answer", "instruction_before", "instruction_after", "reason"), EVIL

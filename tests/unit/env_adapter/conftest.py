@@ -12,6 +12,7 @@ import pytest
 
 from services.env_adapter.adaptation.measurement import Closed, MeasurementStore, proposal_id
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.errors import InputError
@@ -23,7 +24,6 @@ from triforge.types import (
     CheckResult,
     Direction,
     Params,
-    PoolRequest,
     Proposal,
     Task,
     TaskOutcome,
@@ -132,7 +132,7 @@ class Service:
         self.database = database
         self.measurements = MeasurementStore(database)
         self.store = PoolStore(database)
-        self.held, self.first, self.second = (t.id for t in self.store.tasks("p").tasks)
+        self.held, self.first, self.second = (t.id for t in self.store.tasks("p").items)
 
     def outcome(self, task_id: str, successes: int, group: str = "g", **more: Any) -> TaskOutcome:
         fields: dict[str, Any] = {
@@ -215,7 +215,7 @@ class Service:
         return {f"v{version.task.version}": version.task.state for version in versions}
 
     def stored(self, proposal: Proposal) -> Proposal:
-        (found,) = [p for p in self.store.proposals("p").proposals if p.id == proposal.id]
+        (found,) = [p for p in self.store.proposals("p").items if p.id == proposal.id]
         return found
 
 

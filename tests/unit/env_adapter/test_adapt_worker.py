@@ -10,12 +10,13 @@ import pytest
 from services.env_adapter.adaptation.adapter import AdaptWorker
 from services.env_adapter.adaptation.measurement import MeasurementStore
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import GenerateSpec, PoolRequest
 from services.env_adapter.store import PoolStore
 from triforge.broker import ADAPT_TASK, Job, MemoryBroker, outcome_job
 from triforge.environments import registry
 from triforge.errors import NotFoundError, StorageError, UnavailableError
 from triforge.store.database import open_database
-from triforge.types import GenerateSpec, PoolRequest, TaskOutcome
+from triforge.types import TaskOutcome
 
 
 def outcome(pool_id: str = "p", task_id: str = "t") -> TaskOutcome:
@@ -81,7 +82,7 @@ async def test_an_outcome_that_the_database_refuses_for_long_is_counted_all_the_
     database = open_database(f"sqlite:///{tmp_path}/store.sqlite")
     request = PoolRequest(name="k", environment="household", generate=GenerateSpec(count=1))
     pool, _ = PoolMaker(database, registry.family).create(request, [])
-    (task,) = PoolStore(database).tasks("k").tasks
+    (task,) = PoolStore(database).tasks("k").items
     measurements, refusals = MeasurementStore(database), 20
 
     async def handle(outcome: TaskOutcome) -> None:

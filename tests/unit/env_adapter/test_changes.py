@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import event
 
 from services.env_adapter.changes import Changes, TaskAction
+from services.env_adapter.requests import Change, PoolChange, Rollback
 from services.env_adapter.rows import task_row
 from services.env_adapter.slots import pool_tag, slot_tag
 from tests.sections import adapt_settings
 from tests.unit.env_adapter.conftest import Service
 from triforge.errors import ConflictError, NotFoundError, PreconditionError
 from triforge.rollout.protocols import TaskDraft
-from triforge.types import AuditEntry, Change, PoolChange, Proposal, Rollback
+from triforge.types import AuditEntry, Proposal
 
 DANA = Change(by="dana", reason="a test")
 PAPER = adapt_settings(acceptance="paper", max_pending=9)
@@ -28,7 +29,7 @@ def changes(service: Service) -> Changes:
 
 
 def trail(service: Service) -> list[AuditEntry]:
-    return [e for e in service.store.changes("p").changes if e.action != "pool.create"]
+    return [e for e in service.store.changes("p").items if e.action != "pool.create"]
 
 
 def accepted(service: Service, parent: str, shelf: int, group: str) -> Proposal:

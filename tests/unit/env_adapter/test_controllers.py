@@ -14,6 +14,7 @@ from services.env_adapter.adaptation.measurement import Closed
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import Change, GenerateSpec, PoolChange, PoolRequest
 from services.env_adapter.store import PoolStore
 from tests.sections import adapt_settings
 from triforge.config import LadderSection
@@ -25,13 +26,9 @@ from triforge.store.tables import LadderRow, LevelRow
 from triforge.testing.fakes import FakeGenerate
 from triforge.types import (
     AdaptSettings,
-    Change,
     GenerateRequest,
-    GenerateSpec,
     Params,
     PlanRequest,
-    PoolChange,
-    PoolRequest,
     Proposal,
     TaskOutcome,
 )
@@ -54,13 +51,13 @@ class Kitchen:
         )
         self.pool = PoolMaker(database, registry.family).create(request, [])[0]
         self.adapter = make_adapter(database, registry.family, generate)
-        self.groups = 0
+        self.items = 0
 
     def active(self) -> list[str]:
-        return [task.id for task in self.store.tasks("k", state="active").tasks]
+        return [task.id for task in self.store.tasks("k", state="active").items]
 
     def outcome(self, task_id: str, successes: int, *, group: str = "", **more: Any) -> TaskOutcome:
-        self.groups += 1
+        self.items += 1
         fields: dict[str, Any] = {
             "purpose": "train",
             "measured": 16,
@@ -69,7 +66,7 @@ class Kitchen:
             **more,
         }
         return TaskOutcome(
-            group_id=group or f"g{self.groups}", pool_id=self.pool.id, task_id=task_id,
+            group_id=group or f"g{self.items}", pool_id=self.pool.id, task_id=task_id,
             successes=successes, rollouts=16, policy_version=1, **fields,
         )  # fmt: skip
 
@@ -290,7 +287,7 @@ async def test_mixed_keeps_its_share_of_the_slots_and_changes_the_others(
             await kitchen.play(task, 0, settings)
     assert len(set(before) & set(kitchen.active())) == 3
     plan = Planner(database).plan("k", PlanRequest(run_id="r", step=1, kind="train", groups=12))
-    assert sum(group.task_id == group.slot for group in plan.groups) == 3
+    assert sum(group.task_id == group.slot for group in plan.items) == 3
 
 
 # ---- a controller of one's own ----

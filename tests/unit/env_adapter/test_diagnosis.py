@@ -20,7 +20,7 @@ from services.env_adapter.adaptation.diagnosis import (
 )
 from triforge.prompt_escaping import quote
 from triforge.testing.fakes import FakeGenerate
-from triforge.types import DiagnosisNote, GenerateRequest, JudgedStep
+from triforge.types import DiagnosisNote, GenerateRequest
 
 REASON = "it is the wrong place"
 
@@ -33,11 +33,7 @@ def note(
         trajectory_id=name,
         success=success,
         steps=tuple((f"act {i}", f"seen {i}", given) for i, given in enumerate(votes)),
-        judged=tuple(
-            JudgedStep(step=i, texts=(texts,) * len(given))
-            for i, given in enumerate(votes)
-            if -1 in given
-        ),
+        judged=tuple((i, (texts,) * len(given)) for i, given in enumerate(votes) if -1 in given),
     )
 
 
@@ -81,7 +77,7 @@ def test_a_judge_of_single_words_gave_no_reasons_to_read() -> None:
 
 def test_no_more_steps_than_the_limit_are_read_and_none_that_is_not_there() -> None:
     assert len(questioned(note(*[(-1,)] * 30))) == MAX_STEPS
-    stray = note((1,)).model_copy(update={"judged": (JudgedStep(step=7, texts=(REASON,)),)})
+    stray = note((1,)).model_copy(update={"judged": ((7, (REASON,)),)})
     assert questioned(stray) == ()
 
 
@@ -182,7 +178,7 @@ def prompts_of(text: str) -> list[str]:
         trajectory_id=text[:20],
         success=False,
         steps=((text, text, (-1, -1, 0, 1)),) * 40,
-        judged=tuple(JudgedStep(step=i, texts=(text,) * 4) for i in range(40)),
+        judged=tuple((i, (text,) * 4) for i in range(40)),
     )
     said = dict.fromkeys(range(MAX_STEPS), text)
     return [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from services.env_adapter.pools import CheckedTasks, check_rows, generate
+from services.env_adapter.requests import GenerateSpec
 from triforge.errors import InputError
 from triforge.rollout.protocols import EnvironmentFamily, TaskDraft
 from triforge.testing import FakeFamily
-from triforge.types import GenerateSpec, Params
+from triforge.types import Params
 
 
 def test_the_first_different_tasks_are_trained_on_and_the_next_held_out(

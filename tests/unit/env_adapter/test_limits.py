@@ -138,8 +138,8 @@ def test_a_plan_keeps_the_share(service: Service) -> None:
     planner = Planner(service.database)
     free = planner.plan("p", PlanRequest.model_validate({**request, "step": 1}))
     held = planner.plan("p", PlanRequest.model_validate({**request, "step": 2, "max_adapted": 0.0}))
-    assert {g.task_id for g in free.groups} == {f"{service.first}-v1", service.second}
-    assert {g.task_id for g in held.groups} == {service.first, service.second}
+    assert {g.task_id for g in free.items} == {f"{service.first}-v1", service.second}
+    assert {g.task_id for g in held.items} == {service.first, service.second}
 
 
 # ---- originals ----

@@ -68,7 +68,7 @@ def test_versions_further_apart_than_allowed_do_not_count_and_are_measured_again
     planned = Planner(service.database).plan(
         "p", PlanRequest(run_id="r", step=2, kind="train", groups=3, max_pending=2)
     )
-    assert [g.purpose for g in planned.groups][:2] == ["measure_parent", "measure_candidate"]
+    assert [g.purpose for g in planned.items][:2] == ["measure_parent", "measure_candidate"]
     assert play(service, made, 2, (6, 6), (6, 6)) is not None
 
 
@@ -107,7 +107,7 @@ def plan(service: Service, run: str, **more: Any) -> list[str]:
     request = PlanRequest.model_validate(
         {"run_id": run, "step": 1, "kind": "train", "groups": 4, "max_pending": 2, **more}
     )
-    return [group.purpose for group in Planner(service.database).plan("p", request).groups]
+    return [group.purpose for group in Planner(service.database).plan("p", request).items]
 
 
 def test_what_a_run_leaves_pending_is_withdrawn_when_the_next_one_plans(service: Service) -> None:
@@ -139,7 +139,7 @@ def test_a_run_that_adopts_goes_on_where_the_other_stopped(service: Service) -> 
     assert decided is not None
     assert decided.state == "accepted"
     assert decided.reason.startswith("taken over from run r; ")
-    assert service.store.proposals("p", run_id="later").proposals == (decided,)
+    assert service.store.proposals("p", run_id="later").items == (decided,)
 
 
 def test_a_run_that_measures_nothing_leaves_what_is_pending_alone(service: Service) -> None:

@@ -11,21 +11,14 @@ import pytest
 from services.env_adapter.changes import Changes
 from services.env_adapter.plans import Planner
 from services.env_adapter.pools import PoolMaker
+from services.env_adapter.requests import Change, PoolRequest
 from services.env_adapter.rows import new_row
 from services.env_adapter.store import PoolStore
 from triforge.errors import ConflictError, InputError, PausedError
 from triforge.rollout.protocols import EnvironmentFamily
 from triforge.store.database import Database
 from triforge.store.tables import PlanRow, TaskRow
-from triforge.types import (
-    Change,
-    PlannedGroup,
-    PlanRequest,
-    PoolRequest,
-    PoolState,
-    Proposal,
-    Split,
-)
+from triforge.types import PlannedGroup, PlanRequest, PoolState, Proposal, Split
 
 
 def make_pool(
@@ -93,7 +86,7 @@ def slots(database: Database, pool: PoolState) -> list[TaskRow]:
 
 
 def tasks_of(database: Database, pool: PoolState) -> Any:
-    return PoolStore(database).tasks(pool.id, split="train", state="active", limit=1000).tasks
+    return PoolStore(database).tasks(pool.id, split="train", state="active", limit=1000).items
 
 
 def ids(groups: tuple[PlannedGroup, ...]) -> list[str]:
@@ -104,7 +97,7 @@ def test_an_epoch_of_steps_plays_every_task_once_before_any_twice(
     database: Database, shelf_family: EnvironmentFamily
 ) -> None:
     pool, planner = make_pool(database, shelf_family, train=6), Planner(database)
-    drawn = [task for step in range(4) for task in ids(planner.plan("p", ask(step, 3)).groups)]
+    drawn = [task for step in range(4) for task in ids(planner.plan("p", ask(step, 3)).items)]
     everything = {task.id for task in tasks_of(database, pool)}
     assert set(drawn[:6]) == set(drawn[6:]) == everything
     assert drawn[:6] != drawn[6:]
@@ -115,7 +108,7 @@ def test_a_task_that_meets_itself_at_the_seam_of_two_epochs_waits(
 ) -> None:
     make_pool(database, shelf_family, train=5)
     planner = Planner(database)
-    plans = [ids(planner.plan("p", ask(step, 4)).groups) for step in range(20)]
+    plans = [ids(planner.plan("p", ask(step, 4)).items) for step in range(20)]
     assert all(len(set(plan)) == 4 for plan in plans)
     played = Counter(task for plan in plans for task in plan)
     assert len(played) == 5
@@ -130,7 +123,7 @@ def test_two_seeds_draw_in_two_orders_and_one_seed_in_one(
     first = planner.plan("p", ask(0, 20, seed=1, run_id="a"))
     same = planner.plan("p", ask(0, 20, seed=1, run_id="b"))
     other = planner.plan("p", ask(0, 20, seed=2, run_id="c"))
-    assert ids(first.groups) == ids(same.groups) != ids(other.groups)
+    assert ids(first.items) == ids(same.items) != ids(other.items)
 
 
 def test_a_plan_is_decided_once_whatever_is_asked_later(
@@ -164,7 +157,7 @@ def test_pending_proposals_are_measured_in_pairs_oldest_first_and_not_drawn(
     newest = make_pending(database, pool, first, order=2)
     oldest = make_pending(database, pool, second, order=1)
     make_pending(database, pool, third, order=3)
-    groups = planner.plan("p", ask(0, 6, max_pending=2)).groups
+    groups = planner.plan("p", ask(0, 6, max_pending=2)).items
     assert [(g.purpose, g.task_id, g.proposal_id) for g in groups[:4]] == [
         ("measure_parent", second.id, oldest),
         ("measure_candidate", f"{second.id}-v1", oldest),
@@ -183,7 +176,7 @@ def test_a_run_that_measures_no_proposals_plays_pending_slots_like_any_other(
     pool = make_pool(database, shelf_family, train=3)
     for order, slot in enumerate(slots(database, pool)):
         make_pending(database, pool, slot, order)
-    groups = Planner(database).plan("p", ask(0, 3)).groups
+    groups = Planner(database).plan("p", ask(0, 3)).items
     assert {group.purpose for group in groups} == {"train"}
     assert len(groups) == 3
 
@@ -194,7 +187,7 @@ def test_pairs_never_crowd_out_more_than_the_plan_holds(
     pool = make_pool(database, shelf_family)
     for order, slot in enumerate(slots(database, pool)[:3]):
         make_pending(database, pool, slot, order)
-    groups = Planner(database).plan("p", ask(0, 3, max_pending=9)).groups
+    groups = Planner(database).plan("p", ask(0, 3, max_pending=9)).items
     assert [group.purpose for group in groups] == ["measure_parent", "measure_candidate", "train"]
 
 
@@ -204,7 +197,7 @@ def test_a_small_pool_gives_fewer_groups_and_no_task_twice(
     make_pool(database, shelf_family, train=3)
     planner = Planner(database)
     for step in range(4):
-        drawn = ids(planner.plan("p", ask(step, 8)).groups)
+        drawn = ids(planner.plan("p", ask(step, 8)).items)
         assert len(drawn) == len(set(drawn)) == 3
 
 
@@ -213,8 +206,8 @@ def test_evaluation_plays_the_first_heldout_tasks_at_every_step(
 ) -> None:
     make_pool(database, shelf_family, train=2, heldout=5)
     planner = Planner(database)
-    first = planner.plan("p", ask(0, 3, kind="evaluate")).groups
-    later = planner.plan("p", ask(10, 3, kind="evaluate", seed=4)).groups
+    first = planner.plan("p", ask(0, 3, kind="evaluate")).items
+    later = planner.plan("p", ask(10, 3, kind="evaluate", seed=4)).items
     assert ids(first) == ids(later)
     assert [task[-2:] for task in ids(first)] == ["00", "01", "02"]
     assert {group.purpose for group in first} == {"evaluate"}
@@ -225,7 +218,7 @@ def test_a_pool_without_training_tasks_can_only_be_evaluated(
 ) -> None:
     make_pool(database, shelf_family, train=0, heldout=2)
     planner = Planner(database)
-    assert len(planner.plan("p", ask(0, 3, kind="evaluate")).groups) == 2
+    assert len(planner.plan("p", ask(0, 3, kind="evaluate")).items) == 2
     with pytest.raises(InputError, match="no training tasks"):
         planner.plan("p", ask(0, 3))
 
@@ -250,7 +243,7 @@ def test_a_paused_pool_keeps_its_runs_waiting_but_not_the_step_that_is_under_way
         with pytest.raises(PausedError, match="'p' is paused"):
             planner.plan("p", ask(1, 3, kind=kind))
     changes.set_pool("p", "active", Change())
-    assert len(planner.plan("p", ask(1, 3)).groups) == 3
+    assert len(planner.plan("p", ask(1, 3)).items) == 3
 
 
 def test_a_retired_pool_is_not_planned_from(
@@ -267,15 +260,15 @@ def test_paused_and_retired_tasks_are_in_no_plan(
 ) -> None:
     pool = make_pool(database, shelf_family, train=6, heldout=2)
     first, second, *rest = slots(database, pool)
-    held = PoolStore(database).tasks("p", split="heldout").tasks
+    held = PoolStore(database).tasks("p", split="heldout").items
     changes = Changes(database)
     changes.set_task(first.id, "pause", Change())
     changes.set_task(second.id, "retire", Change())
     changes.set_task(held[0].id, "pause", Change())
     planner = Planner(database)
     for step in range(3):
-        assert set(ids(planner.plan("p", ask(step, 6)).groups)) == {row.id for row in rest}
-    assert ids(planner.plan("p", ask(0, 2, kind="evaluate")).groups) == [held[1].id]
+        assert set(ids(planner.plan("p", ask(step, 6)).items)) == {row.id for row in rest}
+    assert ids(planner.plan("p", ask(0, 2, kind="evaluate")).items) == [held[1].id]
 
 
 def test_the_few_tasks_that_are_left_of_many_are_found(
@@ -287,7 +280,7 @@ def test_the_few_tasks_that_are_left_of_many_are_found(
         for row in gone:
             session.get_one(TaskRow, row.id).state = "paused"
     planner = Planner(database)
-    assert [ids(planner.plan("p", ask(step, 1)).groups) for step in range(3)] == [[last.id]] * 3
+    assert [ids(planner.plan("p", ask(step, 1)).items) for step in range(3)] == [[last.id]] * 3
 
 
 def test_a_plan_that_would_be_empty_says_why(
@@ -300,7 +293,7 @@ def test_a_plan_that_would_be_empty_says_why(
     make_pending(database, pool, second)
     with pytest.raises(ConflictError, match=r"2 active, 2 pending; .*groups_per_step"):
         planner.plan("p", ask(0, 1, max_pending=2))
-    assert len(planner.plan("p", ask(0, 2, max_pending=2)).groups) == 2
+    assert len(planner.plan("p", ask(0, 2, max_pending=2)).items) == 2
     changes.set_task(first.id, "pause", Change())
     changes.set_task(second.id, "pause", Change())
     with pytest.raises(ConflictError, match="2 paused, 2 rejected"):

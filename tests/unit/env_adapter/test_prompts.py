@@ -31,7 +31,7 @@ from triforge.prompt_escaping import one_line, quote
 from triforge.rollout.choices import escape
 from triforge.rollout.protocols import RewriteMenu
 from triforge.testing.fakes import FakeGenerate
-from triforge.types import DiagnosisNote, JudgedStep, Sampling, TaskOutcome
+from triforge.types import DiagnosisNote, Sampling, TaskOutcome
 
 
 def note(
@@ -129,7 +129,7 @@ def test_the_diagnosis_prompt_holds_no_token_or_line_of_the_policys_making() -> 
     hostile = note(
         "t",
         *((text, text, (-1, -1)) for text in HOSTILE),
-        judged=(JudgedStep(step=0, texts=(HOSTILE[0], HOSTILE[1])),),
+        judged=((0, (HOSTILE[0], HOSTILE[1])),),
     )
     (message,) = build_prompt(hostile, HOSTILE[0], "easier")
     assert "<|" not in message.content

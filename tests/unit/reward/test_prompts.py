@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.prompts import Episode, build_prompt
+from services.reward.requests import StepText
 from triforge.prompt_escaping import neutralise
-from triforge.types import StepText
 
 STEPS = (
     StepText(

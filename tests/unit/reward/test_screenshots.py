@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from services.reward.prompts import Episode, build_prompt
+from services.reward.requests import StepText
 from services.reward.scorers.votes import vote
 from triforge.types import (
     GenerateOutput,
@@ -16,7 +17,6 @@ from triforge.types import (
     ImageRef,
     PlacedImage,
     Sampling,
-    StepText,
     TextPart,
     VersionSpan,
 )

@@ -9,11 +9,7 @@ from tests.unit.rollout.counting import TASK, Count, Parrot, group, play
 from triforge.rollout.episode import run_group
 from triforge.rollout.protocols import Observation, Reset, StepResult
 from triforge.rollout.seeds import derive_seed
-from triforge.types import (
-    GenerateRequest,
-    Task,
-    Trajectory,
-)
+from triforge.types import GenerateRequest, Task, Trajectory
 
 
 class Edits(Parrot):

@@ -20,11 +20,7 @@ from triforge.errors import (
 from triforge.rollout.episode import play_episode, run_group
 from triforge.rollout.isolation import IsolatedEnvironment
 from triforge.rollout.protocols import StepResult
-from triforge.types import (
-    GenerateReply,
-    GenerateRequest,
-    Trajectory,
-)
+from triforge.types import GenerateReply, GenerateRequest, Trajectory
 
 
 class Broken(Count):

@@ -97,8 +97,7 @@ def test_a_version_is_announced_with_its_digest_and_report(one: Path, checkpoint
     assert ready is not None
     assert (ready.version, ready.step, ready.uri) == (4, 1, str(one))
     assert ready.digest == verify_manifest(one)
-    assert ready.report is not None
-    assert ready.report.metrics["updates"] == 4
+    assert ready.metrics["updates"] == 4
     assert checkpoints.ready(5) is None
 
 
@@ -290,8 +289,7 @@ def test_a_damaged_version_is_refused_with_the_reason_and_the_one_before_it_is_u
     assert said in reason
     ready, _ = checkpoints.publish(learner, batch, learner.train(batch, rows), keep=3)
     assert ready.version == VERSION + 3
-    assert ready.report is not None
-    assert ready.report.metrics["passed_over"] == 1.0
+    assert ready.metrics["passed_over"] == 1.0
     assert read_manifest(Path(ready.uri))["passed_over"] == [reason]
 
 

@@ -27,10 +27,10 @@ from triforge.clients.transport import get_json, http_client, request
 from triforge.config import Settings
 from triforge.errors import ConfigError, UnavailableError
 from triforge.store.artifacts import ArtifactStore
-from triforge.types import Handover, TrainBatch, TrainRow, WeightsReady
+from triforge.types import TrainBatch, TrainRow, WeightsReady
 
 BATCH = train_batch("m", batch_id="b", version=3, uri="rows")  # fmt: skip
-OFFER = Handover(url="http://learner:4000")
+OFFER = "http://learner:4000"
 
 
 class Stream:
@@ -101,14 +101,14 @@ async def test_a_learners_api_is_open_while_it_trains_and_closed_afterwards(
     store = ArtifactStore(str(tmp_path / "artifacts"))
     settings = Settings(handover="distributed", admin_api_key=SecretStr("admin"))
     async with broadcasts(store, settings, torch.device("cpu")) as handover:
-        assert handover.url.startswith("http://127.0.0.1:")
-        async with http_client(handover.url) as http:
+        assert handover.startswith("http://127.0.0.1:")
+        async with http_client(handover) as http:
             assert await get_json(http, "/healthz", deadline_s=20.0) == {
                 "status": "alive",
                 "version": __version__,
             }
             with pytest.raises(ConfigError, match="TRIFORGE_ADMIN_API_KEY must be"):
                 await request(http, "DELETE", "/v1/broadcasts/none")
-    async with http_client(handover.url) as http:
+    async with http_client(handover) as http:
         with pytest.raises(UnavailableError):
             await get_json(http, "/healthz")

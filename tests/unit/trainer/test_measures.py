@@ -99,7 +99,7 @@ def test_the_diagnosis_reads_failures_as_they_come_and_the_shortest_successes() 
     )
     failed = diagnosis_notes(group, succeeded=False, count=2)
     assert [note.trajectory_id for note in failed] == ["g-01", "g-04"]
-    assert [(said.step, len(said.texts)) for said in failed[1].judged] == [(0, 2)]
+    assert [(step, len(texts)) for step, texts in failed[1].judged] == [(0, 2)]
     assert failed[1].steps == (("a0", "o1", (0, -1)),)
     won = diagnosis_notes(group, succeeded=True, count=1)
     assert [note.trajectory_id for note in won] == ["g-02"]

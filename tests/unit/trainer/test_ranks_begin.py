@@ -8,14 +8,14 @@ import torch
 from services.trainer.batch_trainer import BatchTrainer
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Ranks
-from services.trainer.learner import Learner
+from services.trainer.learner import Learner, StepReport
 from services.trainer.optimiser import Counters
 from services.trainer.vision import uneven
 from tests.batches import train_batch
 from triforge.errors import NotFoundError, TrainerError
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.rows import write_rows
-from triforge.types import ImageRef, PlacedImage, StepReport, TrainRow
+from triforge.types import ImageRef, PlacedImage, TrainRow
 
 
 class Pair(Ranks):

@@ -15,7 +15,7 @@ from services.trainer.app import create_app
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.engines import Engines
 from services.trainer.learner import Learner
-from services.trainer.rollback import Rollbacks
+from services.trainer.rollback import Rollbacks, RunRollback
 from services.trainer.run_store import RunStore
 from services.trainer.runs import Runs
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
@@ -25,7 +25,7 @@ from triforge.errors import ConflictError, NotFoundError, UnavailableError, Weig
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.database import open_database
 from triforge.store.manifests import read_manifest, verify_manifest
-from triforge.types import RunRollback, RunState, WeightsRecord, WeightsState, WeightsUpdate
+from triforge.types import RunState, WeightsRecord, WeightsState, WeightsUpdate
 
 FIRST, SECOND = VERSION + 1, VERSION + 2
 

@@ -67,7 +67,7 @@ def test_every_training_group_is_for_the_controller_notes_only_outside_the_band(
     assert (inside.adapt, inside.notes) == (True, ())
     assert outside.adapt
     assert len(outside.notes) == 2
-    assert outside.notes[0].judged[0].texts == ("good", "bad")
+    assert outside.notes[0].judged[0][1] == ("good", "bad")
     assert outcome_of(played(-1, -1), controller="ladder").notes == ()
     measured = outcome_of(played(-1, -1, purpose="measure_parent", proposal_id="p"))
     assert (measured.adapt, measured.notes) == (False, ())

@@ -25,13 +25,7 @@ from tests.batches import train_batch
 from tests.unit.trainer.places import PLACES, WORDS, group_of, played, section
 from triforge.config import parse
 from triforge.rendering import Renderer
-from triforge.types import (
-    ChatMessage,
-    ImageRef,
-    JudgedGroup,
-    PlacedImage,
-    VersionSpan,
-)
+from triforge.types import ChatMessage, ImageRef, JudgedGroup, PlacedImage, VersionSpan
 
 
 @pytest.fixture(scope="module")
