@@ -91,9 +91,7 @@ class Broadcaster:
     def offer(self, request: BroadcastRequest) -> BroadcastOffer:
         """Begin a broadcast to one engine.
 
-        Raises:
-            InputError: the folder does not lie among the published weights.
-            WeightsError: it is gone, damaged or another than its digest says.
+        Raises InputError or WeightsError: the folder is not among the published ones, gone, damaged or another one.
         """
         folder = Path(request.uri)
         if not folder.resolve().is_relative_to(self._root.resolve()):
@@ -119,11 +117,7 @@ class Broadcaster:
         )
 
     def end(self, group: str) -> str:
-        """Give a broadcast up if it is still under way; returns what became of it.
-
-        Raises:
-            NotFoundError: no such broadcast.
-        """
+        """Give a broadcast up if it is still under way; returns what became of it. Raises NotFoundError."""
         with self._lock:
             sending = self._sendings.pop(group, None)
         if sending is None:

@@ -50,15 +50,9 @@ class Weights(NamedTuple):
 class Scorer(nn.Module):
     """From a batch to log-probabilities and entropies, in one module: what is sharded as a whole.
 
-    Args:
-        model: the transformers model.
-        body: gives its last hidden states.
-        head: gives logits from them.
-        whole: whether only the model itself knows its logits (some families scale or cap them afterwards).
-        chunk: logits held at once.
-
-    Attributes:
-        dtype: of matrix products and attention; the weights stay float32. It may change between two passes.
+    `body` gives last hidden states of the transformers model, `head` logits from them; with `whole` only the model itself
+    knows its logits (some families scale or cap them afterwards). `dtype` is of matrix products and attention; the weights
+    stay float32. It may change between two passes.
     """
 
     def __init__(self, model: Any, body: Any, head: Any, *, whole: bool, chunk: int) -> None:

@@ -153,8 +153,8 @@ def passes(
     """Split rows into forward passes of at most `token_budget` cells, and those over the ranks.
 
     Args:
-        rows: numbers of the rows; every one comes back exactly once.
-        sequences: what the numbers mean.
+        rows: numbers of `sequences`; every one comes back exactly once.
+        sequences: all of them.
         token_budget: cells that a forward pass may hold; a single longer row has one of its own.
         packed: whether the passes are to be packed, or rectangles.
         ranks: how many share them.
