@@ -53,12 +53,14 @@ def step_measures(
         "infrastructure_failures": float(len(trajectories) - len(measured)),
         "retries": float(sum(t.retries for t in trajectories)),
     } | _means(
-        success=[t.outcome.value == 1 for t in measured],
-        in_band=[alpha_low <= rate <= alpha_high for rate in rates],
-        all_same=[rate in (0.0, 1.0) for rate in rates],
-        length=[len(t.steps) for t in measured],
-        valid_actions=[s.action_valid for s in steps],
-        truncated=[s.finish == "length" for s in steps],
+        {
+            "success": [t.outcome.value == 1 for t in measured],
+            "in_band": [alpha_low <= rate <= alpha_high for rate in rates],
+            "all_same": [rate in (0.0, 1.0) for rate in rates],
+            "length": [len(t.steps) for t in measured],
+            "valid_actions": [s.action_valid for s in steps],
+            "truncated": [s.finish == "length" for s in steps],
+        }
     )
     return measures | judge_measures(training) | unit_test_measures(training)
 
@@ -76,9 +78,11 @@ def judge_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
     valid = [(step, outcome, value) for step, outcome, value in votes if value != 0]
     labelled = [(step.label, value) for step, _, value in valid if step.label is not None]
     measures = {"votes": float(len(votes)), "invalid": 1.0 - len(valid) / len(votes)} | _means(
-        outcome=[value == outcome for _, outcome, value in valid if outcome is not None],
-        positive=[value == 1 for _, _, value in valid],
-        accuracy=[value == label for label, value in labelled],
+        {
+            "outcome": [value == outcome for _, outcome, value in valid if outcome is not None],
+            "positive": [value == 1 for _, _, value in valid],
+            "accuracy": [value == label for label, value in labelled],
+        }
     )
     good = [value == 1 for label, value in labelled if label == 1]
     bad = [value == -1 for label, value in labelled if label == -1]
@@ -106,8 +110,10 @@ def unit_test_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
     shares = [t.outcome.passed for g in asked for t in g.played.trajectories]
     failed = sum(g.tests is not None and g.tests.error is not None for g in asked)
     measures = {"written": float(len(rows)), "failed": float(failed)} | _means(
-        invalid=[row is None for row in rows],
-        hidden=[share for share in shares if share is not None],
+        {
+            "invalid": [row is None for row in rows],
+            "hidden": [share for share in shares if share is not None],
+        }
     )
     return {f"unit_tests/{name}": v for name, v in (counts.measures() | measures).items()}
 
@@ -237,6 +243,6 @@ def _votes(groups: Iterable[JudgedGroup]) -> Iterator[tuple[Step, int | None, in
                     yield trajectory.steps[step.step], trajectory.outcome.value, vote.value
 
 
-def _means(**values: Sequence[float]) -> dict[str, float]:
+def _means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """The mean of each; what has no values is left out."""
     return {name: sum(found) / len(found) for name, found in values.items() if found}
