@@ -96,7 +96,7 @@ class Run:
             "rewriter": str(models.rewrites or ""),
         }
         self._config = parse(settings.document(arm, seed, paths))
-        self._algorithm = self._config.algorithm.resolved()
+        self._algorithm = self._config.algorithm.resolved
         self._votes = VoteHistory({}, self._algorithm)
         self._auxiliary = AuxiliaryMaker(self._config, paths["policy"])
         self._sampled: list[JudgedGroup] = []  # of the last evaluation

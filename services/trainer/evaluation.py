@@ -68,7 +68,7 @@ class Evaluator:
     def _record(self, step: int, version: int, groups: list[JudgedGroup]) -> str:
         nothing = Limits(max_tokens=1, max_rows=1)
         options = SampleOptions(
-            algorithm=self._config.algorithm.resolved(),
+            algorithm=self._config.algorithm.resolved,
             policy_version=version,
             reward_version=0,
             policy_limits=nothing,

@@ -116,7 +116,7 @@ class Learners:
         config, name = self._config, f"runs/{self._run_id}/batches/{step:05d}-{role}.parquet"
         uri = await asyncio.to_thread(write_rows, self._parts.artifacts, name, rows)
         self._written.append(uri)
-        algorithm = config.algorithm.resolved()
+        algorithm = config.algorithm.resolved
         return TrainBatch(
             batch_id=f"{self._run_id}-{step:05d}-{role}",
             run_id=self._run_id,

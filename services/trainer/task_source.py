@@ -34,7 +34,7 @@ class TaskSource:
 
     def __init__(self, parts: Parts, run: RunState, config: RunConfig) -> None:
         self._parts, self._run, self._config = parts, run, config
-        algorithm = config.algorithm.resolved()
+        algorithm = config.algorithm.resolved
         by_tests = config.reward.kind == "unit_tests"  # they do not enter the policy's reward
         needed = algorithm.train_reward_model if by_tests else algorithm.needs_votes
         self._votes = config.reward.votes if needed else 0
@@ -115,7 +115,7 @@ def task_outcome(
     group: JudgedGroup, offer: Offer, *, run: RunState, config: RunConfig
 ) -> TaskOutcome:
     """The outcome of a group, before any filter; its round and, if it has no token, its policy version are the offer's."""
-    played, algorithm = group.played, config.algorithm.resolved()
+    played, algorithm = group.played, config.algorithm.resolved
     successes, measured = accuracy([t.outcome.value for t in played.trajectories])
     direction = rewrite_direction(successes, measured, band=algorithm)
     trains = played.group.purpose == "train"
@@ -149,7 +149,7 @@ def adapt_settings(config: RunConfig) -> AdaptSettings:
     gap = config.adaptation.max_version_gap
     return AdaptSettings(
         adaptation=config.adaptation,
-        algorithm=config.algorithm.resolved(),
+        algorithm=config.algorithm.resolved,
         env_adapter=config.env_adapter,
         sampling=config.models.rewriter.sampling(),
         version_gap=config.run.staleness_bound if gap is None else gap,

@@ -69,7 +69,7 @@ class TrainLoop:
     ) -> None:
         self._parts, self._run, self._config = parts, run, config
         self._record, self._check = record, check
-        self._algorithm = config.algorithm.resolved()
+        self._algorithm = config.algorithm.resolved
         self._engines = Engines(parts, run.id)
         self._in_flight = InFlight(
             parts.broker,

@@ -198,7 +198,7 @@ def test_every_problem_has_a_sentence_of_its_own() -> None:
 def test_the_empty_document_is_a_config_and_every_preset_resolves() -> None:
     assert parse({}) == RunConfig()
     for name in PRESETS:
-        assert parse({"algorithm": {"preset": name}}).algorithm.resolved().name == name
+        assert parse({"algorithm": {"preset": name}}).algorithm.resolved.name == name
 
 
 def test_a_config_survives_the_database_as_json() -> None:

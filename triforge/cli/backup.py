@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from triforge.cli.terminal import STATE, StateOption, console, settings
+from triforge.cli.terminal import STATE, StateOption, say, settings
 from triforge.config import Settings
 from triforge.store.backup import ARTIFACTS, DATABASE, back_up
 from triforge.store.backup import restore as put_back
@@ -22,7 +22,7 @@ def backup(folder: FolderArgument, state: StateOption = STATE) -> None:
     """Copy the database and the artifacts into a new folder; the deployment may run meanwhile."""
     found = _places(state)
     about = back_up(found.database_url, found.artifacts_url, folder)
-    console.print(f"wrote {folder}: {_summary(about)}", highlight=False, soft_wrap=True)
+    say(f"wrote {folder}: {_summary(about)}")
 
 
 def restore(folder: FolderArgument, state: StateOption = STATE) -> None:
@@ -36,7 +36,7 @@ def restore(folder: FolderArgument, state: StateOption = STATE) -> None:
         in_flight=state / BROKER,
         by=os.environ.get("USER", ""),
     )
-    console.print(f"restored {folder}: {_summary(about)}", highlight=False, soft_wrap=True)
+    say(f"restored {folder}: {_summary(about)}")
 
 
 def _places(state: Path) -> Settings:

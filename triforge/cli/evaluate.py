@@ -10,7 +10,16 @@ import typer
 from rich.table import Table
 
 from triforge.algorithms.theory import wilson
-from triforge.cli.terminal import STATE, OverlayOption, StateOption, ask_trainer, console, overrides
+from triforge.cli.terminal import (
+    STATE,
+    OverlayOption,
+    SetOption,
+    StateOption,
+    ask_trainer,
+    console,
+    overrides,
+    say,
+)
 from triforge.cli.watch import watch
 from triforge.clients.trainer import TrainerClient
 from triforge.config import merge
@@ -30,9 +39,7 @@ def evaluate(
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the evaluation.")] = "evaluation",
     config: OverlayOption = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="One field, e.g. models.policy.path=DIR.")
-    ] = None,
+    set_: SetOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="JSON file for the figures.")
     ] = None,
@@ -73,9 +80,11 @@ async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
             f"run {run} is {status} and deletes old versions as it goes; wait for its end, stop it, or copy the folder "
             "(`triforge run weights`) and name the copy: --set models.policy.path=COPY"
         )
-    rows = [row for row in await client.weights(run) if row.role == "policy"]
-    if version is not None:
-        rows = [row for row in rows if row.version == version]
+    rows = [
+        row
+        for row in await client.weights(run)
+        if row.role == "policy" and version in (None, row.version)
+    ]
     if not rows:
         raise NotFoundError(
             f"run {run} has no policy version {version}; `triforge run weights {run}` lists them"
@@ -119,8 +128,4 @@ def _show(figures: dict[str, Any]) -> None:
         share = "not measured" if row["success"] is None else f"{row['success']:.3f}"
         table.add_row(mode, share, f"{row['low']:.3f} to {row['high']:.3f}", str(row["episodes"]))
     console.print(table)
-    console.print(
-        f"every step of every episode: triforge run export {figures['run']} --out FILE",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"every step of every episode: triforge run export {figures['run']} --out FILE")

@@ -18,7 +18,7 @@ import typer
 from triforge.access.callers import DEFAULT
 from triforge.access.gate import KNOWN_S
 from triforge.access.keys import BOUNDS, Key, KeyStore, TenantStore
-from triforge.cli.terminal import STATE, StateOption, console, grid, settings
+from triforge.cli.terminal import STATE, StateOption, console, grid, say, settings
 from triforge.store.database import Database, open_database
 from triforge.supervisor.supervise import ADDRESSES
 
@@ -88,11 +88,7 @@ def key_revoke(
     """End a key for good."""
     with _database(state) as database:
         key = KeyStore(database).revoke(key_id, by=_by())
-    console.print(
-        f"key {key.id} ({key.name}) is revoked; every API refuses it within {KNOWN_S:g} s",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"key {key.id} ({key.name}) is revoked; every API refuses it within {KNOWN_S:g} s")
 
 
 @tenant_app.command("set")
@@ -105,15 +101,9 @@ def tenant_set(
     state: StateOption = STATE,
 ) -> None:
     """Make a tenant, or change its bounds; those that are not named stay."""
+    given = (max_pools, max_tasks, max_runs, requests_per_minute)
     with _database(state) as database:
-        TenantStore(database).set(
-            name,
-            by=_by(),
-            max_pools=max_pools,
-            max_tasks=max_tasks,
-            max_runs=max_runs,
-            requests_per_minute=requests_per_minute,
-        )
+        TenantStore(database).set(name, by=_by(), **dict(zip(BOUNDS, given, strict=True)))
     tenant_list(state)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import httpx
 import typer
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from triforge.cli.backup import backup, restore
@@ -22,12 +23,13 @@ from triforge.cli.pools import pool_app, proposal_app, task_app
 from triforge.cli.terminal import (
     STATE,
     OverlayOption,
+    SetOption,
     StateOption,
     ask_trainer,
     console,
-    finish,
     grid,
     overrides,
+    say,
     settings,
 )
 from triforge.cli.watch import watch as watch_run
@@ -45,21 +47,17 @@ from triforge.types import Params
 _MARKS = {"ok": "ok     ", "warning": "warning", "bad": "BAD    "}
 
 
-def show(found: Sequence[Finding]) -> None:
+def _show(found: Sequence[Finding]) -> None:
     """Print findings, the faults with what mends them; leaves with exit code 1 if there is a fault."""
     for finding in found:
-        _print(f"{_MARKS[finding.state]} {finding.check}: {finding.said}")
+        say(f"{_MARKS[finding.state]} {finding.check}: {finding.said}")
         if finding.mend and finding.state != "ok":
-            _print(f"          mend: {finding.mend}")
+            say(f"          mend: {finding.mend}")
     bad = sum(finding.state == "bad" for finding in found)
     warnings = sum(finding.state == "warning" for finding in found)
-    _print(f"{len(found)} checks, {bad} faults, {warnings} warnings")
+    say(f"{len(found)} checks, {bad} faults, {warnings} warnings")
     if bad:
         raise typer.Exit(1)
-
-
-def _print(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 env_app = typer.Typer(no_args_is_help=True, help="Environments.")
@@ -86,21 +84,18 @@ def env_check(
     skipped = not_applicable(results)
     for result in results:
         mark = "-     " if result in skipped else "ok    " if result.passed else "BROKEN"
-        _print(f"{mark} {result.name}{': ' * bool(result.detail)}{result.detail}")
+        say(f"{mark} {result.name}{': ' * bool(result.detail)}{result.detail}")
     broken = sum(not result.passed for result in results)
-    _print(f"{len(results)} checks, {broken} broken, {len(skipped)} do not apply")
+    say(f"{len(results)} checks, {broken} broken, {len(skipped)} do not apply")
     if broken:
         raise typer.Exit(1)
 
 
 def _json(text: str) -> Params:
     try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"given {text!r}, expected a JSON object: {error}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"given {text!r}, expected a JSON object such as {{}}")
-    return value
+        return TypeAdapter(Params).validate_json(text)
+    except ValidationError:
+        raise InputError(f"given {text!r}, expected a JSON object such as {{}}") from None
 
 
 @env_app.command("serve")
@@ -166,11 +161,14 @@ def main() -> None:
     except (TriforgeError, OSError) as error:
         detail = error.detail if isinstance(error, TriforgeError) else str(error)
         problems = error.problems if isinstance(error, TriforgeError) else ()
-        to_user = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-        to_user.print(f"triforge: {detail}")
+        _complain(f"triforge: {detail}")
         for problem in problems if len(problems) > 1 else ():
-            to_user.print(f"  - {problem}")
+            _complain(f"  - {problem}")
         sys.exit(1)
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -186,13 +184,8 @@ def up(
     layout = plan_layout(
         load(config), Settings.from_env(), config_path=config, state=state, auto_ports=auto_ports
     )
-    to_user = Console(stderr=True)
-    supervisor = Supervisor(
-        layout,
-        state,
-        report=lambda text: to_user.print(f"triforge: {text}", markup=False, soft_wrap=True),
-    )
-    finish(_up(supervisor, layout.settings, state))
+    supervisor = Supervisor(layout, state, report=lambda text: _complain(f"triforge: {text}"))
+    asyncio.run(_up(supervisor, layout.settings, state))
 
 
 async def _up(supervisor: Supervisor, addresses: Settings, state: Path) -> None:
@@ -225,16 +218,13 @@ def _print_addresses(addresses: Settings, state: Path) -> None:
         if value and name.endswith("_url") and name not in ("database_url", "artifacts_url"):
             table.add_row(name.removesuffix("_url"), str(value))
     console.print(table)
-    console.print(
-        f"state, artifacts and logs: {state.resolve()}; Ctrl-C stops everything", soft_wrap=True
-    )
+    say(f"state, artifacts and logs: {state.resolve()}; Ctrl-C stops everything")
 
 
 @app.command()
 def status(state: StateOption = STATE) -> None:
     """What serves, what is ready, and the newest runs. Exit code 1 when a service is not ready."""
-    ready = finish(_status(settings(state)))
-    if not ready:
+    if not asyncio.run(_status(settings(state))):
         raise typer.Exit(1)
     _print_runs(state, newest=_NEWEST)
 
@@ -275,11 +265,11 @@ def doctor(
     With a document: what a start of it would meet. Without: the deployment that runs.
     """
     if config is None:
-        found = finish(examine(settings(state), state=state))
+        checks = examine(settings(state), state=state)
     else:
         addresses = Settings.from_env()
-        found = finish(examine(addresses, state=state, config=load(config), document=config))
-    show(found)
+        checks = examine(addresses, state=state, config=load(config), document=config)
+    _show(asyncio.run(checks))
 
 
 @run_app.command("start")
@@ -287,9 +277,7 @@ def run_start(
     pool: Annotated[str, typer.Argument(help="Id or name of the pool.")],
     name: Annotated[str, typer.Option(help="Name of the run.")] = "",
     config: OverlayOption = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="One field, e.g. run.steps=5. Repeatable.")
-    ] = None,
+    set_: SetOption = None,
     follow: Annotated[bool, typer.Option("--watch", help="Watch it at once.")] = False,
     state: StateOption = STATE,
 ) -> None:
@@ -298,7 +286,7 @@ def run_start(
 
     async def work(client: TrainerClient) -> None:
         run = await client.submit(pool, name=name, config=over)
-        console.print(f"{run.id} {run.status}", highlight=False)
+        say(f"{run.id} {run.status}")
         if follow:
             await _watch(client, run.id)
 
@@ -308,11 +296,7 @@ def run_start(
 async def _watch(client: TrainerClient, run_id: str) -> None:
     await watch_run(console, await client.run(run_id), client.events(run_id))
     run = await client.run(run_id)
-    console.print(
-        f"{run.id} {run.status} at step {run.step} {run.reason}".rstrip(),
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"{run.id} {run.status} at step {run.step} {run.reason}".rstrip())
     if run.status == "failed":
         raise typer.Exit(1)
 
@@ -330,14 +314,14 @@ def run_watch(run_id: RunArgument, state: StateOption = STATE) -> None:
 def run_stop(run_id: RunArgument, state: StateOption = STATE) -> None:
     """Ask a run to stop."""
     run = ask_trainer(state, lambda client: client.stop(run_id))
-    console.print(f"{run_id} {run.status}", highlight=False)
+    say(f"{run_id} {run.status}")
 
 
 @run_app.command("resume")
 def run_resume(run_id: RunArgument, state: StateOption = STATE) -> None:
     """Go on after the last finished step."""
     run = ask_trainer(state, lambda client: client.resume(run_id))
-    console.print(f"{run_id} {run.status}", highlight=False)
+    say(f"{run_id} {run.status}")
 
 
 @run_app.command("weights")
@@ -363,7 +347,7 @@ def run_rollback(
     trained: Literal["policy", "reward"] = "policy" if role == "policy" else "reward"
     run = ask_trainer(state, lambda client: client.roll_back(run_id, trained, version))
     now = run.policy_version if role == "policy" else run.reward_version
-    console.print(f"{run_id} {role}: version {version} serves as {now}", highlight=False)
+    say(f"{run_id} {role}: version {version} serves as {now}")
 
 
 @run_app.command("list")
@@ -387,7 +371,7 @@ def run_export(
 ) -> None:
     """Save the run's record: one Parquet row a step, enough to recompute every number."""
     ask_trainer(state, lambda client: client.export(run_id, out))
-    console.print(f"wrote {out}", highlight=False)
+    say(f"wrote {out}")
 
 
 @run_app.command("report")
@@ -398,4 +382,4 @@ def run_report(
 ) -> None:
     """Save what each finished step measured: a row a step."""
     ask_trainer(state, lambda client: client.report(run_id, out))
-    console.print(f"wrote {out}", highlight=False)
+    say(f"wrote {out}")

@@ -4,48 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import typer
 from pydantic import BaseModel
 from rich.tree import Tree
 
 from triforge.cli import pool_file
-from triforge.cli.terminal import STATE, StateOption, console, finish, settings
+from triforge.cli.terminal import STATE, StateOption, ask_pools, console, say
 from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.transport import save
-from triforge.types import Approval, Lineage, TaskDetail
+from triforge.types import Approval, Lineage, PoolState, TaskDetail
 
-_T = TypeVar("_T")
-_Ask = Callable[[EnvAdapterClient], Awaitable[_T]]
+_Change = Callable[..., Awaitable[BaseModel]]  # (client, id, verb, *, by, reason)
 
 pool_app = typer.Typer(no_args_is_help=True, help="Task pools.")
 task_app = typer.Typer(no_args_is_help=True, help="Tasks and their versions.")
 proposal_app = typer.Typer(no_args_is_help=True, help="Rewrites of tasks.")
 
+Subject = Annotated[str, typer.Argument(metavar="ID", help="Id; of a pool also its name.")]
 PoolName = Annotated[str, typer.Argument(help="Id or name.")]
 TaskId = Annotated[str, typer.Argument(help="Id of any version of the task.")]
 ProposalId = Annotated[str, typer.Argument(help="Id of the rewrite.")]
 By = Annotated[str, typer.Option("--by", envvar="USER", help="Who asks for it, for the record.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for the record.")]
-PoolVerb = Literal["pause", "resume", "retire"]
-TaskVerb = Literal["pause", "resume", "retire", "pin", "unpin"]
-
-
-def _ask(state: Path, work: _Ask[_T]) -> _T:
-    async def asked() -> _T:
-        where = settings(state)
-        client = EnvAdapterClient(where.env_adapter_url, api_key=where.key.get_secret_value())
-        try:
-            return await work(client)
-        finally:
-            await client.close()
-
-    return finish(asked())
 
 
 def _print(answer: BaseModel) -> None:
     console.print_json(answer.model_dump_json())
+
+
+def _verb(app: typer.Typer, change: _Change, verb: str, help_: str) -> None:
+    """Add the command of a change that takes an id and nothing else."""
+
+    @app.command(verb, help=help_)
+    def act(name: Subject, by: By = "", reason: Reason = "", state: StateOption = STATE) -> None:
+        _print(ask_pools(state, lambda client: change(client, name, verb, by=by, reason=reason)))
 
 
 # ---- pools ----
@@ -70,38 +64,31 @@ def pool_create(
 ) -> None:
     """Create a task pool."""
     body = pool_file.read(file)
-    _print(
-        _ask(
-            state,
-            lambda client: pool_file.send(
-                client, name, body, environment=environment, approval=approval
-            ),
-        )
-    )
+
+    async def work(client: EnvAdapterClient) -> PoolState:
+        return await pool_file.send(client, name, body, environment=environment, approval=approval)
+
+    _print(ask_pools(state, work))
 
 
 @pool_app.command("list")
 def pool_list(state: StateOption = STATE) -> None:
     """All pools."""
-    for pool in _ask(state, lambda client: client.pools()):
+    for pool in ask_pools(state, lambda client: client.pools()):
         _print(pool)
 
 
 @pool_app.command("show")
 def pool_show(name: PoolName, state: StateOption = STATE) -> None:
     """One pool: tasks by state, proposals by state."""
-    _print(_ask(state, lambda client: client.pool(name)))
+    _print(ask_pools(state, lambda client: client.pool(name)))
 
 
-def _pool_verb(verb: PoolVerb, help_: str) -> None:
-    @pool_app.command(verb, help=help_)
-    def act(name: PoolName, by: By = "", reason: Reason = "", state: StateOption = STATE) -> None:
-        _print(_ask(state, lambda client: client.change_pool(name, verb, by=by, reason=reason)))
-
-
-_pool_verb("pause", "Let runs on the pool wait at their next step.")
-_pool_verb("resume", "Let runs on the pool go on.")
-_pool_verb("retire", "Play the pool no more, for good.")
+_verb(
+    pool_app, EnvAdapterClient.change_pool, "pause", "Let runs on the pool wait at their next step."
+)
+_verb(pool_app, EnvAdapterClient.change_pool, "resume", "Let runs on the pool go on.")
+_verb(pool_app, EnvAdapterClient.change_pool, "retire", "Play the pool no more, for good.")
 
 
 @pool_app.command("approval")
@@ -113,7 +100,9 @@ def pool_approval(
     state: StateOption = STATE,
 ) -> None:
     """Say whether rewrites wait for a person before they replace their tasks."""
-    _print(_ask(state, lambda client: client.set_approval(name, approval, by=by, reason=reason)))
+    _print(
+        ask_pools(state, lambda client: client.set_approval(name, approval, by=by, reason=reason))
+    )
 
 
 @pool_app.command("export")
@@ -127,8 +116,8 @@ def pool_export(
     state: StateOption = STATE,
 ) -> None:
     """Save a pool as JSONL, whole or not at all."""
-    _ask(state, lambda client: save(client.export(name, content), out))
-    console.print(f"wrote {out}", highlight=False)
+    ask_pools(state, lambda client: save(client.export(name, content), out))
+    say(f"wrote {out}")
 
 
 @pool_app.command("audit")
@@ -139,7 +128,7 @@ def pool_audit(name: PoolName, state: StateOption = STATE) -> None:
         async for entry in client.changes(name):
             _print(entry)
 
-    _ask(state, work)
+    ask_pools(state, work)
 
 
 # ---- tasks ----
@@ -148,20 +137,14 @@ def pool_audit(name: PoolName, state: StateOption = STATE) -> None:
 @task_app.command("show")
 def task_show(task: TaskId, state: StateOption = STATE) -> None:
     """One version of a task with its measurements."""
-    _print(_ask(state, lambda client: client.task(task)))
+    _print(ask_pools(state, lambda client: client.task(task)))
 
 
-def _task_verb(verb: TaskVerb, help_: str) -> None:
-    @task_app.command(verb, help=help_)
-    def act(task: TaskId, by: By = "", reason: Reason = "", state: StateOption = STATE) -> None:
-        _print(_ask(state, lambda client: client.change_task(task, verb, by=by, reason=reason)))
-
-
-_task_verb("pause", "Do not play the task for now.")
-_task_verb("resume", "Play the task again.")
-_task_verb("retire", "Play the task no more, for good.")
-_task_verb("pin", "Never rewrite the task.")
-_task_verb("unpin", "Allow the task to be rewritten again.")
+_verb(task_app, EnvAdapterClient.change_task, "pause", "Do not play the task for now.")
+_verb(task_app, EnvAdapterClient.change_task, "resume", "Play the task again.")
+_verb(task_app, EnvAdapterClient.change_task, "retire", "Play the task no more, for good.")
+_verb(task_app, EnvAdapterClient.change_task, "pin", "Never rewrite the task.")
+_verb(task_app, EnvAdapterClient.change_task, "unpin", "Allow the task to be rewritten again.")
 
 
 @task_app.command("rollback")
@@ -173,13 +156,13 @@ def task_rollback(
     state: StateOption = STATE,
 ) -> None:
     """Undo rewrites, back to an earlier version of the task."""
-    _print(_ask(state, lambda client: client.roll_back(task, to, by=by, reason=reason)))
+    _print(ask_pools(state, lambda client: client.roll_back(task, to, by=by, reason=reason)))
 
 
 @task_app.command("lineage")
 def task_lineage(task: TaskId, state: StateOption = STATE) -> None:
     """All versions of a task as a tree, with how they went."""
-    console.print(_tree(_ask(state, lambda client: client.lineage(task))), soft_wrap=True)
+    console.print(_tree(ask_pools(state, lambda client: client.lineage(task))), soft_wrap=True)
 
 
 def _tree(lineage: Lineage) -> Tree:
@@ -187,9 +170,8 @@ def _tree(lineage: Lineage) -> Tree:
     drawn: dict[str, Tree] = {}
     for name, version in versions.items():  # parents stand before their children
         parent = version.task.parent_id
-        drawn[name] = (
-            drawn[parent].add(_line(version)) if parent is not None else Tree(_line(version))
-        )
+        line = _line(version)
+        drawn[name] = Tree(line) if parent is None else drawn[parent].add(line)
     return drawn[lineage.slot]
 
 
@@ -213,28 +195,18 @@ def proposal_list(
     state: StateOption = STATE,
 ) -> None:
     """A pool's rewrites, oldest first: id, state, direction, before and after."""
-    for found in _ask(state, lambda client: client.proposals(pool, state=only or None)):
-        console.print(
+    for found in ask_pools(state, lambda client: client.proposals(pool, state=only or None)):
+        say(
             f"{found.id} {found.state} {found.direction}: "
-            f"{found.instruction_before!r} -> {found.instruction_after!r}",
-            highlight=False,
-            soft_wrap=True,
+            f"{found.instruction_before!r} -> {found.instruction_after!r}"
         )
 
 
 @proposal_app.command("show")
 def proposal_show(proposal: ProposalId, state: StateOption = STATE) -> None:
     """A rewrite: diagnosis, prompt, answer, checks, both measurements, verdict, and who decided."""
-    _print(_ask(state, lambda client: client.proposal(proposal)))
+    _print(ask_pools(state, lambda client: client.proposal(proposal)))
 
 
-def _proposal_verb(verb: Literal["approve", "reject"], help_: str) -> None:
-    @proposal_app.command(verb, help=help_)
-    def act(
-        proposal: ProposalId, by: By = "", reason: Reason = "", state: StateOption = STATE
-    ) -> None:
-        _print(_ask(state, lambda client: client.decide(proposal, verb, by=by, reason=reason)))
-
-
-_proposal_verb("approve", "Take a rewrite that waits for a person.")
-_proposal_verb("reject", "Do not take a rewrite.")
+_verb(proposal_app, EnvAdapterClient.decide, "approve", "Take a rewrite that waits for a person.")
+_verb(proposal_app, EnvAdapterClient.decide, "reject", "Do not take a rewrite.")

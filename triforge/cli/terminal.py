@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,11 +13,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from triforge.clients.env_adapter import EnvAdapterClient
 from triforge.clients.trainer import TrainerClient
+from triforge.clients.transport import ServiceClient
 from triforge.config import Settings, assignment, merge, read_document
 from triforge.supervisor.supervise import ADDRESSES
 
 _T = TypeVar("_T")
+_C = TypeVar("_C", bound=ServiceClient)
 
 console = Console(markup=False)  # names and reasons are text, whatever brackets they hold
 
@@ -27,25 +30,39 @@ StateOption = Annotated[
 OverlayOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML laid over the deployment's own.")
 ]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="One field, e.g. run.steps=5. Repeatable.")
+]
 
 
-def finish(work: Coroutine[object, object, _T]) -> _T:
-    """Do the work of a command."""
-    return asyncio.run(work)
-
-
-def ask_trainer(state: Path, work: Callable[[TrainerClient], Coroutine[object, object, _T]]) -> _T:
+def ask_trainer(state: Path, work: Callable[[TrainerClient], Awaitable[_T]]) -> _T:
     """Do work with a client of the deployment's trainer."""
+    found = settings(state)
+    return _ask(TrainerClient, found.trainer_url, found, work)
 
+
+def ask_pools(state: Path, work: Callable[[EnvAdapterClient], Awaitable[_T]]) -> _T:
+    """Do work with a client of the deployment's env_adapter."""
+    found = settings(state)
+    return _ask(EnvAdapterClient, found.env_adapter_url, found, work)
+
+
+def _ask(
+    kind: Callable[..., _C], url: str, found: Settings, work: Callable[[_C], Awaitable[_T]]
+) -> _T:
     async def asked() -> _T:
-        found = settings(state)
-        client = TrainerClient(found.trainer_url, api_key=found.key.get_secret_value())
+        client = kind(url, api_key=found.key.get_secret_value())
         try:
             return await work(client)
         finally:
             await client.close()
 
-    return finish(asked())
+    return asyncio.run(asked())
+
+
+def say(text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 def overrides(config: Path | None, assignments: Sequence[str] | None) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from triforge.config.sections import RunConfig
 from triforge.errors import ConfigError
+
+_S = TypeVar("_S", bound=BaseModel)
 
 RENAMED = {
     "models.acts": "models.policy",
@@ -37,19 +39,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge(old, value)
-        else:
-            merged[key] = value
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(merged[key], value) if both else value
     return merged
 
 
 def assignment(text: str) -> dict[str, Any]:
-    """One field as an override: `run.steps=5` becomes `{"run": {"steps": 5}}`. The value is JSON, else a string.
-
-    Raises:
-        ConfigError: there is no `=`, or nothing before it.
-    """
+    """One field as an override: `run.steps=5` becomes `{"run": {"steps": 5}}`. The value is JSON, else a string."""
     path, found, given = text.partition("=")
     if not found or not path:
         raise ConfigError(f"override: given {text!r}, expected section.field=value")
@@ -63,19 +59,24 @@ def assignment(text: str) -> dict[str, Any]:
 
 
 def parse(document: Mapping[str, Any]) -> RunConfig:
-    """Check a document.
+    """Check a document. Errors: see `checked`."""
+    return checked(RunConfig, document)
+
+
+def checked(kind: type[_S], given: Mapping[str, Any], *, variables: bool = False) -> _S:
+    """Validate what was given, fields or (as `variables`) settings out of the environment.
 
     Raises:
         ConfigError: one sentence a problem: the field, what was given, what is allowed.
     """
     try:
-        return RunConfig.model_validate(dict(document))
+        return kind.model_validate(dict(given))
     except ValidationError as error:
-        problems = tuple(sentence(item, RunConfig) for item in error.errors())
+        problems = tuple(_sentence(item, kind, variable=variables) for item in error.errors())
         raise ConfigError("; ".join(problems), problems=problems) from None
 
 
-def sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool = False) -> str:
+def _sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool) -> str:
     """One of pydantic's complaints as a sentence: the field, what was given, what is allowed."""
 
     def name(*path: str | int) -> str:
@@ -97,11 +98,7 @@ def sentence(item: Mapping[str, Any], root: type[BaseModel], *, variable: bool =
 
 
 def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """Read a TOML document and lay `overrides` over it.
-
-    Raises:
-        ConfigError: the file is missing, is not TOML, or describes something impossible.
-    """
+    """Read a TOML document, lay `overrides` over it and check the whole."""
     return parse(merge(read_document(path), overrides or {}))
 
 

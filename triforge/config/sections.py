@@ -36,6 +36,7 @@ _WANTED = Only(
 _WANDB = Only(
     lambda s: bool(s.wandb_project), "a wandb_project: nothing is sent to Weights & Biases"
 )
+_UNIT_TESTS = {"vote_weight": ("constant",), "estimator": ("step_index", "group")}  # are allowed
 
 
 class RunSection(Section):
@@ -150,13 +151,11 @@ class AdaptationSection(Section):
     original_share: Share = 0.5
     """Share of the pool's slots that `mixed` never changes."""
     max_adapted: Share = 1.0
-    """Share of a step's training groups that may play rewritten tasks; the others play their
-    roots."""
+    """Share of a step's training groups that may play rewritten tasks; the others play roots."""
     max_pending: int = Field(2, ge=0)
     """Proposals measured at the same time."""
     adopt_pending: bool = False
-    """Go on with the proposals that earlier runs left pending in the pool, instead of withdrawing
-    them."""
+    """Go on with proposals that earlier runs left pending, instead of withdrawing them."""
     max_proposals: int = Field(0, ge=0)
     """Proposals of the whole run; 0 is no limit."""
     max_consecutive: int = Field(8, ge=0)
@@ -190,26 +189,20 @@ class AdaptationSection(Section):
     @property
     def rewrites(self) -> bool:
         """Whether tasks are rewritten by a model and measured, so that proposals may be pending."""
-        return "llm_rewrite" in (
-            self.controller,
-            self.mixed_with if self.controller == "mixed" else "",
-        )
+        return (self.mixed_with if self.controller == "mixed" else self.controller) == "llm_rewrite"
 
 
 class RewardSection(Section):
     """How steps are judged."""
 
     kind: str = Field("votes", pattern=r"^(votes|unit_tests|[A-Za-z_][\w.]*:\w+)$")
-    """How steps are scored: `votes` of the reward model, its `unit_tests` for problems that programs
-    solve, or the path of a step scorer, `package.module:function`."""
+    """`votes` of the reward model, its `unit_tests` of programs, or `package.module:function`."""
     votes: Annotated[int, Field(ge=1, le=64)] = 3
     """m: votes a step; with `unit_tests` tests a problem."""
     prompt: Literal["rubric", "terse"] = "rubric"
-    """`terse` suits models with a small closed vocabulary; `unit_tests` have a prompt of their
-    own."""
+    """`terse` suits small closed vocabularies; `unit_tests` have a prompt of their own."""
     deadline_s: Seconds = 300.0
-    """A judge job that takes longer fails; running the programs of a group on its tests has as long
-    again."""
+    """A judge job that takes longer fails; running a group's programs has as long again."""
 
 
 class LearnerSection(Section):
@@ -236,8 +229,7 @@ class LearnerSection(Section):
     token_budget: Positive = 8192
     """Tokens a forward pass may hold; shared beginnings count once."""
     updates_by: Literal["rows", "tasks"] = "rows"
-    """What is dealt out to a step's updates; all rows of a `tasks` share their prompt's
-    computation."""
+    """What a step's updates divide; rows of one task share their prompt's computation."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of matrix products; weights are float32. `auto` is bfloat16 on a GPU, float32 elsewhere."""
     activation_checkpointing: bool = False
@@ -277,8 +269,7 @@ class CriticSection(Section):
     grad_clip: float = Field(1.0, gt=0)
     """Largest gradient norm."""
     alone_steps: int = Field(0, ge=0)
-    """Steps at the beginning of the run that train the critic alone and leave the policy as it
-    is."""
+    """First steps of the run that train the critic alone and leave the policy as it is."""
 
 
 class AuxiliaryTermSection(Section):
@@ -304,8 +295,7 @@ class AuxiliarySection(Section):
             "sp.lambda0 above 0 or measure = true: nothing else stands in a played sequence",
         ),
     ] = "separate"
-    """State prediction as chat items of their own, or on the observations inside the played
-    sequences."""
+    """State prediction as chat items of their own, or on observations in played sequences."""
     prompt: Annotated[
         Literal["plain", "terse"],
         Only(
@@ -317,8 +307,7 @@ class AuxiliarySection(Section):
     history: Annotated[int, _WANTED] = Field(2, ge=0, le=64)
     """Earlier observations and actions shown for state prediction."""
     max_samples_per_update: Annotated[int, _WANTED] = Field(0, ge=0)
-    """Transitions drawn a step, evenly over tasks; 0 is as many as responses that are trained
-    on."""
+    """Transitions drawn a step, evenly over tasks; 0 is one a response that is trained on."""
     max_target_tokens: Annotated[Positive, _WANTED] = 256
     """Longer targets are cut off here."""
     noop_cap: Annotated[Share, _WANTED] = 0.25
@@ -328,8 +317,7 @@ class AuxiliarySection(Section):
     warning_texts: Annotated[tuple[str, ...], _WANTED] = ()
     """An observation that begins so is the harness speaking, and is not learned from."""
     body_ends_at: Annotated[tuple[str, ...], _WANTED] = ("\n\nCommands:",)
-    """Where the list of admissible commands begins in an observation; it is never shown or
-    predicted."""
+    """Where the list of commands begins in an observation; it is never shown or predicted."""
     loss: Annotated[Literal["ce", "clipped_mae"], _ADDS] = "ce"
     """Cross-entropy, or the bounded `min(1 - p, 0.99)`."""
     placebo: Annotated[Literal["none", "shuffle"], _WANTED] = "none"
@@ -351,16 +339,14 @@ class AuxiliarySection(Section):
 
     def wants(self, objective: Literal["sp", "id"]) -> bool:
         """Whether rows of an objective are made."""
-        term = self.sp if objective == "sp" else self.id
-        return self.measure or term.lambda0 > 0
+        return self.measure or (self.sp if objective == "sp" else self.id).lambda0 > 0
 
     def weights(self, step: int, steps: int) -> dict[Literal["sp", "id"], float]:
         """The weight of each objective in training step `step` (from 1) of a run of `steps`."""
-        t_max = self.t_max or steps
-        t = max(0, step - 1)
+        when = (max(0, step - 1), self.t_max or steps, self.schedule)
         return {
-            "sp": scheduled_weight(self.sp.lambda0, t, t_max, self.schedule),
-            "id": scheduled_weight(self.id.lambda0, t, t_max, self.schedule),
+            "sp": scheduled_weight(self.sp.lambda0, *when),
+            "id": scheduled_weight(self.id.lambda0, *when),
         }
 
     @model_validator(mode="after")
@@ -395,11 +381,9 @@ class ReportSection(Section):
     """Where the reports of committed steps go. Every step is on record in any case (`GET /v1/runs/{id}/steps`)."""
 
     tensorboard: bool = False
-    """Write event files to `runs/<id>/tensorboard` of the artifact store, which must be a local
-    folder."""
+    """Write event files to `runs/<id>/tensorboard` of the artifact store, a local folder."""
     wandb_project: str = Field("", max_length=128)
-    """Project of Weights & Biases; empty sends nothing. The key comes from the trainer's
-    environment (`WANDB_API_KEY`)."""
+    """Project of Weights & Biases; empty sends nothing. The trainer reads `WANDB_API_KEY`."""
     wandb_entity: Annotated[str, _WANDB] = Field("", max_length=128)
     """Who owns the project; empty is the key's default."""
     wandb_mode: Annotated[Literal["online", "offline"], _WANDB] = "online"
@@ -414,12 +398,9 @@ class AlgorithmSection(Section):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Fields of the preset to change, by name."""
 
+    @cached_property
     def resolved(self) -> Algorithm:
         """The preset with its overrides applied."""
-        return self._resolved
-
-    @cached_property
-    def _resolved(self) -> Algorithm:
         return resolve(self.preset, self.overrides)
 
 
@@ -438,7 +419,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _possible(self) -> RunConfig:
         try:
-            self.algorithm.resolved()
+            preset = self.algorithm.resolved
         except ConfigError as error:
             part = "" if error.detail.startswith("preset") else "overrides."
             raise ValueError(f"algorithm.{part}{error.detail}") from None
@@ -447,9 +428,9 @@ class RunConfig(Section):
                 "run.steps: given 0 with run.eval_every or run.eval_tasks = 0, expected a training step or an evaluation: "
                 "this run does nothing"
             )
-        self._demand_obedience()
-        self._demand_staleness()
-        self._demand_unit_tests()
+        self._demand_obedience(preset)
+        self._demand_staleness(preset)
+        self._demand_unit_tests(preset)
         if self.adaptation.max_rollouts < self.env_adapter.rollouts:
             raise ValueError(
                 f"adaptation.max_rollouts: given {self.adaptation.max_rollouts}, expected at least "
@@ -473,17 +454,11 @@ class RunConfig(Section):
                 )
         return self
 
-    def _demand_unit_tests(self) -> None:
+    def _demand_unit_tests(self, preset: Algorithm) -> None:
         """Refuse what compares steps or reads votes where programs are compared and nobody votes."""
-        preset = self.algorithm.resolved()
-        if self.reward.kind != "unit_tests":
-            return
-        for field, allowed in (
-            ("vote_weight", ("constant",)),
-            ("estimator", ("step_index", "group")),
-        ):
+        for field, allowed in _UNIT_TESTS.items():
             given = getattr(preset, field)
-            if given not in allowed:
+            if self.reward.kind == "unit_tests" and given not in allowed:
                 raise ValueError(
                     f"reward.kind: given 'unit_tests' with algorithm {field} = {given!r}, allowed {' or '.join(allowed)}: "
                     "whole programs are compared, and nobody votes"
@@ -498,11 +473,11 @@ class RunConfig(Section):
     @property
     def correction(self) -> Correction:
         """The off-policy correction in force; `auto` and what depends on it are decided."""
-        return self.algorithm.resolved().correction(self.run.staleness_bound)
+        return self.algorithm.resolved.correction(self.run.staleness_bound)
 
-    def _demand_obedience(self) -> None:
+    def _demand_obedience(self, preset: Algorithm) -> None:
         """Refuse options of trainings that do not take place."""
-        preset, critic = self.algorithm.resolved(), self.trainer.critic
+        critic = self.trainer.critic
         changed = [name for name, value in CriticSection() if getattr(critic, name) != value]
         if changed and not preset.needs_critic:
             raise ValueError(
@@ -520,9 +495,9 @@ class RunConfig(Section):
                 "only with 'pg': all steps train the critic alone"
             )
 
-    def _demand_staleness(self) -> None:
+    def _demand_staleness(self, preset: Algorithm) -> None:
         """Refuse bounds that nothing keeps and votes that nothing can stand in for."""
-        run, preset = self.run, self.algorithm.resolved()
+        run = self.run
         if run.staleness_bound > 0 and preset.off_policy == "none":
             raise ValueError(
                 f"run.staleness_bound: given {run.staleness_bound} with algorithm.overrides.off_policy = 'none', allowed 0, "

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr
 
 from triforge.config.base import Positive, Seconds, Section, Url
-from triforge.config.document import sentence
+from triforge.config.document import checked
 from triforge.errors import ConfigError
 from triforge.telemetry.logs import masked
 
@@ -24,8 +24,7 @@ class Settings(Section):
     database_url: str = "sqlite:///var/triforge.sqlite"
     """SQLAlchemy URL of the store."""
     artifacts_url: str = "var/artifacts"
-    """Folder or fsspec URL of the artifact store. A URL needs a folder for weights behind a #:
-    `s3://bucket/prefix#/data/artifacts` (extra `s3`)."""
+    """Folder, or URL and a folder for weights: `s3://bucket/prefix#/data/artifacts` (extra `s3`)."""
     config: str = ""
     """TOML document that runs start from."""
     host: str = "127.0.0.1"
@@ -37,15 +36,13 @@ class Settings(Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged; `debug` also logs requests and what libraries say."""
     otlp_endpoint: str = ""
-    """Where traces are sent (OTLP over HTTP, such as `http://collector:4318`); empty sends none,
-    unless OpenTelemetry's own variables say where. Needs the extra `otel`."""
+    """Where traces go (OTLP over HTTP; extra `otel`); empty: where OpenTelemetry's variables say."""
     policy_model_url: Url = "http://127.0.0.1:8001"
     """Policy service, role policy."""
     reward_model_url: Url = "http://127.0.0.1:8011"
     """Policy service, role reward."""
     rewriter_model_url: Url = "http://127.0.0.1:8021"
-    """Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names the model
-    there."""
+    """Policy service, role rewriter, or any OpenAI-compatible URL; `#name` names its model."""
     diagnosis_url: str = ""
     """Model that explains failures, addressed likewise; empty asks the one that rewrites."""
     solver_url: str = ""
@@ -62,8 +59,7 @@ class Settings(Section):
     """Comma-separated engines of a policy service: `http://host:port`, `dns+http://name:port` for
     one a resolved address, or a lone `router+http://host:port` for SGLang's router."""
     policy_engines: str = ""
-    """Engines that run already, for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a
-    local one."""
+    """Engines for `triforge up`, written like `TRIFORGE_ENGINES`; empty starts a local one."""
     reward_engines: str = ""
     """Likewise for the role reward."""
     rewriter_engines: str = ""
@@ -77,8 +73,7 @@ class Settings(Section):
     queue_s: Seconds = 60.0
     """A request that waits longer for an engine is answered 429."""
     request_s: Seconds = 600.0
-    """An engine that takes longer for an answer has failed at it. Services and workers read it:
-    whoever asks a service waits for so long and `TRIFORGE_QUEUE_S`."""
+    """An engine's answer that takes longer has failed; callers wait `TRIFORGE_QUEUE_S` more."""
     drain_s: Seconds = 10.0
     """How long a policy service that ends lets requests run on."""
     role: Literal["policy", "reward", "rewriter"] = "policy"
@@ -113,8 +108,7 @@ class Settings(Section):
     handover_host: str = "127.0.0.1"
     """Name under which policy services and engines reach a learner that broadcasts."""
     handover_timeout_s: Seconds = 120.0
-    """A broadcast that takes longer is given up, and the folder is read; so is loading an
-    adapter."""
+    """A broadcast that takes longer is given up, and the folder is read; so is an adapter."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
     """What becomes of running requests while weights change."""
     weights_check: Literal["contents", "sizes"] = "contents"
@@ -132,22 +126,14 @@ class Settings(Section):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read the environment.
-
-        Raises:
-            ConfigError: a `TRIFORGE_` variable is unknown or has an impossible value.
-        """
+        """Read the environment; ConfigError if a `TRIFORGE_` variable is unknown or impossible."""
         source = os.environ if environ is None else environ
         given = {
             name.removeprefix("TRIFORGE_").lower(): value
             for name, value in source.items()
             if name.startswith("TRIFORGE_") and value != ""
         }
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            problems = tuple(sentence(item, cls, variable=True) for item in error.errors())
-            raise ConfigError("; ".join(problems), problems=problems) from None
+        return checked(cls, given, variables=True)
 
     @property
     def keyed(self) -> bool:
@@ -160,11 +146,7 @@ class Settings(Section):
         return self.service_secret.get_secret_value() if self.keyed else ""
 
     def demand_secret(self) -> None:
-        """Pass settings with which a program is let in by the deployment's own services.
-
-        Raises:
-            ConfigError: keys are asked for, and the services' secret is missing or short.
-        """
+        """ConfigError where keys are asked for and the services' secret is missing or short."""
         secret = self.own_key
         if self.keyed and len(secret) < _SHORTEST:
             given = f"{len(secret)} characters" if secret else "nothing"
@@ -190,11 +172,9 @@ class Settings(Section):
 
     def environment(self) -> dict[str, str]:
         """The settings as environment variables for a child process; the key of a person is none of its business."""
-        pairs = {}
-        for name, value in self:
-            if name == "key":
-                continue
-            text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-            if text:
-                pairs[f"TRIFORGE_{name.upper()}"] = text
-        return pairs
+        plain = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+            for name, value in self
+            if name != "key"
+        }
+        return {f"TRIFORGE_{name.upper()}": text for name, text in plain.items() if text}

@@ -104,7 +104,7 @@ async def test_two_steps_are_trained_from_the_config(
         assert step.metrics["trajectories"] >= GROUPS * SMALL["env_adapter"]["rollouts"]
         assert step.metrics["infrastructure_failures"] == 0, "an episode was not measured"
     _moved(steps)
-    critic = parse(run_of(name)).algorithm.resolved().needs_critic
+    critic = parse(run_of(name)).algorithm.resolved.needs_critic
     assert all(("policy/critic/loss" in step.metrics) == critic for step in steps[1:])
 
 

@@ -78,7 +78,7 @@ def test_parts_of_another_package_are_used_with_their_own_options_and_survive_th
     one = np.ones(1)
     said = found.token_loss(Tokens(logprobs=-one, prox=-one, advantages=one))
     assert said.values.tolist() == [1.25]
-    assert parse({"algorithm": {"preset": "grpo", "overrides": OVERRIDES}}).algorithm.resolved()
+    assert parse({"algorithm": {"preset": "grpo", "overrides": OVERRIDES}}).algorithm.resolved
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_the_sections_of_the_run_reach_the_worker() -> None:
     found = config(controller="mixed", max_drift=0.6, ladder={"levels": 2})
     sent = adapt_settings(found)
     assert (sent.adaptation, sent.env_adapter) == (found.adaptation, found.env_adapter)
-    assert sent.algorithm == found.algorithm.resolved()
+    assert sent.algorithm == found.algorithm.resolved
 
 
 @pytest.mark.parametrize(
