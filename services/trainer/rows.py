@@ -1,4 +1,4 @@
-"""From candidates to rows: which are drawn when there are too many, and what each token weighs in the loss."""
+"""What may become a row: which are drawn when there are too many, and what a critic is to know of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from services.trainer.step_records import Sample
 from triforge.algorithms.advantages import whitened
-from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.imitation import NO_PAIR
 from triforge.types import PlacedImage, TrainRow
@@ -48,36 +47,13 @@ class Candidate:
     rewards: tuple[float | None, ...] = field(default=())  # of each step of the whole trajectory
 
 
-def policy_rows(
-    candidates: list[Candidate], algorithm: Algorithm, limits: Limits, seed: int
-) -> list[TrainRow]:
-    """The policy's rows; in pairs of trajectories, whitened, or with rewards for a critic where the algorithm says so."""
-    draw = _drawn_pairs if algorithm.job == "dpo_pair" else _drawn
-    chosen = draw(candidates, limits.max_rows, seed)
-    if algorithm.whiten and not (algorithm.kl_placement == "reward" or algorithm.needs_critic):
-        samples = [s for c in chosen for s in c.samples]
-        values, lengths = [s.advantage for s in samples], [s.end - s.start for s in samples]
-        even = whitened(values, lengths, ddof=algorithm.std_ddof, eps=algorithm.std_eps)
-        for sample, value in zip(samples, even, strict=True):
-            sample.advantage = value
-    rows = _rows(chosen, algorithm, limits)
-    return _with_rewards(rows, chosen) if algorithm.needs_critic else rows
-
-
-def reward_rows(
-    candidates: list[Candidate], algorithm: Algorithm, limits: Limits, seed: int
-) -> list[TrainRow]:
-    """The reward model's rows, one a vote or test."""
-    return _rows(_drawn(candidates, limits.max_rows, seed), algorithm, limits)
-
-
 def leave_out(samples: Iterable[Sample], why: str) -> None:
     """Give samples a reason why they are not trained on; the first one counts."""
     for sample in samples:
         sample.reason = sample.reason or why
 
 
-def _drawn(candidates: list[Candidate], max_rows: int, seed: int) -> list[Candidate]:
+def drawn(candidates: list[Candidate], max_rows: int, seed: int) -> list[Candidate]:
     """At most `max_rows` of them, drawn at random; the others are over budget."""
     if max_rows == 0 or len(candidates) <= max_rows:
         return candidates
@@ -88,7 +64,7 @@ def _drawn(candidates: list[Candidate], max_rows: int, seed: int) -> list[Candid
     return [candidates[i] for i in sorted(kept)]
 
 
-def _drawn_pairs(candidates: list[Candidate], max_rows: int, seed: int) -> list[Candidate]:
+def drawn_pairs(candidates: list[Candidate], max_rows: int, seed: int) -> list[Candidate]:
     """Rows to pair: a trajectory's score is a sum over all it wrote, so trajectories are drawn whole, in pairs or not at all."""
     sizes = Counter(c.trajectory for c in candidates)
     order, room, kept = list(sizes), max_rows or len(candidates), set[str]()
@@ -107,40 +83,16 @@ def _drawn_pairs(candidates: list[Candidate], max_rows: int, seed: int) -> list[
     return [c for c in chosen if len(sides[c.task_id]) == 2]
 
 
-def _rows(chosen: list[Candidate], algorithm: Algorithm, limits: Limits) -> list[TrainRow]:
-    """The rows, with the weight of each token in the loss."""
-    samples = [(c, s) for c in chosen for s in c.samples]
-    by_task = algorithm.aggregation == "task_mean"
-    weights = token_weights(
-        [s.end - s.start for _, s in samples],
-        algorithm.aggregation,
-        units=[c.group if by_task else c.trajectory for c, _ in samples],
-        length=algorithm.aggregation_length or limits.response,
-    )
-    for (_, sample), weight in zip(samples, weights, strict=True):
-        sample.weight = weight
-    return [_row(candidate) for candidate in chosen]
+def whiten(chosen: list[Candidate], algorithm: Algorithm) -> None:
+    """Zero mean and unit deviation of the advantages over all tokens that are trained on."""
+    samples = [s for c in chosen for s in c.samples]
+    values, lengths = [s.advantage for s in samples], [s.end - s.start for s in samples]
+    even = whitened(values, lengths, ddof=algorithm.std_ddof, eps=algorithm.std_eps)
+    for sample, value in zip(samples, even, strict=True):
+        sample.advantage = value
 
 
-def _row(candidate: Candidate) -> TrainRow:
-    advantages, weights = [0.0] * len(candidate.ids), [0.0] * len(candidate.ids)
-    for s in candidate.samples:
-        advantages[s.start : s.end] = [s.advantage] * (s.end - s.start)
-        weights[s.start : s.end] = [s.weight] * (s.end - s.start)
-    # Its parts were checked when they came; checking each token again takes longer than all the arithmetic.
-    return TrainRow.model_construct(
-        key=candidate.key,
-        ids=candidate.ids,
-        logprobs=candidate.logprobs,
-        advantages=tuple(advantages),
-        weights=tuple(weights),
-        versions=candidate.versions,
-        task_id=candidate.task_id,
-        images=candidate.images,
-    )
-
-
-def _with_rewards(rows: list[TrainRow], chosen: list[Candidate]) -> list[TrainRow]:
+def with_rewards(rows: list[TrainRow], chosen: list[Candidate]) -> list[TrainRow]:
     """For a critic: where each trained turn ends, and the reward due there.
 
     A turn's reward includes those of the turns up to the next trained one, so no outcome is lost with a last step that is

@@ -1,10 +1,10 @@
 """From the judged groups of a step to the samples that its models train on.
 
-    judged groups -> rewards -> advantages -> what can be trained on -> rows (`rows.py`)
+    judged groups -> rewards -> advantages -> what can be trained on -> rows with a weight a token
 
 A sample is one text that a model wrote: a response of the policy, a vote or a unit test of the reward model. Each has a
-reward, an advantage, and either a weight in the loss or a reason why it has none. A row is a sequence of tokens with the
-samples in it. The arithmetic is `triforge.algorithms`; every number goes on record (`step_records`).
+reward, an advantage, and either a weight in the loss or a reason why it has none; every number goes on record
+(`step_records`). A row is a sequence of tokens with the samples in it. The arithmetic is `triforge.algorithms.credit`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from itertools import chain
 from typing import Any
 
 from services.trainer.judged_groups import accepted, stale_votes, vote_values
-from services.trainer.rows import Candidate, Limits, leave_out, policy_rows, reward_rows
+from services.trainer.rows import (
+    Candidate,
+    Limits,
+    drawn,
+    drawn_pairs,
+    leave_out,
+    whiten,
+    with_rewards,
+)
 from services.trainer.step_records import UNKNOWN, Credited, Sample, records_of, versions_of
+from triforge.algorithms.aggregation import token_weights
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import Played, PolicyCredit, VoteCredit, policy_credit, vote_credit
 from triforge.algorithms.filters import LOW_SPREAD, spread_filter
 from triforge.algorithms.penalties import Acted, end_penalty, step_penalties
 from triforge.algorithms.unit_tests import UnitTestCredit, program_credit, unit_test_credit
-from triforge.types import (
-    JudgedGroup,
-    PlacedImage,
-    TrainedRole,
-    TrainRow,
-    Trajectory,
-    UnitTest,
-    Vote,
-)
+from triforge.types import JudgedGroup, TrainedRole, TrainRow, Trajectory, UnitTest, Vote
 
 NOT_FOR_TRAINING = {"measure_candidate": "proposal awaits its verdict", "evaluate": "evaluation"}
 PARTIAL = "partial group"
@@ -51,9 +52,7 @@ class SampleOptions:
     reward_version: int
     policy_limits: Limits
     reward_limits: Limits
-    seed: (
-        int  # of the draw when there are more rows than `max_rows`: a repeated step draws the same
-    )
+    seed: int  # of the draw above `max_rows`: a repeated step draws the same
     trust: float = 0.0  # in the votes (`vote_weight = "trust"`)
     step: int | None = None  # goes on record; the groups' own round if not given
     min_measured: int = 1  # rollouts that a group must have measured to be trained on
@@ -76,25 +75,30 @@ class Samples:
 
 def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samples:
     """Credit the groups of a step and make rows of what can be trained on. Repeated, it gives the same samples."""
-    algorithm, credited = options.algorithm, [credit(group, options) for group in groups]
+    algorithm, credited = options.algorithm, [_credit(group, options) for group in groups]
     asked = [c for c in credited if not c.blocked]
     kept = spread_filter([c.spread for c in asked], algorithm=algorithm)
     for group, keep in zip(asked, kept, strict=True):
         if not keep:
             leave_out(chain.from_iterable(group.steps), LOW_SPREAD)
-    policy = [c for group in credited for c in _policy_candidates(group, options)]
-    reward = [c for group in credited for c in _reward_candidates(group, options)]
-    rows: dict[TrainedRole, list[TrainRow]] = {
-        "policy": policy_rows(policy, algorithm, options.policy_limits, options.seed),
-        "reward": reward_rows(reward, algorithm, options.reward_limits, options.seed),
-    }
+    responses = [c for group in credited for c in _responses(group, options)]
+    draw = drawn_pairs if algorithm.job == "dpo_pair" else drawn
+    chosen = draw(responses, options.policy_limits.max_rows, options.seed)
+    if algorithm.whiten and not (algorithm.charged or algorithm.needs_critic):
+        whiten(chosen, algorithm)  # or the learner does, when it knows the KL or the values
+    policy = _rows(chosen, algorithm, options.policy_limits)
+    if algorithm.needs_critic:
+        policy = with_rewards(policy, chosen)
+    texts = [c for group in credited for c in _judge_texts(group, options)]
+    chosen = drawn(texts, options.reward_limits.max_rows, options.seed)
+    reward = _rows(chosen, algorithm, options.reward_limits)
     return Samples(
-        rows=rows,
+        rows={"policy": policy, "reward": reward},
         records=[record for c in credited for record in records_of(c, options.step)],
         reasons=Counter(s.reason or "trained" for c in credited for row in c.steps for s in row),
         ages={
-            "policy": _ages(rows["policy"], options.policy_version),
-            "reward": _ages(rows["reward"], options.reward_version),
+            "policy": _ages(policy, options.policy_version),
+            "reward": _ages(reward, options.reward_version),
         },
         partial=sum(c.blocked == PARTIAL for c in credited),
         voteless=sum(c.voteless for c in credited),
@@ -106,17 +110,16 @@ def build_samples(groups: Sequence[JudgedGroup], options: SampleOptions) -> Samp
 # ---- rewards and advantages ----
 
 _Place = tuple[int, int, list[int]]  # tokens [start, end) of a row, and the version of each
-_Credit = tuple[float | None, float, str | None]  # reward, advantage, why it is not trained on
 
 
-def credit(group: JudgedGroup, options: SampleOptions) -> Credited:
+def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
     """Rewards and advantages of a group's responses, votes and tests; without its votes if they are too old."""
     algorithm, trajectories, tests = options.algorithm, group.played.trajectories, group.tests
     outcomes = [t.outcome.value for t in trajectories]
     votes = [vote_values(t, v) for t, v in zip(trajectories, group.votes, strict=True)]
-    played, voteless, test_samples = _played(group, algorithm), False, list[Sample]()
-    blocked = NOT_FOR_TRAINING.get(group.played.group.purpose, "")
-    if group.played.group.reward.kind == "unit_tests":
+    played, voteless, of_tests = _played(group, algorithm), False, list[Sample]()
+    by_tests = group.played.group.reward.kind == "unit_tests"
+    if by_tests:
         shares = [t.outcome.passed for t in trajectories]
         lengths = [len(t.steps) for t in trajectories]
         policy = program_credit(outcomes, shares, lengths, algorithm=algorithm, played=played)
@@ -125,13 +128,13 @@ def credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         voteless = options.drop_stale_votes and bool(stale_votes(group, oldest))
         rules = _without_votes(algorithm) if voteless else algorithm
         policy = policy_credit(outcomes, votes, algorithm=rules, trust=options.trust, played=played)
+    blocked = NOT_FOR_TRAINING.get(group.played.group.purpose, "")
     if not blocked and policy.measured < options.min_measured:
         blocked = PARTIAL
-    if tests and group.played.group.reward.kind == "unit_tests":
-        of_tests = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
-        test_samples = _samples(
-            _written(tests.prompt_ids, tests.tests), _credits(of_tests), blocked
-        )
+    cast = vote_credit(outcomes, votes, algorithm=algorithm)
+    if tests and by_tests:
+        found = unit_test_credit(outcomes, accepted(group), algorithm=algorithm)
+        of_tests = _samples(_written(tests.prompt_ids, tests.tests), blocked, found)
     return Credited(
         group=group,
         successes=policy.successes,
@@ -140,48 +143,38 @@ def credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         blocked=blocked,
         voteless=voteless,
         dead=all(why for row in policy.reasons for why in row),
-        steps=[
-            _samples(_responses(trajectory), _credits(policy, t), blocked)
-            for t, trajectory in enumerate(trajectories)
+        steps=[_samples(_sampled(one), blocked, policy, t) for t, one in enumerate(trajectories)],
+        votes=[
+            {
+                s.step: _samples(_written(s.prompt_ids, s.votes), blocked, cast, t, s.step)
+                for s in (given.steps if given else ())
+            }
+            for t, given in enumerate(group.votes)
         ],
-        votes=_vote_samples(group, vote_credit(outcomes, votes, algorithm=algorithm), blocked),
-        tests=test_samples,
+        tests=of_tests,
     )
 
 
-def _credits(found: PolicyCredit | VoteCredit | UnitTestCredit, *place: int) -> Iterator[_Credit]:
-    """The credit of the texts at a place of it: of a trajectory's steps, of a step's votes, of tests."""
+def _samples(
+    places: Iterable[_Place],
+    blocked: str,
+    found: PolicyCredit | VoteCredit | UnitTestCredit,
+    *at: int,
+) -> list[Sample]:
+    """Texts with their credit, which stands at a place of what was found: at a trajectory, a step of it, or all of it."""
     parts: list[Any] = [found.rewards, found.advantages, found.reasons]
-    for index in place:
+    for index in at:
         parts = [part[index] for part in parts]
-    return zip(*parts, strict=True)
-
-
-def _samples(places: Iterable[_Place], credits: Iterable[_Credit], blocked: str) -> list[Sample]:
     return [
-        Sample(index, start, end, versions, reward, advantage, blocked or reason or "")
-        for index, ((start, end, versions), (reward, advantage, reason)) in enumerate(
-            zip(places, credits, strict=True)
+        Sample(number, start, end, versions, reward, advantage, blocked or reason or "")
+        for number, ((start, end, versions), reward, advantage, reason) in enumerate(
+            zip(places, *parts, strict=True)
         )
     ]
 
 
-def _vote_samples(
-    group: JudgedGroup, found: VoteCredit, blocked: str
-) -> list[dict[int, list[Sample]]]:
-    """Of each trajectory, by the step that was judged."""
-    return [
-        {
-            judged.step: _samples(
-                _written(judged.prompt_ids, judged.votes), _credits(found, t, judged.step), blocked
-            )
-            for judged in (given.steps if given else ())
-        }
-        for t, given in enumerate(group.votes)
-    ]
-
-
-def _responses(trajectory: Trajectory) -> Iterator[_Place]:
+def _sampled(trajectory: Trajectory) -> Iterator[_Place]:
+    """A trajectory's responses."""
     versions = [versions_of(s.versions, len(s.ids)) for s in trajectory.segments]
     for step in trajectory.steps:
         yield step.start, step.end, versions[step.segment][step.start : step.end]
@@ -201,24 +194,22 @@ def _without_votes(algorithm: Algorithm) -> Algorithm:
 
 def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
     """The states that the group's steps were taken in, pictures by their hashes, and what is taken off their rewards."""
-    turns = group.played.group.env_adapter.max_steps
     steps = [t.steps for t in group.played.trajectories]
+    states = [["\n".join((s.observation, *(i.id for i in s.images))) for s in row] for row in steps]
+    actions = [[s.action for s in row] for row in steps]
+    if not algorithm.penalises:
+        return Played(states, actions)
+    turns = group.played.group.env_adapter.max_steps
     acted = [[Acted(s.end - s.start, s.action_valid) for s in row] for row in steps]
-    return Played(
-        observations=[
-            ["\n".join((s.observation, *(image.id for image in s.images))) for s in row]
-            for row in steps
-        ],
-        actions=[[s.action for s in row] for row in steps],
-        penalties=[step_penalties(row, algorithm) for row in acted],
-        endings=[end_penalty(row, max_steps=turns, algorithm=algorithm) for row in acted],
-    )
+    penalties = [step_penalties(row, algorithm) for row in acted]
+    endings = [end_penalty(row, max_steps=turns, algorithm=algorithm) for row in acted]
+    return Played(states, actions, penalties, endings)
 
 
 # ---- what can be trained on ----
 
 
-def _policy_candidates(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
+def _responses(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
     """One candidate a segment of a trajectory."""
     algorithm, version, limits = options.algorithm, options.policy_version, options.policy_limits
     for trajectory, samples in zip(credited.group.played.trajectories, credited.steps, strict=True):
@@ -248,44 +239,27 @@ def _policy_candidates(credited: Credited, options: SampleOptions) -> Iterator[C
                 )
 
 
-def _reward_candidates(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
-    """One candidate a vote or test."""
-    for candidate in _judgements(credited):
-        (sample,) = candidate.samples
-        unfit = _unfit(sample, options.reward_version, sample.end, options.reward_limits)
-        sample.reason = sample.reason or unfit
-        if not sample.reason:
-            yield candidate
-
-
-def _judgements(credited: Credited) -> Iterator[Candidate]:
-    group = credited.group
-    votes = zip(group.played.trajectories, group.votes, credited.votes, strict=True)
+def _judge_texts(credited: Credited, options: SampleOptions) -> Iterator[Candidate]:
+    """One candidate a vote or test, after its prompt, of which nobody has sampled a token."""
+    played, tests, written = credited.group.played, credited.group.tests, list[Any]()
+    votes = zip(played.trajectories, credited.group.votes, credited.votes, strict=True)
     for trajectory, given, samples in votes:
         of = (trajectory.task_id, trajectory.id, trajectory.group_id)
-        for judged in given.steps if given else ():
-            for sample, vote in zip(samples[judged.step], judged.votes, strict=True):
-                key = f"{trajectory.id}/{judged.step}/{sample.index}"
-                yield _judgement(key, sample, judged.prompt_ids, vote, of, judged.images)
-    if tests := group.tests:
-        of = (group.played.task.id, tests.group_id, tests.group_id)
-        for sample, test in zip(credited.tests, tests.tests, strict=bool(credited.tests)):
-            key = f"{tests.group_id}/tests/{sample.index}"
-            yield _judgement(key, sample, tests.prompt_ids, test, of)
-
-
-def _judgement(
-    key: str,
-    sample: Sample,
-    prompt: tuple[int, ...],
-    text: Vote | UnitTest,
-    of: tuple[str, str, str],
-    images: tuple[PlacedImage, ...] = (),
-) -> Candidate:
-    """A vote or test after its prompt, of which nobody has sampled a token; `of`: task, trajectory, group."""
-    logprobs = (0.0,) * len(prompt) + text.logprobs
-    versions = (*[UNKNOWN] * len(prompt), *sample.versions)
-    return Candidate(key, prompt + text.ids, logprobs, versions, [sample], *of, images)
+        for step in given.steps if given else ():
+            name = f"{trajectory.id}/{step.step}"
+            written.append((name, of, step.prompt_ids, step.images, step.votes, samples[step.step]))
+    if tests and credited.tests:
+        name, of = f"{tests.group_id}/tests", (played.task.id, tests.group_id, tests.group_id)
+        written.append((name, of, tests.prompt_ids, (), tests.tests, credited.tests))
+    for name, (task, unit, group), prompt, images, texts, samples in written:
+        for text, sample in zip(texts, samples, strict=True):
+            unfit = _unfit(sample, options.reward_version, sample.end, options.reward_limits)
+            sample.reason = sample.reason or unfit
+            if not sample.reason:
+                logprobs = (0.0,) * len(prompt) + text.logprobs
+                versions = (*[UNKNOWN] * len(prompt), *sample.versions)
+                key, ids = f"{name}/{sample.index}", prompt + text.ids
+                yield Candidate(key, ids, logprobs, versions, [sample], task, unit, group, images)
 
 
 def _unfit(sample: Sample, newest: int, length: int, limits: Limits) -> str:
@@ -295,6 +269,42 @@ def _unfit(sample: Sample, newest: int, length: int, limits: Limits) -> str:
     if not newest - limits.bound <= min(sample.versions) <= max(sample.versions) <= newest:
         return STALE
     return TOO_LONG if length > limits.max_tokens else ""
+
+
+# ---- rows ----
+
+
+def _rows(chosen: list[Candidate], algorithm: Algorithm, limits: Limits) -> list[TrainRow]:
+    """The rows, with the advantage and the weight in the loss of each token."""
+    samples = [(c, s) for c in chosen for s in c.samples]
+    by_task = algorithm.aggregation == "task_mean"
+    weights = token_weights(
+        [s.end - s.start for _, s in samples],
+        algorithm.aggregation,
+        units=[c.group if by_task else c.trajectory for c, _ in samples],
+        length=algorithm.aggregation_length or limits.response,
+    )
+    for (_, sample), weight in zip(samples, weights, strict=True):
+        sample.weight = weight
+    rows = []
+    for candidate in chosen:
+        advantages, each = [0.0] * len(candidate.ids), [0.0] * len(candidate.ids)
+        for s in candidate.samples:
+            advantages[s.start : s.end] = [s.advantage] * (s.end - s.start)
+            each[s.start : s.end] = [s.weight] * (s.end - s.start)
+        # Its parts were checked when they came; checking each token again takes longer than all the arithmetic.
+        row = TrainRow.model_construct(
+            key=candidate.key,
+            ids=candidate.ids,
+            logprobs=candidate.logprobs,
+            advantages=tuple(advantages),
+            weights=tuple(each),
+            versions=candidate.versions,
+            task_id=candidate.task_id,
+            images=candidate.images,
+        )
+        rows.append(row)
+    return rows
 
 
 def _ages(rows: Sequence[TrainRow], newest: int) -> Counter[int]:

@@ -10,7 +10,7 @@ REINFORCE++ (arXiv 2501.03262) for whitening over the batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -79,9 +79,9 @@ def standardise(
         eps: added to the divisor.
     """
     present = [value for value in values if value is not None]
-    scores, common = present, ""
+    scores, common = present, None
     if how != "raw" and len(present) == 1:
-        common = LONE if lone == "zero" else ""
+        common = LONE if lone == "zero" else None
     elif how != "raw" and present:
         mean, std = mean_and_deviation(present, ddof=ddof)
         if std <= NEGLIGIBLE:
@@ -98,15 +98,9 @@ def standardise(
                 "relative": mean + eps,
             }[how]
             scores = [(value - mean) / divisor for value in present]
-    found = iter(scores)
-    each = [0.0 if value is None else next(found) for value in values]
-    whys = [
-        UNMEASURED if value is None else common or reason(score)
-        for value, score in zip(values, each, strict=True)
-    ]
-    return Scored(
-        tuple(0.0 if why else score for score, why in zip(each, whys, strict=True)), tuple(whys)
-    )
+    each = iter([(0.0, why) if (why := common or reason(s)) else (s, None) for s in scores])
+    found = [(0.0, UNMEASURED) if value is None else next(each) for value in values]
+    return Scored(tuple(score for score, _ in found), tuple(why for _, why in found))
 
 
 def compared(
@@ -124,15 +118,13 @@ def compared(
 
 
 def compared_within(
-    rows: Rows,
-    scopes: Iterable[Cells],
-    compare: Callable[[list[float | None]], Scored],
+    rows: Rows, scopes: Iterable[Cells], algorithm: CoreOptions, *, lone: str = "zero"
 ) -> ScoredRows:
     """Compare the values of each scope, cells `(row, place)`, with each other; a cell of no scope is alone."""
     advantages = [[0.0] * len(row) for row in rows]
     reasons: list[list[str | None]] = [[UNMEASURED if v is None else LONE for v in r] for r in rows]
     for cells in scopes:
-        scored = compare([rows[i][j] for i, j in cells])
+        scored = compared([rows[i][j] for i, j in cells], algorithm, lone=lone)
         for (i, j), advantage, why in zip(cells, scored.advantages, scored.reasons, strict=True):
             advantages[i][j], reasons[i][j] = advantage, why
     return ScoredRows(frozen(advantages), frozen(reasons))
@@ -150,16 +142,13 @@ def over_steps(rewards: Rows, scored: Scored) -> ScoredRows:
 def added(rewards: Rows, first: ScoredRows, second: ScoredRows, weight: float) -> ScoredRows:
     """`A = A_1 + weight * A_2` on every measured step; where it is nothing, the first says why."""
     advantages, reasons = [], []
-    for row, a, b, whys in zip(
-        rewards, first.advantages, second.advantages, first.reasons, strict=True
-    ):
+    parts = zip(rewards, first.advantages, second.advantages, first.reasons, strict=True)
+    for row, a, b, whys in parts:
         sums = [0.0 if r is None else x + weight * y for r, x, y in zip(row, a, b, strict=True)]
+        cells = zip(row, sums, whys, strict=True)
         advantages.append(sums)
         reasons.append(
-            [
-                UNMEASURED if r is None else reason(s, why or ZERO_ADVANTAGE)
-                for r, s, why in zip(row, sums, whys, strict=True)
-            ]
+            [UNMEASURED if r is None else reason(s, w or ZERO_ADVANTAGE) for r, s, w in cells]
         )
     return ScoredRows(frozen(advantages), frozen(reasons))
 

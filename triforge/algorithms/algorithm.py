@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from pydantic import SerializeAsAny, ValidationInfo, field_validator
 
-from triforge.algorithms.advantages import COMPARED
+from triforge.algorithms.advantages import COMPARED, ScoredRows
 from triforge.algorithms.core import READS_LOSS, CoreOptions
-from triforge.algorithms.estimators import ESTIMATORS, Estimator
+from triforge.algorithms.estimators import ESTIMATORS, Estimator, Group
 from triforge.algorithms.losses import LOSSES, Loss, TokenLoss, Tokens
 from triforge.algorithms.off_policy import Correction, Mode
 from triforge.algorithms.presets import PRESETS
@@ -44,6 +44,10 @@ class Algorithm(CoreOptions):
     def estimator_part(self) -> Estimator:
         """The chosen estimator."""
         return ESTIMATORS.find(self.estimator)
+
+    def estimate(self, group: Group) -> ScoredRows:
+        """Advantages of a group's steps by the chosen estimator."""
+        return self.estimator_part.function(group, self, self.estimator_options)
 
     @property
     def needs_critic(self) -> bool:

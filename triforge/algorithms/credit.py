@@ -1,19 +1,15 @@
 """From outcomes and votes to rewards and advantages: what every step and every vote of one task's rollouts is worth.
 
-Read from top to bottom. `policy_credit`: outcomes and votes become a reward a step, rewards become advantages by the chosen
-estimator, filters say what is not trained on. `vote_credit`: the same for the votes, which train the reward model. What is
-not trained on has a reason and the advantage 0.0 and still appears, so that every number can be recomputed from an export.
-
-Sources: arXiv 2602.02488, sections 2 and 3, Algorithms 1 and 2; the handling of unparsable votes is the released code's.
+What is not trained on has a reason and the advantage 0.0 and still appears, so that every number can be recomputed from
+an export. Sources: arXiv 2602.02488, sections 2 and 3, Algorithms 1 and 2; the handling of unparsable votes is the
+released code's.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TypeVar
 
 from triforge.algorithms.advantages import (
     LONE,
@@ -24,12 +20,12 @@ from triforge.algorithms.advantages import (
     ScoredRows,
     added,
     frozen,
-    mean_and_deviation,
     standardise,
 )
 from triforge.algorithms.algorithm import Algorithm
-from triforge.algorithms.core import Band, CoreOptions
+from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group
+from triforge.algorithms.filters import policy_filter, reward_deviation, reward_filter
 from triforge.algorithms.imitation import imitated
 from triforge.algorithms.penalties import placed_penalties
 from triforge.errors import InputError
@@ -37,12 +33,7 @@ from triforge.errors import InputError
 NO_OUTCOME = "no outcome"
 NOT_JUDGED = "not judged"
 NOT_TRAINED = "reward model not trained"
-NO_MEASUREMENT = "no measured rollout"
-OUTSIDE_POLICY_BAND = "outside policy band"
-OUTSIDE_REWARD_BAND = "outside reward band"
-ONE_SIDED = "one outcome only"
 
-T = TypeVar("T")
 Votes = Sequence[Sequence[Sequence[int]]]
 
 
@@ -61,11 +52,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class PolicyCredit:
-    """Credit of every step, `[trajectory][step]`. `rewards` is None where unmeasured.
-
-    `spread` is the standard deviation of the trajectories' rewards, 0 if nothing was measured. A trajectory's is the mean
-    of its steps', or their sum where each brings its own (`gigpo`, and with a critic).
-    """
+    """Credit of every step, `[trajectory][step]`. `rewards` is None where unmeasured; `spread`: `filters.reward_deviation`."""
 
     rewards: tuple[tuple[float | None, ...], ...]
     advantages: tuple[tuple[float, ...], ...]
@@ -117,29 +104,23 @@ def policy_credit(
     ]
     rewards = [_step_rewards(t, value, votes, played, algorithm) for t, value in enumerate(values)]
     if algorithm.imitates:
-        scored = imitated(
-            algorithm.job, outcomes, rewards, temperature=algorithm.imitation_temperature
-        )
+        temperature = algorithm.imitation_temperature
+        scored = imitated(algorithm.job, outcomes, rewards, temperature=temperature)
     else:
-        scored = _estimated(values, rewards, votes, played, algorithm, trust)
+        group = _group(values, rewards, votes, played)
+        if algorithm.vote_weight == "trust":
+            scored = _apart(group, algorithm, trust)
+        else:
+            scored = algorithm.estimate(group)
     filtered = policy_filter(successes, measured, algorithm)
     if algorithm.whiten and not filtered:
         # the mean of the batch is not that of the group, so even 0 says something
         scored = ScoredRows(scored.advantages, frozen([None] * len(row) for row in rewards))
     missing = [NO_OUTCOME if outcome is None else NOT_JUDGED for outcome in outcomes]
     credit = trained(rewards, scored, filtered, missing)
-    means = [
-        math.fsum(row) / (1 if algorithm.estimator_part.sums_steps else len(row))
-        for row in ([r for r in steps if r is not None] for steps in rewards)
-        if row
-    ]
+    spread = reward_deviation(rewards, summed=algorithm.estimator_part.sums_steps)
     return PolicyCredit(
-        rewards=frozen(rewards),
-        advantages=credit.advantages,
-        reasons=credit.reasons,
-        successes=successes,
-        measured=measured,
-        spread=mean_and_deviation(means)[1] if means else 0.0,
+        frozen(rewards), credit.advantages, credit.reasons, successes, measured, spread
     )
 
 
@@ -184,8 +165,9 @@ def _step_rewards(
         ending = played.endings[t] if played.endings else 0.0
         extra = placed_penalties(costs, ending, judged, whole=part.whole, summed=part.sums_steps)
     rewards: list[float | None] = [None] * len(steps)
-    for i in judged if value is not None else ():
-        assert value is not None
+    if value is None:
+        return rewards
+    for i in judged:
         use_outcome = algorithm.use_outcome and (i == judged[-1] or not part.sums_steps)
         rewards[i] = extra[i] + step_reward(
             value,
@@ -195,50 +177,6 @@ def _step_rewards(
             use_votes=algorithm.use_votes,
         )
     return rewards
-
-
-def _estimated(
-    values: Sequence[float | None],
-    rewards: Rows,
-    votes: Votes,
-    played: Played | None,
-    algorithm: Algorithm,
-    trust: float,
-) -> ScoredRows:
-    """By the estimator as it is, or with `vote_weight = "trust"` by `A = A_O + weight * A_V`.
-
-    There outcomes and mean votes are compared apart. Unlike a weight inside the reward, this one also acts where all
-    outcomes are equal: there the advantage is `weight * A_V` and not a full-size one.
-    """
-
-    def estimate(given: Group) -> ScoredRows:
-        options = algorithm.estimator_options
-        return algorithm.estimator_part.function(given, algorithm, options)
-
-    group = Group(
-        rewards=rewards,
-        outcomes=[
-            [None if r is None else value for r in row]
-            for value, row in zip(values, rewards, strict=True)
-        ],
-        votes=[
-            [None if r is None or not s else sum(s) / len(s) for r, s in zip(*both, strict=True)]
-            for both in zip(rewards, votes, strict=True)
-        ],
-        observations=played.observations if played else None,
-        actions=played.actions if played else (),
-    )
-    if algorithm.vote_weight == "constant":
-        return estimate(group)
-    first, weight = estimate(Group(rewards=group.outcomes)), vote_weight(trust, algorithm)
-    if weight == 0.0:
-        return first
-    return added(group.rewards, first, estimate(Group(rewards=group.votes)), weight)
-
-
-def vote_weight(trust: float, algorithm: CoreOptions) -> float:
-    """Weight of standardised votes: `lam * trust`, at most so much that their share is `vote_share`."""
-    return min(algorithm.lam * trust, algorithm.vote_share / (1.0 - algorithm.vote_share))
 
 
 # ---- the reward model ----
@@ -254,26 +192,27 @@ def vote_credit(
     """
     successes, measured = accuracy(outcomes)
     _check(outcomes, votes)
-    flat = [step for steps in votes for step in steps]
-    rewards: list[list[float | None]] = []
+    rewards: list[Sequence[float | None]] = []
     for outcome, steps in zip(outcomes, votes, strict=True):
         for step in steps:
             if outcome is None or not step:
                 rewards.append([None] * len(step))
             else:
                 reward = step_reward(outcome, step, lam=algorithm.lam)
-                rewards.append([*vote_rewards(reward, step, invalid=algorithm.invalid_vote_reward)])
+                rewards.append(vote_rewards(reward, step, invalid=algorithm.invalid_vote_reward))
     blocked = reward_filter(successes, measured, algorithm)
     credit = trained(
         rewards,
-        vote_advantages(flat, rewards, algorithm),
+        vote_advantages([*chain(*votes)], rewards, algorithm),
         blocked if algorithm.train_reward_model else NOT_TRAINED,
-        [NO_OUTCOME] * len(flat),
+        [NO_OUTCOME] * len(rewards),
     )
+    each = iter(zip(frozen(rewards), credit.advantages, credit.reasons, strict=True))
+    cut = [[*islice(each, len(steps))] for steps in votes]  # into trajectories again
     return VoteCredit(
-        rewards=_by_trajectory(iter(frozen(rewards)), votes),
-        advantages=_by_trajectory(iter(credit.advantages), votes),
-        reasons=_by_trajectory(iter(credit.reasons), votes),
+        rewards=frozen((r for r, _, _ in steps) for steps in cut),
+        advantages=frozen((a for _, a, _ in steps) for steps in cut),
+        reasons=frozen((why for _, _, why in steps) for steps in cut),
     )
 
 
@@ -285,12 +224,10 @@ def vote_rewards(reward: float, votes: Sequence[int], *, invalid: float = -2.0) 
 def vote_advantages(
     votes: Sequence[Sequence[int]], rewards: Rows, algorithm: CoreOptions
 ) -> ScoredRows:
-    """Compare the votes on one task, over one step or over all its steps (`vote_scope`).
+    """Compare the votes `[step][vote]` on one task, over one step or over all its steps (`vote_scope`).
 
     With `invalid_votes = "apart"` unparsable votes stay out of mean and deviation and lie `invalid_vote_margin` below
     the worst valid vote and below 0, so that they never make a wrong vote look good.
-
-    `votes[i][j]` and `rewards[i][j]` are those of all judged steps i of the task, all trajectories in one list.
     """
     cells = [[(i, j) for j in range(len(row))] for i, row in enumerate(votes)]
     alike = [len(row) > 1 and set(row) in ({1}, {-1}) for row in votes]
@@ -322,12 +259,22 @@ def vote_advantages(
     return ScoredRows(frozen(advantages), frozen(reasons))
 
 
-def _by_trajectory(rows: Iterator[T], votes: Votes) -> tuple[tuple[T, ...], ...]:
-    """Cut the flat list of steps back into trajectories."""
-    return tuple(tuple(islice(rows, len(steps))) for steps in votes)
-
-
 # ---- both ----
+
+
+def trained(
+    rewards: Rows, scored: ScoredRows, blocked: str | None, missing: Sequence[str]
+) -> ScoredRows:
+    """What is trained on: nothing unmeasured, nothing that a filter left out, nothing that says nothing by itself."""
+    reasons = [
+        [lost if r is None else blocked or why for r, why in zip(row, whys, strict=True)]
+        for row, whys, lost in zip(rewards, scored.reasons, missing, strict=True)
+    ]
+    advantages = [
+        [0.0 if why else a for a, why in zip(row, whys, strict=True)]
+        for row, whys in zip(scored.advantages, reasons, strict=True)
+    ]
+    return ScoredRows(frozen(advantages), frozen(reasons))
 
 
 def accuracy(outcomes: Sequence[int | None]) -> tuple[int, int]:
@@ -348,37 +295,41 @@ def _check(outcomes: Sequence[int | None], votes: Votes) -> None:
             raise InputError(f"votes: given {vote!r}, allowed -1, 1 or 0 (could not be parsed)")
 
 
-def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> str | None:
-    """`reason` unless `low <= successes / measured <= high`; no band keeps every measured task."""
-    if measured == 0:
-        return NO_MEASUREMENT
-    return None if band is None or band[0] <= successes / measured <= band[1] else reason
+def _group(
+    values: Sequence[float | None], rewards: Rows, votes: Votes, played: Played | None
+) -> Group:
+    """What the estimator may read; outcomes and mean votes stand on the steps that have a reward."""
+    steps = zip(values, rewards, votes, strict=True)
+    outcomes, means = [], list[list[float | None]]()
+    for value, row, cast in steps:
+        outcomes.append([None if r is None else value for r in row])
+        both = zip(row, cast, strict=True)
+        means.append([None if r is None or not s else sum(s) / len(s) for r, s in both])
+    return Group(
+        rewards=rewards,
+        outcomes=outcomes,
+        votes=means,
+        observations=played.observations if played else None,
+        actions=played.actions if played else (),
+    )
 
 
-def policy_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
-    """Why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does."""
-    why = in_band(successes, measured, algorithm.policy_band, reason=OUTSIDE_POLICY_BAND)
-    if why is None and algorithm.mixed_groups_only and successes in (0, measured):
-        return ONE_SIDED
-    return why
+# ---- `vote_weight = "trust"` ----
 
 
-def reward_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
-    """Why the task's votes do not train the reward model (`reward_band`; with stacked bands also the policy's)."""
-    why = policy_filter(successes, measured, algorithm) if algorithm.bands == "stacked" else None
-    return why or in_band(successes, measured, algorithm.reward_band, reason=OUTSIDE_REWARD_BAND)
+def _apart(group: Group, algorithm: Algorithm, trust: float) -> ScoredRows:
+    """`A = A_O + weight * A_V`, outcomes and mean votes compared apart.
+
+    Unlike a weight inside the reward, this one also acts where all outcomes are equal: there the advantage is
+    `weight * A_V` and not a full-size one.
+    """
+    outcomes, weight = Group(rewards=group.outcomes), vote_weight(trust, algorithm)
+    first = algorithm.estimate(outcomes)
+    if weight == 0.0:
+        return first
+    return added(group.rewards, first, algorithm.estimate(Group(rewards=group.votes)), weight)
 
 
-def trained(
-    rewards: Rows, scored: ScoredRows, blocked: str | None, missing: Sequence[str]
-) -> ScoredRows:
-    """What is trained on: nothing unmeasured, nothing that a filter left out, nothing that says nothing by itself."""
-    reasons = [
-        [lost if r is None else blocked or why for r, why in zip(row, whys, strict=True)]
-        for row, whys, lost in zip(rewards, scored.reasons, missing, strict=True)
-    ]
-    advantages = [
-        [0.0 if why else a for a, why in zip(row, whys, strict=True)]
-        for row, whys in zip(scored.advantages, reasons, strict=True)
-    ]
-    return ScoredRows(frozen(advantages), frozen(reasons))
+def vote_weight(trust: float, algorithm: CoreOptions) -> float:
+    """Weight of standardised votes: `lam * trust`, at most so much that their share is `vote_share`."""
+    return min(algorithm.lam * trust, algorithm.vote_share / (1.0 - algorithm.vote_share))

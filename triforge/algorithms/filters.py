@@ -12,12 +12,45 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from triforge.algorithms.core import CoreOptions
+from triforge.algorithms.advantages import Rows, mean_and_deviation
+from triforge.algorithms.core import Band, CoreOptions
 from triforge.errors import InputError
 
+NO_MEASUREMENT = "no measured rollout"
+OUTSIDE_POLICY_BAND = "outside policy band"
+OUTSIDE_REWARD_BAND = "outside reward band"
+ONE_SIDED = "one outcome only"
 LOW_SPREAD = "low spread"
 
 _NO_SPREAD = 1e-8  # rounding, not information
+
+
+def in_band(successes: int, measured: int, band: Band | None, *, reason: str) -> str | None:
+    """`reason` unless `low <= successes / measured <= high`; no band keeps every measured task."""
+    if measured == 0:
+        return NO_MEASUREMENT
+    return None if band is None or band[0] <= successes / measured <= band[1] else reason
+
+
+def policy_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
+    """Why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does."""
+    why = in_band(successes, measured, algorithm.policy_band, reason=OUTSIDE_POLICY_BAND)
+    if why is None and algorithm.mixed_groups_only and successes in (0, measured):
+        return ONE_SIDED
+    return why
+
+
+def reward_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
+    """Why the task's votes do not train the reward model (`reward_band`; with stacked bands also the policy's)."""
+    why = policy_filter(successes, measured, algorithm) if algorithm.bands == "stacked" else None
+    return why or in_band(successes, measured, algorithm.reward_band, reason=OUTSIDE_REWARD_BAND)
+
+
+def reward_deviation(rewards: Rows, *, summed: bool) -> float:
+    """Standard deviation of the trajectories' rewards: the sum of each one's measured steps, or their mean. 0 of none."""
+    measured = [[r for r in steps if r is not None] for steps in rewards]
+    found = [math.fsum(row) / (1 if summed else len(row)) for row in measured if row]
+    return mean_and_deviation(found)[1] if found else 0.0
 
 
 def spread_filter(deviations: Sequence[float], algorithm: CoreOptions) -> list[bool]:

@@ -19,10 +19,10 @@ from triforge.algorithms.credit import (
     PolicyCredit,
     accuracy,
     policy_credit,
-    reward_filter,
     trained,
     vote_advantages,
 )
+from triforge.algorithms.filters import reward_filter
 from triforge.errors import InputError
 
 NO_GOOD_PROGRAM = "no good program"

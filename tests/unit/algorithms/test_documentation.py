@@ -12,8 +12,8 @@ def test_every_reason_a_sample_is_not_trained_on_is_documented():
         *(advantages.UNMEASURED, advantages.LONE, advantages.LONE_VOTE, advantages.ZERO_SPREAD),
         *(advantages.ZERO_ADVANTAGE, advantages.UNANIMOUS, advantages.UNREWARDED),
         *(credit.NO_OUTCOME, credit.NOT_JUDGED, credit.NOT_TRAINED),
-        *(credit.NO_MEASUREMENT, credit.OUTSIDE_POLICY_BAND, credit.OUTSIDE_REWARD_BAND),
-        *(credit.ONE_SIDED, filters.LOW_SPREAD, imitation.NOT_A_SUCCESS, imitation.NO_PAIR),
+        *(filters.NO_MEASUREMENT, filters.OUTSIDE_POLICY_BAND, filters.OUTSIDE_REWARD_BAND),
+        *(filters.ONE_SIDED, filters.LOW_SPREAD, imitation.NOT_A_SUCCESS, imitation.NO_PAIR),
         unit_tests.NO_GOOD_PROGRAM,
     ]
     assert [reason for reason in reasons if f"`{reason}`" not in PAGE] == []

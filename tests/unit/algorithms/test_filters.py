@@ -3,8 +3,7 @@
 import pytest
 
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import in_band, policy_filter, reward_filter
-from triforge.algorithms.filters import rewrite_direction
+from triforge.algorithms.filters import in_band, policy_filter, reward_filter, rewrite_direction
 from triforge.errors import InputError
 
 DEFAULT = resolve("rlanything")

@@ -3,7 +3,8 @@
 import pytest
 
 from triforge.algorithms.algorithm import resolve
-from triforge.algorithms.credit import NOT_TRAINED, OUTSIDE_REWARD_BAND, Played
+from triforge.algorithms.credit import NOT_TRAINED, Played
+from triforge.algorithms.filters import OUTSIDE_REWARD_BAND
 from triforge.algorithms.presets import PRESETS
 from triforge.algorithms.unit_tests import (
     NO_GOOD_PROGRAM,

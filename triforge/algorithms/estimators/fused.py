@@ -10,7 +10,6 @@ from triforge.algorithms.advantages import (
     compared,
     compared_within,
     over_steps,
-    standardise,
 )
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
@@ -39,11 +38,7 @@ def fused(group: Group, algorithm: CoreOptions, options: FusedOptions) -> Scored
     """`A = A_E + lam * A_S`; A_S is always divided by the deviation."""
     outcomes = [next((o for o in row if o is not None), None) for row in group.outcomes]
     everywhere = [(t, i) for t, row in enumerate(group.votes) for i in range(len(row))]
-    floor, ddof, eps = algorithm.std_floor, algorithm.std_ddof, algorithm.std_eps
-    within = compared_within(
-        group.votes,
-        [everywhere],
-        lambda votes: standardise(votes, std_floor=floor, ddof=ddof, eps=eps),
-    )
+    by_deviation = algorithm.model_copy(update={"normalise": "std"})
+    within = compared_within(group.votes, [everywhere], by_deviation)
     episodes = over_steps(group.votes, compared(outcomes, algorithm))
     return added(group.votes, episodes, within, algorithm.lam)

@@ -62,4 +62,4 @@ def by_state(values: Rows, states: Sequence[Sequence[str]], algorithm: CoreOptio
             if values[t][i] is not None:
                 places.setdefault(state, []).append((t, i))
     met_again = [cells for cells in places.values() if len(cells) > 1]
-    return compared_within(values, met_again, lambda given: compared(given, algorithm))
+    return compared_within(values, met_again, algorithm)

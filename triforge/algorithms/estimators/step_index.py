@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from triforge.algorithms.advantages import ScoredRows, compared, compared_within
+from triforge.algorithms.advantages import ScoredRows, compared_within
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import Group, estimator
 from triforge.algorithms.registry import Options
@@ -23,6 +23,4 @@ def step_index(group: Group, algorithm: CoreOptions, options: StepIndexOptions) 
     rows = group.rewards
     longest = max(map(len, rows), default=0)
     columns = [[(t, i) for t, row in enumerate(rows) if i < len(row)] for i in range(longest)]
-    return compared_within(
-        rows, columns, lambda values: compared(values, algorithm, lone=options.lone_step)
-    )
+    return compared_within(rows, columns, algorithm, lone=options.lone_step)
