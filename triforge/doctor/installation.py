@@ -51,9 +51,8 @@ def _plan(
     try:
         layout = plan_layout(config, settings, config_path=document, state=state)
     except TriforgeError as error:
-        return None, [
-            bad("start", error.detail, "change what it names; then ask again, there may be more")
-        ]
+        mend = "change what it names; then ask again, there may be more"
+        return None, [bad("start", error.detail, mend)]
     names = ", ".join(spec.name for spec in layout.specs)
     return layout, [ok("start", f"would start {names}; their ports are free")]
 
@@ -64,10 +63,9 @@ def _folders(settings: Settings, state: Path, *, starts: bool) -> list[Path]:
     if starts and not {"artifacts_url", "database_url"} & given:
         return named
     address, _, beside = settings.artifacts_url.partition("#")
-    if "://" not in address:
-        named.append(Path(settings.artifacts_url))
-    elif beside:
-        named.append(Path(beside))
+    local = beside if "://" in address else settings.artifacts_url
+    if local:
+        named.append(Path(local))
     if settings.database_url.startswith("sqlite:///"):
         named.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
     return named

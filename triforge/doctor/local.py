@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -49,12 +48,8 @@ _LOW_BYTES, _FULL_BYTES = 5 * 2**30, 2**30
 _TRIAL_S = 10.0
 
 # What runs on this machine and the module that it cannot run without, with the extra that brings it.
-LEARNER = {"torch": "trainer", "transformers": "trainer", "safetensors": "trainer"}
-LOCAL_ENGINE = {
-    "torch": "local-engine",
-    "transformers": "local-engine",
-    "llguidance": "local-engine",
-}
+LEARNER = dict.fromkeys(("torch", "transformers", "safetensors"), "trainer")
+LOCAL_ENGINE = dict.fromkeys(("torch", "transformers", "llguidance"), "local-engine")
 
 
 def packages(wanted: Mapping[str, str]) -> list[Finding]:
@@ -69,19 +64,15 @@ def packages(wanted: Mapping[str, str]) -> list[Finding]:
 
 def extras(settings: Settings, config: RunConfig | None) -> dict[str, str]:
     """Modules that the deployment's addresses and its document ask for, with the extras that bring them."""
-    wanted = {}
-    if settings.database_url.startswith("postgresql"):
-        wanted["psycopg"] = "postgres"
-    if settings.otlp_endpoint:
-        wanted["opentelemetry.exporter.otlp.proto.http"] = "otel"
-    if config is not None:
-        if config.report.tensorboard:
-            wanted["tensorboardX"] = "tensorboard"
-        if config.report.wandb_project:
-            wanted["wandb"] = "wandb"
-        if config.trainer.policy.lora_rank or config.trainer.reward.lora_rank:
-            wanted["peft"] = "lora"
-    return wanted
+    report, trainer = (config or RunConfig()).report, (config or RunConfig()).trainer
+    asked = (
+        (settings.database_url.startswith("postgresql"), "psycopg", "postgres"),
+        (settings.otlp_endpoint, "opentelemetry.exporter.otlp.proto.http", "otel"),
+        (report.tensorboard, "tensorboardX", "tensorboard"),
+        (report.wandb_project, "wandb", "wandb"),
+        (trainer.policy.lora_rank or trainer.reward.lora_rank, "peft", "lora"),
+    )
+    return {module: extra for wanted, module, extra in asked if wanted}
 
 
 def _is_there(module: str) -> bool:
@@ -95,13 +86,9 @@ def sandbox(program: str = "bwrap") -> list[Finding]:
     """Whether programs that models write could be run apart from everything else."""
     found = shutil.which(program)
     if found is None:
-        return [
-            warning(
-                "sandbox",
-                "bubblewrap is not installed; environments that run programs refuse to",
-                "apt-get install bubblewrap (or your system's package of that name)",
-            )
-        ]
+        said = "bubblewrap is not installed; environments that run programs refuse to"
+        mend = "apt-get install bubblewrap (or your system's package of that name)"
+        return [warning("sandbox", said, mend)]
     command = [
         found, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true",
     ]  # fmt: skip
@@ -113,13 +100,8 @@ def sandbox(program: str = "bwrap") -> list[Finding]:
         if trial.returncode == 0:
             return [ok("sandbox", f"{found} starts")]
         said = trial.stderr.decode(errors="replace").strip()[:200]
-    return [
-        warning(
-            "sandbox",
-            f"{found} does not start: {said}",
-            "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; in a container, see docs/operations.md)",
-        )
-    ]
+    mend = "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1; in a container, see docs/operations.md)"
+    return [warning("sandbox", f"{found} does not start: {said}", mend)]
 
 
 def disks(folders: Iterable[Path]) -> list[Finding]:
@@ -155,22 +137,18 @@ _RENDERS = ("tokenizer.json", "tokenizer_config.json")
 
 def models(config: RunConfig) -> list[Finding]:
     """The folders of the three roles."""
-    found = []
-    for role in ("policy", "reward", "rewriter"):
-        path = getattr(config.models, role).path
-        if path:
-            found.append(weights(f"models.{role}.path", Path(path)))
-    return found
+    return [
+        weights(f"models.{role}.path", Path(model.path))
+        for role, model in config.models
+        if model.path
+    ]
 
 
 def weights(what: str, folder: Path) -> Finding:
     """A model folder: its config, its tokenizer, every tensor where the headers say. `what` names the option or service."""
-    mend = (
-        f"point {what} at a whole model folder in the form of Hugging Face, readable by this user"
-    )
+    mend = f"point {what} at a whole model folder of Hugging Face's form, readable by this user"
     try:
-        with os.scandir(folder):  # it is there, and may be looked into
-            pass
+        next(folder.iterdir(), None)  # it is there, and may be looked into
         missing = [name for name in ("config.json", *_RENDERS) if not (folder / name).is_file()]
         if missing:
             return bad(f"weights of {what}", f"{folder}: lacks {', '.join(missing)}", mend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -26,11 +27,8 @@ _SKEW_S, _FAR_S = 5.0, 60.0  # leases last about ten seconds, records are ordere
 def database(url: str) -> list[Finding]:
     """Whether the database answers and has this version's schema; blocking, changes nothing."""
     try:
-        store = Database(url)
-        try:
+        with contextlib.closing(Database(url)) as store:
             revision, head = store.schema()
-        finally:
-            store.close()
     except TriforgeError as error:
         mend = "set TRIFORGE_DATABASE_URL to one that this version can use"
         if isinstance(error, UnavailableError):
@@ -40,9 +38,8 @@ def database(url: str) -> list[Finding]:
         return [ok("database", "is empty; the first service that starts fills it")]
     if revision != head:
         said = f"has schema {revision}, this version writes {head}"
-        return [
-            warning("database", said, "restart the services: the first one brings it up to date")
-        ]
+        mend = "restart the services: the first one brings it up to date"
+        return [warning("database", said, mend)]
     return [ok("database", f"answers, schema {head}")]
 
 
@@ -79,9 +76,7 @@ async def _queue(broker: Broker, queue: str) -> list[Finding]:
     if oldest_s < _LONG_S:
         return []
     said = f"{await broker.depth(queue)} jobs wait, the oldest for {oldest_s / 60:.0f} minutes"
-    mend = (
-        f"start {queue} workers, or more of them; the log of one that runs says what it waits for"
-    )
+    mend = f"start {queue} workers, or more; the log of one that runs says what it waits for"
     return [warning(f"queue {queue}", said, mend)]
 
 
@@ -90,22 +85,13 @@ def clock(whose: str, skew_s: float, *, blur_s: float = 0.0) -> Finding:
     said = f"{whose} is {abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} this machine"
     mend = "let a time service (chrony, systemd-timesyncd) set the clocks of both machines"
     away = abs(skew_s) - blur_s
-    if away > _FAR_S:
-        return bad("clock", said, mend)
-    if away > _SKEW_S:
-        return warning("clock", said, mend)
-    return ok("clock", f"{whose} agrees within {_SKEW_S:.0f} s")
+    if away <= _SKEW_S:
+        return ok("clock", f"{whose} agrees within {_SKEW_S:.0f} s")
+    return (bad if away > _FAR_S else warning)("clock", said, mend)
 
 
-SERVICES = (
-    "policy_model",
-    "reward_model",
-    "rewriter_model",
-    "reward",
-    "env_adapter",
-    "trainer",
-    "dashboard",
-)
+_MODELS = ("policy_model", "reward_model", "rewriter_model")
+SERVICES = (*_MODELS, "reward", "env_adapter", "trainer", "dashboard")
 _ENGINES = ("engines", "policy_engines", "reward_engines", "rewriter_engines")
 _TIMEOUT_S = 5.0
 _DATE_S = 1.0  # a Date header names whole seconds
@@ -173,11 +159,8 @@ async def _service(
         found.append(bad("version", said, "install the same version everywhere"))
     if "date" in alive.headers:
         theirs = parsedate_to_datetime(alive.headers["date"]).timestamp()
-        seen = clock(
-            f"service {name}",
-            theirs - (asked + answered_at) / 2,
-            blur_s=_DATE_S + (answered_at - asked) / 2,
-        )
+        ours, blur_s = (asked + answered_at) / 2, _DATE_S + (answered_at - asked) / 2
+        seen = clock(f"service {name}", theirs - ours, blur_s=blur_s)
         found += [seen] if seen.state != "ok" else []
     if name in ("policy_model", "reward_model") and ready.status_code == 200:
         found += await _served(client, name, base, settings.key.get_secret_value())
@@ -211,13 +194,11 @@ async def _served(client: httpx.AsyncClient, name: str, base: str, key: str) -> 
 
 async def engines(settings: Settings) -> list[Finding]:
     """Engines that the environment names: whether they answer and take our key. Others are their policy service's business."""
-    named = {url for field in _ENGINES if field in settings.model_fields_set
-             for url in str(getattr(settings, field)).split(",")}  # fmt: skip
-    found = []
+    lists = [str(getattr(settings, name)) for name in _ENGINES if name in settings.model_fields_set]
+    named = {url.strip() for url in ",".join(lists).split(",")}
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
-        for url in sorted(url.strip() for url in named if url.strip().startswith("http")):
-            found.append(await _engine(client, url, settings))
-    return found
+        urls = sorted(url for url in named if url.startswith("http"))
+        return [await _engine(client, url, settings) for url in urls]
 
 
 async def _engine(client: httpx.AsyncClient, url: str, settings: Settings) -> Finding:
@@ -231,11 +212,8 @@ async def _engine(client: httpx.AsyncClient, url: str, settings: Settings) -> Fi
     if reply.status_code in (401, 403):
         return bad(check, "refuses the key", "set TRIFORGE_API_KEY to the engine's --api-key")
     if reply.status_code != 200:
-        return bad(
-            check,
-            f"not ready: status {reply.status_code}",
-            "wait until its model is loaded; its log says more",
-        )
+        mend = "wait until its model is loaded; its log says more"
+        return bad(check, f"not ready: status {reply.status_code}", mend)
     return ok(check, f"ready, weight version {_object(reply).get('weight_version', 'unknown')}")
 
 

@@ -11,14 +11,7 @@ import asyncio
 import base64
 import itertools
 import json
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,19 +58,12 @@ def parse_tensors(data: bytes) -> dict[str, Floats]:
 
 @dataclass
 class FakeWeights:
-    """The tensors of a fake engine.
-
-    Attributes:
-        held: tensors by name.
-        stale: new weights are announced and not taken.
-        open: an update by parts is going on.
-        staged: what came in it so far.
-    """
+    """The tensors of a fake engine by name."""
 
     held: dict[str, Floats] = field(default_factory=dict)
-    stale: bool = False
-    open: bool = False
-    staged: dict[str, Floats] = field(default_factory=dict)
+    stale: bool = False  # new weights are announced and not taken
+    open: bool = False  # an update by parts is going on
+    staged: dict[str, Floats] = field(default_factory=dict)  # what came in it so far
 
     def load(self, folder: str) -> None:
         """Read a folder; one without weights changes nothing."""
@@ -88,19 +74,12 @@ class FakeWeights:
 
 @dataclass
 class FakeAdapters:
-    """The adapters of a fake engine. What it says of a prompt with one of them is what the adapter's own probe expects.
+    """The adapters of a fake engine. What it says of a prompt with one of them is what the adapter's own probe expects."""
 
-    Attributes:
-        held: folders by name.
-        refuse: folders that are answered with 400.
-        stale: adapters are loaded and not applied.
-        unloaded: names, oldest first.
-    """
-
-    held: dict[str, str] = field(default_factory=dict)
-    refuse: set[str] = field(default_factory=set)
-    stale: bool = False
-    unloaded: list[str] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)  # folders by name
+    refuse: set[str] = field(default_factory=set)  # folders that are answered with 400
+    stale: bool = False  # adapters are loaded and not applied
+    unloaded: list[str] = field(default_factory=list)  # names, oldest first
 
 
 def echo(ids: Sequence[int], params: Body) -> list[int]:
@@ -111,59 +90,34 @@ def echo(ids: Sequence[int], params: Body) -> list[int]:
 
 @dataclass(eq=False)
 class FakeEngine:
-    """One engine.
+    """One engine: first what it is made with and how it fails, then what a test reads of it."""
 
-    Args:
-        answer: the tokens to say to a prompt, given its ids and its sampling_params; cut at max_new_tokens.
-        decode: text of tokens; None writes the ids as words.
-        version: weight version at the start.
-        model_path: folder at the start.
-        api_key: bearer token of /generate, /model_info and /server_info; empty asks for none.
-        admin_api_key: bearer token of the pause and weight routes; empty takes `api_key`.
-        fail_next: so many generate calls are answered with `fail_status` and `fail_message`.
-        pause_s: seconds between two tokens.
-        wait_at: at this token an answer waits until the weights change, or a pause aborts it; -1 never.
-        gone: nothing listens any more.
-        silent: connections are taken and nothing is ever answered.
-        starting: /ready says 503.
-        refuse: folders that are answered with 400, as if a tensor had the wrong shape.
-        refuse_tensors: weights that come over HTTP are answered with 400.
-        lie: version that /model_info says instead of the true one.
-        nonsense: what /generate answers instead of the truth.
-
-    Attributes:
-        calls: path and body of every call, oldest first.
-        running: answers being written now.
-        paused: the mode while answers are held.
-        reached: set when an answer waits at `wait_at`.
-        aborted: calls of /abort_request.
-        weights: the tensors it holds; `weights.stale` makes it lie about them.
-        adapters: those it holds; `adapters.stale` makes it lie about them.
-    """
-
+    # The tokens of an answer, from the prompt's ids and sampling_params; cut at max_new_tokens.
     answer: Callable[[Sequence[int], Body], Sequence[int]] = echo
-    decode: Callable[[Sequence[int]], str] | None = None
+    decode: Callable[[Sequence[int]], str] | None = None  # None writes the ids as words
     version: str = "0"
     model_path: str = "/models/fake"
-    api_key: str = ""
-    admin_api_key: str = ""
-    fail_next: int = 0
+    api_key: str = (
+        ""  # bearer token of /generate, /model_info and /server_info; empty asks for none
+    )
+    admin_api_key: str = ""  # of the pause and weight routes; empty takes `api_key`
+    fail_next: int = 0  # so many generate calls are answered with the next two
     fail_status: int = 500
     fail_message: str = "the fake engine was told to fail"
-    pause_s: float = 0.0
-    wait_at: int = -1
-    gone: bool = False
-    silent: bool = False
-    starting: bool = False
-    refuse: set[str] = field(default_factory=set)
-    refuse_tensors: bool = False
-    lie: str | None = None
-    nonsense: Any = None
-    calls: list[tuple[str, Any]] = field(default_factory=list)
-    running: int = 0
-    paused: str = ""
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
-    aborted: int = 0
+    pause_s: float = 0.0  # between two tokens
+    wait_at: int = -1  # at this token an answer waits until weights change or a pause aborts it
+    gone: bool = False  # nothing listens any more
+    silent: bool = False  # connections are taken and nothing is ever answered
+    starting: bool = False  # /ready says 503
+    refuse: set[str] = field(default_factory=set)  # folders answered with 400
+    refuse_tensors: bool = False  # weights over HTTP are answered with 400
+    lie: str | None = None  # version that /model_info says instead of the true one
+    nonsense: Any = None  # what /generate answers instead of the truth
+    calls: list[tuple[str, Any]] = field(default_factory=list)  # path and body, oldest first
+    running: int = 0  # answers being written now
+    paused: str = ""  # the mode while answers are held
+    reached: asyncio.Event = field(default_factory=asyncio.Event)  # an answer waits at `wait_at`
+    aborted: int = 0  # calls of /abort_request
     weights: FakeWeights = field(default_factory=FakeWeights)
     adapters: FakeAdapters = field(default_factory=FakeAdapters)
     _go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -281,7 +235,7 @@ class FakeEngine:
     async def _say(self, ids: list[int], params: Body) -> Body:
         return [result async for result in self._write(ids, params)][-1]
 
-    async def _write(self, ids: list[int], params: Body) -> AsyncGenerator[Body, None]:
+    async def _write(self, ids: list[int], params: Body) -> AsyncIterator[Body]:
         """The answer after each token, and once more when it has ended."""
         wanted = list(self.answer(ids, params))
         limit = params.get("max_new_tokens", 128)
@@ -369,9 +323,7 @@ class FakeEngine:
         return 200, None
 
     async def _flush(self, _: Body) -> Reply:
-        if self._cannot_flush:
-            return 400, "Flush cache failed.\n"
-        return 200, "Cache flushed.\n"
+        return (400, "Flush cache failed.\n") if self._cannot_flush else (200, "Cache flushed.\n")
 
     @property
     def _cannot_flush(self) -> bool:
@@ -398,15 +350,15 @@ class FakeEngine:
         return 200, found[: body.get("truncate_size", 100)].tolist()
 
     async def _begin(self, _: Body) -> Reply:
-        if self.weights.open:
-            return 400, {"success": False, "message": "a weight-update session is already open"}
-        self.weights.open = True
-        return 200, {"success": True, "message": "Success"}
+        return self._session("a weight-update session is already open", open_=True)
 
     async def _end(self, _: Body) -> Reply:
-        if not self.weights.open:
-            return 400, {"success": False, "message": "no weight-update session is open"}
-        self.weights.open, self.weights.staged = False, {}
+        return self._session("no weight-update session is open", open_=False)
+
+    def _session(self, refusal: str, *, open_: bool) -> Reply:
+        if self.weights.open == open_:
+            return 400, {"success": False, "message": refusal}
+        self.weights.open, self.weights.staged = open_, {}
         return 200, {"success": True, "message": "Success"}
 
     async def _take(self, body: Body) -> Reply:
@@ -424,10 +376,10 @@ class FakeEngine:
 
     async def _load_adapter(self, body: Body) -> Reply:
         name, folder = body["lora_name"], body["lora_path"]
-        if name in self.adapters.held or folder in self.adapters.refuse:
-            return self._adapted(f"LoRA adapter {name} cannot be loaded")
-        self.adapters.held[name] = folder
-        return self._adapted(None)
+        refused = name in self.adapters.held or folder in self.adapters.refuse
+        if not refused:
+            self.adapters.held[name] = folder
+        return self._adapted(f"LoRA adapter {name} cannot be loaded" if refused else None)
 
     async def _unload_adapter(self, body: Body) -> Reply:
         name = body["lora_name"]
@@ -452,20 +404,12 @@ class FakeRouter:
     """SGLang's router, with the manners of sglang-router 0.3.2.
 
     It has no route for weights, pauses or aborts, and takes no lists of sampling parameters or of request names.
-
-    Args:
-        workers: engines by address.
-        dead: addresses that it holds for dead and sends nothing.
-        gone: nothing listens any more.
-
-    Attributes:
-        sent: addresses to which requests went, oldest first.
     """
 
-    workers: dict[str, FakeEngine]
-    dead: set[str] = field(default_factory=set)
-    gone: bool = False
-    sent: list[str] = field(default_factory=list)
+    workers: dict[str, FakeEngine]  # by address
+    dead: set[str] = field(default_factory=set)  # addresses that get no requests
+    gone: bool = False  # nothing listens any more
+    sent: list[str] = field(default_factory=list)  # addresses of requests, oldest first
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
