@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -28,7 +30,9 @@ def wheel_server(docker: Docker, wheels: Path) -> Iterator[str]:
     Raises:
         OSError: the bridge is not on this machine, or the port is taken.
     """
-    gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()  # fmt: skip
+    about = json.loads(docker("network", "inspect", "bridge"))[0]["IPAM"]["Config"][0]
+    # an engine that has just made its bridge does not name the gateway yet: it is the subnet's first address
+    gateway = about.get("Gateway") or str(next(ipaddress.ip_network(about["Subnet"]).hosts()))
     server = ThreadingHTTPServer((gateway, _PORT), partial(_Quiet, directory=str(wheels)))
     thread = threading.Thread(target=server.serve_forever, daemon=True, name="wheels")
     thread.start()

@@ -107,7 +107,7 @@ class CoreOptions(Options):
         float,
         _compared(
             "std_floor",
-            "normalise = 'std' or train_reward_model = true: nothing is divided by a deviation",
+            "normalise = 'std' and an estimator that divides by it, or train_reward_model = true: nothing is divided by a deviation",
             lambda a: a.train_reward_model,
         ),
     ] = Field(0.5, ge=0, le=100)
@@ -116,7 +116,7 @@ class CoreOptions(Options):
         float,
         _compared(
             "std_eps",
-            "normalise = 'std', 'relative' or whiten = true: nothing is divided by a deviation",
+            "normalise = 'std' or 'relative' and an estimator that divides by it, or whiten = true: nothing is divided by a deviation",
             lambda a: a.whiten,
         ),
     ] = Field(0.0, ge=0, le=1)
@@ -125,7 +125,7 @@ class CoreOptions(Options):
         int,
         _compared(
             "std_ddof",
-            "normalise = 'std', train_reward_model = true or whiten = true: no deviation is taken",
+            "normalise = 'std' and an estimator that divides by it, train_reward_model = true or whiten = true: no deviation is taken",
             lambda a: a.train_reward_model or a.whiten,
         ),
     ] = Field(0, ge=0, le=1)

@@ -287,12 +287,12 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
 
     Attributes:
         name: as in `Task.family`.
-        play_options: how a run says that episodes are played; `begin` and `solution` get one.
+        play_options: how a run says that episodes are played, by default without options; `begin` and `solution` get one.
         blocks: see `OneEpisode`. With False, also say `never_blocks = True`.
     """
 
     name: str
-    play_options: type[PlayT]
+    play_options: type[PlayT] = Strict  # type: ignore[assignment]
     blocks: bool | Executor = False
 
     @abstractmethod
