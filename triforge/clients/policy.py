@@ -49,8 +49,6 @@ class PolicyClient:
     """A policy service, as a `Generate`. One a process and event loop; close it.
 
     Args:
-        base_url: address of the service.
-        api_key: the service's key; empty if it asks for none.
         admin_api_key: key for `update_weights`; empty takes `api_key`.
         batch: short requests made in the same turn of the event loop travel together, up to this many; 1 sends each
             by itself. Those made while others are being answered wait up to `linger_s` for more. A tiny model behind
@@ -61,7 +59,6 @@ class PolicyClient:
         timeout_s: longest silence while an answer is awaited.
         patience_s: how long to go on trying while the service is away.
         busy_s: how long to go on trying while the service has too much to do.
-        transport: replaces the network in tests.
     """
 
     def __init__(
@@ -136,9 +133,8 @@ class PolicyClient:
         waiting, self._waiting = self._waiting, []
         for asked in waiting:
             if not asked.future.done():
-                asked.future.set_exception(
-                    UnavailableError(f"{self.base_url}: the client was closed")
-                )
+                error = UnavailableError(f"{self.base_url}: the client was closed")
+                asked.future.set_exception(error)
         await self._http.aclose()
 
     async def __call__(self, request: GenerateRequest) -> GenerateReply:
@@ -195,13 +191,11 @@ class PolicyClient:
         try:
             replies = _Replies.model_validate_json(response.content).replies
         except ValidationError as error:
-            raise PolicyError(
-                f"{self.base_url}: not an answer of a policy service: {error}"
-            ) from error
+            said = f"{self.base_url}: not an answer of a policy service: {error}"
+            raise PolicyError(said) from error
         if len(replies) != len(requests):
-            raise PolicyError(
-                f"{self.base_url}: expected {len(requests)} replies, got {len(replies)}"
-            )
+            said = f"{self.base_url}: expected {len(requests)} replies, got {len(replies)}"
+            raise PolicyError(said)
         return replies
 
     async def weights(self) -> WeightsState:

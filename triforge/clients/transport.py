@@ -52,13 +52,8 @@ _M = TypeVar("_M", bound=BaseModel)
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-class UnreachableError(UnavailableError):
+class UnreachableError(UnavailableError, retry_after_s=0.1):
     """Nothing answered: connection refused, lost or silent. The request may or may not have arrived."""
-
-    def __init__(
-        self, detail: str, *, retry_after_s: float | None = 0.1, problems: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(detail, retry_after_s=retry_after_s, problems=problems)
 
 
 # What a transport raises when there is no answer, or when it breaks off.
@@ -86,13 +81,8 @@ def http_client(
 ) -> httpx.AsyncClient:
     """A client of one server. Make one a process and event loop, and close it.
 
-    Args:
-        base_url: scheme, host and port; a path is kept as a prefix.
-        timeout_s: longest silence while an answer is awaited, and longest wait for a free connection.
-        transport: what carries the requests; None is the network.
-        max_connections: most connections at a time; further requests wait.
-        headers: sent with every request.
-        api_key: sent as a bearer token unless empty.
+    `timeout_s` is the longest silence while an answer is awaited, and the longest wait for one of `max_connections`;
+    `transport` replaces the network; `api_key` is sent as a bearer token unless empty.
     """
     sent = {"triforge-version": __version__, **(headers or {})}
     if api_key:
@@ -146,7 +136,9 @@ async def request(
         TriforgeError: the class that the server's problem document names.
     """
     again = method in _SAFE_METHODS if repeatable is None else repeatable
-    content = body if body is None or isinstance(body, bytes) else _json(body)
+    content = body
+    if body is not None and not isinstance(body, bytes):
+        content = body.model_dump_json() if isinstance(body, BaseModel) else json.dumps(body)
 
     async def once() -> httpx.Response:
         try:
@@ -169,14 +161,8 @@ async def request(
             again or not isinstance(error, UnreachableError)
         )
 
-    return await retry(
-        once,
-        RetryPolicy(deadline_s=deadline_s, busy_s=busy_s, jitter=_JITTER, retry_on=retried),
-    )
-
-
-def _json(body: Any) -> str:
-    return body.model_dump_json() if isinstance(body, BaseModel) else json.dumps(body)
+    policy = RetryPolicy(deadline_s=deadline_s, busy_s=busy_s, jitter=_JITTER, retry_on=retried)
+    return await retry(once, policy)
 
 
 def _headers(body: object, headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -316,9 +302,8 @@ def error_of(response: httpx.Response) -> TriforgeError:
     try:
         document = json.loads(response.content)
     except ValueError:
-        document = None
-    if not isinstance(document, dict):
         document = {}
+    document = document if isinstance(document, dict) else {}
     kind = str(document.get("type", "")).removeprefix("urn:triforge:")
     cls = _kinds().get(kind) or _class_of(response.status_code)
     problems = document.get("problems")

@@ -83,9 +83,8 @@ class Ports:
 
     def free(self) -> int:
         """A port that nobody listens on and that was not given out."""
-        port = free_port()
-        while port in self._taken:
-            port = free_port()
+        while (port := free_port()) in self._taken:
+            pass
         self._taken[port] = "--auto-ports"
         return port
 
@@ -130,8 +129,7 @@ def plan_layout(
 ) -> Layout:
     """Decide addresses and command lines; what the environment does not set is put below `state`.
 
-    Raises:
-        ConfigError: a port is taken, a model folder is missing, nothing could rewrite tasks, or strangers could ask.
+    ConfigError: a port is taken, a model folder is missing, nothing could rewrite tasks, or strangers could ask.
     """
     given = os.environ if environ is None else environ
     _check_rewriter(config, given)
@@ -149,9 +147,8 @@ def plan_layout(
         }
     specs: list[ProcessSpec] = []
     if "TRIFORGE_REDIS_URL" not in given:
-        port = ports.take(REDIS_PORT, "TRIFORGE_REDIS_URL")
+        port, folder = ports.take(REDIS_PORT, "TRIFORGE_REDIS_URL"), state / BROKER
         changes["redis_url"] = f"redis://127.0.0.1:{port}/0"
-        folder = state / BROKER
         command = tuple(server_command(port, folder))
         specs.append(
             ProcessSpec(name="valkey", command=command, env={}, tcp_port=port, folder=folder)

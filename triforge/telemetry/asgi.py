@@ -22,11 +22,7 @@ _UNWATCHED: Final = ("/healthz", "/readyz", "/metrics", "/ready", "/health", "/m
 
 
 class Watched:
-    """ASGI middleware.
-
-    Args:
-        app: what answers.
-    """
+    """ASGI middleware in front of an app."""
 
     def __init__(self, app: App) -> None:
         self._app = app

@@ -9,13 +9,12 @@ import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from triforge import __version__
 from triforge.telemetry import tracing
 from triforge.telemetry.ids import known
 
-Form = Literal["json", "text"]
 LEVELS: Final = ("debug", "info", "warning", "error")
 ACCESS: Final = "uvicorn.access"
 _ACCESS_FIELDS: Final = ("client", "method", "path", "http", "status")
@@ -25,6 +24,7 @@ _SECRETS: Final = ("_KEY", "PASSWORD", "SECRET", "_TOKEN")
 # Libraries that say at INFO what they do for every request or job.
 _CHATTY: Final = (
     "httpx", "httpcore", "aiohttp.access", "celery", "kombu", "alembic", "urllib3", "opentelemetry",
+    "uvicorn",
 )  # fmt: skip
 
 MASK: Final = "***"
@@ -82,10 +82,6 @@ class JsonLines(logging.Formatter):
     Always there: `time` (UTC), `level`, `service`, `process`, `pid`, `logger`, `message`. Where known: the ids of
     `triforge.telemetry.ids.NAMES`, `trace` and `span`, `error` (a traceback), and for a request `client`, `method`, `path`,
     `status`.
-
-    Args:
-        service: which service the process is of.
-        process: what it does there.
     """
 
     def __init__(self, service: str, process: str) -> None:
@@ -135,26 +131,20 @@ class _Lines(logging.StreamHandler[Any]):
     """Our handler, so that it is known again."""
 
 
-def configure(service: str, process: str, *, form: Form, level: str) -> None:
-    """Have every logger of this process write such lines to standard error, at `level` and above.
-
-    Libraries keep quiet below WARNING unless the level is `debug`. uvicorn must be started with
-    `triforge.telemetry.server_options()`, or it lays its own form over this one. Where somebody else has set up logging
-    before (a test, a notebook), theirs stays.
-    """
+def _configure(formatter: logging.Formatter, level: str) -> None:
+    """Have every logger write to standard error; where a test or a notebook has set up logging before, theirs stays."""
     root = logging.getLogger()
     ours = [handler for handler in root.handlers if isinstance(handler, _Lines)]
     if len(ours) < len(root.handlers):
         return
     handler = _Lines(sys.stderr)
-    handler.setFormatter((JsonLines if form == "json" else TextLines)(service, process))
+    handler.setFormatter(formatter)
     for old in ours:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
     for name in _CHATTY:
         logging.getLogger(name).setLevel("INFO" if level == "debug" else "WARNING")
-    logging.getLogger("uvicorn").setLevel("INFO" if level == "debug" else "WARNING")
     logging.captureWarnings(True)
 
 
@@ -172,15 +162,13 @@ def begin(
     rank = os.environ.get("RANK", "")
     name = f"{process}-{rank}" if rank.isdecimal() and rank != "0" else process
     level = wanted if wanted in LEVELS else "info"
-    configure(service, name, form="json" if form == "json" else "text", level=level)
+    _configure((JsonLines if form == "json" else TextLines)(service, name), level)
     hide(*(v for k, v in given.items() if k.upper().endswith(_SECRETS)))
     if form not in ("text", "json"):
         _log.warning("TRIFORGE_LOG: given %r, expected text or json; text is taken", form)
     if wanted not in LEVELS:
-        expected = ", ".join(LEVELS)
-        _log.warning(
-            "TRIFORGE_LOG_LEVEL: given %r, expected one of %s; info is taken", wanted, expected
-        )
+        said = "TRIFORGE_LOG_LEVEL: given %r, expected one of %s; info is taken"
+        _log.warning(said, wanted, ", ".join(LEVELS))
     _log.info("triforge %s starts", __version__)
     tracing.start(service, name, given)
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -61,23 +60,14 @@ def start(service: str, process: str, environ: Mapping[str, str]) -> None:
     own = environ.get("TRIFORGE_OTLP_ENDPOINT", "")
     if not own and not any(environ.get(name) for name in _ADDRESSES):
         return
-    if not is_installed():
+    try:
+        exporter = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+        export = importlib.import_module("opentelemetry.sdk.trace.export")
+    except ModuleNotFoundError:
         _log.warning("no traces: OpenTelemetry is not installed; pip install 'triforge[otel]'")
         return
-    exporter = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-    export = importlib.import_module("opentelemetry.sdk.trace.export")
-    endpoint = f"{own.rstrip('/')}/v1/traces" if own else None
-    record(
-        service, process, export.BatchSpanProcessor(exporter.OTLPSpanExporter(endpoint=endpoint))
-    )
-
-
-def is_installed() -> bool:
-    """Whether the packages of the extra `otel` are there."""
-    try:
-        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:
-        return False
+    sender = exporter.OTLPSpanExporter(endpoint=f"{own.rstrip('/')}/v1/traces" if own else None)
+    record(service, process, export.BatchSpanProcessor(sender))
 
 
 def record(service: str, process: str, processor: SpanProcessor) -> None:
@@ -93,14 +83,13 @@ def record(service: str, process: str, processor: SpanProcessor) -> None:
         def generate_trace_id(self) -> int:
             return _root_id.get() or int(super().generate_trace_id())
 
-    resource = resources.Resource.create(
-        {
-            "service.namespace": "triforge",
-            "service.name": f"triforge-{service.replace('_', '-')}",
-            "service.version": __version__,
-            "triforge.process": process,
-        }
-    )
+    about = {
+        "service.namespace": "triforge",
+        "service.name": f"triforge-{service.replace('_', '-')}",
+        "service.version": __version__,
+        "triforge.process": process,
+    }
+    resource = resources.Resource.create(about)
     _provider = sdk.TracerProvider(resource=resource, id_generator=TrajectoryIds())
     _provider.add_span_processor(processor)
     _tracer = _provider.get_tracer("triforge", __version__)

@@ -52,17 +52,12 @@ Answers = Callable[[GenerateRequest], Answer] | Sequence[Answer]
 
 
 class FakeGenerate:
-    """A `Generate` that says what it is told.
+    """A `Generate` with given answers. `requests` are those so far, `tokens` its vocabulary.
 
     Args:
-        answers: what to say: one a request, in turn (the last one for ever), or a function of the request. An error is
-            raised instead of said.
+        answers: one a request, in turn (the last one for ever), or a function of the request; an error is raised.
         version: weight version of every token; may be changed at any time.
         finish: why every answer ends; `stop` adds the turn's end to the ids.
-
-    Attributes:
-        requests: what was asked so far.
-        tokens: its vocabulary.
     """
 
     def __init__(
@@ -107,9 +102,7 @@ class FakeGenerate:
 class FakeEnvironment:
     """Count from 0 to a target by saying `up` and `down`; reaching it is success, five more than it failure.
 
-    Args:
-        raise_at: number of the step (from 0) that breaks; None never.
-        hang_at: number of the step that never returns; None never.
+    The step (from 0) `raise_at` breaks, and `hang_at` never returns.
     """
 
     def __init__(self, *, raise_at: int | None = None, hang_at: int | None = None) -> None:
@@ -161,15 +154,7 @@ class FakeEnvironment:
 
 
 class FakeFamily:
-    """An `EnvironmentFamily` of counting tasks.
-
-    Args:
-        raise_at: handed to every environment, see `FakeEnvironment`.
-        hang_at: likewise.
-
-    Attributes:
-        made: every environment it has made.
-    """
+    """An `EnvironmentFamily` of counting tasks. `made` are its environments; the arguments are theirs."""
 
     name = "fake"
 

@@ -154,9 +154,8 @@ async def _on_os_error(_: Request | None, error: Exception) -> Response:
     if error.errno == errno.ENAMETOOLONG:
         return of_error(InputError("a path is longer than this machine takes"))
     if error.errno == errno.ENOSPC:
-        return of_error(
-            StorageError("the disk is full; free space or move TRIFORGE_ARTIFACTS_URL elsewhere")
-        )
+        mend = "free space or move TRIFORGE_ARTIFACTS_URL elsewhere"
+        return of_error(StorageError(f"the disk is full; {mend}"))
     if isinstance(error, ConnectionError | TimeoutError):
         return of_error(UnavailableError(f"a service that is needed does not answer: {error}"))
     raise error
