@@ -136,9 +136,7 @@ async def request(
         TriforgeError: the class that the server's problem document names.
     """
     again = method in _SAFE_METHODS if repeatable is None else repeatable
-    content = body
-    if body is not None and not isinstance(body, bytes):
-        content = body.model_dump_json() if isinstance(body, BaseModel) else json.dumps(body)
+    content = body if body is None or isinstance(body, bytes) else _json(body)
 
     async def once() -> httpx.Response:
         try:
@@ -163,6 +161,10 @@ async def request(
 
     policy = RetryPolicy(deadline_s=deadline_s, busy_s=busy_s, jitter=_JITTER, retry_on=retried)
     return await retry(once, policy)
+
+
+def _json(body: Any) -> str:
+    return body.model_dump_json() if isinstance(body, BaseModel) else json.dumps(body)
 
 
 def _headers(body: object, headers: Mapping[str, str] | None) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -42,22 +44,26 @@ def describe(app: FastAPI) -> None:
     A path with a parameter may say 404, a route with parameters 422, one with a body 400, 413 and 422; further ones are
     named by the route (`answers`).
     """
+
+    def with_problems(plain: dict[str, Any]) -> dict[str, Any]:
+        document = _hoisted(plain)
+        schemas = document["components"]["schemas"]
+        schemas["Problem"] = _PROBLEM
+        for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own; never sent
+            schemas.pop(name, None)
+        for path, item in document["paths"].items():
+            for method in METHODS:
+                if method in item:
+                    _errors(path, item[method])
+        return document
+
+    extend(app, with_problems)
+
+
+def extend(app: FastAPI, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Let `change` have its say in the app's description when it is first asked for."""
     plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = app.openapi_schema = _hoisted(plain())
-            schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas["Problem"] = _PROBLEM
-            for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own; never sent
-                schemas.pop(name, None)
-            for path, item in document["paths"].items():
-                for method in METHODS:
-                    if method in item:
-                        _errors(path, item[method])
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign] # how FastAPI says to extend it
+    app.openapi = functools.cache(lambda: change(plain()))  # type: ignore[method-assign] # FastAPI's way
 
 
 def _hoisted(document: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from triforge.config import Settings
 from triforge.errors import NotFoundError
 from triforge.store.database import Database
 from triforge.telemetry.asgi import unnamed
+from triforge.web.description import extend
 from triforge.web.problems import OWN, response_to
 
 TENANT_HEADER: Final = "Triforge-Tenant"
@@ -185,25 +186,19 @@ def guard(app: FastAPI, rules: Mapping[str, Rule], entrance: Entrance) -> Rules:
 
 def _describe(app: FastAPI, rules: Mapping[str, Rule]) -> None:
     """Say in the app's description which key a route asks for, and that it may be refused."""
-    plain = app.openapi
 
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None or "securitySchemes" not in app.openapi_schema["components"]:
-            document = plain()
-            document["components"]["securitySchemes"] = {
-                "key": {"type": "http", "scheme": "bearer"}
-            }
-            for path, item in document["paths"].items():
-                for method, operation in item.items():
-                    rule = rules.get(f"{method.upper()} {path}", PUBLIC)
-                    if rule.wants != "public":
-                        operation["security"] = [{"key": []}]
-                        operation["x-triforge-scope"] = rule.wants
-                        _refusals(operation["responses"])
-            app.openapi_schema = document
-        return app.openapi_schema
+    def with_keys(document: dict[str, Any]) -> dict[str, Any]:
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, item in document["paths"].items():
+            for method, operation in item.items():
+                rule = rules.get(f"{method.upper()} {path}", PUBLIC)
+                if rule.wants != "public":
+                    operation["security"] = [{"key": []}]
+                    operation["x-triforge-scope"] = rule.wants
+                    _refusals(operation["responses"])
+        return document
 
-    app.openapi = openapi  # type: ignore[method-assign] # how FastAPI says to extend it
+    extend(app, with_keys)
 
 
 def _refusals(responses: dict[str, Any]) -> None:
