@@ -127,8 +127,8 @@ class Auxiliary(Objective):
             logprobs, _ = self.model.score(batch, 1.0)
             weights = step.tensor(share[batch.cells] / np.float32(own))
             loss = (loss_of(logprobs) * weights).sum()
-            self.ranks.before_backward(self.model.scorer, last=last)
-            (loss * (term.weight * self.ranks.grad_scale if counts else 0.0)).backward()
+            scorer, weight = self.model.scorer, term.weight
+            self.ranks.backward(loss, scorer, counts=counts, last=last, weight=weight)
             if counts:
                 step.cost.count(batch)
                 found += float(loss.detach())

@@ -181,8 +181,7 @@ class Critic(Objective):
         assert self.value_model is not None  # since `layout`
         values = np.zeros(step.data.sequences.total, dtype=np.float32)
         with step.cost.phase("critic"):
-            for rows, counts, _ in self.ranks.passes(plan, step.should_stop):
-                batch = self.model.batch(step.data.sequences, rows)
+            for batch, counts, _ in step.batches(plan):
                 step.cost.flops += self.value_model.shape.forward_flops(batch)
                 with torch.no_grad():
                     found = self.value_model(batch).cpu().numpy()
@@ -200,18 +199,16 @@ class Critic(Objective):
         values, model, plan = self._values, self.value_model, update.plan
         if values is None or model is None or not plan:
             return None
-        cells = step.data.sequences.cells_of([row for rows in plan for row in rows])
+        cells = step.cells_of(plan)
         values.new[cells] = 0.0
         total = 0.0
         with step.cost.phase("critic"):
-            for rows, counts, last in self.ranks.passes(plan, step.should_stop):
-                batch = self.model.batch(step.data.sequences, rows)
+            for batch, counts, last in step.batches(plan):
                 new = model(batch)
                 known = (step.tensor(array[batch.cells]) for array in (values.returns, values.old))
                 losses = value_loss(new, *known, clip=step.algorithm.value_clip)
                 loss = losses.sum() / len(cells)
-                self.ranks.before_backward(model, last=last)
-                (loss * (self.ranks.grad_scale if counts else 0.0)).backward()
+                self.ranks.backward(loss, model, counts=counts, last=last)
                 if counts:
                     step.cost.flops += 3.0 * model.shape.forward_flops(batch)
                     values.new[batch.cells] = new.detach().cpu().numpy()

@@ -137,11 +137,6 @@ class Ranks:
 
     # ---- tensors ----
 
-    @property
-    def grad_scale(self) -> int:
-        """What a rank's loss is multiplied with, so that an update's gradient is the sum over the ranks: FSDP takes the mean."""
-        return self.world if self.shards else 1
-
     def choose_sharding(self, scorer: nn.Module) -> None:
         """Decide by the model that is to be trained what each rank holds, of it and of those beside it.
 
@@ -166,10 +161,18 @@ class Ranks:
             fully_shard(block, mesh=self.mesh, reshard_after_forward=not keep)
         fully_shard(scorer, mesh=self.mesh)
 
-    def before_backward(self, scorer: nn.Module, *, last: bool) -> None:
-        """On a CPU, shares of gradients are sent once an update, with its last backward pass."""
+    def backward(
+        self, loss: Tensor, scorer: nn.Module, *, counts: bool, last: bool, weight: float = 1.0
+    ) -> None:
+        """Add the gradient of a pass's loss times `weight`; of one that does not count, nothing (see `passes`).
+
+        An update's gradient is the sum over the ranks; FSDP takes the mean. On a CPU, shares of gradients are sent once an
+        update, with its last backward pass.
+        """
         if isinstance(scorer, FSDPModule) and self.device.type == "cpu":
             scorer.set_requires_gradient_sync(last)
+        scale = weight * (self.world if self.shards else 1)
+        (loss * (scale if counts else 0.0)).backward()  # type: ignore[no-untyped-call]
 
     def all_reduce_gradients(self, scorer: nn.Module) -> None:
         """Have the gradient of the whole update, before the optimiser's step.

@@ -127,7 +127,7 @@ class Learner:
                 plans = [[] for _ in range(min(batch.learner.updates_per_step, most))]
             if epoch == 0:
                 everything = [part for plan in plans for part in plan]
-                step.look_at_references(everything)
+                step.score_references(everything)
                 for objective in objectives:
                     objective.begin(step, everything)
             for objective in objectives if plans else ():

@@ -16,12 +16,10 @@ import numpy as np
 from torch import Tensor
 
 from services.trainer.distributed import Ranks
-from services.trainer.loss import Scored, mean, policy_loss, regularised
+from services.trainer.loss import Scored, policy_loss, regularised
 from services.trainer.model import ScoringModel
 from services.trainer.step import Plan, Step, Update
-from services.trainer.token_batches import Floats, Ints, TokenBatch
-from triforge.algorithms.imitation import PairLoss, pair_loss
-from triforge.algorithms.loss_terms import weighted_sum
+from services.trainer.token_batches import Floats, Ints
 from triforge.errors import ConfigError
 from triforge.types import TrainBatch
 
@@ -29,7 +27,7 @@ OBJECTIVES = {
     "pg": "services.trainer.objectives:PolicyGradient",
     "ce": "services.trainer.objectives:Imitation",
     "distil": "services.trainer.objectives:Distillation",
-    "dpo_pair": "services.trainer.objectives:PreferencePairs",
+    "dpo_pair": "services.trainer.pairs:PreferencePairs",
     "critic": "services.trainer.critic:Critic",
     "auxiliary": "services.trainer.auxiliary:Auxiliary",
 }
@@ -140,21 +138,29 @@ class PolicyGradient(Objective):
         """Accumulate the gradient of the update's rows over its forward passes."""
         if not update.plan:
             return 0.0
-        cells = step.data.sequences.cells_of([r for rows in update.plan for r in rows])
+        cells, total = step.cells_of(update.plan), 0.0
         scale = step.data.scale(cells, summed=step.algorithm.aggregation == "step_sum")
         reference = step.reference if self._finds_reference(step, update) else None
         arrays = [step.new, step.entropy, *([] if reference is None else [reference])]
         for values in arrays:
             values[cells] = 0.0
-        total = 0.0
-        for rows, counts, last in self.ranks.passes(update.plan, step.should_stop):
-            batch = self.model.batch(step.data.sequences, rows)
+        for batch, counts, last in step.batches(update.plan):
             if reference is not None and step.anchor is not None:
                 with step.cost.phase("reference"):
                     found = step.no_grad_pass(batch, step.anchor)
                 if counts:
                     reference[batch.cells] = found
-            total += self._pass(step, batch, scale, counts=counts, last=last)
+            with step.cost.phase("forward"):
+                new, entropy = self.model.score(batch, step.batch.temperature)
+                weights = self.weights(step, batch.cells, scale)
+                loss = self.loss(step, step.scored(batch.cells, new, entropy, weights))
+            with step.cost.phase("backward"):
+                self.ranks.backward(loss, self.model.scorer, counts=counts, last=last)
+            if counts:
+                step.cost.count(batch)
+                step.new[batch.cells] = new.detach().cpu().numpy()
+                step.entropy[batch.cells] = entropy.detach().cpu().numpy()
+                total += float(loss.detach())
         with step.cost.phase("all_reduce"):
             for values in arrays:
                 values[cells] = self.ranks.all_reduce(values[cells])
@@ -165,24 +171,6 @@ class PolicyGradient(Objective):
         """Whether the initial model's log-probabilities are found beside these passes, and not known yet."""
         algorithm = step.algorithm
         return algorithm.kl_reference == "initial" and not algorithm.charged and update.epoch == 0
-
-    def _pass(
-        self, step: Step, batch: TokenBatch, scale: float, *, counts: bool, last: bool
-    ) -> float:
-        """One forward pass and its way back; returns the loss. One that does not count adds nothing to the gradient."""
-        with step.cost.phase("forward"):
-            new, entropy = self.model.score(batch, step.batch.temperature)
-            weights = self.weights(step, batch.cells, scale)
-            loss = self.loss(step, step.scored(batch.cells, new, entropy, weights))
-        with step.cost.phase("backward"):
-            self.ranks.before_backward(self.model.scorer, last=last)
-            (loss * (self.ranks.grad_scale if counts else 0.0)).backward()  # type: ignore[no-untyped-call]
-        if not counts:
-            return 0.0
-        step.cost.count(batch)
-        step.new[batch.cells] = new.detach().cpu().numpy()
-        step.entropy[batch.cells] = entropy.detach().cpu().numpy()
-        return float(loss.detach())
 
 
 class Imitation(PolicyGradient):
@@ -199,83 +187,3 @@ class Distillation(PolicyGradient):
     def loss(self, step: Step, scored: Scored) -> Tensor:
         """See the class."""
         return regularised(-scored.advantages * scored.new, None, scored, step.algorithm)
-
-
-class PreferencePairs(PolicyGradient):
-    """`dpo_pair`: a better and a worse trajectory of a task (`triforge.algorithms.imitation.pair_loss`).
-
-    The loss couples whole trajectories, which lie in several rows and passes. So before each update one pass without
-    gradient scores its rows; the slopes of the loss by these scores then weigh the log-probabilities of the pass that
-    trains, whose gradient is exactly that of the loss (its value is meaningless).
-    """
-
-    coupled = anchored = True
-    _slopes: Floats
-    _found: list[PairLoss]
-
-    def layout(self, step: Step) -> int:
-        """Nothing is measured yet."""
-        self._found = []
-        return 0
-
-    def loss(self, step: Step, scored: Scored) -> Tensor:
-        """A plain sum; the slopes are its weights."""
-        found: Tensor = weighted_sum(scored.new, scored.weights)
-        return found
-
-    def weights(self, step: Step, cells: Ints, scale: float) -> Floats:
-        """The slopes."""
-        return self._slopes[cells]
-
-    def backward(self, step: Step, update: Update) -> float | None:
-        """Score the update's rows, couple them, and train on them."""
-        if not update.plan:
-            return 0.0
-        rows = [row for part in update.plan for row in part]
-        cells = step.data.sequences.cells_of(rows)
-        assert step.reference is not None  # `anchored`
-        if step.algorithm.kl_reference == "initial":
-            assert step.anchor is not None
-            step.reference[cells] = step.no_grad_logprobs(update.plan, step.anchor)[cells]
-        moved = step.no_grad_logprobs(update.plan, self.model) - step.reference
-        found, self._slopes = couple(step, rows, moved)
-        self._found.append(found)
-        super().backward(step, update)
-        return found.loss / self.ranks.world
-
-    def _finds_reference(self, step: Step, update: Update) -> bool:
-        return False
-
-    def metrics(self) -> dict[str, float]:
-        """How many pairs there were, and the share that the model orders right."""
-        pairs = float(sum(found.pairs for found in self._found))
-        right = mean([found.right for found in self._found])
-        return {"pairs": pairs, "pairs_right": right} if self._found else {}
-
-
-def couple(step: Step, rows: list[int], moved: Floats) -> tuple[PairLoss, Floats]:
-    """The loss of the pairs among some rows, and its slope by each of their log-probabilities.
-
-    Args:
-        step: of the rows.
-        rows: of an update, with all rows of their tasks.
-        moved: log-probabilities under the weights being trained less those of the reference, [N].
-
-    Returns:
-        The loss, and float32 [N] that is 0 outside these rows.
-    """
-    data, beta = step.data, step.algorithm.dpo_beta
-    cells = {row: data.sequences.cells_of([row]) for row in rows}
-    units = sorted({data.trajectories[row] for row in rows})
-    number = {unit: i for i, unit in enumerate(units)}
-    scores, better, tasks = [0.0] * len(units), [False] * len(units), [""] * len(units)
-    for row in rows:
-        i, own = number[data.trajectories[row]], cells[row]
-        scores[i] += beta * float(moved[own].sum(dtype=np.float64))
-        better[i] = bool(data.advantages[own[0]] > 0)
-        tasks[i] = data.tasks[row]
-    found = pair_loss(scores, better, tasks)
-    slopes = np.zeros(data.sequences.total, dtype=np.float32)
-    for row in rows:
-        slopes[cells[row]] = beta * found.slopes[number[data.trajectories[row]]]
-    return found, slopes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -97,6 +97,15 @@ class Step:
         if self.ranks.any(self.should_stop()):
             raise Interrupted
 
+    def cells_of(self, plan: Plan) -> Ints:
+        """Where the tokens of some passes stand in the flat arrays."""
+        return self.data.sequences.cells_of([row for rows in plan for row in rows])
+
+    def batches(self, plan: Plan) -> Iterator[tuple[TokenBatch, bool, bool]]:
+        """This rank's passes over some rows: each, whether it counts, whether it is the last one (`Ranks.passes`)."""
+        for rows, counts, last in self.ranks.passes(plan, self.should_stop):
+            yield self.model.batch(self.data.sequences, rows), counts, last
+
     @torch.no_grad()
     def no_grad_pass(self, batch: TokenBatch, model: Scores) -> Floats:
         """Log-probabilities of a forward pass's tokens, without gradient."""
@@ -109,8 +118,7 @@ class Step:
         """Log-probabilities of some rows, [N]; the others are 0."""
         found = np.zeros(self.data.sequences.total, dtype=np.float32)
         with self.cost.phase("reference"):
-            for rows, counts, _ in self.ranks.passes(plan, self.should_stop):
-                batch = self.model.batch(self.data.sequences, rows)
+            for batch, counts, _ in self.batches(plan):
                 scores = self.no_grad_pass(batch, model)
                 if counts:
                     found[batch.cells] = scores
@@ -118,7 +126,7 @@ class Step:
 
     # ---- before the first update ----
 
-    def look_at_references(self, plan: Plan) -> None:
+    def score_references(self, plan: Plan) -> None:
         """What the anchor and the weights at the start of the step say of all rows, if anybody wants to know.
 
         The initial model's log-probabilities of a KL term in the loss are found pass by pass instead, beside the policy's.
