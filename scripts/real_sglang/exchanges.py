@@ -305,9 +305,7 @@ async def _weights(talk: Conversation, folders: Folders) -> None:
 
 
 async def _sessions(talk: Conversation) -> None:
-    tensors = {"serialized_named_tensors": ["AAAA"]}
     names = {"names": ["model.norm.weight"], "dtypes": ["float32"], "shapes": [[3]]}
-    await talk.admin("tensor_without_session", "/update_weights_from_tensor", tensors)
     await talk.admin("distributed_without_session", "/update_weights_from_distributed", names)
     await talk.admin("session_end_without", "/end_weight_update")
     await talk.admin("session_begin", "/begin_weight_update")

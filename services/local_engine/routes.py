@@ -18,9 +18,7 @@ from services.local_engine.generate import generate
 from services.local_engine.lora import read_adapter
 from services.local_engine.request import Body, read, read_json
 from services.local_engine.updates import (
-    BroadcastUpdate,
     JoinGroup,
-    TensorUpdate,
     Updates,
     WeightUpdate,
 )
@@ -139,10 +137,8 @@ async def _end_weight_update(request: Request) -> Response:
     return _success("The session is closed.")
 
 
-async def _update_in_session(request: Request) -> Response:
-    name = request.url.path.removeprefix("/")
-    kind = TensorUpdate if name == "update_weights_from_tensor" else BroadcastUpdate
-    return _outcome(*await _updates(request).take(kind, await read_json(request), name))
+async def _update_weights_from_distributed(request: Request) -> Response:
+    return _outcome(*await _updates(request).take(await read_json(request)))
 
 
 async def _init_weights_update_group(request: Request) -> Response:
@@ -268,23 +264,24 @@ async def _models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": [card, *adapters]})
 
 
-_POST, _BOTH = ["POST"], ["GET", "POST"]
+_POSTED = (
+    _pause_generation,
+    _continue_generation,
+    _abort_request,
+    _update_weights_from_disk,
+    _begin_weight_update,
+    _end_weight_update,
+    _update_weights_from_distributed,
+    _init_weights_update_group,
+    _destroy_weights_update_group,
+    _update_weight_version,
+    _load_lora_adapter,
+    _unload_lora_adapter,
+)
 _CONTROL = [
-    Route("/pause_generation", _pause_generation, methods=_POST),
-    Route("/continue_generation", _continue_generation, methods=_POST),
-    Route("/abort_request", _abort_request, methods=_POST),
-    Route("/flush_cache", _flush_cache, methods=_BOTH),
-    Route("/update_weights_from_disk", _update_weights_from_disk, methods=_POST),
-    Route("/begin_weight_update", _begin_weight_update, methods=_POST),
-    Route("/end_weight_update", _end_weight_update, methods=_POST),
-    Route("/update_weights_from_tensor", _update_in_session, methods=_POST),
-    Route("/update_weights_from_distributed", _update_in_session, methods=_POST),
-    Route("/init_weights_update_group", _init_weights_update_group, methods=_POST),
-    Route("/destroy_weights_update_group", _destroy_weights_update_group, methods=_POST),
-    Route("/update_weight_version", _update_weight_version, methods=_POST),
-    Route("/get_weights_by_name", _get_weights_by_name, methods=_BOTH),
-    Route("/load_lora_adapter", _load_lora_adapter, methods=_POST),
-    Route("/unload_lora_adapter", _unload_lora_adapter, methods=_POST),
+    *(Route(f"/{answer.__name__[1:]}", answer, methods=["POST"]) for answer in _POSTED),
+    Route("/flush_cache", _flush_cache, methods=["GET", "POST"]),
+    Route("/get_weights_by_name", _get_weights_by_name, methods=["GET", "POST"]),
 ]
 CONTROL_PATHS = frozenset(route.path for route in _CONTROL)
 ROUTES = [

@@ -1,4 +1,4 @@
-"""Everything that changes weights while the engine serves: from a folder, from tensors, by broadcast.
+"""Everything that changes weights while the engine serves: from a folder, or by broadcast.
 
 Whatever arrives is read and verified first, outside the decoding thread; then it is swapped in between two decode steps.
 What cannot be verified changes nothing. No pickle is read: whoever may send weights must not be able to run code.
@@ -7,8 +7,6 @@ What cannot be verified changes nothing. No pickle is read: whoever may send wei
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +16,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, ValidationError, model_validator
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor
 
 # torch exports these and documents them, but its type information does not say so.
@@ -42,32 +38,6 @@ class WeightUpdate(Body):
     weight_version: str | None = None
     flush_cache: bool = True
     abort_all_requests: Literal[False] = False
-
-
-class TensorUpdate(WeightUpdate):
-    """/update_weights_from_tensor: the base64 of a safetensors file, as the first entry of a list."""
-
-    serialized_named_tensors: Annotated[list[str], Field(min_length=1)]
-    load_format: str = ""
-
-    def read(self, _: Mapping[str, UpdateGroup]) -> dict[str, Tensor]:
-        """The tensors of the file."""
-        if self.load_format != "safetensors":
-            raise InputError(
-                f"load_format is {self.load_format!r}; the local engine takes 'safetensors' only, because other "
-                "formats are pickles"
-            )
-        try:
-            found: dict[str, Tensor] = load(
-                base64.b64decode(self.serialized_named_tensors[0], validate=True)
-            )
-        except binascii.Error as error:
-            raise InputError(f"serialized_named_tensors[0] is not base64: {error}") from error
-        except SafetensorError as error:
-            raise WeightsError(
-                f"serialized_named_tensors[0] is no safetensors file (truncated?): {error}"
-            ) from error
-        return found
 
 
 class BroadcastUpdate(WeightUpdate):
@@ -217,18 +187,16 @@ class Updates:
             if session.staged:
                 await self._engine.swap(session.staged, None)
 
-    async def take(
-        self, kind: type[TensorUpdate | BroadcastUpdate], given: Any, path: str
-    ) -> tuple[WeightUpdate, Swapped | None]:
+    async def take(self, given: Any) -> tuple[WeightUpdate, Swapped | None]:
         """Take the tensors of a request body; swap in all that have come if it names a version."""
         async with self._turn:
             session = self._session
             if session is None:
                 raise WeightsError(
-                    f"{path} must run between begin_weight_update() and end_weight_update()"
+                    "update_weights_from_distributed must run between begin_weight_update() and end_weight_update()"
                 )
             try:
-                return await self._take(session, kind, given)
+                return await self._take(session, given)
             except Exception as error:
                 why = explain(error) if isinstance(error, ValidationError) else str(error)
                 session.refused = session.refused or why
@@ -237,10 +205,8 @@ class Updates:
                     raise WeightsError(why) from error
                 raise
 
-    async def _take(
-        self, session: _Session, kind: type[TensorUpdate | BroadcastUpdate], given: Any
-    ) -> tuple[WeightUpdate, Swapped | None]:
-        body = kind.model_validate(given)
+    async def _take(self, session: _Session, given: Any) -> tuple[WeightUpdate, Swapped | None]:
+        body = BroadcastUpdate.model_validate(given)
         tensors = await asyncio.to_thread(body.read, self._groups)
         if session.refused:
             raise WeightsError(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from triforge.errors import PolicyError
-from triforge.store.tensor_files import Entry
 from triforge.types import BroadcastOffer, GenerateOutput, Sampling, VersionSpan
 
 PauseMode = Literal["retract", "in_place", "abort"]
@@ -108,9 +107,6 @@ class Engine(Protocol):
 
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         """Read weights from a folder. `flush` drops caches of older ones."""
-
-    async def load_tensors(self, entries: Sequence[Entry], version: int, *, flush: bool) -> None:
-        """Send weights, for an engine that shares no disk."""
 
     async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
         """Receive weights in a learner's broadcast."""

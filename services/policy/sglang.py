@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterator, Sequence
@@ -31,14 +30,12 @@ from triforge.errors import (
     UnavailableError,
     WeightsError,
 )
-from triforge.store.tensor_files import Entry, buckets, pack
 from triforge.telemetry import tracing
 from triforge.types import BroadcastOffer
 
 TIMEOUT_S = 600.0  # a long answer on a busy CPU engine, or reading a large weight folder
 PAUSE_TIMEOUT_S = 60.0  # the end of a decoding step; an engine that takes longer hangs
 PROBE_TIMEOUT_S = 10.0
-BUCKET_BYTES = 64 << 20
 _CONNECT_S = 5.0
 _LOCAL_ENGINE = "triforge-local-engine"
 
@@ -226,26 +223,6 @@ class SGLangEngine:
         """See `Engine`."""
         body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}
         await self._command("/update_weights_from_disk", body, f"the folder {folder}")
-
-    async def load_tensors(self, entries: Sequence[Entry], version: int, *, flush: bool) -> None:
-        """See `Engine`. Safetensors bytes, which the local engine takes; SGLang takes nothing but a pickle."""
-        if (await self._server_info()).get("engine") != _LOCAL_ENGINE:
-            raise WeightsError(
-                f"engine {self.url} takes tensors as a Python pickle only, which nothing here writes; set "
-                "TRIFORGE_HANDOVER=disk or distributed"
-            )
-        parts = list(buckets(entries, BUCKET_BYTES))
-        last = {"weight_version": str(version), "flush_cache": flush}
-        async with self._session():
-            for number, part in enumerate(parts, start=1):
-                data = await asyncio.to_thread(pack, part)
-                body = {
-                    "serialized_named_tensors": [base64.b64encode(data).decode("ascii")],
-                    "load_format": "safetensors",
-                    "flush_cache": False,
-                } | (last if number == len(parts) else {})
-                what = f"tensors {part[0].name} to {part[-1].name} of version {version}"
-                await self._command("/update_weights_from_tensor", body, what)
 
     async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
         """See `Engine`."""

@@ -4,9 +4,8 @@
                │         │
                └─────────┴── failed: the weights before are put back, from their folder, before any request goes on
 
-Ways to load: `disk`, the engine reads the folder; `tensor`, the service sends the folder's bytes, so that the engine needs no
-common disk; a seat in a broadcast of the learner. An engine that cannot take part in a broadcast reads the folder. Whatever the
-way, the folder is the record, and what the engine shows is compared with the folder.
+Ways to load: `disk`, the engine reads the folder; a seat in a broadcast of the learner. An engine that cannot take part in a
+broadcast reads the folder. Whatever the way, the folder is the record, and what the engine shows is compared with it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _API = "/v1/broadcasts"
 _API_TIMEOUT_S = 30.0
 
 VerifyBy = Literal["tensors", "info"]
-Way = Literal["disk", "distributed", "tensor"]
+Way = Literal["disk", "distributed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +176,7 @@ class WeightLoader:
                 reason = error.detail if isinstance(error, TriforgeError) else "it took too long"
                 _log.warning("engine %s leaves the broadcast: %s", engine.url, reason)
                 await seat.leave()
-        if self.way == "tensor" and wanted.weights is not None and wanted.weights.tensors:
-            entries = list(wanted.weights.tensors.values())
-            await engine.load_tensors(entries, wanted.number, flush=self._flush)
-        else:
-            await engine.load_folder(wanted.uri, wanted.number, flush=self._flush)
+        await engine.load_folder(wanted.uri, wanted.number, flush=self._flush)
         return seat is not None
 
     async def ensure_adapter(self, engine: Engine, wanted: Version) -> None:

@@ -142,14 +142,23 @@ async def holds(service: Service, folder: Path, version: int) -> None:
     assert list(output.logprobs) == pytest.approx(wanted, abs=1e-4)
 
 
+async def leave_session_open(engine_url: str) -> None:
+    """As a service that died in the middle of an update does."""
+    keys = {"authorization": f"Bearer {ADMIN}"}
+    async with httpx.AsyncClient(base_url=engine_url, headers=keys) as http:
+        (await http.post("/begin_weight_update", json={})).raise_for_status()
+
+
 async def test_by_every_way_the_published_weights_are_those_that_serve(
     engine_url: str, folders: Path
 ) -> None:
-    ways: list[Way] = ["disk", "tensor", "distributed"]
+    ways: list[Way] = ["disk", "distributed"]
     async with learner(folders) as handover:
         for number, way in enumerate(ways, start=1):
             async with service_at(engine_url, folders / "v000000", way) as service:
                 folder = folders / f"v{number:06d}"
+                if way == "distributed":
+                    await leave_session_open(engine_url)
                 state = await service.weights.update(update_of(folder, number, handover))
                 assert (
                     state.version,

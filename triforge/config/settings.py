@@ -101,7 +101,7 @@ class Settings(Section):
     are asked for, else `any`."""
     cors_origins: str = ""
     """Comma-separated web origins whose pages may ask the APIs; empty allows none."""
-    handover: Literal["disk", "distributed", "tensor"] = "disk"
+    handover: Literal["disk", "distributed"] = "disk"
     """How new weights reach the engines; their folder is written and kept in any case."""
     handover_backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Transport of a broadcast; `auto` is nccl for a learner on a GPU, gloo for one on a CPU."""

@@ -1,4 +1,4 @@
-"""Safetensors files without torch: what lies where in a folder, parts of tensors as numbers, files made of some of them.
+"""Safetensors files without torch: what lies where in a folder, and parts of tensors as numbers.
 
 A file is eight bytes with the length of a JSON header (little-endian), the header, and the tensors' bytes.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,31 +164,3 @@ def all_finite(data: bytes | memoryview, dtype: str) -> bool:
     signed = np.frombuffer(data, dtype=f"<i{size}")
     sign = 1 << (8 * size - 1)
     return int(signed.max()) < infinity and int(signed.view(f"<u{size}").max()) < sign + infinity
-
-
-def buckets(entries: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
-    """Split tensors, in order, into lists of at most `limit` bytes; a tensor that is larger goes alone."""
-    held: list[Entry] = []
-    size = 0
-    for entry in entries:
-        size += entry.end - entry.start
-        if held and size > limit:
-            yield held
-            held, size = [], entry.end - entry.start
-        held.append(entry)
-    if held:
-        yield held
-
-
-def pack(entries: Sequence[Entry]) -> bytes:
-    """The bytes of a safetensors file with these tensors."""
-    header: dict[str, Any] = {}
-    at = 0
-    for entry in entries:
-        size = entry.end - entry.start
-        offsets = [at, at + size]
-        header[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": offsets}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *map(read_bytes, entries)])

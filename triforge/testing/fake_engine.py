@@ -8,7 +8,6 @@ as it does in a real engine. Shapes follow the recordings in the contract tests.
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
@@ -62,8 +61,6 @@ class FakeWeights:
 
     held: dict[str, Floats] = field(default_factory=dict)
     stale: bool = False  # new weights are announced and not taken
-    open: bool = False  # an update by parts is going on
-    staged: dict[str, Floats] = field(default_factory=dict)  # what came in it so far
 
     def load(self, folder: str) -> None:
         """Read a folder; one without weights changes nothing."""
@@ -110,7 +107,6 @@ class FakeEngine:
     silent: bool = False  # connections are taken and nothing is ever answered
     starting: bool = False  # /ready says 503
     refuse: set[str] = field(default_factory=set)  # folders answered with 400
-    refuse_tensors: bool = False  # weights over HTTP are answered with 400
     lie: str | None = None  # version that /model_info says instead of the true one
     nonsense: Any = None  # what /generate answers instead of the truth
     calls: list[tuple[str, Any]] = field(default_factory=list)  # path and body, oldest first
@@ -162,9 +158,6 @@ class FakeEngine:
             "/abort_request": self._abort,
             "/server_info": self._server_info,
             "/get_weights_by_name": self._show,
-            "/begin_weight_update": self._begin,
-            "/end_weight_update": self._end,
-            "/update_weights_from_tensor": self._take,
             "/load_lora_adapter": self._load_adapter,
             "/unload_lora_adapter": self._unload_adapter,
             "/v1/models": self._cards,
@@ -348,29 +341,6 @@ class FakeEngine:
         if found is None:
             return 400, {"error": {"message": "Get parameter by name failed"}}
         return 200, found[: body.get("truncate_size", 100)].tolist()
-
-    async def _begin(self, _: Body) -> Reply:
-        return self._session("a weight-update session is already open", open_=True)
-
-    async def _end(self, _: Body) -> Reply:
-        return self._session("no weight-update session is open", open_=False)
-
-    def _session(self, refusal: str, *, open_: bool) -> Reply:
-        if self.weights.open == open_:
-            return 400, {"success": False, "message": refusal}
-        self.weights.open, self.weights.staged = open_, {}
-        return 200, {"success": True, "message": "Success"}
-
-    async def _take(self, body: Body) -> Reply:
-        weights = self.weights
-        if not weights.open or self.refuse_tensors:
-            return 400, {"success": False, "message": "the fake engine takes no tensors now"}
-        weights.staged |= parse_tensors(base64.b64decode(body["serialized_named_tensors"][0]))
-        if body.get("weight_version"):
-            if not weights.stale:
-                weights.held = weights.held | weights.staged
-            self.version, weights.staged = body["weight_version"], {}
-        return 200, {"success": True, "message": "Success"}
 
     # ---- adapters ----
 

@@ -150,7 +150,7 @@ async def test_an_unknown_pause_mode_is_refused(engine: Engine) -> None:
 
 ADMIN_ROUTES = (
     "/pause_generation", "/continue_generation", "/abort_request", "/flush_cache", "/update_weights_from_disk",
-    "/update_weights_from_tensor", "/update_weights_from_distributed", "/begin_weight_update", "/end_weight_update",
+    "/update_weights_from_distributed", "/begin_weight_update", "/end_weight_update",
     "/init_weights_update_group", "/destroy_weights_update_group", "/get_weights_by_name",
     "/update_weight_version",
 )  # fmt: skip

@@ -1,16 +1,15 @@
-"""Four ways of new weights into an engine, and what proves that they are there."""
+"""Ways of new weights into an engine, and what proves that they are there."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor
 
 from scripts.real_sglang.exchanges import PROMPT
@@ -80,7 +79,6 @@ async def test_updates_outside_of_a_session_are_refused(engine: Engine) -> None:
     before = await engine.norm()
     names = {"names": [NAMES[0]], "dtypes": ["float32"], "shapes": [[8]]}
     for path, body in (
-        ("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAA"]}),
         ("/update_weights_from_distributed", names),
         ("/end_weight_update", {}),
     ):
@@ -97,20 +95,6 @@ async def test_a_session_opens_once(engine: Engine) -> None:
         assert "already open" in reply["message"]
     finally:
         await engine.control("/end_weight_update")
-
-
-async def test_tensors_replace_weights_in_a_session(engine: Engine) -> None:
-    body: dict[str, Any] = {"weight_version": "5", "flush_cache": True}
-    if engine.served.real:
-        pytest.skip("SGLang takes a Python pickle only, which nothing here writes")
-    tensors = weights(engine.folders.other)
-    file = save({name: tensors[name] for name in NAMES})
-    body["serialized_named_tensors"] = [base64.b64encode(file).decode()]
-    body["load_format"] = "safetensors"
-    await engine.control("/begin_weight_update")
-    assert (await engine.control("/update_weights_from_tensor", body))["success"] is True
-    await engine.control("/end_weight_update")
-    await _serves_other(engine, "5")
 
 
 async def _serves_other(engine: Engine, version: str) -> None:

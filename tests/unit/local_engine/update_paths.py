@@ -1,9 +1,8 @@
-"""The three paths on which new weights come into an engine, as a trainer walks them; and engines that step on command."""
+"""The two paths on which new weights come into an engine, as a trainer walks them; and engines that step on command."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -12,7 +11,7 @@ from typing import Any
 
 import httpx
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
 from services.local_engine.engine import Engine
@@ -23,12 +22,6 @@ LIMIT = timedelta(seconds=60)
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
-
-
-def packed(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """The body of /update_weights_from_tensor."""
-    payload = base64.b64encode(save(tensors)).decode()
-    return {"serialized_named_tensors": [payload], "load_format": "safetensors"}
 
 
 async def ask(client: httpx.AsyncClient, path: str, body: Any = None, status: int = 200) -> Any:
@@ -98,23 +91,13 @@ async def by_disk(trainer: Trainer, folder: Path, **more: Any) -> None:
     assert (await ask(trainer.client, "/update_weights_from_disk", body))["success"] is True
 
 
-async def by_tensor(trainer: Trainer, folder: Path, weight_version: str, **more: Any) -> None:
-    """In two buckets; the second one names the version."""
-    client, tensors = trainer.client, list(weights_of(folder).items())
-    await ask(client, "/begin_weight_update")
-    path = "/update_weights_from_tensor"
-    await ask(client, path, packed(dict(tensors[:5])) | more)
-    await ask(client, path, packed(dict(tensors[5:])) | more | {"weight_version": weight_version})
-    await ask(client, "/end_weight_update")
-
-
 async def by_broadcast(trainer: Trainer, folder: Path, **more: Any) -> None:
     await ask(trainer.client, "/begin_weight_update")
     await trainer.send(weights_of(folder), whole=int(more["weight_version"]) % 2 == 0, **more)
     await ask(trainer.client, "/end_weight_update")
 
 
-UPDATE_PATHS = {"disk": by_disk, "tensor": by_tensor, "distributed": by_broadcast}
+UPDATE_PATHS = {"disk": by_disk, "distributed": by_broadcast}
 
 
 async def advance(engine: Engine, steps: int) -> None:

@@ -20,8 +20,8 @@ from services.policy.weight_folder import (
 )
 from triforge.errors import WeightsError
 from triforge.store.manifests import write_manifest
-from triforge.store.tensor_files import all_finite, buckets, pack, read_folder, read_header
-from triforge.testing.fake_engine import parse_tensors, write_tensors
+from triforge.store.tensor_files import all_finite, read_folder, read_header
+from triforge.testing.fake_engine import write_tensors
 
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 2}
 FILE = "model.safetensors"
@@ -209,16 +209,6 @@ def test_a_shard_that_the_index_names_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(WeightsError, match=r"part-1.safetensors is missing"):
         read_folder(tmp_path)
-
-
-def test_packed_tensors_are_a_safetensors_file(tmp_path: Path) -> None:
-    write_tensors(tmp_path, tensors())
-    entries = list(read_folder(tmp_path).values())
-    assert [len(part) for part in buckets(entries, 96)] == [1, 1]
-    assert [len(part) for part in buckets(entries, 112)] == [2]
-    again = parse_tensors(pack(entries[1:]))
-    assert list(again) == ["model.norm.weight"]
-    np.testing.assert_array_equal(again["model.norm.weight"], np.ones(4, np.float32))
 
 
 def test_not_a_number_is_found_in_every_floating_type() -> None:

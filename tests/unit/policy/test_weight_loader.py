@@ -160,37 +160,6 @@ async def test_an_engine_that_cannot_go_back_answers_nobody_until_it_is_whole(
     assert held(broken) == 1.0
 
 
-async def test_tensors_are_sent_where_engines_share_no_disk(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine(), loader=WeightLoader(way="tensor"))
-    await service.start()
-    state = await service.weights.update(update(publish(1), 1))
-    fake = service.fakes[0]
-    assert (state.version, fake.version, held(fake)) == (1, "1", 1.0)
-    assert "/update_weights_from_disk" not in fake.paths()
-    order = [p for p in fake.paths() if "weight_update" in p or p.endswith("_tensor")]
-    assert order == ["/begin_weight_update", "/update_weights_from_tensor", "/end_weight_update"]
-    fake.version, fake.weights.held = "0", {}
-    await service.start()
-    assert (held(fake), service.weights.state().ready) == (1.0, 1), (
-        "a restarted engine gets them, too"
-    )
-
-
-async def test_a_session_that_somebody_left_open_is_closed(
-    make_service: MakeService, publish: Publish
-) -> None:
-    service = make_service(FakeEngine(), loader=WeightLoader(way="tensor"))
-    await service.start()
-    service.fakes[0].weights.open = True
-    assert (await service.weights.update(update(publish(1), 1))).ready == 1
-    service.fakes[0].refuse_tensors = True
-    with pytest.raises(WeightsError, match="takes no tensors now"):
-        await service.weights.update(update(publish(2), 2))
-    assert not service.fakes[0].weights.open
-
-
 @pytest.mark.parametrize(
     ("mode", "flushed", "finish"),
     [("retract", True, "stop"), ("in_place", False, "stop"), ("abort", True, "abort")],
