@@ -138,7 +138,7 @@ async def _end_weight_update(request: Request) -> Response:
 
 
 async def _update_weights_from_distributed(request: Request) -> Response:
-    return _outcome(*await _updates(request).take(await read_json(request)))
+    return _outcome(*await _updates(request).take_broadcast(await read_json(request)))
 
 
 async def _init_weights_update_group(request: Request) -> Response:

@@ -91,9 +91,8 @@ class Scheduler:
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
         """Admit what fits, sample one token for every running sequence; returns the sequences that ended."""
-        with contextlib.suppress(
-            Halted
-        ):  # what was stopped leaves nothing behind; a later step does it again
+        # What was stopped leaves nothing behind; a later step does it again.
+        with contextlib.suppress(Halted):
             if self.waiting and not self.paused:
                 self._admit()
             if self.running and not self.paused:
@@ -315,8 +314,8 @@ class Scheduler:
                 self._finished.append(seq)
 
     def _release_from(self, first: int) -> None:
-        for row in range(len(self.running) - 1, first - 1, -1):
-            self._release(row)
+        while len(self.running) > first:
+            self._release(len(self.running) - 1)
 
     def _release(self, row: int) -> None:
         """Free a row and move the last one into the gap."""

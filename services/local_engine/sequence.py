@@ -125,9 +125,8 @@ class Sequence:
 
     def snapshot(self) -> tuple[int, dict[str, Any] | None]:
         """Tokens that may be shown, and the finish reason; may be called while the other thread adds tokens."""
-        visible = (
-            self.visible
-        )  # read first: a last token is visible only after its finish reason was set
+        # Read first: a last token is visible only after its finish reason was set.
+        visible = self.visible
         finish = self.finish
         return (visible if finish is None else len(self.output)), finish
 

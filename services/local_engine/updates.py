@@ -187,7 +187,7 @@ class Updates:
             if session.staged:
                 await self._engine.swap(session.staged, None)
 
-    async def take(self, given: Any) -> tuple[WeightUpdate, Swapped | None]:
+    async def take_broadcast(self, given: Any) -> tuple[WeightUpdate, Swapped | None]:
         """Take the tensors of a request body; swap in all that have come if it names a version."""
         async with self._turn:
             session = self._session
