@@ -170,11 +170,9 @@ def folder(path: Path) -> dict[str, Any]:
 def updates(path: Path) -> int:
     """Of the optimiser up to a version, as its checkpoint counts them, skipped ones included; -1 if there is none."""
     root, (run, role, version) = path.parents[3], path.parts[-3:]
-    state = root / "checkpoints" / run / role / version / "state.json"
-    if not state.is_file():
-        return -1
-    counters = json.loads(state.read_text())["counters"]
-    return int(counters["updates"]) + int(counters["skipped"])
+    states = (root / "checkpoints" / run / role).glob(f"{version}-*/state.json")
+    counters = [json.loads(state.read_text())["counters"] for state in states]
+    return max((int(c["updates"]) + int(c["skipped"]) for c in counters), default=-1)
 
 
 def sha256(path: Path) -> str:

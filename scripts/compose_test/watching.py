@@ -38,7 +38,7 @@ _PATIENCE_S, _POLL_S = (
     120.0,
     3.0,
 )  # rates need two looks of Prometheus, spans are sent every five seconds
-_TRACE = frozenset({"trajectory", "episode", "generate", "triforge.judge job"})
+_TRACE = frozenset({"trajectory", "episode", "generate", "judge job"})
 _SERVICES = frozenset(f"triforge-{service}" for service in ("env-adapter", "policy", "local-engine", "reward"))  # fmt: skip
 Ask = Callable[[str], Any]
 

@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Path:
         entry = {"sha256": hashlib.sha256(role.encode()).hexdigest()}
         manifest = {"files": {"config.json": entry}, "step": 2}
         (folder / "manifest.json").write_text(json.dumps(manifest))
-        checkpoint = tmp_path / "checkpoints" / RUN / role / "v000003"
+        checkpoint = tmp_path / "checkpoints" / RUN / role / "v000003-5f3a0c1e"
         checkpoint.mkdir(parents=True)
         counters = {"updates": UPDATES * 2 - 1, "skipped": 1}
         (checkpoint / "state.json").write_text(json.dumps({"counters": counters}))

@@ -31,7 +31,7 @@ def whole() -> list[dict[str, Any]]:
         span("env-adapter", "generate batch", "b", trace="beside", links=["3", "other"]),
         span("policy", "POST /v1/generate", "c", "b", trace="beside"),
         span("local-engine", "POST /generate", "d", "c", trace="beside"),
-        span("reward", "triforge.judge job", "4", "1"),
+        span("reward", "judge job", "4", "1"),
         span("trainer", "step", "s", trace="step", attributes={"triforge.run": RUN}),
         span("trainer", "learner step", "t", "s", trace="step"),
     ]
@@ -54,7 +54,7 @@ def test_a_trajectory_that_is_one_whole_trace_is_well() -> None:
 @pytest.mark.parametrize(
     ("spans", "said"),
     [
-        (without("triforge.judge job"), "no span ['triforge.judge job']"),
+        (without("judge job"), "no span ['judge job']"),
         (without("episode"), "1 spans hang below none, such as 'generate'"),
         (without("trajectory"), "0 roots, expected 1"),
         ([*whole(), span("env-adapter", "trajectory", "9")], "2 roots, expected 1"),
