@@ -14,7 +14,6 @@ import contextlib
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -45,9 +44,10 @@ def aside(parent: Path) -> Iterator[Path]:
     folder = parent / f".aside-{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True)
+        begun = folder.stat().st_mtime  # by the clock of the disk: ours may be hours ahead of it
         for left in parent.glob(".aside-*"):  # by writers that were killed
             with contextlib.suppress(FileNotFoundError):
-                if left.stat().st_mtime < time.time() - _ABANDONED_S:
+                if left.stat().st_mtime < begun - _ABANDONED_S:
                     shutil.rmtree(left, ignore_errors=True)
         yield folder
     except OSError as error:

@@ -5,6 +5,8 @@ import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,8 @@ from triforge.rendering import Renderer
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.manifests import read_manifest, verify_manifest
 from triforge.types import TrainRow
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -213,6 +217,17 @@ def test_a_writer_that_dies_leaves_no_version_and_its_rests_are_swept(
     assert checkpoints.newest() == -1
     publish(checkpoints, Learner.fresh(model_folder), make_batch, rows, 1)
     assert {p.name for p in checkpoints.weights.iterdir()} == {"v000004", at_work.name}
+
+
+def test_a_writer_whose_clock_is_hours_ahead_of_the_disk_keeps_its_own_folder(tmp_path: Path):
+    shift = {"PYTHONPATH": str(ROOT / "chaos" / "drift"), "CHAOS_CLOCK_SHIFT_S": "7200"}
+    write = (
+        "import sys; from pathlib import Path; from services.trainer.weight_folders import atomic_folder\n"
+        "with atomic_folder(Path(sys.argv[1])) as aside: (aside / 'a').write_text('x')"
+    )
+    command = [sys.executable, "-c", write, str(tmp_path / "v")]
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **shift}, timeout=60)
+    assert (tmp_path / "v" / "a").read_text() == "x"
 
 
 def test_a_folder_whose_writing_fails_does_not_appear(tmp_path: Path):
