@@ -132,14 +132,14 @@ class RedisBroker(Broker):
         lock = self._redis.lock(
             key("lease", name), timeout=self.lease_s, blocking=False, thread_local=False
         )
+        # first, so that a job whose holder dies at once counts as begun, and is sent again as soon as the lease has run out
+        await self._call(self._redis.set(key("started", name), "1", ex=int(PAYLOAD_TTL_S)))
         if not await self._call(lock.acquire()):
             yield False
             return
         over = asyncio.Event()
         renewing = asyncio.create_task(self._renew(lock, over))
         try:
-            ttl = int(PAYLOAD_TTL_S)
-            await self._call(self._redis.set(key("started", name), "1", ex=ttl))
             yield True
         finally:
             over.set()
