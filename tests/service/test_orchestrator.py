@@ -192,7 +192,9 @@ async def test_a_run_that_is_stopped_before_the_orchestrator_takes_it_stays_stop
 
 async def test_a_run_can_be_stopped_while_a_service_is_away(loop: Loop) -> None:
     run = loop.submit()
-    loop.troubles.plan("weights of policy", UnavailableError("nobody there"), times=10_000)
+    loop.troubles.plan(
+        "weights of policy", UnavailableError("nobody there", retry_after_s=None), times=10_000
+    )
     async with conducting(loop):
         await until(lambda: loop.store.get(run.id).reason)
         assert loop.store.get(run.id).reason == "waiting: nobody there"
@@ -212,7 +214,7 @@ async def test_a_run_can_be_stopped_while_a_service_is_away(loop: Loop) -> None:
 )  # fmt: skip
 async def test_a_run_waits_for_what_is_away_and_does_nothing_twice(loop: Loop, place: str) -> None:
     run = loop.submit()
-    loop.troubles.plan(place, UnavailableError("gone for lunch"), times=3)
+    loop.troubles.plan(place, UnavailableError("gone for lunch", retry_after_s=None), times=3)
     async with conducting(loop):
         await until(lambda: loop.store.status(run.id) in ("finished", "failed"))
     state = loop.store.get(run.id)
