@@ -121,9 +121,8 @@ def read_folder(folder: Path) -> dict[str, Entry]:
     return found
 
 
-def read_bytes(entry: Entry, count: int | None = None) -> bytes:
-    """The bytes of a tensor, or the first of them; WeightsError when the file is gone or shorter than it was."""
-    count = entry.end - entry.start if count is None else count
+def read_bytes(entry: Entry, count: int) -> bytes:
+    """The first bytes of a tensor; WeightsError when the file is gone or shorter than it was."""
     try:
         with entry.file.open("rb") as file:
             file.seek(entry.start)
