@@ -115,9 +115,7 @@ def adapt_worker() -> int:
 
     async def build() -> AdaptWorker:
         writer = make_writer(settings, registry.family)
-        broker = RedisBroker(
-            settings.redis_url, lease_s=settings.lease_s, resend_s=settings.resend_s
-        )
+        broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
         adapter = make_adapter(database, registry.family, writer=writer)
         return AdaptWorker(broker=broker, adapter=adapter)
 

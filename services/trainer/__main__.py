@@ -44,9 +44,7 @@ def api() -> int:
 
     async def serve() -> None:
         store = RunStore(database)
-        broker = RedisBroker(
-            settings.redis_url, lease_s=settings.lease_s, resend_s=settings.resend_s
-        )
+        broker = RedisBroker(settings.redis_url, lease_s=settings.lease_s)
         pools = EnvAdapterClient(settings.env_adapter_url, api_key=settings.own_key)
         parts = Parts(
             store=store,

@@ -39,16 +39,14 @@ from triforge.types import (
     WeightsReady,
 )
 
-RESEND_S = 0.05
-
 
 @pytest.fixture(params=["redis", "memory"])
 async def any_broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     made: Broker
     if request.param == "redis":
-        made = RedisBroker(request.getfixturevalue("redis_url"), lease_s=LEASE_S, resend_s=RESEND_S)
+        made = RedisBroker(request.getfixturevalue("redis_url"), lease_s=LEASE_S)
     else:
-        made = MemoryBroker(resend_s=RESEND_S)
+        made = MemoryBroker(lease_s=LEASE_S)
     yield made
     await made.close()
 
@@ -294,7 +292,7 @@ async def test_a_lost_outcome_is_sent_again_more_rarely_each_time_by_one_worker(
     any_broker: Broker,
 ) -> None:
     await any_broker.send(outcome())
-    await asyncio.sleep(2 * RESEND_S)
+    await asyncio.sleep(1.2 * LEASE_S)
     assert await any_broker.resend_outcomes() == 0, "it waits in the queue"
     async with any_broker.lease(outcome_job("g")):
         assert await any_broker.resend_outcomes() == 0, "somebody is at it"

@@ -37,8 +37,8 @@ class MemoryBroker(Broker):
         queues: jobs that wait, the oldest first, by queue.
     """
 
-    def __init__(self, *, resend_s: float = 20.0) -> None:
-        self.resend_s = resend_s
+    def __init__(self, *, lease_s: float = 10.0) -> None:
+        self.lease_s = lease_s
         self.queues: dict[str, deque[Submitted]] = defaultdict(deque)
         self._texts: dict[str, tuple[str, float]] = {}  # with when they go away
         self._counts: dict[str, int] = defaultdict(int)

@@ -112,10 +112,11 @@ class Broker(Protocol):
     """Access to everything in flight; one a process. All methods raise `UnavailableError` while the server is away.
 
     Attributes:
-        resend_s: after an outcome was sent, before it may be sent again; doubles each time.
+        lease_s: how long a dead holder's lease lasts; also how long an outcome is left alone after it was sent, which
+            doubles each time that it is sent again.
     """
 
-    resend_s: float = 20.0
+    lease_s: float = 10.0
 
     # ---- what an implementation provides ----
 
@@ -204,7 +205,7 @@ class Broker(Protocol):
         text = job.model_dump_json()
         if isinstance(job, TaskOutcome):
             await self.put(key("outcome", job.group_id), text)
-            await self.put(key("outcome-pause", job.group_id), "1", self.resend_s)
+            await self.put(key("outcome-pause", job.group_id), "1", self.lease_s)
             await self.add(_OUTCOMES, job.group_id)
         await self.submit(_TASK_OF[type(job)], text)
 
@@ -400,7 +401,7 @@ class Broker(Protocol):
         return sum([await self._resend_outcome(name) for name in lost])
 
     async def _resend_outcome(self, name: str) -> bool:
-        if not await self.put(key("outcome-pause", name), "1", self.resend_s):
+        if not await self.put(key("outcome-pause", name), "1", self.lease_s):
             return False
         count = await self.increment(key("outcome-sent", name))
         (text,) = await self.get(key("outcome", name))
@@ -409,7 +410,7 @@ class Broker(Protocol):
                 _log.error("gave up the outcome of %s: sent %d times", name, count)
             await self.finish_outcome(name)
             return False
-        await self.postpone_outcome(name, self.resend_s * 2 ** (count - 1))
+        await self.postpone_outcome(name, self.lease_s * 2 ** (count - 1))
         await self.submit(ADAPT_TASK, text)
         return True
 

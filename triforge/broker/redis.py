@@ -35,10 +35,9 @@ class RedisBroker(Broker):
     Args:
         redis_url: its address.
         lease_s: how long a lease lasts; it is renewed after a third of that.
-        resend_s: see `Broker`.
     """
 
-    def __init__(self, redis_url: str, *, lease_s: float = 10.0, resend_s: float = 20.0) -> None:
+    def __init__(self, redis_url: str, *, lease_s: float = 10.0) -> None:
         pool = aioredis.BlockingConnectionPool.from_url(
             redis_url,
             max_connections=_CONNECTIONS,
@@ -51,7 +50,6 @@ class RedisBroker(Broker):
         self._celery = celery_app(redis_url)
         self._sender = ThreadPoolExecutor(1, "send")  # one, so that jobs keep their order
         self.lease_s = lease_s
-        self.resend_s = resend_s
 
     async def _call(self, work: Awaitable[Any]) -> Any:
         try:

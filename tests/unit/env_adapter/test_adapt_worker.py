@@ -46,7 +46,7 @@ def worker(broker: MemoryBroker, adapter: Adapter) -> AdaptWorker:
 
 @pytest.fixture
 async def broker() -> MemoryBroker:
-    made = MemoryBroker(resend_s=0.0)
+    made = MemoryBroker(lease_s=0.0)
     await made.send(outcome())
     return made
 
