@@ -31,7 +31,8 @@ named="$(ask "select run_id || '/' || role || '/v' || lpad(version::text, 6, '0'
 in_files sh -c '
   cat > /tmp/named
   for folder in /data/artifacts/weights/*/*/v* /data/artifacts/checkpoints/*/*/v*; do
-    name="${folder#/data/artifacts/*/}"
+    version="${folder##*/}" role="${folder#/data/artifacts/*/}"
+    name="${role%/*}/${version%%-*}"  # a checkpoint is called by its version and its digest
     [ ! -d "$folder" ] || grep -qxF "$name" /tmp/named || { echo "restore: forgetting $name"; rm -rf "$folder"; }
   done' <<< "$named"
 docker compose up -d --wait
