@@ -1,18 +1,22 @@
-"""A Celery worker as a process: jobs in one event loop, bytes that are no job, jobs that are tried again, a soft end."""
+"""A Celery worker as a process: jobs in one event loop, bytes that are no job, jobs tried again, a lost server, a soft end."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import redis
 
 from tests.unit.trainer.played import group_task
 from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, celery_app
+from triforge.supervisor.layout import free_port, server_command
 
 WORKER = """
 import asyncio, sys
@@ -43,6 +47,25 @@ async def play(task):
 worker = Worker(sys.argv[1], ROLLOUT_QUEUE, retries=RetryPolicy(first_s=0.1))
 worker.register(ROLLOUT_TASK, GroupTask, play)
 worker.serve(concurrency=8)
+"""
+
+PATIENT = """
+import asyncio, sys
+from pathlib import Path
+from triforge.broker import ROLLOUT_QUEUE, ROLLOUT_TASK, Worker
+from triforge.types import GroupTask
+
+folder = Path(sys.argv[2])
+
+async def play(task):
+    (folder / f"{task.group_id}-begun").touch()
+    while task.group_id == "long" and not (folder / "go").exists():
+        await asyncio.sleep(0.05)
+    (folder / f"{task.group_id}-done").touch()
+
+worker = Worker(sys.argv[1], ROLLOUT_QUEUE)
+worker.register(ROLLOUT_TASK, GroupTask, play)
+worker.serve(concurrency=2)
 """
 
 PROPERTIES = {
@@ -102,3 +125,45 @@ def test_a_worker_does_its_jobs_whatever_else_is_in_the_queue(redis_url: str) ->
     finally:
         process.kill()
         app.close()
+
+
+def start_server(port: int, folder: Path) -> subprocess.Popen[bytes]:
+    server = subprocess.Popen(server_command(port, folder), stdout=subprocess.DEVNULL)
+    with redis.Redis(port=port) as client:
+
+        def answers() -> bool:
+            with contextlib.suppress(redis.ConnectionError):
+                return bool(client.ping())
+            return False
+
+        wait_for(answers, server)
+    return server
+
+
+def test_a_worker_with_a_job_in_work_waits_for_a_server_that_was_killed(tmp_path: Path) -> None:
+    port = free_port()
+    url, log = f"redis://127.0.0.1:{port}/0", tmp_path / "log"
+    app = celery_app(url)
+    server = start_server(port, tmp_path)
+    with log.open("wb") as out:
+        command = [sys.executable, "-c", PATIENT, url, str(tmp_path)]
+        process = subprocess.Popen(command, stderr=out)
+    try:
+        app.send_task(ROLLOUT_TASK, args=[group_task("long").model_dump_json()])
+        wait_for((tmp_path / "long-begun").exists, process)
+        server.kill()
+        server.wait()
+        wait_for(lambda: re.search("Cannot connect|Unrecoverable", log.read_text()), process)
+        assert "Unrecoverable" not in log.read_text()
+        server = start_server(port, tmp_path)
+        app.send_task(ROLLOUT_TASK, args=[group_task("next").model_dump_json()])
+        wait_for((tmp_path / "next-done").exists, process)
+        (tmp_path / "go").touch()
+        wait_for((tmp_path / "long-done").exists, process)
+        process.terminate()
+        assert process.wait(30) == 0, log.read_text()
+    finally:
+        process.kill()
+        app.close()
+        server.kill()
+        server.wait()

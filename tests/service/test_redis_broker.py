@@ -130,6 +130,7 @@ def test_workers_take_json_only_and_give_jobs_back_when_they_die() -> None:
     assert (conf.task_serializer, conf.task_ignore_result) == ("json", True)
     assert (conf.task_acks_late, conf.task_reject_on_worker_lost) == (True, True)
     assert conf.worker_prefetch_multiplier == 1
+    assert conf.broker_connection_max_retries is None  # Celery's own workers end after 100
 
 
 # ---- failures ----

@@ -5,6 +5,7 @@ redis     on Redis or Valkey with Celery
 memory    in one process
 jobs      how a job is run and tried again
 workers   the Celery worker
+consumer  its connection to the server
 buckets   requests counted over all replicas of a service
 """
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from celery import Celery, bootsteps
+from celery import Celery
 from celery.signals import setup_logging, worker_shutting_down
 
 from triforge.broker.jobs import RETRIES, Job
@@ -44,6 +44,7 @@ def celery_app(redis_url: str) -> Celery:
         worker_hijack_root_logger=False,
         worker_soft_shutdown_timeout=10,
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
         broker_transport_options={
             "visibility_timeout": 3600,
             "unacked_restore_interval": 5,
@@ -58,25 +59,12 @@ def celery_app(redis_url: str) -> Celery:
     return app
 
 
-class _UnreadableMessages(bootsteps.StartStopStep):
-    """Bytes in a queue that are no message of kombu's are to the worker what a lost connection is: it connects again.
-
-    As Celery comes they end the worker, and with it everything else that it works on.
-    """
-
-    requires = ("celery.worker.consumer.connection:Connection",)
-
-    def __init__(self, parent: Any, **options: Any) -> None:
-        super().__init__(parent, **options)
-        parent.connection_errors += (ValueError, TypeError, LookupError, AttributeError)
-
-
 class Worker:
     """Serves one queue. Celery's threads wait for the jobs, which all run in one event loop and share its connections."""
 
     def __init__(self, redis_url: str, queue: str, *, retries: RetryPolicy = RETRIES) -> None:
         self.app = celery_app(redis_url)
-        self.app.steps["consumer"].add(_UnreadableMessages)
+        self.app.conf.worker_consumer = "triforge.broker.consumer:Consumer"
         self._queue = queue
         self._retries = retries
         self._loop = new_event_loop()
