@@ -40,6 +40,7 @@ def _controller(name: str) -> str:
 ControllerName = Annotated[str, AfterValidator(_controller)]
 
 Positive = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
 Seconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Tokens = Annotated[int, Field(ge=1, le=131072)]

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, SecretStr
 
-from triforge.config.base import Positive, Seconds, Section, Url
+from triforge.config.base import Port, Positive, Seconds, Section, Url
 from triforge.config.document import checked
 from triforge.errors import ConfigError
 from triforge.telemetry.logs import masked
@@ -63,6 +63,12 @@ class Settings(Section):
     reward_engines: str = ""
     """Likewise for the role reward."""
     rewriter_engines: str = ""
+    """Likewise for the role rewriter."""
+    policy_engine_port: Port = 9001
+    """Port of the local engine that `triforge up` starts for the role policy."""
+    reward_engine_port: Port = 9011
+    """Likewise for the role reward."""
+    rewriter_engine_port: Port = 9021
     """Likewise for the role rewriter."""
     router_workers: str = ""
     """Engines behind a router, as `http://` or `dns+http://`; empty asks the router for them."""

@@ -50,7 +50,6 @@ def server_command(port: int, folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-ENGINE_PORTS: Mapping[Role, int] = {"policy": 9001, "reward": 9011, "rewriter": 9021}
 REDIS_PORT = 6379
 _LAST_PORT = 65535
 BROKER = "valkey"  # folder below the state folder in which the deployment's own Valkey keeps what is in flight
@@ -88,9 +87,12 @@ class Ports:
         self._taken[port] = "--auto-ports"
         return port
 
-    def take(self, wanted: int, option: str) -> int:
-        """The wanted port, or a free one; ConfigError if it is taken, or another part of the deployment wants it as well."""
-        if self._auto:
+    def take(self, wanted: int, option: str, *, given: bool = False) -> int:
+        """The wanted port, or with `auto` a free one unless it was `given`.
+
+        ConfigError if it is taken, or another part of the deployment wants it as well.
+        """
+        if self._auto and not given:
             return self.free()
         self.claim(wanted, option)
         return wanted
@@ -113,7 +115,7 @@ def check_port(port: int, option: str) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise ConfigError(
-                f"port {port} ({option}) is taken ({error.strerror}); stop what uses it, set {option} to another address, or "
+                f"port {port} ({option}) is taken ({error.strerror}); stop what uses it, set {option} to another, or "
                 "start with --auto-ports"
             ) from None
 
@@ -202,7 +204,9 @@ def _model_processes(
         )
     engines, specs = str(getattr(settings, f"{role}_engines")), []
     if not engines:
-        port = ports.take(ENGINE_PORTS[role], f"engine of {role}")
+        field = f"{role}_engine_port"
+        given = field in settings.model_fields_set
+        port = ports.take(getattr(settings, field), f"TRIFORGE_{field.upper()}", given=given)
         engines = f"http://127.0.0.1:{port}"
         specs.append(_local_engine(role, path, port, env))
     url = str(getattr(settings, f"{role}_model_url"))

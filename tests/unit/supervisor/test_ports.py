@@ -74,6 +74,22 @@ def test_two_apis_cannot_share_a_port(tmp_path: Path) -> None:
         plan(tmp_path, **environ)
 
 
+def test_the_port_of_an_engine_is_moved_by_the_variable_that_the_refusal_names(
+    tmp_path: Path, taken: int
+) -> None:
+    busy = fixed(POLICY_ENGINE_PORT=str(taken))
+    with pytest.raises(ConfigError, match=r"\(TRIFORGE_POLICY_ENGINE_PORT\) is taken"):
+        plan(tmp_path, **busy)
+    ports = Ports(auto=True)
+    numbers = {f"{role}_ENGINE_PORT": str(ports.free()) for role in ("POLICY", "REWARD", "REWRITER")}  # fmt: skip
+    for automatic in (False, True):
+        layout = plan(tmp_path, auto_ports=automatic, **fixed(**numbers))
+        for role in ("policy", "reward", "rewriter"):
+            url = f"http://127.0.0.1:{numbers[f'{role.upper()}_ENGINE_PORT']}"
+            assert spec(layout, f"engine-{role}").ready_url == f"{url}/ready"
+            assert spec(layout, f"{role}-model").env["TRIFORGE_ENGINES"] == url
+
+
 def test_automatic_ports_are_all_different(tmp_path: Path) -> None:
     settings = plan(tmp_path, auto_ports=True).settings
     urls = [getattr(settings, f"{api}_url") for api in APIS]
