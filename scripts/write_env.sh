@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Write .env for docker compose: fresh secrets and the profile. What an existing file has is left as it is; what it lacks is added.
+# Write .env for docker compose: fresh secrets, the profile, and the commit for the images' label. What an existing file has is left
+# as it is, but for the commit; what it lacks is added.
 #
 #   scripts/write_env.sh [FILE]
 set -euo pipefail
@@ -24,6 +25,11 @@ for name in "${SECRETS[@]}"; do
   echo "$name=$(secret)" >> "$FILE"
   added+=("$name")
 done
+# with "-dirty" where files differ from the commit; none where this is no checkout
+if revision="$(git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null)"; then
+  sed -i '/^TRIFORGE_REVISION=/d' "$FILE"
+  echo "TRIFORGE_REVISION=$revision" >> "$FILE"
+fi
 if ((${#added[@]})); then
   echo "env: wrote ${added[*]} to $FILE"
 else

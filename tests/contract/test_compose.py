@@ -78,14 +78,42 @@ def test_make_env_keeps_what_a_file_has_and_adds_what_it_lacks(tmp_path: Path) -
     assert file.stat().st_mode & 0o077 == 0
     given = dict(re.findall(r"^(\w+)=(.*)$", fresh, re.M))
     assert given.pop("COMPOSE_PROFILES") == "cpu"
+    given.pop("TRIFORGE_REVISION", "")
     assert set(given) == required_secrets()
     assert all(re.fullmatch(r"[0-9a-f]{48}", secret) for secret in given.values())
     assert len(set(given.values())) == len(given)
-    kept = [line for line in fresh.splitlines() if not line.startswith("GRAFANA_PASSWORD=")]
+    lines = [line for line in fresh.splitlines() if not line.startswith("TRIFORGE_REVISION=")]
+    kept = [line for line in lines if not line.startswith("GRAFANA_PASSWORD=")]
     file.write_text("\n".join(kept))  # of a version before it; the last line has no end
     subprocess.run(write, check=True, capture_output=True)
-    assert file.read_text().splitlines()[:-1] == kept
-    assert file.read_text().splitlines()[-1].startswith("GRAFANA_PASSWORD=")
+    assert file.read_text().splitlines()[: len(kept)] == kept
+    assert file.read_text().splitlines()[len(kept)].startswith("GRAFANA_PASSWORD=")
+
+
+def test_make_env_says_which_commit_the_images_are_built_from(tmp_path: Path) -> None:
+    root, file = tmp_path / "clone", tmp_path / "clone" / ".env"
+    (root / "scripts").mkdir(parents=True)
+    shutil.copy2(ROOT / "scripts" / "write_env.sh", root / "scripts")
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+
+    def written() -> list[str]:
+        subprocess.run([str(root / "scripts" / "write_env.sh")], check=True, capture_output=True)
+        return re.findall(r"^TRIFORGE_REVISION=(.*)$", file.read_text(), re.M)
+
+    (root / ".gitignore").write_text(".env\n")
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    assert written() == [], "no commit yet"
+    for message in ("one", "two"):
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", message], check=True)
+        subprocess.run([*git, "tag", "-m", message, message], check=True)
+        head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()  # fmt: skip
+        assert written() == [head]
+    (root / ".gitignore").write_text(".env\n\n")
+    assert written() == [f"{head}-dirty"]
+    arguments = [s["build"]["args"] for s in SERVICES.values() if "build" in s]
+    assert {given["REVISION"] for given in arguments} == {"${TRIFORGE_REVISION:-unknown}"}
+    assert 'LABEL org.opencontainers.image.revision="${REVISION}"' in DOCKERFILE
 
 
 def test_only_the_apis_for_people_are_published_and_only_to_this_host() -> None:
