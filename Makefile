@@ -51,6 +51,9 @@ chaos: setup ## hurt a whole deployment of real processes at random moments, hal
 env: ## write .env with fresh secrets for docker compose (keeps one that exists)
 	@scripts/write_env.sh
 
+wheels: setup ## download into deploy/wheels what the images install, to build them where no package index is reached
+	@$(BIN)/python -m scripts.wheels
+
 compose-test: setup ## the stack in real containers, killed, cut off and restarted part by part (needs Docker, or root and dockerd)
 	@$(BIN)/python -m scripts.compose_test
 

