@@ -26,6 +26,21 @@ ANY, PUBLIC, DOCKER = "any", "public", "docker"
 _NAME: Final = re.compile(r"(\*\.)?\w([\w.-]*\w)?")
 _PORT: Final = re.compile(r"([^:]+|\[.*\]):([0-9]{1,5})")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST: Final = ipaddress.ip_network("2000::/3")
+# What IANA's registries of special purposes keep from the internet, and addresses of clouds that only their machines
+# reach. Listed here, because `is_global` differs between releases of Python. Of IPv6, what is not in `_UNICAST` is not
+# public either: loopback, private, link-local, multicast, IPv4-compatible, and networks of one's own for NAT64.
+_NOT_PUBLIC: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+        "224.0.0.0/3",  # multicast, reserved, broadcast
+        "168.63.129.16/32",  # Azure's wire server
+        "2001::/23",  # Teredo, benchmarks, ORCHID
+        "2001:db8::/32", "3ffe::/16", "3fff::/20",
+    )
+)  # fmt: skip
 _HOPS: Final = 5
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 
@@ -126,7 +141,7 @@ class EgressPolicy:
         return any(p.is_name(host) and p.port in (None, port) for p in self._places)
 
     def _allows(self, address: Address, port: int) -> bool:
-        if self._public and address.is_global and not address.is_multicast:
+        if self._public and _is_public(address):
             return True
         return any(p.holds(address) and p.port in (None, port) for p in self._places)
 
@@ -189,8 +204,14 @@ def _place(entry: str) -> _Place:
     return _Place(host, None, port)
 
 
+def _is_public(address: Address) -> bool:
+    if address.version == 6 and address not in _UNICAST:
+        return False
+    return not any(address in network for network in _NOT_PUBLIC)
+
+
 def _address(host: str) -> Address | None:
-    """A literal address, without what it is wrapped in; None for a name."""
+    """A literal address, without what it is wrapped in (mapped, 6to4, NAT64); None for a name."""
     try:
         found = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:

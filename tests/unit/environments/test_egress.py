@@ -33,6 +33,11 @@ PRIVATE = (
     "http://169.254.169.254/latest", "http://[::1]:80", "http://[fd00::1]", "http://[::ffff:10.0.0.1]", "http://0.0.0.0",
     "http://[64:ff9b::a00:1]", "http://[2002:a00:1::]", "http://100.64.0.1", "http://224.0.0.1", "http://255.255.255.255",
     "http://LOCALHOST.:8000", "http://user@127.0.0.1",
+    # what `is_global` of some releases of Python lets through
+    "http://192.0.0.192", "http://192.0.0.8", "http://192.88.99.1", "http://168.63.129.16", "http://[::ffff:168.63.129.16]",
+    "http://[64:ff9b:1::a00:1]", "http://[64:ff9b::a83f:8110]", "http://[2002:a83f:8110::1]", "http://[::127.0.0.1]",
+    "http://[::ffff:0:10.0.0.1]", "http://[2001:0:4136:e378:8000:63bf:f5ff:fffe]", "http://[fec0::1]", "http://[3fff::1]",
+    "http://[5f00::1]", "http://[100::1]", "http://100.100.100.200", "http://[fd00:ec2::254]", "http://[fe80::a9fe:a9fe]",
 )  # fmt: skip
 
 
@@ -43,7 +48,9 @@ def test_what_is_public_leaves_out_every_way_to_write_what_is_not(url: str) -> N
 
 
 def test_public_addresses_and_names_pass_until_a_name_is_looked_up() -> None:
-    for url in ("https://8.8.8.8", "http://[2606:4700::1111]:8000", "https://envs.example.org/x"):
+    wrapped = "http://[::ffff:8.8.8.8]", "http://[64:ff9b::808:808]", "http://[2002:808:808::1]"
+    plain = "https://8.8.8.8", "http://[2606:4700::1111]:8000", "https://envs.example.org/x"
+    for url in plain + wrapped:
         assert passes(EgressPolicy("public"), url)
     assert passes(EgressPolicy("public"), "http://1.1.1.1:5000", looked_up=False)
     assert not passes(EgressPolicy("public"), "http://machine:5000", looked_up=False)
