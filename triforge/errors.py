@@ -115,6 +115,10 @@ class EnvError(TriforgeError, kind="environment", status=502, retryable=True):
     """An environment raised, hung past its deadline or broke its contract."""
 
 
+class ObservationError(EnvError, kind="malformed_observation", retryable=False):
+    """What an environment showed is not what its protocol declares; it would show it again."""
+
+
 class SandboxError(TriforgeError, kind="sandbox", status=503, retryable=True):
     """The sandbox for programs of a model could not start or died. It says nothing about the program."""
 

@@ -163,7 +163,8 @@ class CheckedTasks:
         return self._seen.setdefault(same, (label, split))
 
     def add(self, split: Split, draft: TaskDraft) -> None:
-        """Append a task."""
+        """Append a task; an InputError if it cannot be kept as text."""
+        demand_keepable([draft.params, draft.instruction, draft.kind], "task")
         line = json.dumps([split, draft.params, draft.instruction, draft.kind])
         self._file.write(line.encode() + b"\n")
         self.splits[split] += 1

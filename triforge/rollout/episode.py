@@ -21,9 +21,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from triforge.errors import ContextFullError, EnvError, InputError, PolicyError, TriforgeError
+from pydantic import ValidationError
+
+from triforge.errors import (
+    ContextFullError,
+    EnvError,
+    InputError,
+    ObservationError,
+    PolicyError,
+    TriforgeError,
+)
 from triforge.retry import RetryPolicy, retry, waiting
 from triforge.rollout.choices import one_of
+from triforge.rollout.observed import kept_reset, kept_step, whole
 from triforge.rollout.protocols import Environment, Generate, KeepImage, Observation, StepResult
 from triforge.rollout.seeds import derive_seed
 from triforge.telemetry import about, tracing
@@ -202,6 +212,8 @@ async def run_episode(
             outcome = await _play(environment, generate, episode, patience_s)
     except TriforgeError as error:
         outcome = _failed(error)
+    except ValidationError as error:  # of a label, a share
+        outcome = _failed(ObservationError(f"the environment's answer cannot be kept: {error}"))
     except TimeoutError:
         assert deadline.expired(), "timeouts of others are wrapped where they arise"
         sentence = (
@@ -224,7 +236,7 @@ async def _play(
 ) -> Outcome:
     task, group = episode.task, episode.group
     seed = derive_seed(group.seed, "environment")
-    reset = await _asked(partial(environment.reset, task, seed=seed), "reset")
+    reset = kept_reset(await _asked(partial(environment.reset, task, seed=seed), "reset"))
     episode.system, observation = reset.system, reset.observation
     images = await episode.kept(observation)
     for turn in range(group.env_adapter.max_steps):
@@ -236,7 +248,8 @@ async def _play(
                 raise
             return Outcome(value=-1, error=ErrorInfo(kind=error.kind, detail=error.detail))
         output = _sound(reply)
-        result = await _asked(partial(environment.step, output.text), f"step {turn}")
+        answer = await _asked(partial(environment.step, output.text), f"step {turn}")
+        result = kept_step(answer, turn)
         following = await episode.kept(result.observation)
         episode.add((observation.text, images), reply, output, (result, following))
         observation, images = result.observation, following
@@ -290,7 +303,7 @@ def _as_ours(error: Exception, where: str) -> TriforgeError:
 
 
 def _failed(error: TriforgeError) -> Outcome:
-    info = ErrorInfo(kind=error.kind, detail=error.detail, retryable=error.retryable)
+    info = ErrorInfo(kind=error.kind, detail=whole(error.detail), retryable=error.retryable)
     return Outcome(value=None, error=info)
 
 

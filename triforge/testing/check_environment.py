@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from triforge.errors import EnvError, InputError
 from triforge.rollout.adapting import Drift, Levels
+from triforge.rollout.observed import whole
 from triforge.rollout.protocols import (
     Environment,
     EnvironmentFamily,
@@ -307,6 +308,8 @@ def _expect_text(observation: Observation) -> None:
     _expect(isinstance(text, str) and bool(text), f"an observation is {text!r}, expected text")
     texts = all(isinstance(command, str) and command for command in commands)
     _expect(texts, "an admissible command is not text")
+    mended = all(whole(shown) == shown for shown in (text, *commands))
+    _expect(mended, "an observation or a command holds half a character (a lone surrogate)")
 
 
 def _refuses(what: str, call: Callable[[], object]) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from triforge.errors import ConflictError, InputError
 from triforge.rollout.adapting import identity
 from triforge.rollout.isolation import fresh_environment
+from triforge.rollout.observed import kept_reset, kept_step
 from triforge.rollout.protocols import Environment, EnvironmentFamily, Observation
 from triforge.types import Params, Task
 
@@ -103,7 +104,7 @@ class Session:
             await self._end()
             self._environment = fresh_environment(self._tasks.family, self._options)
             try:
-                started = await self._environment.reset(task, seed=seed)
+                started = kept_reset(await self._environment.reset(task, seed=seed))
             except BaseException:
                 await self._end()
                 raise
@@ -123,7 +124,8 @@ class Session:
         async with self._turn:
             if self._environment is None or self._state["done"]:
                 raise ConflictError("no episode goes on; reset first")
-            result = await self._environment.step(text)
+            answer = await self._environment.step(text)
+            result = kept_step(answer, self._state["step_count"])
             self._state["step_count"] += 1
             self._state["done"] = result.done
             seen = _observation(

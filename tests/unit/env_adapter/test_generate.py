@@ -88,3 +88,12 @@ def test_a_pool_is_drawn_with_its_own_seed_and_then_far_from_it() -> None:
     with CheckedTasks() as checked:
         generate(family, GenerateSpec(count=5, seed=7), checked, at_a_time=2)
     assert family.seeds == [7, 1_000_010, 2_000_013]
+
+
+def test_a_task_that_no_database_could_keep_is_refused_whoever_made_it() -> None:
+    class Half(Counting):
+        def validate(self, params: Params) -> TaskDraft:
+            return TaskDraft(params=params, instruction="cut \ud83d")
+
+    with CheckedTasks() as checked, pytest.raises(InputError, match="task: holds half a character"):
+        generate(Half(), GenerateSpec(count=1), checked)
