@@ -62,22 +62,25 @@ class Choices:
         )
 
     def parse(self, text: str) -> tuple[Answer | None, str]:
-        """What an answer means, or None and why it means nothing."""
+        """What an answer means, or None and why it means nothing.
+
+        A line counts when it is the last of the answer and nothing stands beside it: a choice may also be named in a refusal, in
+        a note that is quoted before the answer, or at the beginning of what was never offered.
+        """
         if len(text) > MAX_ANSWER:
             return None, f"{len(text)} characters are no answer"
         line = text.strip()
-        if line in self.lines:
-            return self.lines[line], ""
+        last = line.splitlines()[-1].strip() if line else ""
+        for said in (text, last):
+            if said in self.lines:
+                return self.lines[said], ""
         if self.json_schema is not None or line.startswith("{"):
             try:
                 value = loads(line)
             except ValueError as error:
                 return None, str(error)[:_SHOWN]
             return self._chosen(value) if self.json_schema is None else self._open(value)
-        found = [(text.find(line), -len(line), line) for line in self.lines if line in text]
-        if found:
-            return self.lines[min(found)[2]], ""
-        return None, f"{text[:_SHOWN]!r} is no choice"
+        return None, f"{text!r:.{_SHOWN}} is no choice: its last line must be one and nothing else"
 
     def _chosen(self, value: dict[str, Any]) -> tuple[Answer | None, str]:
         """An answer as `{"answer": line}`, or as an object of exactly the fields of one line."""

@@ -38,6 +38,7 @@ MUG = {"object": "mug", "hint": "yes"}
         '{"answer": "object: mug, hint: yes"}',
         ' {"object": "mug", "hint": "yes"}\n',
         '{"hint": "yes", "object": "mug"}',
+        "The notes name «object: egg, hint: no».\nobject: mug, hint: yes",
     ],
 )
 def test_a_choice_may_be_written_as_a_line_or_as_json(text: str) -> None:
@@ -49,6 +50,10 @@ def test_a_choice_may_be_written_as_a_line_or_as_json(text: str) -> None:
     [
         ("", "'' is no choice"),
         ("I had rather not.", "is no choice"),
+        ("I refuse; never do object: mug, hint: yes", "its last line must be one"),
+        ("object: mug, hint: yes, please", "its last line must be one"),
+        ("object: mug, hint: yess", "its last line must be one"),
+        ("«object: mug, hint: yes»", "its last line must be one"),
         ("x" * 30_000, "30000 characters are no answer"),
         ("{", "not JSON"),
         ("{" * 5000, "not JSON"),
@@ -60,8 +65,9 @@ def test_a_choice_may_be_written_as_a_line_or_as_json(text: str) -> None:
         ('{"object": "mug", "hint": "yes", "reward": "1"}', "none of the 3 choices"),
         ('{"object": "mug", "object": "egg", "hint": "yes"}', "given twice"),
         ('{"answer": NaN}', "NaN is no JSON number"),
+        ('{"answer": "\\ud800"}', "holds half a character"),
     ],
-    ids=range(13),
+    ids=range(18),
 )
 def test_everything_else_is_no_answer_and_says_why(text: str, why: str) -> None:
     answer, said = OFFERED.parse(text)

@@ -276,7 +276,13 @@ def test_what_the_slot_has_had_before_is_not_offered() -> None:
     [
         ("a: 12", "a: 12"),
         (" a: 1 \n", "a: 1"),
-        ("Sure! a: 12 because", "a: 12"),  # an endpoint without constraints; the longer line wins
+        ("It needs more.\n\n a: 12\n", "a: 12"),  # an endpoint without constraints may think first
+        ("The note says: a: 1\na: 12", "a: 12"),
+        ("a: 1\nNo, I had rather not.", None),
+        ("Sure! a: 12 because", None),
+        ("I refuse; never do a: 12", None),
+        ("a: 123", None),
+        ("a: 1s", None),
         ("nonsense", None),
         ("", None),
         ("a: 3", None),
