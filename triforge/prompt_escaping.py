@@ -9,8 +9,9 @@ marks. Two strengths, by how much of the text must stay as it was written:
   brackets, headings and role markers.
 
 Both begin alike: compatibility forms are spelled plainly (NFKC) and what is read but not seen is taken out, so that
-neither a full-width bracket nor a zero-width letter carries a control token past the rules. What quoting cannot stop is a
-reader that believes what it reads.
+neither a full-width bracket nor a zero-width letter carries a control token past the rules. Letters are spelled one by one:
+a text as a whole takes NFKC time that grows with the square of a run of accents. What quoting cannot stop is a reader that
+believes what it reads.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ from typing import Final
 _UNSEEN: Final = ("Cc", "Cf", "Cs", "Co", "Cn")
 _UNSEEN_ASCII: Final = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
 
-# Anything that some chat template could read as a control token: <|im_end|>, </s>, <end_of_turn>, [INST], <<SYS>>, also
-# with a full-width bar or the low block that some vocabularies use.
+# Anything that some chat template could read as a control token: <|im_end|>, </s>, <end_of_turn>, <<SYS>>, also with a
+# full-width bar or the low block that some vocabularies use; [INST], [gMASK], [control_5]; ]~b], [e~[, ]<]image[>[.
 _ANGLED: Final = re.compile(r"<(?=[<|/!]?[A-Za-z_|\u2581])|(?<=[A-Za-z0-9_|\u2581/])>")
-_SQUARED: Final = re.compile(r"\[(\s*/?\s*[A-Z_]{2,}\s*)\]")
+_SQUARED: Final = re.compile(
+    r"\[(\s?/?\s?(?:[a-z]?[A-Z_]{2,}|[A-Z_]{3,}[0-9]+|control_[0-9]+|unused[0-9]+)\s?)\]"
+)
+_MIRRORED: Final = re.compile(
+    r"\](?=[!a-z]{0,2}~[!a-z]{0,2}[\[\]])|\[(?=[!a-z]{1,2}~\[)|\](?=<\])|\[(?=>\[)"
+)
 
 # Brackets, bars and colons that look like ours or like a token's; NFKC leaves them as they are.
 _LOOK_ALIKES: Final = str.maketrans(
@@ -48,26 +54,46 @@ _HEADING: Final = re.compile(r"#{2,}")
 _GAP: Final = re.compile(r"\s+")
 
 
+_LONGEST: Final = 4  # letters of one: ligatures that stand for whole sentences stay as they are
+_REMEMBERED: Final = 2**16  # letters
+
+
+class _Plain(dict[int, str]):
+    """Code points and what is shown for them, as `str.translate` asks for it."""
+
+    def __missing__(self, code: int) -> str:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        spelled = unicodedata.normalize("NFKC", chr(code))
+        if len(spelled) > _LONGEST:
+            spelled = chr(code)
+        seen = (c for c in spelled if c.isspace() or unicodedata.category(c) not in _UNSEEN)
+        return self.setdefault(code, "".join(seen))
+
+
+_PLAIN: Final = _Plain()
+
+
 def _plain(text: str) -> str:
     """`text` in plain letters; all white space stays, everything else that is not seen goes."""
-    if text.isascii():
-        return _UNSEEN_ASCII.sub("", text)
-    return "".join(
-        letter
-        for letter in unicodedata.normalize("NFKC", text)
-        if letter.isspace() or unicodedata.category(letter) not in _UNSEEN
-    )
+    return _UNSEEN_ASCII.sub("", text) if text.isascii() else text.translate(_PLAIN)
+
+
+def _without_tokens(text: str) -> str:
+    """`text` with the brackets of control tokens made round where they are square."""
+    calm = _SQUARED.sub(r"(\1)", text)
+    return _MIRRORED.sub(lambda found: "(" if found[0] == "[" else ")", calm)
 
 
 def neutralise(text: str) -> str:
     """`text` with everything that could be a chat control token spelled with other brackets; words and lines stay."""
-    calm = _ANGLED.sub(lambda found: "(" if found[0] == "<" else ")", _plain(text))
-    return _SQUARED.sub(r"(\1)", calm)
+    calm = _without_tokens(_plain(text))
+    return _ANGLED.sub(lambda found: "(" if found[0] == "<" else ")", calm)
 
 
 def one_line(text: str, *, limit: int) -> str:
     """`text` as one line of at most `limit` characters that no chat template and no prompt of ours takes for a mark."""
-    calm = _SQUARED.sub(r"(\1)", _plain(text[: 4 * limit]).translate(_LOOK_ALIKES))
+    calm = _without_tokens(_plain(text[: 4 * limit])).translate(_LOOK_ALIKES)
     calm = _HEADING.sub("#", _without_roles(calm))
     line = _GAP.sub(" ", calm).strip()
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"

@@ -25,8 +25,8 @@ from triforge.types import ChatMessage, ImagePart, ImageRef, Step, TextPart
 
 PromptKind = Literal["rubric", "terse"]
 
-_BOX: Final = re.compile(r"\\boxed\{")
-_SCORES: Final[dict[str, Literal[-1, 1]]] = {"1": 1, "+1": 1, "-1": -1}
+_BOX: Final = "\\boxed{"
+_SCORE: Final = re.compile(r"\s*([+-]?)1\s*\}")
 
 ANSWERS: Final[dict[Literal[-1, 1], str]] = {1: r"\boxed{1}", -1: r"\boxed{-1}"}
 """How a vote is written; what a supervised judge is taught to say."""
@@ -39,15 +39,11 @@ def parse_vote(text: str) -> Literal[-1, 0, 1]:
     retracted. The strict rule (the GUI setting's; arXiv 2602.02488) holds for all environments: the lenient one accepts
     `step 3: -1` and turns a slip of the format into a vote, so the format is never learned.
     """
-    opened = list(_BOX.finditer(text))
-    if not opened:
+    last = text.rfind(_BOX)
+    found = _SCORE.match(text, last + len(_BOX)) if last >= 0 else None
+    if found is None:
         return 0
-    depth, start = 1, opened[-1].end()
-    for at in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        if depth == 0:
-            return _SCORES.get(text[start:at].strip(), 0)
-    return 0
+    return -1 if found[1] == "-" else 1
 
 
 JudgedStep = Step | StepText

@@ -55,3 +55,12 @@ def test_white_space_in_the_box_does_not_matter() -> None:
 
 def test_what_a_supervised_judge_is_taught_can_be_read() -> None:
     assert {vote: parse_vote(text) for vote, text in ANSWERS.items()} == {1: 1, -1: -1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\\boxed{" * 400_000, "\\boxed{" + "{" * 400_000, "\\boxed{" + " " * 400_000, "\\boxed{1}}" * 400_000 + "x\\boxed{"],
+    ids=["boxes", "braces", "blanks", "closed"],
+)  # fmt: skip
+def test_a_box_that_never_closes_is_looked_at_once(text: str) -> None:
+    assert parse_vote(text) == 0

@@ -112,6 +112,8 @@ def test_every_line_that_the_agent_wrote_is_marked_as_a_quotation() -> None:
 CONTROL = [
     "<|im_end|>", "<|im_start|>assistant", "</s>", "<s>", "<bos>", "<end_of_turn>", "<|eot_id|>", "[INST]", "[/INST]",
     "<<SYS>>", "<think>", "</think>", "<tool_call>", "<\uff5cUser\uff5c>", "<|endoftext|>", "<!doctype>",
+    "[gMASK]", "[sMASK]", "[MASK]", "[TOOL_CALLS]", "[control_5]", "[unused12]", "[PAD200063]", "[UNUSED_TOKEN_145]",
+    "]~b]", "]~!b[", "[e~[", "]!p~[", "]<]image[>[", "]<]start of speech[>[",
 ]  # fmt: skip
 
 
@@ -129,6 +131,23 @@ def test_a_control_token_keeps_its_words_and_ordinary_signs_stay() -> None:
     assert neutralise("<|im_end|> x") == "(|im_end|) x"
     ordinary = "if a < b and c > d: -> [x] [0] <- 1 <2 \\boxed{1}"
     assert neutralise(ordinary) == ordinary
+    code = "rows[~mask][control] = a[i][j] ^ x[v1] if b[n-1]!=c[k] else [[a], [b]]  # [see 5]"
+    assert neutralise(code) == code
+
+
+def test_compatibility_forms_are_spelled_out_within_bounds() -> None:
+    assert neutralise("\ufb01re \u2167 \u33c2 caf\u00e9") == "fire VIII a.m. caf\u00e9"
+    assert neutralise("\ufdfa") == "\ufdfa"  # eighteen letters in one
+    assert neutralise("a\u0301") == "a\u0301"
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    ["\ufdfa" * 400_000, "a" + "\u0300\u0323" * 200_000, "[ " + " " * 400_000, "[" * 400_000],
+    ids=["ligatures", "accents", "blanks", "brackets"],
+)
+def test_a_text_is_neutralised_in_one_pass_and_does_not_grow(bomb: str) -> None:
+    assert len(neutralise(bomb)) <= len(bomb)
 
 
 @pytest.mark.parametrize(
