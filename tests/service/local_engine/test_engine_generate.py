@@ -184,3 +184,20 @@ async def test_streamed_events_grow_to_the_whole_result(client: httpx.AsyncClien
     assert [e["meta_info"]["finish_reason"] for e in events[:-1]] == [None] * (len(events) - 1)
     assert events[-1]["text"] == whole["text"]
     assert scores(events[-1]) == pytest.approx(scores(whole), abs=CLOSE)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        rb'{"text": "\ud800"}',
+        rb'{"text": "w1 \udc00 w2"}',
+        rb'{"text": ["w1", "\ud83d\ud83d"]}',
+        rb'{"input_ids": [5], "rid": "\ud83d"}',
+        rb'{"input_ids": [5], "sampling_params": {"stop": ["\ud83d"]}}',
+        b'{"text": "\xed\xa0\x80"}',
+    ],
+)
+async def test_half_a_character_is_refused(client: httpx.AsyncClient, raw: bytes) -> None:
+    reply = await client.post("/generate", content=raw)
+    assert reply.status_code == 400
+    assert "not valid JSON" in reply.json()["error"]["message"]

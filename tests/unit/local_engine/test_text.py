@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from services.local_engine.detokenize import StopStrings, TextCodec
 from services.local_engine.request import SamplingParams, parse_sampling
@@ -19,6 +20,14 @@ def codec(byte_folder: Path) -> TextCodec:
 def test_text_survives_encoding_and_decoding(codec: TextCodec) -> None:
     text = "Grüße, 世界!"
     assert codec.decode(codec.encode(text)) == text
+
+
+def test_a_text_is_a_rendered_prompt_as_transformers_and_so_sglang_read_it(folder: Path) -> None:
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    text = "w3 </s> w4"
+    ids = TextCodec(folder).encode(text)
+    assert ids == theirs(text).input_ids
+    assert ids[1] == END
 
 
 def test_a_stop_string_is_found_across_tokens_and_at_its_last_token_only(codec: TextCodec) -> None:
