@@ -22,7 +22,7 @@ test: setup ## the whole test suite; the last line is pytest's
 test-sglang: setup ## the engine contract and two steps of the loop on real SGLang (its own .venv-sglang)
 	@$(BIN)/python -m scripts.real_sglang
 
-test-alfworld: setup ## 60 games side by side in our household and in the real ALFWorld (its own .venv-alfworld)
+test-alfworld: setup ## 61 games side by side in our household and in the real ALFWorld (its own .venv-alfworld)
 	@$(BIN)/python -m scripts.real_alfworld
 
 conformance: setup ## only what we are held to by others: the engine contract, the environments, the published formulas; TRL, openenv and verifiers (each in a .venv-* of its own)

@@ -49,7 +49,7 @@ class AlfworldEpisode:
         return Reset(observation=first, system=self._options.explained())
 
     def play(self, response: str) -> StepResult:
-        action = self._options.action(response, self._commands)
+        action = self._options.action(response, self._commands, exact=True)
         valid = action in self._commands
         # the engine is not shown what it cannot know: lone surrogates and kilobytes of noise mean no command
         seen = self._game.step(action if valid else "")

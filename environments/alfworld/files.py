@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from environments.alfworld.games import TASK_TYPES, problem
-from environments.household.catalogue import LAMP
 from environments.household.wording import announce
 from environments.household.world import World
 from triforge.errors import ConfigError, InputError
@@ -131,16 +130,15 @@ def write_game(out: Path, number: int, seed: int, world: World, sources: dict[st
     """
     goal, task = world.goal, announce(world)
     lamp = goal.type == "look"
-    target = "None" if lamp else goal.target
-    name = f"{TASK_TYPES[goal.type]}-{goal.object}-None-{LAMP if lamp else target}-{number}"
+    name = f"{TASK_TYPES[goal.type]}-{goal.object}-None-{goal.target}-{number}"
     folder = out / SPLIT / name / f"trial_{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     described = {
         "task_type": TASK_TYPES[goal.type],
         "pddl_params": {
             "object_target": goal.object,
-            "parent_target": "" if lamp else target,
-            "toggle_target": LAMP if lamp else "",
+            "parent_target": "" if lamp else goal.target,
+            "toggle_target": goal.target if lamp else "",
             "mrecep_target": "",
             "object_sliced": False,
         },

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from pydantic import Field, JsonValue
 
 from environments.alfworld.engine import Engine
-from environments.household.catalogue import ALFWORLD, CONTAINERS, LAMP, SLICEABLE, GoalType
+from environments.household.catalogue import ALFWORLD, CONTAINERS, SLICEABLE, GoalType
 from environments.household.generator import drawn_by, solvable_game
 from environments.household.params import AnswerOptions, HouseOptions
 from environments.household.planner import plan
@@ -134,7 +134,7 @@ def _object_facts(world: World, ids: dict[Thing, str]) -> list[str]:
         out.append(f"(objecttype {name} {thing.kind}type)")
         out.append(f"(inreceptacle {name} {place})")
         out.append(f"(objectatlocation {name} loc_{place})")
-        if thing.kind == LAMP:
+        if thing.kind in ALFWORLD.lamps:
             out.append(f"(toggleable {name})")
             continue
         out.append(f"(pickupable {name})")

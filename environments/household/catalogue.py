@@ -61,10 +61,11 @@ class Catalogue:
     Attributes:
         receptacles: kinds of receptacle.
         objects: kinds of object that can be carried, commonest first.
-        homes: where a kind of object, or the lamp, is usually found or put, likeliest first. Under ALFWorld's rules nothing
-            else holds it.
+        homes: where a kind of object, or a lamp, is usually found or put, likeliest first. Under ALFWorld's rules nothing
+            else holds an object; a lamp, which nobody moves, may stand anywhere.
         suits: goal type -> kinds of object for which it makes sense. Under ALFWorld's rules only these can be cleaned,
             heated or cooled.
+        lamps: kinds of lamp; one is the target of a `look` goal.
         most: the highest number of one kind in a room.
     """
 
@@ -73,6 +74,7 @@ class Catalogue:
     objects: tuple[str, ...]
     homes: Mapping[str, tuple[str, ...]]
     suits: Mapping[str, frozenset[str]]
+    lamps: tuple[str, ...]
     most: int
 
     @property
@@ -81,8 +83,8 @@ class Catalogue:
         return self.rules == "alfworld"
 
     def fits(self, kind: str, place: str) -> bool:
-        """Whether an object of `kind` can be put into a receptacle of kind `place`."""
-        return not self.strict or place in self.homes[kind]
+        """Whether an object of `kind` can be in a receptacle of kind `place`."""
+        return not self.strict or kind in self.lamps or place in self.homes[kind]
 
     def can_be(self, goal_type: str, kind: str) -> bool:
         """Whether objects of `kind` can be cleaned, heated or cooled (by the type of the goal that asks for it)."""
@@ -95,8 +97,9 @@ def _catalogue(
     homes: Mapping[str, tuple[str, ...]],
     most: int,
     look: Iterable[str] | None = None,
+    lamps: tuple[str, ...] = (LAMP,),
 ) -> Catalogue:
-    objects = tuple(kind for kind in homes if kind != LAMP)
+    objects = tuple(kind for kind in homes if kind not in lamps)
     suits = {"place": objects, "look": look or objects, "two": objects, **_TREATED}
     return Catalogue(
         rules=rules,
@@ -104,6 +107,7 @@ def _catalogue(
         objects=objects,
         homes=homes,
         suits={goal: frozenset(kinds) for goal, kinds in suits.items()},
+        lamps=lamps,
         most=most,
     )
 
@@ -145,68 +149,79 @@ desklamp: desk sidetable dresser shelf diningtable countertop
 
 _HOUSE_HOMES: Final = _homes("""
 TABLES: countertop diningtable coffeetable sidetable
-DISHES: cabinet TABLES sinkbasin shelf
+SEATS: sofa armchair ottoman
+DISHES: cabinet TABLES sinkbasin shelf microwave fridge dresser desk
 CUTLERY: drawer TABLES sinkbasin
-POTS: stoveburner countertop cabinet diningtable sinkbasin fridge
+POTS: stoveburner TABLES cabinet sinkbasin
 FOOD: fridge TABLES sinkbasin microwave garbagecan
 SPICES: cabinet drawer TABLES shelf
-BOTTLES: cabinet TABLES shelf desk dresser
-PAPERS: desk sidetable drawer shelf dresser diningtable coffeetable bed sofa
-SMALL: desk sidetable drawer dresser shelf countertop diningtable coffeetable safe sofa
-SPORTS: bed desk dresser sofa armchair coffeetable ottoman
-ORNAMENTS: shelf dresser sidetable coffeetable diningtable
-WASHING: sinkbasin countertop cabinet drawer toilet cart shelf garbagecan
-mug: DISHES coffeemachine microwave fridge desk
-plate: DISHES microwave fridge
+BOTTLES: cabinet TABLES shelf desk dresser fridge
+PAPERS: desk TABLES drawer shelf dresser
+ORNAMENTS: shelf dresser TABLES desk
+WASHING: sinkbasin cabinet TABLES drawer toilet cart shelf garbagecan
+SUPPLIES: toilet cabinet TABLES shelf drawer cart garbagecan desk
+mug: DISHES coffeemachine cart
+plate: DISHES
 apple potato: FOOD
-book: PAPERS
+book: PAPERS bed SEATS cabinet
 knife: CUTLERY
-cup: DISHES microwave fridge
-bowl: DISHES microwave fridge dresser
+cup: DISHES
+bowl: DISHES
 tomato: FOOD
 bread: TABLES fridge microwave garbagecan
 fork spoon: CUTLERY
-pan pot: POTS
+pan: POTS fridge
+pot: POTS fridge shelf
 pen pencil: PAPERS garbagecan
-pillow: bed sofa armchair ottoman
+pillow: bed SEATS
 egg: FOOD
 lettuce: fridge TABLES sinkbasin garbagecan
-cloth: bathtubbasin laundryhamper WASHING
+cloth: bathtubbasin laundryhamper WASHING desk dresser SEATS
 soapbar: bathtubbasin WASHING
-newspaper: PAPERS garbagecan
-cellphone: SMALL bed
-keychain: SMALL
-laptop: desk bed sofa coffeetable diningtable armchair ottoman
-watch creditcard: SMALL
-remotecontrol: sofa coffeetable sidetable tvstand armchair ottoman
-alarmclock: desk sidetable dresser shelf
-cd: desk drawer shelf sidetable dresser safe garbagecan
+newspaper: PAPERS bed SEATS garbagecan toilet cabinet
+cellphone: PAPERS safe bed SEATS
+keychain: PAPERS safe SEATS
+laptop: desk bed TABLES SEATS dresser
+watch: PAPERS safe
+creditcard: PAPERS safe SEATS
+remotecontrol: SEATS PAPERS
+alarmclock: ORNAMENTS
+cd: PAPERS safe garbagecan cabinet
 saltshaker peppershaker: SPICES
 dishsponge: bathtubbasin WASHING
 butterknife spatula: CUTLERY
 ladle: CUTLERY cabinet
-kettle: stoveburner countertop cabinet diningtable sinkbasin
-glassbottle: BOTTLES fridge sinkbasin
-winebottle: BOTTLES fridge garbagecan
-soapbottle: countertop toilet cabinet shelf drawer cart garbagecan
-spraybottle: cabinet toilet countertop shelf cart garbagecan
-toiletpaper: toilet toiletpaperhanger cabinet drawer countertop shelf cart garbagecan
+kettle: POTS shelf
+glassbottle: BOTTLES sinkbasin microwave
+winebottle: BOTTLES garbagecan
+soapbottle: SUPPLIES
+spraybottle: SUPPLIES dresser
+toiletpaper: toiletpaperhanger SUPPLIES dresser
 handtowel: handtowelholder bathtubbasin WASHING
 towel: towelholder
-candle tissuebox: ORNAMENTS desk tvstand toilet cabinet drawer countertop cart
-vase: ORNAMENTS desk tvstand cabinet safe
-statue: ORNAMENTS desk tvstand safe
+candle: ORNAMENTS toilet cabinet drawer cart
+tissuebox: SUPPLIES dresser tvstand
+vase: ORNAMENTS cabinet safe cart
+statue: ORNAMENTS safe cart
 wateringcan: ORNAMENTS cabinet drawer
-box: diningtable coffeetable sofa desk dresser shelf armchair
-basketball baseballbat tennisracket: SPORTS
-desklamp: desk sidetable dresser shelf diningtable coffeetable
+box: ORNAMENTS SEATS cabinet
+basketball: bed desk dresser SEATS TABLES
+baseballbat: bed TABLES
+tennisracket: bed desk dresser TABLES
+plunger: cabinet cart
+papertowel: TABLES shelf cart toilet garbagecan
+toiletpaperroll: toiletpaperhanger SUPPLIES dresser
+desklamp floorlamp: desk sidetable dresser shelf diningtable coffeetable
 """)
+# What fits where is ALFWorld's own (`tests/contract/alfworld/constants.json`), which says nothing of lamps; a toaster takes
+# slices only, a paintinghanger nothing.
 
 ALFWORLD: Final = _catalogue(
     "alfworld",
-    sorted({place for homes in _HOUSE_HOMES.values() for place in homes}),
+    sorted({"paintinghanger", "toaster", *(at for homes in _HOUSE_HOMES.values() for at in homes)}),
     _HOUSE_HOMES,
     most=30,
+    lamps=(LAMP, "floorlamp"),
 )
 
 
@@ -230,7 +245,7 @@ ROOMS: Final[dict[RoomKind, Furniture]] = {
     "kitchen": _room(
         "cabinet countertop drawer fridge garbagecan microwave sinkbasin",
         "cabinet 16, drawer 10, countertop 3, stoveburner 4, shelf 3, diningtable 2, sidetable 1, coffeemachine 1, "
-        "fridge 1, garbagecan 1, microwave 1, sinkbasin 1",
+        "fridge 1, garbagecan 1, microwave 1, sinkbasin 1, toaster 1",
         "mug plate apple potato knife cup bowl tomato bread fork spoon pan pot egg lettuce saltshaker peppershaker "
         "dishsponge butterknife spatula ladle kettle glassbottle winebottle soapbottle vase book cellphone creditcard",
     ),
@@ -254,6 +269,6 @@ ROOMS: Final[dict[RoomKind, Furniture]] = {
         "countertop garbagecan sinkbasin toilet",
         "cabinet 6, drawer 4, shelf 3, sinkbasin 2, towelholder 2, handtowelholder 2, countertop 2, bathtubbasin 1, "
         "cart 1, laundryhamper 1, toiletpaperhanger 1, garbagecan 1, toilet 1",
-        "soapbar soapbottle spraybottle toiletpaper handtowel towel cloth dishsponge candle tissuebox",
+        "soapbar soapbottle spraybottle toiletpaper handtowel towel cloth dishsponge candle tissuebox plunger",
     ),
 }

@@ -49,7 +49,8 @@ class Episode:
         return Reset(observation=self._observation(text), system=system)
 
     def play(self, response: str) -> StepResult:
-        action = self.options.action(response, self.commands())
+        exact = self.world.catalogue.strict
+        action = self.options.action(response, self.commands(), exact=exact)
         command = self._offered.get(action)
         label = self.label(action)
         self.steps += 1

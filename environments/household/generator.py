@@ -78,7 +78,7 @@ def _draw(rng: Random, wanted: GeneratorOptions) -> World | None:
     if goal is None or kinds is None:
         return None
     receptacles = _numbered(kinds)
-    objects = _goal_objects(rng, SIMPLE, goal, receptacles, lamps=wanted.lamps)
+    objects = _goal_objects(rng, SIMPLE, goal, receptacles, LAMP, lamps=wanted.lamps)
     if objects is None:
         return None
     objects += _distractors(rng, wanted, goal, receptacles)
@@ -170,7 +170,8 @@ def _draw_house(rng: Random, wanted: HouseOptions) -> World | None:
     goal, source = drawn
     receptacles = _numbered(_furniture(rng, room, wanted, goal, source), listed)
     lamps = wanted.lamps if room.lamps else None
-    things = _goal_objects(rng, ALFWORLD, goal, receptacles, lamps=lamps)
+    lamp = goal.target if goal_type == "look" else rng.choice(ALFWORLD.lamps)
+    things = _goal_objects(rng, ALFWORLD, goal, receptacles, lamp, lamps=lamps)
     if things is None:
         return None
     _fill(rng, room, wanted, goal, receptacles, things)
@@ -201,7 +202,7 @@ def _house_goal(rng: Random, room: Furniture, goal_type: GoalType) -> tuple[Goal
     kind = rng.choice(kinds)
     homes = [home for home in ALFWORLD.homes[kind] if home in room.most]
     if goal_type == "look":
-        return Goal("look", kind, LAMP), rng.choice(homes)
+        return Goal("look", kind, rng.choice(ALFWORLD.lamps)), rng.choice(homes)
     targets = [home for home in homes if home != DEVICE.get(goal_type)]
     if not targets or len(homes) < 2:
         return None
@@ -215,7 +216,7 @@ def _furniture(
     """Kinds of receptacle: what such a room always has, what the goal needs, and others up to the drawn number."""
     target = goal.target
     if goal.type == "look":
-        target = rng.choice([home for home in ALFWORLD.homes[LAMP] if home in room.most])
+        target = rng.choice([home for home in ALFWORLD.homes[target] if home in room.most])
     out = sorted({*room.always, source, target})
     spare = [kind for kind, most in room.most.items() for _ in range(most - out.count(kind))]
     more = max(0, rng.randint(*wanted.receptacles) - len(out))
@@ -259,20 +260,21 @@ def _goal_objects(
     catalogue: Catalogue,
     goal: Goal,
     receptacles: Sequence[Thing],
+    lamp: str,
     *,
     lamps: float | None,
 ) -> list[tuple[str, int]] | None:
     """(kind, receptacle) of the goal's objects, which do not lie in its target, and of a lamp; None when they have no place.
 
-    `lamps` is the share of rooms with a lamp that the goal does not need, None for a room that has none.
+    `lamps` is the share of rooms with a `lamp` that the goal does not need, None for a room that has none.
     """
     sources = _homes(catalogue, receptacles, goal.object, goal.target)
     if not sources:
         return None
     out = [(goal.object, rng.choice(sources)) for _ in range(goal.copies)]
-    places = _homes(catalogue, receptacles, LAMP)
+    places = _homes(catalogue, receptacles, lamp)
     if places and lamps is not None and (goal.type == "look" or rng.random() < lamps):
-        out.append((LAMP, rng.choice(places)))
+        out.append((lamp, rng.choice(places)))
     return out
 
 

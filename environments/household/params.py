@@ -22,7 +22,6 @@ from environments.household.catalogue import (
     ALFWORLD,
     DEVICE,
     GOAL_TYPES,
-    LAMP,
     OPENABLE,
     ROOM_KINDS,
     SIMPLE,
@@ -45,7 +44,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 GUIDE: Final = (
     "You act in a household. Each turn, give one command. You can go to places, open and close them, take one thing at "
     "a time, move it to a place, clean it with a sinkbasin, heat it with a microwave, cool it with a fridge, and use "
-    "a desklamp. Finish the task in as few commands as you can. {answer}"
+    "a lamp. Finish the task in as few commands as you can. {answer}"
 )
 
 
@@ -107,9 +106,13 @@ class AnswerOptions(kit.AnswerOptions):
             GUIDE, "the command" if self.actions == "text" else "the number of the command"
         )
 
-    def action(self, response: str, commands: Sequence[str]) -> str:
-        """The command text that a response means, or the response's own words when it means none."""
-        said = " ".join(part_of(response, self.answer).lower().split())
+    def action(self, response: str, commands: Sequence[str], *, exact: bool) -> str:
+        """The command text that a response means, or the response's own words when it means none.
+
+        Case does not matter; blanks between words do where commands are `exact`, as in ALFWorld's engine.
+        """
+        said = part_of(response, self.answer).lower()
+        said = said.strip() if exact else " ".join(said.split())
         if self.actions == "text":
             return said
         if re.fullmatch(r"[0-9]{1,4}", said) and 1 <= int(said) <= len(commands):
@@ -170,7 +173,7 @@ def _world(
     game: GameParams | HouseParams, catalogue: Catalogue, *, hint: bool = False, phrase: int = 0
 ) -> World:
     problems: list[str] = []
-    carried = (*catalogue.objects, LAMP)
+    carried = (*catalogue.objects, *catalogue.lamps)
     receptacles = _things(
         "receptacles", game.receptacles, catalogue.receptacles, catalogue, problems
     )
@@ -290,8 +293,9 @@ def _goal_problems(
     elif goal.object not in catalogue.suits[goal.type]:
         out.append(f"field goal.object: {goal.object!r} does not suit the goal {goal.type!r}")
     if goal.type == "look":
-        if goal.target != LAMP or all(thing.kind != LAMP for thing in objects):
-            out.append(f"field goal.target: look needs a {LAMP!r} in the room as its target")
+        if goal.target not in catalogue.lamps or all(o.kind != goal.target for o in objects):
+            known = " or ".join(map(repr, catalogue.lamps))
+            out.append(f"field goal.target: look needs a {known} in the room as its target")
     elif goal.target not in kinds:
         out.append(f"field goal.target: the room has no {goal.target!r}")
     device = DEVICE.get(goal.type)

@@ -54,7 +54,7 @@ def _possible(world: World, goal: Goal) -> bool:
     if copies < goal.copies:
         return False
     if goal.type == "look":
-        return world.lamps != 0
+        return any(thing.kind == goal.target for thing in world.objects)
     needed = {goal.target, DEVICE.get(goal.type, goal.target)}
     return needed <= {thing.kind for thing in world.receptacles}
 
@@ -63,9 +63,9 @@ def _useful_places(world: World, goal: Goal, start: State) -> list[int]:
     """The receptacles that can play a part: sources, devices, targets, lamps; one open place to drop a wrong object."""
     played = {goal.target, DEVICE.get(goal.type)}
     out = {i for i, thing in enumerate(world.receptacles) if thing.kind in played}
-    carried = {goal.object, LAMP} if goal.type == "look" else {goal.object}
+    sought = {goal.object, goal.target} if goal.type == "look" else {goal.object}
     out |= {
-        at for at, thing in zip(start.where, world.objects, strict=True) if thing.kind in carried
+        at for at, thing in zip(start.where, world.objects, strict=True) if thing.kind in sought
     }
     return sorted(out - {NOWHERE})
 
@@ -89,7 +89,8 @@ def _moves(world: World, goal: Goal, state: State, places: list[int]) -> list[Co
                 seen.add(treated)
                 out.append(Command("take", obj, at))
     if goal.type == "look":
-        out.extend(Command("use", o) for o in world.here(state) if world.lamps >> o & 1)
+        lamps = [o for o in world.lamps_here(state) if world.objects[o].kind == goal.target]
+        out.extend(Command("use", o) for o in lamps)
     elif goal.type in DEVICE and held != NOTHING:
         out.append(Command(TREATMENTS[goal.type], held, at))
     return out
@@ -203,7 +204,8 @@ class Expert:
 
     def _to_lamp(self, state: State) -> list[Command]:
         objects = enumerate(self._world.objects)
-        lamps = [o for o, thing in objects if thing.kind == LAMP and self._knows(state, o)]
+        kind = self._goal.target
+        lamps = [o for o, thing in objects if thing.kind == kind and self._knows(state, o)]
         if not lamps:
             return self._search(state)
         here = [Command("use", obj) for obj in lamps if state.where[obj] == state.at]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from environments.household.catalogue import DEVICE, GOAL_TYPES, LAMP
+from environments.household.catalogue import DEVICE, GOAL_TYPES
 from environments.household.episode import Episode
 from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import plan
@@ -26,7 +26,7 @@ FIELDS: Final = ("goal", "object", "target", "hint")
 
 MEANING: Final[dict[str, str]] = {
     "place": "bring the object to the target",
-    "look": "hold the object beside the lit desklamp",
+    "look": "hold the object beside the lit target",
     "clean": "wash the object in the sinkbasin, then bring it to the target",
     "heat": "heat the object with the microwave, then bring it to the target",
     "cool": "cool the object with the fridge, then bring it to the target",
@@ -77,12 +77,13 @@ def goals_of(world: World) -> Iterator[Goal]:
     catalogue = world.catalogue
     copies = Counter(thing.kind for thing in world.objects)
     places = list(dict.fromkeys(thing.kind for thing in world.receptacles))
+    lamps = [kind for kind in catalogue.lamps if copies[kind]]
     for goal_type in GOAL_TYPES:
-        if not (world.lamps if goal_type == "look" else DEVICE.get(goal_type, places[0]) in places):
+        if goal_type != "look" and DEVICE.get(goal_type, places[0]) not in places:
             continue
         for kind in catalogue.objects:
             homes = catalogue.homes[kind]
-            targets = [LAMP] if goal_type == "look" else [p for p in places if p in homes]
+            targets = lamps if goal_type == "look" else [p for p in places if p in homes]
             goals = [Goal(goal_type, kind, target) for target in targets]
             if kind in catalogue.suits[goal_type]:
                 yield from (goal for goal in goals if copies[kind] >= goal.copies)

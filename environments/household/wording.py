@@ -107,7 +107,7 @@ def read_announcement(text: str, world: World | None = None) -> Announced | None
         return None
     parts = found.groupdict()
     goal = Goal(_HOW[parts["how"]], parts["object"], parts["target"])
-    targets = (LAMP,) if goal.type == "look" else catalogue.receptacles
+    targets = catalogue.lamps if goal.type == "look" else catalogue.receptacles
     known = goal.object in catalogue.objects and goal.target in targets
     if not known or parts.get("hinted") not in (None, goal.object):
         return None

@@ -13,7 +13,6 @@ from typing import Final, Literal, NamedTuple
 from environments.household.catalogue import (
     DEVICE,
     KNIVES,
-    LAMP,
     OPENABLE,
     SIMPLE,
     SLICEABLE,
@@ -63,7 +62,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What wins. `target` is a kind of receptacle, or "desklamp" for `look`."""
+    """What wins. `target` is a kind of receptacle, or of lamp for `look`."""
 
     type: GoalType
     object: str
@@ -118,7 +117,8 @@ class World:
     @cached_property
     def lamps(self) -> int:
         """The lamps among the objects, as a bit mask."""
-        return sum(1 << i for i, thing in enumerate(self.objects) if thing.kind == LAMP)
+        kinds = self.catalogue.lamps
+        return sum(1 << i for i, thing in enumerate(self.objects) if thing.kind in kinds)
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -140,6 +140,13 @@ class World:
             return []
         return [i for i, place in enumerate(state.where) if place == at]
 
+    def lamps_here(self, state: State) -> list[int]:
+        """The lamps that one can use and that shine on one now; under ALFWorld's rules also behind a closed door."""
+        if not self.catalogue.strict:
+            return [i for i in self.here(state) if self.lamps >> i & 1]
+        places = enumerate(state.where)
+        return [i for i, at in places if at == state.at != NOWHERE and self.lamps >> i & 1]
+
     def meets(self, state: State, obj: int, goal: Goal | None = None) -> bool:
         """Whether object `obj` is of the goal's kind and has been treated as the goal asks."""
         goal = goal or self.goal
@@ -152,13 +159,14 @@ class World:
         """Whether `goal` (the world's own by default) holds.
 
         place/clean/heat/cool: a fitting object lies in a receptacle of the target kind. two: two objects of the kind lie
-        in one receptacle of the target kind. look: a fitting object is held where a lit lamp stands, in sight.
+        in one receptacle of the target kind. look: a fitting object is held where a lit lamp of the target kind stands.
         """
         goal = goal or self.goal
         if goal.type == "look":
             if state.held == NOTHING or not self.meets(state, state.held, goal):
                 return False
-            return any(state.lit >> i & 1 for i in self.here(state))
+            lamps = [i for i in self.lamps_here(state) if self.objects[i].kind == goal.target]
+            return any(state.lit >> i & 1 for i in lamps)
         places = [
             place
             for obj, place in enumerate(state.where)
@@ -191,9 +199,10 @@ class World:
         return out
 
     def _with_seen(self, state: State) -> list[Command]:
+        lamps = self.lamps_here(state)
         out = []
-        for obj in self.here(state):
-            if self.lamps >> obj & 1:
+        for obj in sorted({*self.here(state), *lamps}):
+            if obj in lamps:
                 if self.catalogue.strict or not state.lit >> obj & 1:
                     out.append(Command("use", obj))
             elif state.held == NOTHING:
@@ -272,7 +281,7 @@ class World:
 
     def _use(self, state: State, command: Command) -> State | None:
         obj = command.obj
-        if not self.lamps >> obj & 1 or obj not in self.here(state):
+        if obj not in self.lamps_here(state):
             return None
         if state.lit >> obj & 1 and not self.catalogue.strict:
             return None

@@ -1,7 +1,7 @@
-"""`make test-alfworld`: the household against the real, unmodified ALFWorld, 60 games side by side.
+"""`make test-alfworld`: the household against the real, unmodified ALFWorld, 61 games side by side.
 
 python -m scripts.real_alfworld           play and compare; the contract of the family alfworld as well
-python -m scripts.real_alfworld record    announce tests/contract/alfworld/transcripts.json.gz anew
+python -m scripts.real_alfworld record    write tests/contract/alfworld/transcripts.json.gz and constants.json anew
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 from environments.alfworld.engine import Engine
 from environments.alfworld.games import problem
 from environments.household.wording import announce
-from scripts.real_alfworld.install import ROOT, ensure
+from scripts.real_alfworld.install import ROOT, constants, ensure
 from scripts.real_alfworld.play import commands, record, worlds
 from triforge.errors import TriforgeError
 
 FOLDER = ROOT / "tests" / "contract" / "alfworld"
 TRANSCRIPTS = FOLDER / "transcripts.json.gz"
+CONSTANTS = FOLDER / "constants.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         python = ensure(tell)
         if what == "record":
             tell(f"{_record(python)} bytes in {TRANSCRIPTS.relative_to(ROOT)}")
+            CONSTANTS.write_text(json.dumps(constants(python), indent=1) + "\n")
             return 0
     except TriforgeError as error:
         tell(f"failed: {error.detail}")
@@ -55,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _record(python: Path) -> int:
-    """Play every game in the real engine and announce down what it says; returns the size of the file."""
+    """Play every game in the real engine and write down what it says; returns the size of the file."""
     engine = Engine(processes=1, python=str(python))
     entries = []
     try:

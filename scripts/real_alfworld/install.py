@@ -6,11 +6,13 @@ ALFWORLD_PYTHON names another interpreter that has it.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from triforge.errors import UnavailableError
 
@@ -37,6 +39,25 @@ def ensure(tell: Callable[[str], None]) -> Path:
         _run([*pip, "-r", str(REQUIREMENTS)])
         stamp.write_text(wanted)
     return python
+
+
+_CONSTANTS = """
+import json
+from alfworld.gen import constants
+names = ("VAL_RECEPTACLE_OBJECTS", "VAL_ACTION_OBJECTS", "MOVABLE_RECEPTACLES", "RECEPTACLES")
+found = {name: getattr(constants, name) for name in names}
+print(json.dumps({
+    name: {key: sorted(some) for key, some in sorted(value.items())} if isinstance(value, dict) else sorted(value)
+    for name, value in found.items()
+}))
+"""
+
+
+def constants(python: Path) -> dict[str, Any]:
+    """ALFWorld's tables of what fits where and what can be done to what, as the interpreter's own copy has them."""
+    done = subprocess.run([str(python), "-c", _CONSTANTS], capture_output=True, check=True)  # noqa: S603
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def _run(command: Sequence[str]) -> None:

@@ -15,7 +15,6 @@ from environments.household.catalogue import (
     ALFWORLD,
     DEVICE,
     GOAL_TYPES,
-    LAMP,
     OPENABLE,
     ROOM_KINDS,
     ROOMS,
@@ -27,8 +26,11 @@ from environments.household.params import PlayOptions, params_of, world_of
 from environments.household.planner import Expert, plan
 from environments.household.wording import Announced, announce, read_announcement
 from environments.household.world import NOWHERE, Command, World
+from scripts.real_alfworld.play import MADE
 from triforge.errors import InputError
+from triforge.rollout.protocols import TaskDraft
 from triforge.testing import check_environment, require
+from triforge.types import Task
 
 GAMES = generate(count=90, seed=3, options={"rules": "alfworld"})
 ROOM: dict[str, Any] = {
@@ -55,6 +57,12 @@ ROOM: dict[str, Any] = {
     "phrase": 1,
     "horizon": 60,
 }
+
+
+def parent(draft: TaskDraft) -> Task:
+    return Task(
+        id="t", pool_id="p", slot="t", family="household", instruction=draft.instruction, params=draft.params
+    )  # fmt: skip
 
 
 def play(*commands: str, **more: Any) -> list[Any]:
@@ -124,6 +132,42 @@ def test_a_knife_cuts_what_lies_here_even_behind_a_closed_door() -> None:
     )
 
 
+def test_blanks_between_words_count_blanks_around_and_case_do_not() -> None:
+    results = play("go to  desk 1", "go to\tdesk 1", "go\nto desk 1", " Go to desk 1\n")
+    assert [result.action_valid for result in results] == [False, False, False, True]
+    assert results[0].observation.text == "Nothing happens."
+    simple = generate(count=1, seed=1, options={})[0]
+    episode = Episode(simple, PlayOptions(), announce(simple))
+    assert episode.play(f"go  to\t{simple.receptacles[0].name}").action_valid
+
+
+LAMPS: dict[str, Any] = {name: MADE[name] for name in ("receptacles", "objects", "goal")}
+
+
+def test_a_room_may_have_a_toaster_a_plunger_a_laptop_on_a_sidetable_and_a_floorlamp() -> None:
+    draft = FAMILY.validate({**ROOM, **LAMPS})
+    assert draft.instruction == "examine the laptop with the floorlamp"
+    world = world_of(draft.params)
+    assert read_announcement(draft.instruction, world) == Announced(world.goal)
+    assert params_of(world) == draft.params
+    menu = FAMILY.rewrite_menu(parent(draft), "easier")
+    looked = {answer["target"] for answer in menu.combinations if answer["goal"] == "look"}
+    assert looked >= {"desklamp"}
+
+
+def test_only_the_lamp_that_is_asked_for_wins_and_it_shines_behind_a_door() -> None:
+    take = ("go to sidetable 1", "take laptop 1 from sidetable 1")
+    other = play(*take, "use desklamp 1", **LAMPS)
+    assert not any(result.success for result in other)
+    results = play(*take, "go to cabinet 2", "use floorlamp 1", **LAMPS)
+    assert results[-2].observation.text == "You arrive at cabinet 2. The cabinet 2 is closed."
+    assert [result.success for result in results] == [False, False, False, True]
+    world = world_of({**ROOM, **LAMPS})
+    assert len(plan(world) or []) == 4
+    with pytest.raises(InputError, match="look needs a 'desklamp' or 'floorlamp' in the room"):
+        FAMILY.validate({**ROOM, "goal": {"type": "look", "object": "mug", "target": "floorlamp"}})
+
+
 def test_a_lamp_can_be_used_again_and_stays_where_it_is() -> None:
     results = play("go to desk 1", "examine desklamp 1", "use desklamp 1", "use desklamp 1")
     assert [result.observation.text for result in results[1:]] == [
@@ -190,7 +234,10 @@ def test_games_cover_all_rooms_goals_and_sentences_and_read_back() -> None:
     for kind in ROOM_KINDS:
         for world in generate(count=4, seed=1, options={"rules": "alfworld", "rooms": [kind]}):
             assert {thing.kind for thing in world.receptacles} <= set(ROOMS[kind].most)
-            assert {thing.kind for thing in world.objects} <= {*ROOMS[kind].objects, LAMP}
+            assert {thing.kind for thing in world.objects} <= {
+                *ROOMS[kind].objects,
+                *ALFWORLD.lamps,
+            }
 
 
 def test_the_tables_of_the_house_hang_together() -> None:
@@ -201,7 +248,8 @@ def test_the_tables_of_the_house_hang_together() -> None:
     for homes in ALFWORLD.homes.values():
         assert len(set(homes)) == len(homes)
     assert set(DEVICE.values()) <= set(ALFWORLD.receptacles)
-    assert not set(ALFWORLD.homes[LAMP]) & OPENABLE
+    assert not {home for lamp in ALFWORLD.lamps for home in ALFWORLD.homes[lamp]} & OPENABLE
+    assert {thing.kind for world in GAMES for thing in world.objects} >= set(ALFWORLD.lamps)
 
 
 async def test_the_contract_is_kept_under_alfworlds_rules() -> None:
