@@ -66,8 +66,8 @@ class Bench:
         below = [os.getpid()]
         while below:
             parent = below.pop()
-            children = [pid for pid, (of, *_) in seen.items() if of == parent]
-            used += sum(seen[pid][2] for pid in children)
+            children = [pid for pid, one in seen.items() if one.parent == parent]
+            used += sum(seen[pid].cpu_s for pid in children)
             below += children
         return used
 

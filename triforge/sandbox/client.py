@@ -61,7 +61,7 @@ class Sandbox:
             limits: what it may use.
 
         Raises:
-            SandboxError: the sandbox could not start or died, or the machine is too busy; this says nothing about the program.
+            SandboxError: the sandbox could not start or died; this says nothing about the program.
             InputError: program and input are longer than 64 MiB.
         """
         return await asyncio.wrap_future(self._submit(program, stdin, limits))
@@ -212,8 +212,6 @@ class _Runner:
             return
         if "result" in frame:
             future.set_result(RunResult(**frame["result"]))
-        elif "busy" in frame:
-            future.set_exception(_busy(frame["busy"], frame["cpu_s"]))
         else:
             future.set_exception(_not_started(frame["error"]))
 
@@ -221,13 +219,6 @@ class _Runner:
 def _lost() -> SandboxError:
     return SandboxError(
         "the process that keeps the sandboxes was lost; the next run starts another"
-    )
-
-
-def _busy(seconds: float, cpu_s: float) -> SandboxError:
-    return SandboxError(
-        f"a program got {cpu_s:.1f} s of processor time in {seconds:.0f} s and is not measured: the machine is too busy; "
-        "run fewer workers on it"
     )
 
 

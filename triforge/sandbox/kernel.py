@@ -10,6 +10,8 @@ import os
 import resource
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -40,12 +42,18 @@ def waited(pid: int) -> tuple[bool, int, float]:
     return found == pid, status, usage.ru_utime + usage.ru_stime
 
 
-def processes() -> dict[int, tuple[int, int, float, bool]]:
-    """Every process: its parent, resident bytes, processor seconds with those of its dead children, and whether it would run.
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process as /proc shows it; `cpu_s` holds its dead children that were waited for."""
 
-    A process that sleeps by its own wish would not run; one that has no processor or waits for the machine's disk would.
-    """
-    found: dict[int, tuple[int, int, float, bool]] = {}
+    parent: int
+    resident: int  # bytes
+    cpu_s: float
+
+
+def processes() -> dict[int, Process]:
+    """Every process of the machine by its id."""
+    found: dict[int, Process] = {}
     for folder in os.scandir("/proc"):
         name = folder.name
         if name.isdigit():
@@ -54,9 +62,24 @@ def processes() -> dict[int, tuple[int, int, float, bool]]:
             except OSError:  # it has just ended
                 continue
             used = sum(int(field) for field in fields[11:15])
-            wants = fields[0] in (b"R", b"D")
-            found[int(name)] = (int(fields[1]), int(fields[21]) * PAGE, used / TICKS, wants)
+            found[int(name)] = Process(int(fields[1]), int(fields[21]) * PAGE, used / TICKS)
     return found
+
+
+def delayed(pid: int) -> float:
+    """Seconds in which the threads of a process were ready to run and had no processor; 0 where the kernel does not say."""
+    waited_ns = 0
+    with suppress(OSError):  # it has just ended, or CONFIG_SCHED_INFO is off
+        for thread in os.scandir(f"/proc/{pid}/task"):
+            waited_ns += int(Path(thread, "schedstat").read_bytes().split()[1])
+    return waited_ns / 1e9
+
+
+def busy() -> float:
+    """Seconds for which the machine's processors have worked since its start, for whomever; a hypervisor's are among them."""
+    with Path("/proc/stat").open("rb") as file:
+        user, nice, system, _idle, _disk, *rest = file.readline().split()[1:9]
+    return sum(map(int, (user, nice, system, *rest))) / TICKS
 
 
 def become(

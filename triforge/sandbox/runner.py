@@ -8,8 +8,7 @@ process of it is gone, and only then its user id is used again. When its service
 what runs and ends; when the runner itself is killed, the kernel kills its sandboxes (bubblewrap's --die-with-parent).
 
 Frames on the socket (its descriptor is the first argument): four bytes of length, then JSON. First the setup; then
-requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"}, {"id", "busy",
-"cpu_s"} or {"id", "error"}.
+requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"} or {"id", "error"}.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from triforge.sandbox.kernel import (
     STDERR,
     STDIN,
     become,
+    busy,
+    delayed,
     processes,
     sealed,
     waited,
@@ -95,7 +96,7 @@ class Runner:
             self._next_look = ended + max(LOOK_S, 9 * (ended - now))  # a tenth of its time at most
         for run in self._runs.values():  # after the look: it may have moved a deadline
             if now >= run.deadline():
-                run.kill("busy" if run.starved() else "wall_time")
+                run.kill(run.late())
         self._reap()
         while self._waiting and len(self._runs) < self._slots:
             self._start(self._waiting.popleft())
@@ -215,7 +216,7 @@ class Runner:
         if (
             not run.init
         ):  # it died before it could say; whoever it left behind is found by its parent
-            kin = [pid for pid, (parent, *_) in processes().items() if parent == os.getpid()]
+            kin = [pid for pid, one in processes().items() if one.parent == os.getpid()]
             strangers = set(kin) - {other.monitor for other in self._runs.values()}
             known = {other.init for other in self._runs.values()}
             for pid in strangers - known:
@@ -255,25 +256,27 @@ class Runner:
         del self._runs[run.id]
         if self._uids is not None and run.uid is not None:
             self._uids.append(run.uid)
-        if self._open:
+        if self._open and run.cause == "again":  # that run will be its result
+            self._waiting.append({**run.request, "again": True})
+        elif self._open:
             self._say(run.answer())
 
     def _look(self) -> None:
         """Add up memory, processor time and waiting of every tree; a limit of the kernel's holds for one process only."""
         seen = processes()
         children: dict[int, list[int]] = {}
-        for pid, (parent, *_) in seen.items():
-            children.setdefault(parent, []).append(pid)
+        for pid, one in seen.items():
+            children.setdefault(one.parent, []).append(pid)
         for run in self._runs.values():
             if not run.began or run.reaped or not run.init:
                 continue
-            memory, used, wants, tree = 0, 0.0, False, [run.init]
-            while tree:
-                pid = tree.pop()
-                _, resident, spent, would = seen.get(pid, (0, 0, 0.0, False))
-                memory, used, wants = memory + resident, used + spent, wants or would
+            tree = [run.init]
+            for pid in tree:
                 tree += children.get(pid, [])
-            run.looked(time.monotonic(), used, wants=wants)
+            found = [seen[pid] for pid in tree if pid in seen]
+            memory = sum(one.resident for one in found)
+            used = sum(one.cpu_s for one in found)
+            run.looked(time.monotonic(), used, sum(map(delayed, tree)), busy())
             if memory > run.limits["memory_bytes"]:
                 run.kill("memory")
             elif used > run.limits["cpu_s"]:

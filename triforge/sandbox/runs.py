@@ -11,12 +11,10 @@ import signal
 import time
 from typing import Any, Final
 
-from triforge.sandbox.kernel import MARK, STATUS, STDERR, STDOUT
+from triforge.sandbox.kernel import MARK, STATUS, STDERR, STDOUT, busy
 
 START_S: Final = 30.0  # a program that has not begun by then never will
-STRETCH: Final = (
-    3  # times its limit of wall time, and START_S more, may be waited for a processor that is busy
-)
+STRETCH: Final = 3  # times its limit of wall time, and START_S more, may be waited for a processor that others have
 CHUNK: Final = 2**16
 
 
@@ -24,6 +22,7 @@ class Run:
     """One program, from its fork until everything of it is reaped."""
 
     def __init__(self, request: dict[str, Any], uid: int | None) -> None:
+        self.request = request
         self.id: int = request["id"]
         self.limits: dict[str, Any] = request["limits"]
         self.uid = uid
@@ -45,7 +44,9 @@ class Run:
         self.seconds = 0.0
         self.cpu_s = 0.0
         self._looked = 0.0  # when, last
-        self._waited = 0.0  # for a processor, as far as it was seen
+        self._machine = 0.0  # for how long all processors had worked then
+        self._delayed = 0.0  # and its living processes had been ready to run and had none
+        self._waited = 0.0  # for a processor that others had, as far as it was seen
 
     def deadline(self) -> float:
         """When it is killed if it still runs. Time in which it would have run and was not let is none of its own."""
@@ -54,29 +55,31 @@ class Run:
         wall: float = self.limits["wall_s"]
         return self.began + wall + min(max(0.0, self._waited), self._patience())
 
-    def starved(self) -> bool:
-        """Whether it has waited for longer than anybody waits with it; its own time is not over then."""
-        return self._waited > self._patience()
+    def late(self) -> str:
+        """Why it is killed at its deadline: `again` when it waited for longer than anybody waits with it, but once only."""
+        starved = self._waited > self._patience()
+        return "again" if starved and not self.request.get("again") else "wall_time"
 
     def _patience(self) -> float:
         wall: float = self.limits["wall_s"]
         return STRETCH * wall + START_S
 
-    def looked(self, now: float, used: float, *, wants: bool) -> None:
-        """Note what a look has shown: processor seconds so far, and whether any of its processes would run.
+    def looked(self, now: float, used: float, delayed: float, machine: float) -> None:
+        """Note what a look has shown: processor seconds so far, its own, those it was ready for and did not get, and the machine's.
 
-        Since the look before it has waited for as long as it got no processor, if it wants one. Looks are samples, so single
-        ones are wrong either way; over a limit's length they add up.
+        Since the look before it has waited for no longer than it got no processor, than it was ready to run (the kernel's
+        count, so no state that a program can put itself in is one), and than others had the processors.
         """
-        if wants:
-            since = now - (self._looked or self.began)
-            self._waited += since - max(0.0, used - self.cpu_s)
-        self._looked = now
+        got = max(0.0, used - self.cpu_s)
+        idle = now - self._looked - got
+        self._waited += max(0.0, min(idle, delayed - self._delayed, machine - self._machine - got))
+        self._looked, self._delayed, self._machine = now, delayed, machine
         self.cpu_s = max(self.cpu_s, used)
 
     def kill(self, cause: str) -> None:
-        """End it; the first cause counts. The monitor is our own child, so its pid is nobody else's."""
-        self.cause = self.cause or cause
+        """End it; the first cause counts, unless nobody waits for it any more. The monitor's pid is nobody else's: our child."""
+        if not self.cause or cause == "cancelled":
+            self.cause = cause
         if not self.reaped:
             os.kill(self.monitor, signal.SIGKILL)
 
@@ -91,7 +94,8 @@ class Run:
         if not part:
             return False
         if what == MARK and not self.began:
-            self.began = time.monotonic()
+            self.began = self._looked = time.monotonic()
+            self._machine = busy()
         held += part
         limit = self.limits["output_bytes"] if what in (STDOUT, STDERR) else CHUNK
         if len(held) > limit:
@@ -112,8 +116,6 @@ class Run:
         """The frame that ends it."""
         if self.cause == "cancelled":
             return {"id": self.id, "error": "the caller went away"}
-        if self.cause == "busy":
-            return {"id": self.id, "busy": self.seconds, "cpu_s": self.cpu_s}
         said = self.held[STDERR].decode("utf-8", "replace")
         code = self.status().get("exit-code")
         if not self.began:

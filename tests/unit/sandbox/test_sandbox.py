@@ -43,7 +43,7 @@ def runner_pid(of: Sandbox) -> int:
 
 def below(pid: int) -> set[int]:
     """Every living or dead process under `pid`."""
-    parents = {child: parent for child, (parent, *_) in processes().items()}
+    parents = {pid: one.parent for pid, one in processes().items()}
     found: set[int] = set()
     while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
         found |= more
