@@ -65,7 +65,7 @@ def prepare_folder(folder: Path, prepare: Callable[[Path], None]) -> None:
     for name in FOLDERS:
         (folder / name).mkdir()
     prepare(folder / "home")
-    (folder / "filter").write_bytes(filters.program())
+    (folder / "filter").write_bytes(filters.program(for_shell=True))
     (folder / "passwd").write_text("agent:x:1000:1000::/home/agent:/bin/bash\n")
     (folder / "openbox.xml").write_text(_OPENBOX)
     cookie = os.urandom(16)
@@ -113,7 +113,8 @@ def _shell(folder: Path) -> list[str]:
     for path in ("/etc/alternatives", "/etc/ld.so.cache"):
         words += ["--ro-bind-try", path, path]
     words += ["--ro-bind", str(folder / "passwd"), "/etc/passwd"]
-    words += ["--proc", "/proc", "--dev", "/dev", "--size", str(2**24), "--tmpfs", "/tmp"]  # noqa: S108
+    words += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    words += ["--size", str(2**24), "--tmpfs", "/tmp"]  # noqa: S108
     words += ["--bind", str(folder / "signal"), "/run/prompts"]
     words += ["--bind", str(folder / "home"), "/home/agent", "--chdir", "/home/agent"]
     words += ["--remount-ro", "/", "--seccomp", "9"]

@@ -2,7 +2,8 @@
 
     /usr/lib, the interpreter    read-only, without the packages that are installed beside it
     /tmp                         its only place to write, in memory, of bounded size; it starts there
-    /proc, /dev                  of its own namespaces; /dev is read-only but for the devices themselves
+    /proc, /dev                  of its own namespaces; read-only but for the devices, of which zero cannot be opened:
+                                 shared pages of it would be memory that no process is charged for
     nothing else                 no /etc, no /home, no /sys, no shell, no network, no other process
 
 The program is process 1 of its namespaces: there is no other process of its user whose memory it could open, and the
@@ -73,7 +74,8 @@ def command() -> list[str]:
     for name in ("lib", "lib64"):
         words += _merged(Path("/", name))
     words += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
-    words += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    words += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    words += ["--ro-bind", "/dev/null", "/dev/zero", "--remount-ro", "/dev"]
     words += ["--size", FILE_BYTES, "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
     words += ["--seccomp", str(FILTER), "--json-status-fd", str(STATUS)]
     return [*words, "--", str(python), "-s", "-P", "-c", _BOOT, PROCESSES]

@@ -57,13 +57,40 @@ def processes() -> dict[int, Process]:
     for folder in os.scandir("/proc"):
         name = folder.name
         if name.isdigit():
-            try:
-                fields = Path(folder, "stat").read_bytes().rpartition(b")")[2].split()
-            except OSError:  # it has just ended
-                continue
-            used = sum(int(field) for field in fields[11:15])
-            found[int(name)] = Process(int(fields[1]), int(fields[21]) * PAGE, used / TICKS)
+            with suppress(OSError):  # it has just ended
+                found[int(name)] = _process(folder)
+    for pid, one in list(found.items()):
+        if (
+            one.parent and one.parent not in found
+        ):  # that one has just ended; its children have another parent now
+            with suppress(OSError):
+                found[pid] = _process(Path("/proc", str(pid)))
     return found
+
+
+def _process(folder: os.PathLike[str]) -> Process:
+    fields = _stat(folder)
+    resident = int(fields[21])
+    if (
+        fields[0] == b"Z" and int(fields[17]) > 1
+    ):  # its first thread has ended: only others show its memory
+        resident = max(int(_stat(one)[21]) for one in os.scandir(Path(folder, "task")))
+    used = sum(int(field) for field in fields[11:15])
+    return Process(int(fields[1]), resident * PAGE, used / TICKS)
+
+
+def _stat(folder: os.PathLike[str]) -> list[bytes]:
+    """What /proc says of a process or thread, from its state on."""
+    return Path(folder, "stat").read_bytes().rpartition(b")")[2].split()
+
+
+def files(pid: int) -> int:
+    """How many files are in the /tmp that a process sees; 0 when it has just ended."""
+    try:
+        shown = os.statvfs(f"/proc/{pid}/root/tmp")
+    except OSError:
+        return 0
+    return shown.f_files - shown.f_ffree
 
 
 def delayed(pid: int) -> float:

@@ -33,6 +33,7 @@ from triforge.sandbox.kernel import (
     become,
     busy,
     delayed,
+    files,
     processes,
     sealed,
     waited,
@@ -41,6 +42,7 @@ from triforge.sandbox.runs import CHUNK, Run
 
 SLOTS: Final = 64  # user ids of one runner
 LOOK_S: Final = 0.1  # between two looks at memory and processor time
+FILES: Final = 4096  # in a run's /tmp: each is a kilobyte of the kernel's memory
 IDLE_S: Final = 2.0  # between two looks at whether the service still lives
 SET_CHILD_SUBREAPER: Final = 36
 
@@ -277,7 +279,7 @@ class Runner:
             memory = sum(one.resident for one in found)
             used = sum(one.cpu_s for one in found)
             run.looked(time.monotonic(), used, sum(map(delayed, tree)), busy())
-            if memory > run.limits["memory_bytes"]:
+            if memory > run.limits["memory_bytes"] or files(run.init) > FILES:
                 run.kill("memory")
             elif used > run.limits["cpu_s"]:
                 run.kill("cpu_time")

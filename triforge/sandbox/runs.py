@@ -128,9 +128,7 @@ class Run:
         if not self.cause:
             if code is None:
                 return {"id": self.id, "error": f"bubblewrap died, wait status {self.exit_status}"}
-            killed = code - 128
-            spent = self.cpu_s >= self.limits["cpu_s"]
-            if killed == signal.SIGXCPU or (killed == signal.SIGKILL and spent):
+            if code - 128 == signal.SIGXCPU or self.cpu_s > self.limits["cpu_s"]:
                 ended = "cpu_time"
         result = {
             "ended": ended,

@@ -18,13 +18,17 @@ from triforge.sandbox.jail import ENVIRONMENT
 from triforge.sandbox.limits import MIB, Limits, RunResult
 
 PRELUDE = """
-import ctypes, errno, os, resource, signal, socket, sys, threading, time
+import ctypes, errno, mmap, os, resource, signal, socket, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 def call(name, *arguments):
     if getattr(libc, name)(*arguments) == -1:
         raise OSError(ctypes.get_errno(), name)
 def system(x86_64, aarch64, *arguments):
     call("syscall", x86_64 if os.uname().machine == "x86_64" else aarch64, *arguments)
+def at(address):  # a page there
+    libc.mmap.restype = ctypes.c_void_p
+    assert libc.mmap(ctypes.c_void_p(address), ctypes.c_size_t(4096), 3, 0x32, -1, ctypes.c_long(0)) == address
+    return ctypes.c_void_p(address)
 def put(path, text):
     os.write(os.open(path, os.O_WRONLY), text.encode())
 try:
@@ -57,7 +61,8 @@ REFUSED = [
     ("fill shared memory", "open('/dev/shm/x', 'w')", "EROFS"),
     ("set the core pattern", "put('/proc/sys/kernel/core_pattern', '|/x')", "EROFS|EACCES"),
     ("press the kernel's keys", "put('/proc/sysrq-trigger', 'h')", "EROFS|EACCES|ENOENT"),
-    ("protect itself from the OOM killer", "put('/proc/self/oom_score_adj', '-1000')", "EACCES|EPERM"),
+    ("protect itself from the OOM killer", "put('/proc/self/oom_score_adj', '0')", "EROFS"),
+    ("set its session's share of the processors", "put('/proc/self/autogroup', '5')", "EROFS|ENOENT"),
     ("make a disk's device", "os.mknod('x', 0o060600, os.makedev(8, 0))", "EPERM"),
     ("read the machine's memory", "open('/dev/mem', 'rb')", "ENOENT"),
     ("type into a terminal", "open('/dev/tty')", "ENXIO"),
@@ -92,6 +97,16 @@ REFUSED = [
     ("hide memory in a queue", "call('msgget', 0, 0o1600)", "EPERM"),
     ("hide memory in sockets", "held = [socket.socketpair() for _ in range(100)]", "EMFILE"),
     ("hide memory in a segment", "call('shmget', 0, 2**20, 0o1600)", "EPERM"),
+    ("hide memory that is shared with no file", "mmap.mmap(-1, 2**20)", "EPERM"),
+    ("hide memory in shared zeros", "open('/dev/zero', 'r+b')", "EACCES"),
+    ("hide memory in pages of a pipe", "system(278, 75, 1, 0, 0, 0)", "EPERM"),
+    ("hide memory on the disk", "mmap.mmap(-1, 2**20, mmap.MAP_PRIVATE).madvise(21)", "EPERM"),
+    ("take the machine's huge pages", "mmap.mmap(-1, 2**21, mmap.MAP_PRIVATE | 0x40000)", "EPERM"),
+    ("take the machine's slots of requests", "system(206, 0, 1, None)", "EPERM"),
+    # processor time
+    ("have its dead children counted by nobody", "signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "EPERM"),
+    ("likewise, at an address of which one half is 0",
+     "call('sigaction', 17, at(2**32), None)", "EPERM"),
 ]  # fmt: skip
 
 
@@ -219,7 +234,33 @@ for _ in range(4):
 held = bytearray(30 * 2**20)
 time.sleep(30)
 """
-DEAF = "import signal, time\nfor n in range(1, 32):\n    if n not in (9, 19): signal.signal(n, signal.SIG_IGN)\n"
+DEAF = "import signal, time\nfor n in range(1, 32):\n    if n not in (9, 17, 19): signal.signal(n, signal.SIG_IGN)\n"
+LEADERLESS = """
+import ctypes, os, threading, time
+for _ in range(3):
+    if os.fork() == 0: break
+def hold():
+    held = bytearray(60 * 2**20)
+    time.sleep(30)
+threading.Thread(target=hold).start()
+if os.getpid() != 1: ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+time.sleep(30)
+"""
+MANY_FILES = """
+import os, time
+try:
+    for n in range(20_000): os.close(os.open(str(n), os.O_CREAT))
+except OSError: pass
+time.sleep(30)
+"""
+BURN_IN_CHILDREN = """
+import os, time
+for _ in range(30):
+    if os.fork() == 0:
+        while time.process_time() < 0.05: pass
+        os._exit(0)
+    time.sleep(0.05)
+"""
 DAEMON = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(60)\n    os._exit(0)\n"
 
 ENDED = [
@@ -231,6 +272,9 @@ ENDED = [
     ("spin", ENDLESS, Limits(cpu_s=0.3, wall_s=60), "cpu_time"),
     ("spin and ignore every signal", DEAF + ENDLESS, Limits(cpu_s=0.3, wall_s=60), "cpu_time"),
     ("spin in children", CHILDREN_SPIN, Limits(cpu_s=0.5, wall_s=60), "cpu_time"),
+    ("spin in children that end soon and are never waited for", BURN_IN_CHILDREN, Limits(cpu_s=0.7, wall_s=60, processes=40), "cpu_time"),
+    ("take memory by processes whose first thread has ended", LEADERLESS, Limits(memory_bytes=150 * MIB, wall_s=60), "memory"),
+    ("fill the kernel with empty files", MANY_FILES, Limits(wall_s=60), "memory"),
     ("take memory by many processes", CHILDREN_TAKE, Limits(memory_bytes=100 * MIB, wall_s=60), "memory"),
     ("flood its output", "while True: print('x' * 4096)", Limits(output_bytes=10_000, wall_s=60), "output"),
     ("flood its errors", "import sys\nwhile True: sys.stderr.write('x' * 4096)", Limits(output_bytes=10_000, wall_s=60), "output"),
@@ -247,6 +291,12 @@ def test_what_knows_no_end_is_ended(
     assert (result.ended, result.exit_code, result.ok) == (ended, None, False)
     assert len(result.stdout) <= limits.output_bytes
     assert len(result.stderr) <= limits.output_bytes
+
+
+def test_processor_time_counts_although_the_program_ended_before_anybody_looked(sandbox: Sandbox) -> None:
+    result = sandbox.run_blocking("print(1)", limits=Limits(cpu_s=0.01))
+    assert (result.ended, result.ok) == ("cpu_time", False)
+    assert result.cpu_s > 0.01
 
 
 def test_a_daemon_does_not_outlive_its_program(sandbox: Sandbox) -> None:
