@@ -10,7 +10,7 @@
     limits    `Limits` in, `RunResult` out
     jail      how bubblewrap is called: what a program sees, and nothing else
     filters   the system calls that it may not make
-    runner    the process beside the service that starts, bounds and reaps; `runs` and `kernel` are its parts
+    runner    the process beside the service that starts, bounds and reaps; `runs`, `kernel` and `groups` are its parts
     cases     programs against tests: input in, output compared
 
 What must stay secret from a program (hidden tests, expected output) is never given to it: it gets its source and its

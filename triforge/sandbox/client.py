@@ -45,10 +45,12 @@ class Sandbox:
 
     Args:
         concurrency: runs at a time, at most 64; one a processor by default.
+        groups: whether runs have control groups where they can; looking at them bounds them otherwise.
     """
 
-    def __init__(self, *, concurrency: int | None = None) -> None:
+    def __init__(self, *, concurrency: int | None = None, groups: bool = True) -> None:
         self._concurrency = min(64, concurrency or os.cpu_count() or 1)
+        self._groups = groups
         self._lock = threading.Lock()
         self._runner: _Runner | None = None
 
@@ -97,7 +99,7 @@ class Sandbox:
             )
         with self._lock:
             if self._runner is None or not self._runner.alive:
-                self._runner = _Runner(self._concurrency, jail.command())
+                self._runner = _Runner(self._concurrency, jail.command(), groups=self._groups)
             runner = self._runner
         return runner.submit(program, stdin, limits)
 
@@ -105,7 +107,7 @@ class Sandbox:
 class _Runner:
     """Our end of one runner process."""
 
-    def __init__(self, concurrency: int, command: list[str]) -> None:
+    def __init__(self, concurrency: int, command: list[str], *, groups: bool) -> None:
         uid = jail.first_uid()
         if uid is None:
             _log.warning(
@@ -118,6 +120,7 @@ class _Runner:
             "filter": base64.b64encode(filters.program()).decode(),
             "concurrency": concurrency,
             "first_uid": uid,
+            "groups": groups,
         }
         self._owner = os.getpid()
         self._socket, theirs = socket.socketpair()
@@ -206,6 +209,9 @@ class _Runner:
                 future.set_exception(_lost())
 
     def _answer(self, frame: dict[str, Any]) -> None:
+        if "bounded" in frame:
+            _log.info("programs of a model are bounded by %s", frame["bounded"])
+            return
         with self._lock:
             future = self._pending.pop(frame["id"], None)
         if future is None or not future.set_running_or_notify_cancel():

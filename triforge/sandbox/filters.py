@@ -109,13 +109,13 @@ def program(machine: str = "", *, for_shell: bool = False) -> bytes:
     first, second, third, fourth, *_ = _ARGUMENT
     code += _where(here.clone, _line(_LOAD, first), _line(_IF_ANY_BIT, _NEW_NAMESPACES, 0, 1))
     code += _where(here.socket, _line(_LOAD, first), _line(_IF_EQUAL, socket.AF_UNIX, 1, 0))
-    flags = (_line(_LOAD, fourth), _line(_IF_ANY_BIT, _HUGE_PAGES, 2, 0))
-    flags += (_line(_AND, _SHARED_WITH_NO_FILE), _line(_IF_EQUAL, _SHARED_WITH_NO_FILE, 0, 1))
+    flags = [_line(_LOAD, fourth), _line(_IF_ANY_BIT, _HUGE_PAGES, 2, 0)]
+    flags += [_line(_AND, _SHARED_WITH_NO_FILE), _line(_IF_EQUAL, _SHARED_WITH_NO_FILE, 0, 1)]
     code += _where(here.mmap, *flags)
     code += _where(here.madvise, _line(_LOAD, third), _line(_IF_EQUAL, _PAGE_OUT, 0, 1))
     if not for_shell:  # to ask what is done at SIGCHLD is allowed: without a new action, whose address has two halves
-        asked = (_line(_LOAD, first), _line(_IF_EQUAL, signal.SIGCHLD, 0, 5))
-        asked += (_line(_LOAD, second), _line(_IF_EQUAL, 0, 0, 2), _line(_LOAD, second + 4))
+        asked = [_line(_LOAD, first), _line(_IF_EQUAL, signal.SIGCHLD, 0, 5)]
+        asked += [_line(_LOAD, second), _line(_IF_EQUAL, 0, 0, 2), _line(_LOAD, second + 4)]
         code += _where(here.rt_sigaction, *asked, _line(_IF_EQUAL, 0, 1, 0))
     return b"".join([*code, _line(_RETURN, _ALLOW)])
 

@@ -5,10 +5,12 @@ Imports nothing but the standard library; see runner.py.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import resource
 import signal
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ PROCESSES: Final = "{processes}"  # likewise; 0 where the kernel holds the run t
 SPARE: Final = 32  # descriptors below this number are laid out for bubblewrap
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+CLONE3: Final = 435  # on every machine
+INTO_CGROUP: Final = 0x200000000
 SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
@@ -107,6 +111,20 @@ def busy() -> float:
     with Path("/proc/stat").open("rb") as file:
         user, nice, system, _idle, _disk, *rest = file.readline().split()[1:9]
     return sum(map(int, (user, nice, system, *rest))) / TICKS
+
+
+def fork_into(group: int) -> int:
+    """Fork this process of one thread into the control group whose folder is open there; to enter one later takes 10 ms and more.
+
+    Raises:
+        OSError: there can be no further process, or it may not be in that group.
+    """
+    words = struct.pack("11Q", INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
+    libc = ctypes.PyDLL(None, use_errno=True)
+    pid: int = libc.syscall(CLONE3, words, len(words))
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), "cannot start a process in a control group")
+    return pid
 
 
 def become(

@@ -15,12 +15,13 @@ class Limits:
     """Bounds of one run.
 
     Attributes:
-        wall_s: seconds from the program's first statement, less those in which it waited for a processor.
-        cpu_s: seconds of processor time, of all its processes together; the kernel holds each one to it, rounded up.
+        wall_s: seconds from the program's first statement, less those in which it waited for a processor that others had.
+        cpu_s: seconds of processor time, of all its processes together, from the interpreter's start to the last one's end;
+            the kernel holds each one to it, rounded up.
         memory_bytes: address space of each process, and resident memory of all together.
         processes: processes and threads at a time.
         output_bytes: of standard output, and again of standard error; more ends the run.
-        file_bytes: of one file, and of everything in /tmp, the only place that can be written to.
+        file_bytes: of one file, and of everything in /tmp, the only place that can be written to; there may be 4,096 files.
     """
 
     wall_s: float = 10.0
@@ -56,7 +57,7 @@ class RunResult:
         exit_code: its status (128 + n when signal n killed it), None when a limit ended the run.
         stdout, stderr: what it wrote, cut at `output_bytes`; bytes that are no UTF-8 are replaced.
         seconds: of wall time, from its first statement until it was over.
-        cpu_s: of processor time, as far as it was seen.
+        cpu_s: of processor time: all of it where the run had a control group, else as far as it was seen.
     """
 
     ended: Ended

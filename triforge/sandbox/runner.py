@@ -8,7 +8,8 @@ process of it is gone, and only then its user id is used again. When its service
 what runs and ends; when the runner itself is killed, the kernel kills its sandboxes (bubblewrap's --die-with-parent).
 
 Frames on the socket (its descriptor is the first argument): four bytes of length, then JSON. First the setup; then
-requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"} or {"id", "error"}.
+requests {"id", "program", "stdin", "limits"} and {"cancel"}, answered by {"id", "result"} or {"id", "error"}. The
+setup is answered by {"bounded"}: by what.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import socket
 import sys
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any, Final
 
+from triforge.sandbox.groups import NAME, Group, home, sweep
 from triforge.sandbox.kernel import (
     FILTER,
     PROGRAM,
@@ -59,6 +62,9 @@ class Runner:
         self._filter = b""
         self._slots = 1
         self._uids: deque[int] | None = None
+        self._home: Path | None = None  # where runs have control groups
+        self._groups = 0  # made so far
+        self._leaving: list[Group] = []  # of runs that are over
         self._waiting: deque[dict[str, Any]] = deque()
         self._runs: dict[int, Run] = {}
         self._selector = selectors.DefaultSelector()
@@ -100,6 +106,7 @@ class Runner:
             if now >= run.deadline():
                 run.kill(run.late())
         self._reap()
+        self._leaving = [group for group in self._leaving if not group.removed()]
         while self._waiting and len(self._runs) < self._slots:
             self._start(self._waiting.popleft())
 
@@ -140,10 +147,20 @@ class Runner:
             if first is not None:
                 first += os.getpid() * SLOTS  # no two runners share user ids
                 self._uids = deque(range(first, first + SLOTS))
+            self._find_home(wanted=frame["groups"])
         elif "cancel" in frame:
             self._cancel(frame["cancel"])
         else:
             self._waiting.append(frame)
+
+    def _find_home(self, *, wanted: bool) -> None:
+        if wanted:
+            self._home, bounded = home()
+        if self._home is None:
+            self._say({"bounded": "looks at them"})
+            return
+        sweep(self._home)
+        self._say({"bounded": f"control groups below {self._home}: {bounded}"})
 
     def _cancel(self, number: int) -> None:
         for request in self._waiting:
@@ -183,7 +200,8 @@ class Runner:
         theirs[PROGRAM] = sealed("program", request["program"].encode("utf-8", "replace"))
         theirs[FILTER] = sealed("filter", self._filter)
         try:
-            run.monitor = os.fork()
+            run.group = self._group(run)
+            run.monitor = os.fork() if run.group is None else run.group.fork()
             if run.monitor == 0:
                 become(self._command, self._environment, theirs, run.uid, run.limits)
         except OSError as error:
@@ -199,6 +217,12 @@ class Runner:
         self._runs[run.id] = run
         if run.gone:
             self._end(run)
+
+    def _group(self, run: Run) -> Group | None:
+        if self._home is None:
+            return None
+        self._groups += 1
+        return Group(self._home / f"{NAME}-{os.getpid()}-{self._groups}", run.limits)
 
     def _reap(self) -> None:
         """Reap the dead: the monitors first, then the init of each namespace, which is ours from then on."""
@@ -255,6 +279,9 @@ class Runner:
         self._drain(run)
         for fd in list(run.pipes):
             self._forget(run, fd)
+        run.over()
+        if run.group is not None and not run.group.removed():
+            self._leaving.append(run.group)
         del self._runs[run.id]
         if self._uids is not None and run.uid is not None:
             self._uids.append(run.uid)
@@ -278,6 +305,9 @@ class Runner:
             found = [seen[pid] for pid in tree if pid in seen]
             memory = sum(one.resident for one in found)
             used = sum(one.cpu_s for one in found)
+            if run.group is not None:
+                used = max(used, run.group.used())
+                memory = 0 if run.group.bounds_memory else memory
             run.looked(time.monotonic(), used, sum(map(delayed, tree)), busy())
             if memory > run.limits["memory_bytes"] or files(run.init) > FILES:
                 run.kill("memory")

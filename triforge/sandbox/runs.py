@@ -1,6 +1,6 @@
 """One sandboxed program as the runner sees it: its limits, its pipes, what it has said, and how it ended.
 
-Imports nothing but the standard library and kernel.py; see runner.py.
+Imports nothing but the standard library and its neighbours; see runner.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import time
 from typing import Any, Final
 
+from triforge.sandbox.groups import Group
 from triforge.sandbox.kernel import MARK, STATUS, STDERR, STDOUT, busy
 
 START_S: Final = 30.0  # a program that has not begun by then never will
@@ -26,6 +27,7 @@ class Run:
         self.id: int = request["id"]
         self.limits: dict[str, Any] = request["limits"]
         self.uid = uid
+        self.group: Group | None = None  # its control group, where it can have one
         self.monitor = 0  # pid of bubblewrap itself
         self.reaped = False
         self.init = 0  # pid of the namespace's init, 0 while unknown
@@ -53,7 +55,7 @@ class Run:
         if not self.began:
             return self.forked + START_S
         wall: float = self.limits["wall_s"]
-        return self.began + wall + min(max(0.0, self._waited), self._patience())
+        return self.began + wall + min(self._waited, self._patience())
 
     def late(self) -> str:
         """Why it is killed at its deadline: `again` when it waited for longer than anybody waits with it, but once only."""
@@ -75,6 +77,13 @@ class Run:
         self._waited += max(0.0, min(idle, delayed - self._delayed, machine - self._machine - got))
         self._looked, self._delayed, self._machine = now, delayed, machine
         self.cpu_s = max(self.cpu_s, used)
+
+    def over(self) -> None:
+        """Take the last count of its control group: everything of it is gone."""
+        if self.group is not None:
+            self.cpu_s = max(self.cpu_s, self.group.used())
+            if self.group.out_of_memory():
+                self.cause = self.cause or "memory"
 
     def kill(self, cause: str) -> None:
         """End it; the first cause counts, unless nobody waits for it any more. The monitor's pid is nobody else's: our child."""

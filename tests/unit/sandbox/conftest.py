@@ -16,13 +16,23 @@ FOREIGN = {"SANDBOX_TEST_SECRET": "a token of the service"}
 @pytest.fixture(scope="package")
 def sandbox() -> Iterator[Sandbox]:
     """One sandbox whose service has a secret in its environment."""
+    yield from _sandbox(groups=True)
+
+
+@pytest.fixture(scope="package")
+def looking() -> Iterator[Sandbox]:
+    """One whose runs have no control groups, wherever they could."""
+    yield from _sandbox(groups=False)
+
+
+def _sandbox(*, groups: bool) -> Iterator[Sandbox]:
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
     os.environ.update(FOREIGN)
-    made = Sandbox()
+    made = Sandbox(groups=groups)
     try:
         yield made
     finally:
         made.close()
         for name in FOREIGN:
-            del os.environ[name]
+            os.environ.pop(name, None)

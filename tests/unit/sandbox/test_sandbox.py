@@ -237,7 +237,9 @@ def test_another_user_than_root_can_run_programs_too(sandbox: Sandbox) -> None:
         "many = 'import os,time\\nfor n in range(40):\\n  try: pid = os.fork()\\n'"
         "  '  except OSError: print(n); break\\n  if not pid: time.sleep(9)'\n"
         "s = Sandbox(); print(s.run_blocking('print(6 * 7)').stdout, end='')\n"
-        "print(s.run_blocking(many).stdout, end=''); s.close()"
+        "print(s.run_blocking(many).stdout, end='')\n"
+        "files = 'for n in range(9999): open(str(n), \"w\").close()\\nimport time; time.sleep(30)'\n"
+        "print(s.run_blocking(files).ended); s.close()"
     )
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -256,7 +258,7 @@ def test_another_user_than_root_can_run_programs_too(sandbox: Sandbox) -> None:
             text=True,
             timeout=60,
         )
-    assert done.stdout == f"42\n{Limits().processes - 1}\n", done.stderr
+    assert done.stdout == f"42\n{Limits().processes - 1}\nmemory\n", done.stderr
     assert "under this service's own user id 65534" in done.stderr
 
 
