@@ -15,11 +15,8 @@ from torch import Tensor
 
 from triforge.chat_template import read_json
 from triforge.errors import WeightsError
+from triforge.store.model_config import difference
 from triforge.store.tensor_files import weight_files
-
-# Fields that change the forward pass without changing the shape of any tensor.
-_SAME = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
-         "tie_word_embeddings", "hidden_act", "rope_theta", "rope_scaling", "rope_parameters")  # fmt: skip
 
 
 class NamedWeights:
@@ -92,9 +89,9 @@ def check_tensors(
 
 def check_config(served: dict[str, Any], folder: Path) -> None:
     """Refuse a folder whose `config.json` describes another forward pass than the one that is served."""
-    new = read_json(folder / "config.json")
-    for key in _SAME:
-        if key in new and key in served and new[key] != served[key]:
-            raise WeightsError(
-                f"{folder / 'config.json'}: {key} is {new[key]!r}, the served model has {served[key]!r}"
-            )
+    changed = difference(read_json(folder / "config.json"), served)
+    if changed is not None:
+        field, given, expected = changed
+        raise WeightsError(
+            f"{folder / 'config.json'}: {field} is {given!r:.80}, the served model has {expected!r:.80}"
+        )

@@ -5,7 +5,7 @@ What is checked before any engine is disturbed, in this order; every error names
     config.json is there; the manifest has the digest that was announced
     every file that the manifest names is there, with its size and (`contents`) its checksum
     every safetensors file is whole: its header, its offsets, its length
-    the architecture, and the names and shapes of the tensors, are those of the weights that serve
+    the forward pass that config.json describes, and the names and shapes of the tensors, are those of the weights that serve
     (`contents`) no tensor holds a value that is infinite or not a number
 
 `contents` reads every byte once, while requests run on. `sizes` reads headers only.
@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 
 from triforge.errors import TriforgeError, WeightsError
 from triforge.store.manifests import BLOCK, Manifest, Reading, blocks, load_manifest
+from triforge.store.model_config import difference
 from triforge.store.tensor_files import Entry, all_finite, first_rows, read_folder
 
 _log = logging.getLogger(__name__)
 
 CONFIG = "config.json"
-# What says which forward pass it is, beside the shapes.
-_ARCHITECTURE = ("model_type", "architectures", "num_attention_heads", "num_key_value_heads",
-                 "head_dim", "tie_word_embeddings")  # fmt: skip
 _SHOWN = 4  # tensors that an engine is asked for
 _COMPARED = 48  # tensors of a folder that are compared with the folder before
 _ROWS = 4
@@ -155,13 +153,13 @@ def announced(folder: Path, digest: str) -> Manifest | None:
 
 
 def _check_architecture(found: Weights, serving: Weights) -> None:
-    for field in _ARCHITECTURE:
-        given, expected = found.config.get(field), serving.config.get(field)
-        if given is not None and expected is not None and given != expected:
-            raise WeightsError(
-                f"{found.folder / CONFIG}: {field} is {given!r}, expected {expected!r} as in the weights that serve; "
-                "engines cannot change their architecture while they run"
-            )
+    changed = difference(found.config, serving.config)
+    if changed is not None:
+        field, given, expected = changed
+        raise WeightsError(
+            f"{found.folder / CONFIG}: {field} is {given!r:.80}, expected {expected!r:.80} as in the weights that serve; "
+            "engines read their config at their start only: restart them with this folder, or mend the config"
+        )
     if not found.tensors or not serving.tensors:
         return
     optional = {"lm_head.weight"} if found.config.get("tie_word_embeddings") else set()

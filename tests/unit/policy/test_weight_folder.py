@@ -23,7 +23,13 @@ from triforge.store.manifests import write_manifest
 from triforge.store.tensor_files import all_finite, read_folder, read_header
 from triforge.testing.fake_engine import write_tensors
 
-CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 2}
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_attention_heads": 2,
+    "rope_theta": 1e4,
+    "rms_norm_eps": 1e-5,
+}
 FILE = "model.safetensors"
 
 
@@ -160,6 +166,8 @@ def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
         ),
         (lambda t: None, {"model_type": "gpt2"}, "model_type is 'gpt2', expected 'llama'"),
         (lambda t: None, {"num_attention_heads": 4}, "num_attention_heads is 4, expected 2"),
+        (lambda t: None, {"rope_theta": 5e5}, "rope_theta is 500000.0, expected 10000.0"),
+        (lambda t: None, {"rms_norm_eps": 1e-2}, "rms_norm_eps is 0.01, expected 1e-05"),
     ],
 )
 def test_weights_of_another_model_or_without_sense_are_named(

@@ -1,0 +1,56 @@
+"""Which fields of a model's `config.json` its forward pass depends on, and where two models differ in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# Everything else is taken to be of the forward pass: fields of training, of generation, of labels, and of how the file was
+# written. The size of a vocabulary shows in the shapes of tensors.
+_OTHER = frozenset({
+    "transformers_version", "dtype", "torch_dtype", "auto_map", "use_cache", "vocab_size", "tokenizer_class",
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id",
+    "initializer_range", "initializer_factor", "pretraining_tp", "gradient_checkpointing", "chunk_size_feed_forward",
+    "router_aux_loss_coef", "aux_loss_alpha", "output_router_logits", "output_attentions", "output_hidden_states",
+    "return_dict", "torchscript", "use_bfloat16", "tf_legacy_loss", "pruned_heads", "problem_type", "task_specific_params",
+    "id2label", "label2id", "num_labels", "finetuning_task", "prefix", "max_length", "min_length", "do_sample",
+    "early_stopping", "num_beams", "num_beam_groups", "num_return_sequences", "diversity_penalty", "length_penalty",
+    "repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+})  # fmt: skip
+_ROPE = "rope_parameters"  # where transformers 5 keeps all of it, and older versions none
+_DEEPEST = 4
+_LEFT_OUT = {"rope_type": "default"}  # what a field that is not there means in every family
+
+
+def difference(given: Mapping[str, Any], serving: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """A field in which two forward passes differ, and its two values; None if there is none.
+
+    A field that one of them leaves out or has as null is passed over: what that means differs from family to family.
+    """
+    mine, theirs = dict(_fields(given)), dict(_fields(serving))
+    for name in mine | theirs:
+        left_out = _LEFT_OUT.get(name.rpartition(".")[2])
+        one, other = mine.get(name, left_out), theirs.get(name, left_out)
+        if one is not None and other is not None and one != other:
+            return name, one, other
+    return None
+
+
+def _fields(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a forward pass, those of nested objects with their path, those of rotary embeddings without."""
+    rope: dict[str, Any] = {}
+    for name in ("rope_scaling", _ROPE):
+        found = config.get(name)
+        rope |= found if isinstance(found, Mapping) else {}
+    if "type" in rope:
+        rope.setdefault("rope_type", rope.pop("type"))
+    plain = {k: v for k, v in config.items() if k not in ("rope_scaling", _ROPE)}
+    for name, value in {**plain, **rope}.items():
+        if name in _OTHER or name.startswith("_") or "dropout" in name or name.endswith("drop"):
+            continue
+        if isinstance(value, Mapping) and within.count(".") < _DEEPEST:
+            yield from _fields(value, f"{within}{name}.")
+        elif value is not None:
+            yield within + name, value
