@@ -114,8 +114,8 @@ class Engine(Protocol):
     async def receivers(self) -> int:
         """How many processes take part in a broadcast; PolicyError if it cannot receive."""
 
-    async def rows(self, tensor: str, count: int) -> Any | None:
-        """The first rows of a tensor; None if the engine cannot show it."""
+    async def rows(self, tensor: str, count: int) -> list[Any] | None:
+        """The first rows of a tensor, once for each copy that the engine holds; None if it cannot show it."""
 
     async def dtype(self) -> str:
         """The type in which it computes; empty if it does not say."""

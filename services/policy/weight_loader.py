@@ -201,12 +201,13 @@ class WeightLoader:
             return
         shown = 0
         for rows in wanted.rows:
-            given = await engine.rows(rows.name, rows.count)
-            if given is None:
+            copies = await engine.rows(rows.name, rows.count)
+            if copies is None:
                 continue
             shown += 1
             try:
-                compare_rows(rows, given)
+                for given in copies:
+                    compare_rows(rows, given)
             except WeightsError as error:
                 raise PolicyError(
                     f"engine {engine.url}: says that it serves weight version {wanted.number}, but {error.detail}; "

@@ -109,6 +109,10 @@ class FakeEngine:
     refuse: set[str] = field(default_factory=set)  # folders answered with 400
     lie: str | None = None  # version that /model_info says instead of the true one
     nonsense: Any = None  # what /generate answers instead of the truth
+    hangs: set[str] = field(default_factory=set)  # paths that are never answered
+    ranks: int = 1  # its --dp-size
+    cached: dict[tuple[Any, ...], str] = field(default_factory=dict)  # versions by key and prompt
+    outdated: int = 0  # answers over a prompt that older weights had cached
     calls: list[tuple[str, Any]] = field(default_factory=list)  # path and body, oldest first
     running: int = 0  # answers being written now
     paused: str = ""  # the mode while answers are held
@@ -185,7 +189,7 @@ class FakeEngine:
         }
 
     async def _server_info(self, _: Body) -> Reply:
-        return 200, {"engine": "triforge-local-engine", "tp_size": 1}
+        return 200, {"engine": "triforge-local-engine", "tp_size": 1, "dp_size": self.ranks}
 
     # ---- answers ----
 
@@ -337,7 +341,10 @@ class FakeEngine:
         return 200, _updated(True, "Succeeded to update model weights.")
 
     async def _show(self, body: Body) -> Reply:
-        found = self.weights.held.get(body["name"])
+        held = self.weights.held.get(body["name"])
+        found = None if held is None else held[: body.get("truncate_size", 100)].tolist()
+        if self.ranks > 1:
+            return 200, [found] * self.ranks
         if found is None:
             return 400, {"error": {"message": "Get parameter by name failed"}}
         return 200, found[: body.get("truncate_size", 100)].tolist()

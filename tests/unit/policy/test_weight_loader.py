@@ -13,7 +13,7 @@ import pytest
 
 from services.policy.weight_loader import WeightLoader
 from tests.unit.policy.conftest import MakeService, Service
-from triforge.errors import NotFoundError, WeightsError
+from triforge.errors import NotFoundError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
 from triforge.testing import FakeEngine
 from triforge.testing.fake_engine import write_tensors
@@ -182,6 +182,29 @@ async def test_running_requests_live_through_an_update_as_the_mode_says(
     assert output.finish == finish
     wanted = (0,) if finish == "abort" else (0, 1)
     assert tuple(span.version for span in output.versions) == wanted
+
+
+async def test_an_engine_of_several_ranks_shows_the_weights_of_each(
+    make_service: MakeService, publish: Publish
+) -> None:
+    service = make_service(FakeEngine(ranks=2))
+    await service.start()
+    assert (await service.weights.update(update(publish(1), 1))).ready == 1
+    (fake,) = service.fakes
+    fake.weights.stale = True
+    with pytest.raises(UnavailableError, match="is not believed"):
+        await service.weights.update(update(publish(2), 2))
+
+
+async def test_ranks_that_can_show_nothing_are_taken_at_their_word(
+    make_service: MakeService, publish: Publish, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = make_service(FakeEngine(ranks=2))
+    await service.start()
+    (fake,) = service.fakes
+    fake.weights.stale, fake.weights.held = True, {}
+    assert (await service.weights.update(update(publish(1), 1))).ready == 1
+    assert "cannot show its tensors" in caplog.text
 
 
 async def test_a_rollback_serves_the_older_folder_under_the_next_number(
