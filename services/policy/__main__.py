@@ -79,6 +79,11 @@ def build_pool(settings: Settings) -> Pool:
         [connect(SGLangEngine, source.url) for source in sources if source.kind == "address"],
         limits=Limits(
             in_flight=settings.engine_in_flight,
+        if settings.pause_mode == "in_place":
+            raise ConfigError(
+                "TRIFORGE_PAUSE_MODE: given 'in_place' with a router in TRIFORGE_ENGINES, expected 'retract' or 'abort': "
+                "through a router nobody can tell an engine which of what it has cached a request may use"
+            )
             waiting=settings.max_waiting,
             queue_s=settings.queue_s,
             request_s=settings.request_s,

@@ -106,10 +106,10 @@ class Engine(Protocol):
         """End every request, whoever made it."""
 
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
-        """Read weights from a folder. `flush` drops caches of older ones."""
+        """Read weights from a folder, while paused. `flush` drops what is cached of older ones; else later requests do not use it."""
 
     async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
-        """Receive weights in a learner's broadcast."""
+        """Receive weights in a learner's broadcast; see `load_folder`."""
 
     async def receivers(self) -> int:
         """How many processes take part in a broadcast; PolicyError if it cannot receive."""

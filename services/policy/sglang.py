@@ -74,6 +74,9 @@ class SGLangEngine:
         # SGLang tells who it is to the key of the generate routes only.
         self._inform = client(PROBE_TIMEOUT_S, 4, api_key)
         self._aborting: set[asyncio.Task[None]] = set()
+        # Requests find only what was cached for the same key. Another one after weights that left the cache as it was: a
+        # number of the version would not do, as one that failed may come again.
+        self._cache_key = uuid.uuid4().hex
 
     async def close(self) -> None:
         """Close all connections."""
@@ -115,12 +118,14 @@ class SGLangEngine:
         return parsing.samples_of(found, prompts, self.url)
 
     def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
-        return parsing.generate_body(prompts, rids=rids, adapter=adapter)
+        return parsing.generate_body(prompts, rids=rids, adapter=adapter, cache_key=self._cache_key)
 
     async def stream(self, prompt: Prompt, adapter: str = "") -> AsyncGenerator[Partial, None]:
         """See `Engine`."""
         rid = uuid.uuid4().hex
-        body = parsing.generate_body([prompt], rids=[rid], adapter=adapter, stream=True)
+        body = parsing.generate_body(
+            [prompt], rids=[rid], adapter=adapter, cache_key=self._cache_key, stream=True
+        )
         ended = False
         try:
             with self._named():
@@ -155,6 +160,7 @@ class SGLangEngine:
             "return_logprob": True,
             "logprob_start_len": 0,
             "lora_path": adapter,
+            "extra_key": self._cache_key,
         }
         with self._named():
             return parsing.prompt_logprobs_of(
@@ -229,11 +235,13 @@ class SGLangEngine:
         ranks = int((await self._about()).get("dp_size") or 1)
         # With --dp-size above 1 there is an answer a rank, and null from one that knows no such tensor.
         copies = found if ranks > 1 and isinstance(found, list) and len(found) == ranks else [found]
+        self._leave_cache(flush)
         return None if all(copy is None for copy in copies) else copies
         await self._command("/update_weights_from_disk", body, f"the folder {folder}")
 
     async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
         """See `Engine`."""
+        self._leave_cache(flush)
         group = {"group_name": offer.group}
         where = {
             "master_address": offer.address, "master_port": offer.port, "rank_offset": 1,
@@ -253,7 +261,12 @@ class SGLangEngine:
                     await self._command("/update_weights_from_distributed", body, what)
         finally:
             with contextlib.suppress(TriforgeError):
-                await self._post("/destroy_weights_update_group", group)
+                await self._post("/destroy_weights_update_group", group, PAUSE_TIMEOUT_S)
+
+    def _leave_cache(self, flush: bool) -> None:
+        """Before weights are loaded, and while nothing is computed: unless the cache is flushed nobody is to use it again."""
+        if not flush:
+            self._cache_key = uuid.uuid4().hex
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[None]:
@@ -357,7 +370,9 @@ class SGLangRouter(SGLangEngine):
     def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
         """Nor does it take lists of names."""
         del rids
-        return parsing.generate_body(prompts, adapter=adapter, shared=True)
+        return parsing.generate_body(
+            prompts, adapter=adapter, cache_key=self._cache_key, shared=True
+        )
 
     def _give_up(self, rids: Sequence[str]) -> None:
         """It has no route for it; when the connection closes it closes its own to the engine."""

@@ -29,12 +29,14 @@ def generate_body(
     *,
     rids: Sequence[str] = (),
     adapter: str = "",
+    cache_key: str = "",
     shared: bool = False,
     stream: bool = False,
 ) -> bytes:
     """The body of `/generate` for prompts that want the same number of samples each, all with images or none.
 
-    `shared`: all have the same sampling parameters, which are written once. `stream`: there is one prompt.
+    `cache_key`: only what was cached for requests with the same one is used. `shared`: all have the same sampling parameters,
+    which are written once. `stream`: there is one prompt.
     """
     body: dict[str, Any] = {
         "input_ids": [list(p.ids if p.images is None else p.images.ids) for p in prompts],
@@ -50,6 +52,8 @@ def generate_body(
         body = {name: values[0] for name, values in body.items()} | {"stream": True}
     if adapter:
         body["lora_path"] = adapter
+    if cache_key:
+        body["extra_key"] = cache_key
     return to_json(body | {"return_logprob": True})
 
 

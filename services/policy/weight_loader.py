@@ -58,8 +58,8 @@ class Loaded:
 class WeightLoader:
     """Loads weights into engines.
 
-    Paused `in_place`, requests keep the keys of the old weights, and the engine's cache is not flushed: SGLang refuses that
-    while requests hold it. `timeout_s` is the longest time that a broadcast or an adapter may take.
+    Paused `in_place`, requests keep the keys of the old weights, and the engine's cache is not flushed but left to them: SGLang
+    refuses to flush it while requests hold it. `timeout_s` is the longest time that a folder, a broadcast or an adapter may take.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ class Settings(Section):
     handover_timeout_s: Seconds = 120.0
     """A broadcast that takes longer is given up, and the folder is read; so is an adapter."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
-    """What becomes of running requests while weights change."""
+    """What becomes of running requests while weights change; `in_place` not with a router."""
     weights_check: Literal["contents", "sizes"] = "contents"
     """What a policy service reads of a new folder before any engine does."""
     weights_verify: Literal["tensors", "info"] = "tensors"

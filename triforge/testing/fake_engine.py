@@ -208,17 +208,18 @@ class FakeEngine:
             return 400, {"error": {"message": message}}
         params = body.get("sampling_params") or {}
         single = not isinstance(rows[0], list)
+        key = body.get("extra_key")
         if single and body.get("stream"):
-            return 200, self._write(rows, params)
+            return 200, self._write(rows, params, key)
         if single and params.get("n", 1) == 1:
-            found = await self._say(rows, params)
+            found = await self._say(rows, params, key)
             if body.get("logprob_start_len") == 0:
                 found["meta_info"]["input_token_logprobs"] = self._prompt_logprobs(rows, adapter)
             return 200, found
         rows = [rows] if single else rows
         each = params if isinstance(params, list) else [params] * len(rows)
         asked = zip(rows, each, strict=True)
-        said = [self._say(row, p) for row, p in asked for _ in range(p.get("n", 1))]
+        said = [self._say(row, p, key) for row, p in asked for _ in range(p.get("n", 1))]
         return 200, list(await asyncio.gather(*said))
 
     def _prompt_logprobs(self, ids: Sequence[int], adapter: str | None) -> list[list[Any]]:
@@ -229,10 +230,10 @@ class FakeEngine:
             values = [None, *probe["logprobs"]]
         return [[value, token, None] for value, token in zip(values, ids, strict=True)]
 
-    async def _say(self, ids: list[int], params: Body) -> Body:
-        return [result async for result in self._write(ids, params)][-1]
+    async def _say(self, ids: list[int], params: Body, key: str | None = None) -> Body:
+        return [result async for result in self._write(ids, params, key)][-1]
 
-    async def _write(self, ids: list[int], params: Body) -> AsyncIterator[Body]:
+    async def _write(self, ids: list[int], params: Body, key: str | None) -> AsyncIterator[Body]:
         """The answer after each token, and once more when it has ended."""
         wanted = list(self.answer(ids, params))
         limit = params.get("max_new_tokens", 128)
@@ -251,6 +252,9 @@ class FakeEngine:
                 if self.paused == "abort":
                     aborted = True
                     break
+                if not output:
+                    known = self.cached.setdefault((key, *ids), self.version)
+                    self.outdated += known != self.version
                 if not spans or spans[-1]["version"] != self.version:
                     spans.append({"version": self.version, "start": len(output), "end": 0})
                 output.append(token)
@@ -320,7 +324,10 @@ class FakeEngine:
         return 200, None
 
     async def _flush(self, _: Body) -> Reply:
-        return (400, "Flush cache failed.\n") if self._cannot_flush else (200, "Cache flushed.\n")
+        if self._cannot_flush:
+            return 400, "Flush cache failed.\n"
+        self.cached.clear()
+        return 200, "Cache flushed.\n"
 
     @property
     def _cannot_flush(self) -> bool:
@@ -333,6 +340,8 @@ class FakeEngine:
         if body.get("flush_cache", True) and self._cannot_flush:
             self.gone = True  # the real scheduler asserts, and dies of it
             raise httpx.RemoteProtocolError("the fake engine died: cache flush failed")
+        if body.get("flush_cache", True):
+            self.cached.clear()
         await asyncio.sleep(self.pause_s)
         self.version = body.get("weight_version") or self.version
         self.weights.load(folder)

@@ -99,6 +99,31 @@ async def test_weights_change_in_place_and_each_token_says_whose_it_is(
     assert last["meta_info"]["num_retractions"] == 0
 
 
+async def test_a_key_of_its_own_finds_nothing_that_older_weights_have_cached(
+    engine: Engine,
+) -> None:
+    async def asked(key: str) -> Any:
+        body = {
+            "input_ids": [1, *range(40, 72)],
+            "sampling_params": {"temperature": 0.0, "max_new_tokens": 4, "ignore_eos": True},
+            "return_logprob": True,
+            "extra_key": key,
+        }
+        return (await engine.post("/generate", body)).json()
+
+    await asked("before")
+    await engine.control("/pause_generation", {"mode": "in_place"})
+    body = {"model_path": str(engine.folders.other), "weight_version": "1", "flush_cache": False}
+    await engine.control("/update_weights_from_disk", body)
+    await engine.control("/continue_generation")
+    apart = await asked("after")
+    await engine.control("/flush_cache")
+    fresh = await asked("after")
+    assert apart["meta_info"]["cached_tokens"] == 0
+    assert tokens(apart) == tokens(fresh)
+    assert scores(apart) == pytest.approx(scores(fresh), abs=2e-3)
+
+
 async def test_a_cache_that_cannot_be_flushed_fails_the_update_and_the_weights_are_new(
     engine: Engine,
     rid: str,

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from services.policy.__main__ import build_pool
 from services.policy.discovery import RESOLVE_S, Directory, Source, parse_sources
 from services.policy.sglang_parsing import worker_urls
+from triforge.config import Settings
 from triforge.errors import ConfigError, PolicyError, UnavailableError
 
 
@@ -63,6 +65,12 @@ def test_an_entry_that_cannot_work_is_refused_with_what_was_expected(
     with pytest.raises(ConfigError, match="TRIFORGE_ENGINES") as caught:
         parse_sources(text)
     assert sentence in caught.value.detail
+
+
+def test_a_router_and_a_pause_in_place_do_not_go_together() -> None:
+    settings = Settings(engines="router+http://r:1", pause_mode="in_place")
+    with pytest.raises(ConfigError, match="TRIFORGE_PAUSE_MODE: given 'in_place' with a router"):
+        build_pool(settings)
 
 
 async def test_a_name_is_one_engine_for_each_of_its_addresses_old_and_new() -> None:

@@ -184,6 +184,41 @@ async def test_running_requests_live_through_an_update_as_the_mode_says(
     assert tuple(span.version for span in output.versions) == wanted
 
 
+async def test_what_was_cached_under_older_weights_is_used_by_no_later_request(
+    make_service: MakeService, publish: Publish
+) -> None:
+    """Paused in place an engine keeps its cache, also an idle one."""
+    fake = FakeEngine()
+    for version in (1, 2):
+        service = make_service(fake, loader=WeightLoader(pause_mode="in_place"))
+        await service.start()
+        for _ in range(2):
+            await service.gateway.generate([GO])
+            assert [piece async for piece in service.gateway.stream(GO)]
+        assert len(fake.cached) == 2 * version - 1, "a cache of one version is used again"
+        await service.weights.update(update(publish(version), version))
+        await service.gateway.generate([GO])
+    assert fake.outdated == 0
+    assert fake.version == "2"
+
+
+async def test_weights_that_came_twice_use_no_cache_of_the_first_time(
+    make_service: MakeService, publish: Publish
+) -> None:
+    """A version that was put in and taken back again may come once more, under the same number."""
+    fake = FakeEngine()
+    service = make_service(fake, loader=WeightLoader(pause_mode="in_place"))
+    await service.start()
+    fake.weights.stale = True
+    with pytest.raises(UnavailableError, match="is not believed"):
+        await service.weights.update(update(publish(1), 1))
+    await service.gateway.generate([GO])
+    fake.weights.stale = False
+    await service.weights.update(update(publish(1), 1))
+    await service.gateway.generate([GO])
+    assert fake.outdated == 0
+
+
 async def test_an_engine_of_several_ranks_shows_the_weights_of_each(
     make_service: MakeService, publish: Publish
 ) -> None:
