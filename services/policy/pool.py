@@ -51,6 +51,9 @@ class Member:
     strikes: int = 0  # looks in a row at which it was not serving
     version: int | None = None  # of the weights of its last answer
     paused_s: float = 0.0  # how long its requests were held for updates, all in all
+    loading: bool = False  # its weights are being changed
+    # Held by whoever looks at its weights, or changes them.
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _calls: set[asyncio.Timeout] = field(default_factory=set)
 
     @property
@@ -145,7 +148,7 @@ class Pool:
         What an engine was asked that has been silent for several looks is asked of another one, if there is one.
         """
         for member in self.members:
-            member.strikes = 0 if member.serving else member.strikes + 1
+            member.strikes = 0 if member.serving or member.loading else member.strikes + 1
             if member.strikes >= STRIKES and self.serving():
                 member.abandon()
         found = None if self._directory is None else await self._directory.find()
@@ -201,6 +204,10 @@ class Pool:
         """The engine gets no requests until it is admitted again."""
         if member.serving or member.reason != reason:
             _log.warning("engine %s is excluded: %s", member.url, reason)
+        member.serving, member.reason = False, reason
+
+    def hold(self, member: Member, reason: str) -> None:
+        """The engine gets no requests until it is admitted, as happens to good ones in every update."""
         member.serving, member.reason = False, reason
 
     async def _change(self) -> None:

@@ -192,12 +192,18 @@ class SGLangEngine:
 
     async def abort_all(self) -> None:
         """See `Engine`."""
-        await self._post("/abort_request", {"abort_all": True})
+        await self._post("/abort_request", {"abort_all": True}, PAUSE_TIMEOUT_S)
 
     async def _server_info(self, timeout_s: float | None = None) -> dict[str, Any]:
         with self._named():
             found = await get_json(self._inform, "/server_info", timeout_s=timeout_s)
         return found if isinstance(found, dict) else {}
+
+    async def _about(self) -> dict[str, Any]:
+        """What it says of itself, at the end of a decoding step; nothing if it has no such route."""
+        with contextlib.suppress(PolicyError, InputError):
+            return await self._server_info(PAUSE_TIMEOUT_S)
+        return {}
 
     async def receivers(self) -> int:
         """See `Engine`."""
@@ -205,12 +211,6 @@ class SGLangEngine:
         if int(info.get("dp_size") or 1) > 1:
             raise PolicyError(
                 f"engine {self.url}: --dp-size is {info['dp_size']}; SGLang receives broadcasts with 1 only"
-    async def _about(self) -> dict[str, Any]:
-        """What it says of itself, at the end of a decoding step; nothing if it has no such route."""
-        with contextlib.suppress(PolicyError, InputError):
-            return await self._server_info(PAUSE_TIMEOUT_S)
-        return {}
-
             )
         return int(info.get("tp_size") or 1)
 
@@ -219,24 +219,24 @@ class SGLangEngine:
         info = await self._about()
         return "float32" if info.get("engine") == _LOCAL_ENGINE else str(info.get("dtype", ""))
 
-    async def rows(self, tensor: str, count: int) -> Any | None:
+    async def rows(self, tensor: str, count: int) -> list[Any] | None:
         """See `Engine`."""
         try:
             body = {"name": tensor, "truncate_size": count}
             found = await self._post("/get_weights_by_name", body, PAUSE_TIMEOUT_S)
         except InputError:
             return None
+        ranks = int((await self._about()).get("dp_size") or 1)
+        # With --dp-size above 1 there is an answer a rank, and null from one that knows no such tensor.
+        copies = found if ranks > 1 and isinstance(found, list) and len(found) == ranks else [found]
+        return None if all(copy is None for copy in copies) else copies
 
     # ---- weights ----
 
     async def load_folder(self, folder: str, version: int, *, flush: bool) -> None:
         """See `Engine`."""
-        body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}
-        ranks = int((await self._about()).get("dp_size") or 1)
-        # With --dp-size above 1 there is an answer a rank, and null from one that knows no such tensor.
-        copies = found if ranks > 1 and isinstance(found, list) and len(found) == ranks else [found]
         self._leave_cache(flush)
-        return None if all(copy is None for copy in copies) else copies
+        body = {"model_path": folder, "weight_version": str(version), "flush_cache": flush}
         await self._command("/update_weights_from_disk", body, f"the folder {folder}")
 
     async def load_broadcast(self, offer: BroadcastOffer, version: int, *, flush: bool) -> None:
@@ -280,7 +280,7 @@ class SGLangEngine:
             yield
         except BaseException:
             with contextlib.suppress(TriforgeError):
-                await self._post("/end_weight_update", {})
+                await self._post("/end_weight_update", {}, PAUSE_TIMEOUT_S)
             raise
         await self._command("/end_weight_update", {}, "the end of the update")
 

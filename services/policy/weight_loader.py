@@ -3,6 +3,7 @@
     pause ──► load ──► verify ──► continue
                │         │
                └─────────┴── failed: the weights before are put back, from their folder, before any request goes on
+                             silent: nobody hears that or anything else; the engine is looked at when it answers again
 
 Ways to load: `disk`, the engine reads the folder; a seat in a broadcast of the learner. An engine that cannot take part in a
 broadcast reads the folder. Whatever the way, the folder is the record, and what the engine shows is compared with it.
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 _API = "/v1/broadcasts"
 _API_TIMEOUT_S = 30.0
 
+# Called when an engine has shown the weights, and before its requests go on; returns when they may.
+Shown = Callable[[], Awaitable[None]]
 VerifyBy = Literal["tensors", "info"]
 Way = Literal["disk", "distributed"]
 
@@ -55,6 +58,10 @@ class Loaded:
     missed_broadcast: bool = False
 
 
+async def at_once() -> None:
+    """Nobody holds the requests of an engine that has shown its weights."""
+
+
 class WeightLoader:
     """Loads weights into engines.
 
@@ -68,7 +75,7 @@ class WeightLoader:
         way: Way = "disk",
         pause_mode: PauseMode = "retract",
         verify_by: VerifyBy = "tensors",
-        timeout_s: float = 120.0,
+        timeout_s: float = 300.0,
     ) -> None:
         self.way = way
         self._verify_by = verify_by
@@ -78,7 +85,12 @@ class WeightLoader:
         self._silent: set[str] = set()  # engines that cannot show tensors, logged once
 
     async def load(
-        self, member: Member, wanted: Version, before: Version | None, seat: Seat | None = None
+        self,
+        member: Member,
+        wanted: Version,
+        before: Version | None,
+        seat: Seat | None = None,
+        shown: Shown = at_once,
     ) -> Loaded:
         """Make an engine serve `wanted`, or `before` again if that fails; never raises.
 
@@ -86,14 +98,14 @@ class WeightLoader:
         """
         under = before and before.below
         if wanted.base is None:
-            return await self._load_model(member, wanted, under, seat)
+            return await self._load_model(member, wanted, under, seat, shown)
         engine = member.engine
         try:
             moved = under is None or (await engine.info()).version != wanted.base.number
         except TriforgeError as error:
             return Loaded(error, clean=False)
         if moved:
-            result = await self._load_model(member, wanted.base, under, None)
+            result = await self._load_model(member, wanted.base, under)
             if result.failure is not None:
                 return result
         try:
@@ -107,6 +119,7 @@ class WeightLoader:
                     async with self._paused(member):
                         return Loaded(error, clean=await self._put_back(engine, under))
             return Loaded(error, clean=not moved)
+        await shown()
         return Loaded()
 
     async def _load_adapter(self, engine: Engine, wanted: Version) -> None:
@@ -122,16 +135,25 @@ class WeightLoader:
 
     @contextlib.asynccontextmanager
     async def _paused(self, member: Member) -> AsyncIterator[None]:
-        begun = time.monotonic()
+        begun, answers = time.monotonic(), True
         await member.engine.pause(self._pause_mode)
         try:
             yield
+        except UnreachableError:
+            answers = False
+            raise
         finally:
-            await member.engine.resume()
+            if answers:
+                await member.engine.resume()
             member.paused_s += time.monotonic() - begun
 
     async def _load_model(
-        self, member: Member, wanted: Version, before: Version | None, seat: Seat | None
+        self,
+        member: Member,
+        wanted: Version,
+        before: Version | None,
+        seat: Seat | None = None,
+        shown: Shown = at_once,
     ) -> Loaded:
         missed = False
         try:
@@ -143,6 +165,7 @@ class WeightLoader:
                     raise
                 except TriforgeError as error:
                     return Loaded(error, await self._put_back(member.engine, before), missed)
+                await shown()
         except TriforgeError as error:
             return Loaded(error, clean=False, missed_broadcast=missed)
         return Loaded(missed_broadcast=missed)
@@ -176,7 +199,13 @@ class WeightLoader:
                 reason = error.detail if isinstance(error, TriforgeError) else "it took too long"
                 _log.warning("engine %s leaves the broadcast: %s", engine.url, reason)
                 await seat.leave()
-        await engine.load_folder(wanted.uri, wanted.number, flush=self._flush)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await engine.load_folder(wanted.uri, wanted.number, flush=self._flush)
+        except TimeoutError:
+            raise UnreachableError(
+                f"engine {engine.url}: did not load {wanted.uri} within {self._timeout_s:g} s (TRIFORGE_HANDOVER_TIMEOUT_S)"
+            ) from None
         return seat is not None
 
     async def ensure_adapter(self, engine: Engine, wanted: Version) -> None:

@@ -1,9 +1,12 @@
 """Which weight version is active, and which engines may serve it: those that have shown that they hold it.
 
 start       the newest version that any engine holds, and shows, is active
-update      version up: check folder -> load everywhere -> verify -> active version moves -> exclude who failed
+update      version up: check folder -> load everywhere -> half of the engines have shown it -> active version moves
 rollback    an older version's folder is served under the next number
 watch       every probe_s: an engine is away -> exclude; holds another version -> load the active one; verified -> admit
+
+No engine waits for another, and no update for one that hangs: whoever has not shown the active version serves nobody, and is
+brought there beside everything else. Who has shown a version before it is active is held until it is.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from services.policy import adapters, weight_folder
 from services.policy.pool import Member, Pool
 from services.policy.tokenizer import Tokenizers
 from services.policy.weight_folder import Depth, Version
-from services.policy.weight_loader import Broadcasts, Loaded, Seat, WeightLoader
+from services.policy.weight_loader import Broadcasts, Loaded, Seat, Shown, WeightLoader, at_once
 from triforge.clients.transport import UnreachableError
 from triforge.errors import (
     ConflictError,
     NotFoundError,
+    PolicyError,
     TriforgeError,
     UnavailableError,
     WeightsError,
@@ -33,7 +37,9 @@ from triforge.retry import RetryPolicy
 from triforge.types import Role, WeightsState, WeightsUpdate
 
 _log = logging.getLogger(__name__)
-_AT_ONCE_S = 2.0  # for an engine that does not serve to say what it holds
+_AT_ONCE_S = (
+    2.0  # for an excluded engine to say what it holds, and for engines to be let go at the end
+)
 _LONGEST_PAUSE_S = 60.0
 _KEPT = 256  # versions whose folders are remembered
 
@@ -42,7 +48,8 @@ class WeightSync:
     """Keeps the active version and the renderer that belongs to it.
 
     `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. The engines are
-    looked at every `probe_s` seconds, a lost one sooner.
+    looked at every `probe_s` seconds, a lost one sooner. An update that half
+    of the engines have taken waits `slack_s` for the others, or as long as those took.
     """
 
     def __init__(
@@ -52,13 +59,14 @@ class WeightSync:
         role: Role,
         model_path: str = "",
         probe_s: float = 2.0,
+        slack_s: float = 5.0,
         loader: WeightLoader | None = None,
         broadcasts: Broadcasts | None = None,
         depth: Depth = "contents",
     ) -> None:
         self._pool = pool
         self.role = role
-        self._probe_s = probe_s
+        self._probe_s, self._slack_s = probe_s, slack_s
         # The first time an engine that failed is asked again at the next look.
         self._retry = RetryPolicy(first_s=2 * probe_s, longest_s=_LONGEST_PAUSE_S, jitter=0.0)
         self._loader = loader or WeightLoader()
@@ -67,12 +75,14 @@ class WeightSync:
         self._model_path = model_path
         self._tokenizers = Tokenizers(model_path)
         self.adapters = adapters.Adapters()  # what requests are sent with
-        self._lock = asyncio.Lock()
+        self._lock = asyncio.Lock()  # one update, rollback or start at a time
         self._active: Version | None = None
         self._served: dict[int, Version] = {}
         self._broken: set[Member] = set()  # their weights are not whole
         # Engines that did not take the active version: how often, and when they are asked again.
         self._failing: dict[Member, tuple[int, float]] = {}
+        self._looks: dict[Member, asyncio.Task[None]] = {}
+        self._loads: set[asyncio.Task[None]] = set()  # of updates
 
     @property
     def renderer(self) -> Renderer:
@@ -149,21 +159,45 @@ class WeightSync:
         before = self._active
         wanted = await asyncio.to_thread(self._check, update, before)
         tokenizer = await asyncio.to_thread(self._tokenizers.of, Path(update.uri))
-        members = list(self._pool.members)
-        answers = await asyncio.gather(*(_answers(member) for member in members))
-        # Nobody is to wait for an engine that is excluded and silent: the watch brings it there.
-        members = [m for m, answer in zip(members, answers, strict=True) if answer] or members
-        results = await self._load_all(members, wanted, before, update.handover)
-        failures = [result.failure for result in results if result.failure is not None]
-        if members and len(failures) == len(members):
-            raise await self._refused(failures)
-        self._activate(wanted)
-        self._tokenizers.used = tokenizer
-        for member, result in zip(members, results, strict=True):
-            self._judge(member, result)
+        members = await self._asked()
+        seats = await self._seats(members, wanted, update.handover)
+        begun, votes = time.monotonic(), Votes(members)
+        loads = {
+            asyncio.create_task(self._bring(m, wanted, before, seats.get(m.url), votes))
+            for m in members
+        }
+        self._keep(loads)
+        try:
+            await votes.decided.wait()
+            if members and not votes.shown:
+                self._pool.lost.set()
+                raise _refused(list(votes.failed.values()))
+            self._tokenizers.used = tokenizer
+            self._activate(wanted)
+            self._exclude_others(wanted, votes)
+            votes.active.set()
+        finally:
+            if not votes.active.is_set():  # refused, or the service ends
+                for load in loads:
+                    load.cancel()
         _log.info("weight version %d of %s is active", wanted.number, wanted.uri)
+        if loads:
+            await asyncio.wait(loads, timeout=max(self._slack_s, time.monotonic() - begun))
+        self._pool.lost.set()  # whoever was not asked is brought there
         await self._unload_unused()
         return self.state()
+
+    async def _asked(self) -> list[Member]:
+        """The engines that an update goes to: not those that nobody is to wait for, as the watch brings them there."""
+        members = list(self._pool.members)
+        answers = await asyncio.gather(*(_answers(member) for member in members))
+        asked = [m for m, answer in zip(members, answers, strict=True) if answer and not m.loading]
+        return [m for m in asked if m not in self._failing] or asked or members
+
+    def _keep(self, loads: set[asyncio.Task[None]]) -> None:
+        self._loads |= loads
+        for load in loads:
+            load.add_done_callback(self._loads.discard)
 
     async def wait_for_update(self) -> None:
         """Wait for the end of an update that is under way."""
@@ -188,30 +222,66 @@ class WeightSync:
         rows = weight_folder.choose_rows(weights, serving)
         return Version(update.version, update.uri, update.digest, weights, rows)
 
-    async def _load_all(
+    async def _seats(
+        self, members: Sequence[Member], wanted: Version, handover: str | None
+    ) -> dict[str, Seat]:
+        if handover is None or wanted.base is not None or self._loader.way != "distributed":
+            return {}
+        reachable = [member.engine for member in members if member.serving]
+        return await self._broadcasts.seats(reachable, wanted, handover)
+
+    async def _bring(
         self,
-        members: Sequence[Member],
+        member: Member,
         wanted: Version,
         before: Version | None,
-        handover: str | None,
-    ) -> list[Loaded]:
-        seats: dict[str, Seat] = {}
-        if handover is not None and wanted.base is None and self._loader.way == "distributed":
-            reachable = [member.engine for member in members if member.serving]
-            seats = await self._broadcasts.seats(reachable, wanted, handover)
-
-        async def load(member: Member) -> Loaded:
-            # An adapter over weights that are not whole cannot be relied on.
-            whole = wanted.base is None or member not in self._broken
-            result = await self._loader.load(
-                member, wanted, before if whole else None, seats.get(member.url)
-            )
-            return self._noted(member, result)
-
+        seat: Seat | None,
+        votes: Votes,
+    ) -> None:
+        """Load an update into one engine, and have its vote counted."""
         try:
-            return list(await asyncio.gather(*(load(member) for member in members)))
+            async with member.lock:
+                if votes.active.is_set() and wanted is not self._active:
+                    return  # a newer one is there already
+                # An adapter over weights that are not whole cannot be relied on.
+                whole = wanted.base is None or member not in self._broken
+                result = await self._load(
+                    member, wanted, before if whole else None, seat, lambda: votes.show(member)
+                )
         finally:
-            await asyncio.gather(*(seat.leave() for seat in seats.values()))
+            if seat is not None:
+                await seat.leave()
+        if result.failure is not None:
+            votes.fail(member, result)
+        if wanted is self._active:
+            self._judge(member, wanted, result)
+
+    async def _load(
+        self,
+        member: Member,
+        wanted: Version,
+        before: Version | None,
+        seat: Seat | None = None,
+        shown: Shown = at_once,
+    ) -> Loaded:
+        member.loading = True
+        try:
+            result = await self._loader.load(member, wanted, before, seat, shown)
+        except Exception as error:  # noqa: BLE001 - the border: an update waits for each of its engines
+            _log.exception("engine %s: weights were not loaded for no foreseen reason", member.url)
+            result = Loaded(PolicyError(f"engine {member.url}: {error!r}"), clean=False)
+        finally:
+            member.loading = False
+        return self._noted(member, result)
+
+    def _exclude_others(self, wanted: Version, votes: Votes) -> None:
+        """A version has become active: who has not shown it serves nobody."""
+        self._failing.clear()  # what failed was another version
+        for member in self._pool.members:
+            if member in votes.failed:
+                self._judge(member, wanted, votes.failed[member])
+            elif member not in votes.shown and member.serving:
+                self._pool.hold(member, f"has not shown weight version {wanted.number} yet")
 
     def _activate(self, version: Version) -> None:
         """A version is active. Where it lies is remembered for a rollback; the oldest are forgotten."""
@@ -232,69 +302,87 @@ class WeightSync:
         else:
             self._broken.add(member)
             self._pool.exclude(member, result.failure.detail if result.failure else "")
+            if isinstance(result.failure, UnreachableError) and self._pool.serving():
+                member.abandon()  # what it holds is asked of another one
         self._pool.metrics.broadcasts_missed.inc(result.missed_broadcast)
         self._pool.metrics.weights_refused.inc(result.failure is not None)
         return result
 
-    def _judge(self, member: Member, result: Loaded) -> None:
+    def _judge(self, member: Member, version: Version, result: Loaded) -> None:
         """Admit an engine that has shown the active version, or exclude it and note when it is asked again."""
         if result.failure is None:
             self._failing.pop(member, None)
-            self._pool.admit(member)
+            if version is self._active:
+                self._pool.admit(member)
             return
         count = self._failing[member][0] + 1 if member in self._failing else 0
         pause = self._retry.pause_s(count) if count else 0.0
         self._failing[member] = count, time.monotonic() + pause
         self._pool.exclude(member, result.failure.detail)
 
-    async def _refused(self, failures: Sequence[TriforgeError]) -> TriforgeError:
-        """No engine took the update: which error leaves. The old weights are verified before they serve on."""
-        await self._look()
-        details = tuple(failure.detail for failure in failures)
-        for failure in failures:
-            if isinstance(failure, WeightsError):
-                return WeightsError(failure.detail, problems=details)
-        return UnavailableError(
-            f"no engine could load the weights: {'; '.join(details)}", problems=details
-        )
-
     # ---- watch ----
 
     async def watch(self) -> None:
         """Look at the engines again and again; never returns. A fault that nobody foresaw costs one look."""
-        while True:
-            self._pool.lost.clear()
-            try:
-                await self.look()
-            except Exception:  # noqa: BLE001 - the border: without looks no engine would ever serve again
-                _log.exception("a look at the engines failed; the next one follows")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._probe_s):
-                    await self._pool.lost.wait()
-            # A dying engine may be lost many times in a moment.
-            await asyncio.sleep(min(0.1, self._probe_s))
+        try:
+            while True:
+                self._pool.lost.clear()
+                try:
+                    await self._begin_looks()
+                except Exception:  # noqa: BLE001 - the border: without looks no engine would ever serve again
+                    _log.exception("a look at the engines failed; the next one follows")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._probe_s):
+                        await self._pool.lost.wait()
+                # A dying engine may be lost many times in a moment.
+                await asyncio.sleep(min(0.1, self._probe_s))
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        """Give up what runs. Engines that answer are let go; nobody waits for others."""
+        tasks = {*self._looks.values(), *self._loads}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_AT_ONCE_S)
 
     async def look(self) -> None:
         """Ask every engine what it holds, and admit, exclude or bring it up to date."""
-        async with self._lock:
-            await self._pool.refresh()
-            await self._look()
-            await self._unload_unused()
+        await asyncio.gather(*await self._begin_looks())
 
-    async def _look(self) -> None:
-        members = list(self._pool.members)
-        found = await asyncio.gather(*(self._probe(member) for member in members))
-        holds = [(m, info) for m, info in zip(members, found, strict=True) if info is not None]
-        if self._active is None and holds:
-            await self._adopt(*max(holds, key=lambda pair: pair[1].number))
-        active = self._active
-        if active is not None:
-            await asyncio.gather(*(self._heal(m, info, active) for m, info in holds))
+    async def _begin_looks(self) -> list[asyncio.Task[None]]:
+        """Begin to look at every engine, but at none that somebody still looks at."""
+        await self._pool.refresh()
+        if self._active is None:
+            async with self._lock:
+                if self._active is None:
+                    await self._adopt_newest()
+        await self._unload_unused()
+        members = self._pool.members
+        self._looks = {m: t for m, t in self._looks.items() if not t.done()}
+        self._looks |= {
+            m: asyncio.create_task(self._look_at(m)) for m in members if m not in self._looks
+        }
+        return list(self._looks.values())
+
+    async def _look_at(self, member: Member) -> None:
+        if member.loading:
+            return
+        try:
+            async with member.lock:
+                info = await self._probe(member)
+                if info is not None and self._active is not None:
+                    await self._heal(member, info, self._active)
+        except Exception:  # noqa: BLE001 - the border: see `watch`
+            _log.exception("a look at engine %s failed; the next one follows", member.url)
 
     async def _heal(self, member: Member, info: Version, active: Version) -> None:
         if info.number == active.below.number and member not in self._broken:
             if not member.serving:
-                self._judge(member, self._noted(member, await self._readmit(member, active)))
+                self._judge(
+                    member, active, self._noted(member, await self._readmit(member, active))
+                )
             return
         broken = member in self._broken
         reason = "its weights are not whole" if broken else f"holds weight version {info.number}"
@@ -307,8 +395,7 @@ class WeightSync:
                 member, f"the folder of version {active.number} is not known; publish it again"
             )
             return
-        result = await self._loader.load(member, active, None)
-        self._judge(member, self._noted(member, result))
+        self._judge(member, active, await self._load(member, active, None))
 
     async def _probe(self, member: Member) -> Version | None:
         """What an engine says that it holds; None if it does not answer."""
@@ -339,16 +426,22 @@ class WeightSync:
             return Loaded(error, clean=False)
         return Loaded()
 
-    async def _adopt(self, member: Member, newest: Version) -> None:
-        """At the start: the newest version that an engine holds is active, and its folder if the engine shows its values.
+    async def _adopt_newest(self) -> None:
+        """At the start: the newest version that an engine holds is active, and the folder whose values the engine shows."""
+        members = list(self._pool.members)
+        found = await asyncio.gather(*(self._probe(member) for member in members))
+        holds = [(m, info) for m, info in zip(members, found, strict=True) if info is not None]
+        for member, info in sorted(holds, key=lambda pair: -pair[1].number):
+            with contextlib.suppress(UnavailableError):  # it has gone meanwhile
+                await self._adopt(member, info)
+                return
 
-        An engine that took its weights from elsewhere than a folder still names the folder of its start.
-        """
+    async def _adopt(self, member: Member, newest: Version) -> None:
         version = await asyncio.to_thread(weight_folder.described, newest)
         try:
             await self._loader.verify(member.engine, version)
         except UnavailableError:
-            return  # it has gone meanwhile; the next look begins anew
+            raise
         except TriforgeError as error:
             _log.warning("%s; the folder of version %d is not known", error.detail, version.number)
             version = Version(version.number, "")
@@ -381,3 +474,43 @@ async def _answers(member: Member) -> bool:
     except (TriforgeError, TimeoutError):
         return False
     return True
+
+
+class Votes:
+    """Which engines of an update have shown its version. `decided` once half of them have, or nobody is left to wait for."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = set(members)
+        self.shown: set[Member] = set()
+        self.failed: dict[Member, Loaded] = {}
+        self.decided, self.active = asyncio.Event(), asyncio.Event()
+        self._count()
+
+    async def show(self, member: Member) -> None:
+        """An engine has shown the version; returns when that is the active one."""
+        self.shown.add(member)
+        self._count()
+        await self.active.wait()
+
+    def fail(self, member: Member, result: Loaded) -> None:
+        """An engine will not show it."""
+        self.failed[member] = result
+        self._count()
+
+    def _count(self) -> None:
+        if (
+            2 * len(self.shown) >= len(self._members)
+            or self._members <= self.shown | self.failed.keys()
+        ):
+            self.decided.set()
+
+
+def _refused(results: Sequence[Loaded]) -> TriforgeError:
+    """No engine took an update: which error leaves."""
+    failures = [result.failure for result in results if result.failure is not None]
+    details = tuple(failure.detail for failure in failures)
+    for failure in failures:
+        if isinstance(failure, WeightsError):
+            return WeightsError(failure.detail, problems=details)
+    said = f"no engine could load the weights: {'; '.join(details)}"
+    return UnavailableError(said, problems=details)

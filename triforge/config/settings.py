@@ -113,8 +113,9 @@ class Settings(Section):
     """Transport of a broadcast; `auto` is nccl for a learner on a GPU, gloo for one on a CPU."""
     handover_host: str = "127.0.0.1"
     """Name under which policy services and engines reach a learner that broadcasts."""
-    handover_timeout_s: Seconds = 120.0
-    """A broadcast that takes longer is given up, and the folder is read; so is an adapter."""
+    handover_timeout_s: Seconds = 300.0
+    """A broadcast that takes longer is given up, and the folder is read; an engine that takes longer
+    for a folder or an adapter has failed."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
     """What becomes of running requests while weights change; `in_place` not with a router."""
     weights_check: Literal["contents", "sizes"] = "contents"
