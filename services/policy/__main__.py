@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -21,7 +23,7 @@ from services.policy.sglang import SGLangEngine, SGLangRouter
 from services.policy.weight_loader import Broadcasts, WeightLoader
 from services.policy.weight_sync import WeightSync
 from triforge.config import Settings
-from triforge.errors import TriforgeError
+from triforge.errors import ConfigError, StorageError, TriforgeError
 from triforge.event_loop import collect_seldom
 from triforge.store.artifacts import ArtifactStore
 from triforge.store.images import ImageStore
@@ -41,10 +43,15 @@ def build(settings: Settings) -> Gateway:
     """The service's parts."""
     admin_key = (settings.admin_api_key or settings.api_key).get_secret_value()
     pool = build_pool(settings)
+    artifacts = ArtifactStore(settings.artifacts_url)
+    published: Path | None = None
+    with contextlib.suppress(StorageError):  # no folder that engines could read
+        published = artifacts.local_path("weights")
     weights = WeightSync(
         pool,
         role=settings.role,
         model_path=settings.model,
+        published=published,
         loader=WeightLoader(
             way=settings.handover,
             pause_mode=settings.pause_mode,
@@ -54,7 +61,7 @@ def build(settings: Settings) -> Gateway:
         broadcasts=Broadcasts(admin_api_key=admin_key),
         depth=settings.weights_check,
     )
-    return Gateway(pool, weights, ImageStore(ArtifactStore(settings.artifacts_url)))
+    return Gateway(pool, weights, ImageStore(artifacts))
 
 
 def build_pool(settings: Settings) -> Pool:
@@ -72,6 +79,11 @@ def build_pool(settings: Settings) -> Pool:
     sources = parse_sources(settings.engines)
     router = None
     if sources[0].kind == "router":
+        if settings.pause_mode == "in_place":
+            raise ConfigError(
+                "TRIFORGE_PAUSE_MODE: given 'in_place' with a router in TRIFORGE_ENGINES, expected 'retract' or 'abort': "
+                "through a router nobody can tell an engine which of what it has cached a request may use"
+            )
         router = connect(SGLangRouter, sources[0].url)
         named = settings.router_workers
         sources = parse_sources(named, "TRIFORGE_ROUTER_WORKERS") if named else []
@@ -79,11 +91,6 @@ def build_pool(settings: Settings) -> Pool:
         [connect(SGLangEngine, source.url) for source in sources if source.kind == "address"],
         limits=Limits(
             in_flight=settings.engine_in_flight,
-        if settings.pause_mode == "in_place":
-            raise ConfigError(
-                "TRIFORGE_PAUSE_MODE: given 'in_place' with a router in TRIFORGE_ENGINES, expected 'retract' or 'abort': "
-                "through a router nobody can tell an engine which of what it has cached a request may use"
-            )
             waiting=settings.max_waiting,
             queue_s=settings.queue_s,
             request_s=settings.request_s,

@@ -109,6 +109,23 @@ def version_beside(version: Version, number: int) -> Version | None:
     return None
 
 
+def published(weights: Path, role: str, number: int, serving: Weights | None) -> list[Version]:
+    """The model folders that learners have published under this number, `weights`/RUN/`role`/vNNNNNN, newest first."""
+    found = []
+    for folder in weights.glob(f"*/{role}/v{number:06d}"):
+        try:
+            manifest, read = load_manifest(folder), read_weights(folder)
+            if "base" in manifest.about:
+                continue  # an adapter, which no engine has for its weights
+            rows = choose_rows(read, serving)
+            version = Version(number, str(folder), manifest.digest, read, rows)
+            found.append((folder.stat().st_mtime, version))
+        except (TriforgeError, OSError) as error:
+            _log.warning("%s is passed over: %s", folder, error)
+    found.sort(key=lambda pair: -pair[0])
+    return [version for _, version in found]
+
+
 def read_weights(folder: Path) -> Weights:
     """Config and headers of a folder."""
     path = folder / CONFIG

@@ -48,7 +48,7 @@ class WeightSync:
     """Keeps the active version and the renderer that belongs to it.
 
     `model_path` is the folder whose tokenizer is used at first; empty asks the first engine for its folder. The engines are
-    looked at every `probe_s` seconds, a lost one sooner. An update that half
+    looked at every `probe_s` seconds, a lost one sooner. Below the folder `published` are the learners' runs. An update that half
     of the engines have taken waits `slack_s` for the others, or as long as those took.
     """
 
@@ -58,6 +58,7 @@ class WeightSync:
         *,
         role: Role,
         model_path: str = "",
+        published: Path | None = None,
         probe_s: float = 2.0,
         slack_s: float = 5.0,
         loader: WeightLoader | None = None,
@@ -66,6 +67,7 @@ class WeightSync:
     ) -> None:
         self._pool = pool
         self.role = role
+        self._published = published
         self._probe_s, self._slack_s = probe_s, slack_s
         # The first time an engine that failed is asked again at the next look.
         self._retry = RetryPolicy(first_s=2 * probe_s, longest_s=_LONGEST_PAUSE_S, jitter=0.0)
@@ -437,16 +439,31 @@ class WeightSync:
                 return
 
     async def _adopt(self, member: Member, newest: Version) -> None:
-        version = await asyncio.to_thread(weight_folder.described, newest)
-        try:
-            await self._loader.verify(member.engine, version)
-        except UnavailableError:
-            raise
-        except TriforgeError as error:
-            _log.warning("%s; the folder of version %d is not known", error.detail, version.number)
-            version = Version(version.number, "")
+        for version in await asyncio.to_thread(self._records, newest):
+            try:
+                await self._loader.verify(member.engine, version)
+                break
+            except UnavailableError:
+                raise
+            except TriforgeError as error:
+                _log.warning("%s: not what serves: %s", version.uri, error.detail)
+        else:
+            _log.warning("the folder of version %d is not known", newest.number)
+            version = Version(newest.number, "")
         self._activate(await self._with_adapter(member, version))
-        await asyncio.to_thread(self._tokenizers.adopt, newest.uri)
+        await asyncio.to_thread(self._tokenizers.adopt, version.uri or newest.uri)
+
+    def _records(self, newest: Version) -> list[Version]:
+        """Where the weights of an engine may come from, likeliest first; blocking.
+
+        The folder that it names; but one that took them in a broadcast names that of its start, and they are a learner's.
+        """
+        named = weight_folder.described(newest)
+        if self._published is None:
+            return [named]
+        found = weight_folder.published(self._published, self.role, newest.number, named.weights)
+        own = [version for version in found if version.uri != named.uri]
+        return [named, *own] if self._loader.way == "disk" else [*own, named]
 
     async def _with_adapter(self, member: Member, version: Version) -> Version:
         """What serves when a service starts and an engine holds `version`: that, or the newest adapter shown over it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.policy.weight_loader import WeightLoader
+from services.policy.weight_loader import Way, WeightLoader
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import NotFoundError, UnavailableError, WeightsError
 from triforge.store.manifests import write_manifest
@@ -295,6 +296,33 @@ async def test_a_folder_that_an_engine_names_without_holding_it_is_not_taken_for
     assert (state.version, state.uri, state.ready) == (7, "", 1)
     assert "publish it again" in service.pool.members[1].reason
     assert (await service.weights.update(update(publish(1), 8))).ready == 2
+
+
+@pytest.mark.parametrize("way", ["disk", "distributed"])
+@pytest.mark.parametrize("shows", [True, False])
+async def test_a_service_that_restarted_finds_the_folder_of_weights_that_were_broadcast(
+    make_service: MakeService, publish: Publish, tmp_path: Path, way: Way, shows: bool
+) -> None:
+    """The engine names the folder of its start. Where it shows no tensors the way says which of the two it is."""
+    publish(0)
+    runs = tmp_path / "artifacts" / "weights"
+    for run, version in (("run-a", 6), ("run-b", 7)):
+        made = shutil.copytree(publish(version), runs / run / "policy" / "v000007")
+        write_manifest(made, {"version": 7})
+    service = make_service(
+        FakeEngine(version="7"), FakeEngine(), published=runs, loader=WeightLoader(way=way)
+    )
+    broadcast, crashed = service.fakes
+    broadcast.weights.load(str(publish(7)))
+    if not shows:
+        broadcast.weights.held = {}
+    os.utime(runs / "run-a" / "policy" / "v000007", (1, 1))
+    await service.start()
+    state = service.weights.state()
+    named = not shows and way == "disk"
+    expected = broadcast.model_path if named else str(runs / "run-b" / "policy" / "v000007")
+    assert (state.version, state.uri, state.ready) == (7, expected, 2)
+    assert held(crashed) == (0.0 if named else 7.0), "nobody has to publish it again"
 
 
 async def test_weights_are_held_against_the_services_own_model_where_the_live_ones_cannot_be_read(
