@@ -40,7 +40,9 @@ def random_model(folder: Path, shape: Shape, *, seed: int = 1) -> int:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
     model.save_pretrained(folder)
     return sum(p.numel() for p in model.parameters())
 

@@ -65,7 +65,9 @@ def alone(folder: Path, times: int = 15) -> dict[str, float]:
     depth, digest = Settings.from_env().weights_check, load_manifest(folder).digest
     serving = read_weights(folder)
     model, config = load_model(folder)
-    bare = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    bare = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False
+    )
     path = folder / "model.safetensors"
     ways = {
         "alone_s": lambda: model.apply(stage_weights(folder, model, config)),

@@ -30,11 +30,13 @@ def trainer(folder: str, out: str) -> GRPOTrainer:
         gradient_checkpointing=False, max_completion_length=256, loss_type="dapo",
     )  # fmt: skip
     found = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=False
+        ),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=args,
         train_dataset=Dataset.from_list([{"prompt": "a"}]),
-        processing_class=AutoTokenizer.from_pretrained(folder),
+        processing_class=AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
     )
     found.model.train()
     found.current_gradient_accumulation_steps = 1

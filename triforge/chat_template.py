@@ -1,61 +1,22 @@
 """What a model folder says about conversations: its chat template, tokenizer, special tokens and end-of-text ids.
 
-A template comes with a model and is not trusted: it runs in jinja's sandbox, with the settings and functions that
-transformers gives it.
+A folder is not trusted: what is no regular file, too large or nested too deep is refused before it is read.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
-from collections.abc import Callable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic_core import from_json
 from tokenizers import Tokenizer
 
-from triforge.errors import InputError, WeightsError
+from triforge.errors import InputError, TriforgeError, WeightsError
 
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` blocks of newer templates; here they only show their content."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares the attribute without ClassVar
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node | list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def compile_template(template: str) -> jinja2.Template:
-    """The template, compiled in the sandbox."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = _strftime_now
-    try:
-        return environment.from_string(template)
-    except jinja2.TemplateError as error:
-        raise WeightsError(f"chat template: {error}") from error
-
-
-def fill(template: jinja2.Template, **given: Any) -> str:
-    """What a template writes."""
-    try:
-        return template.render(**given)
-    except jinja2.TemplateError as error:
-        raise InputError(f"the chat template refuses the messages: {error}") from error
-    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
-        raise InputError(
-            f"the chat template fails on the messages: {type(error).__name__}: {error}"
-        ) from error
+_LARGEST: Final = 1 << 28  # bytes of a text file; large tokenizers have a tenth of it
 
 
 def with_strings(value: Any, change: Callable[[str], str]) -> Any:
@@ -69,46 +30,53 @@ def with_strings(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # jinja's own filter escapes for HTML
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(pattern)
-
-
 def tokenizer_of(text: str) -> Tokenizer:
     """The tokenizer that the text of a tokenizer.json describes; it neither pads nor cuts."""
-    try:
+    with _no_panic(WeightsError, "tokenizer.json: not a tokenizer"):
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # the Rust library raises bare Exception
-        raise WeightsError(f"tokenizer.json: not a tokenizer: {error}") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
 
 
+def encode(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    """Ids of a text."""
+    with _no_panic(InputError, "the tokenizer fails on the text"):
+        return list(tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def decode(tokenizer: Tokenizer, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+    """Text of ids."""
+    with _no_panic(InputError, "the tokenizer fails on the tokens"):
+        return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+
+@contextmanager
+def _no_panic(kind: type[TriforgeError], sentence: str) -> Iterator[None]:
+    """The Rust library raises bare Exception, and where it panics (a regex that takes too long) what is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise kind(f"{sentence}: {error}") from error
+        raise
+
+
 def read_text(path: Path) -> str:
     """A file of a model folder."""
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+            raise WeightsError(
+                f"model folder {path.parent}: {path.name}: expected a regular file of at most {_LARGEST} bytes"
+            )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise WeightsError(f"model folder {path.parent}: {path.name} is missing") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise WeightsError(f"model folder {path.parent}: {path.name}: {error}") from error
+        raise WeightsError(
+            f"model folder {path.parent}: {path.name}: cannot be read: {error}"
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -116,12 +84,25 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(read_text(path))
+        found = from_json(read_text(path))
     except ValueError as error:
-        raise WeightsError(f"model folder {path.parent}: {path.name}: {error}") from error
+        raise WeightsError(
+            f"model folder {path.parent}: {path.name}: cannot be read: {error}"
+        ) from error
     if not isinstance(found, dict):
         raise WeightsError(f"model folder {path.parent}: {path.name}: expected an object")
     return found
+
+
+def demand_known(folder: Path, config: Mapping[str, Any], known: Container[str]) -> None:
+    """Pass if a model's config is of a `known` type; code that a folder brings for others is never run."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in known:
+        code = ", and code of the folder (auto_map) is never run" if "auto_map" in config else ""
+        raise WeightsError(
+            f"model folder {folder}: config.json: model_type is {kind!r:.80}, which the installed transformers does not know"
+            f"{code}; expected one that it knows"
+        )
 
 
 def special_tokens_of(folder: Path) -> dict[str, str]:

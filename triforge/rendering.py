@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from triforge.chat_template import (
-    compile_template,
+    decode,
+    encode,
     eos_ids_of,
-    fill,
     read_text,
     special_tokens_of,
     template_of,
@@ -29,6 +29,7 @@ from triforge.chat_template import (
     with_strings,
 )
 from triforge.errors import InputError, WeightsError
+from triforge.template_sandbox import compile_template, fill
 from triforge.types import ChatMessage, ImageRef, PlacedImage, TextPart
 from triforge.vision.image_spec import ImageSpec
 
@@ -87,7 +88,10 @@ class Renderer:
             if found is not None:
                 special[found] = content
         self._hostile: re.Pattern[str] = re.compile(_OWN)
-        scaffold = self._probe({token.content for token in added.values()})
+        try:
+            scaffold = self._probe({token.content for token in added.values()})
+        except InputError as error:
+            raise WeightsError(f"chat template: {error.detail}") from error
         self._closing = scaffold.closing
         control = set(special.values()) | set(scaffold.markers)
         self._unknown = self._live.token_to_id(self._variables.get("unk_token", ""))
@@ -237,7 +241,7 @@ class Renderer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ids."""
-        return str(self._live.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        return decode(self._live, ids, skip_special_tokens=skip_special_tokens)
 
     def _end_of_turn(self) -> list[int]:
         return [self._closing[0]] if self._closing and self._closing[0] in self.eos_ids else []
@@ -306,42 +310,36 @@ class Renderer:
 
     def _encode(self, text: str, literal: Sequence[str]) -> list[int]:
         if not literal:
-            return list(self._live.encode(text, add_special_tokens=False).ids)
+            return encode(self._live, text)
         ids: list[int] = []
         for number, piece in enumerate(_PLACEHOLDER.split(text)):
             if number % 2:
                 ids += self._inert(literal[int(piece)])
             elif piece:
-                ids += self._live.encode(piece, add_special_tokens=False).ids
+                ids += encode(self._live, piece)
         return ids
 
     def _inert(self, text: str) -> list[int]:
         """Ids of a control token's string, none of which is a control token."""
-        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        ids = encode(self._plain, text)
         if self._control_ids.isdisjoint(ids):
             return ids
         if self._unknown is not None:  # a vocabulary of whole words knows the marker as a word
             return [self._unknown]
-        letters = [i for c in text for i in self._plain.encode(c, add_special_tokens=False).ids]
+        letters = [i for c in text for i in encode(self._plain, c)]
         return [i for i in letters if i not in self._control_ids]
 
     def _probe(self, registered: set[str]) -> _Scaffold:
-        try:
-            shown = self._show(_PAST, False, [], response=1)
-            opened = self._show(_PAST[:1], True, [])
-        except InputError as error:
-            raise WeightsError(f"chat template: {error.detail}") from error
+        shown = self._show(_PAST, False, [], response=1)
+        opened = self._show(_PAST[:1], True, [])
         before, found, after = shown.partition(_SENTINEL)
         if not found or _SENTINEL in after:
             raise WeightsError(
                 "chat template: expected every assistant message to be shown once; it is "
                 + ("shown twice" if found else "not shown")
             )
-        closing = list(self._live.encode(after, add_special_tokens=False).ids)
-        words = [
-            self._live.id_to_token(i)
-            for i in self._live.encode(before + after + opened, add_special_tokens=False).ids
-        ]
+        closing = encode(self._live, after)
+        words = [self._live.id_to_token(i) for i in encode(self._live, before + after + opened)]
         markers = {w for w in words if w is not None and _MARKER.fullmatch(w)}
         return _Scaffold(tuple(closing), tuple(sorted(markers - registered)))
 

@@ -37,7 +37,7 @@ def tiny(*, reference: bool) -> Qwen2ForCausalLM:
 def model(folder: str) -> Qwen2ForCausalLM:
     """The tiny model from a folder, as people give it to TRL."""
     tiny(reference=False).save_pretrained(folder)
-    return Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from triforge.chat_template import eos_ids_of, read_text, special_tokens_of, tokenizer_of
+from triforge.chat_template import (
+    decode,
+    encode,
+    eos_ids_of,
+    read_text,
+    special_tokens_of,
+    tokenizer_of,
+)
 
 
 class TextCodec:
@@ -23,13 +30,11 @@ class TextCodec:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, with what the tokenizer adds at its begin and end."""
-        ids: list[int] = self.tokenizer.encode(text).ids
-        return ids
+        return encode(self.tokenizer, text, add_special_tokens=True)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without special tokens."""
-        text: str = self.tokenizer.decode(ids)
-        return text
+        return decode(self.tokenizer, ids)
 
     def final_text(self, ids: Sequence[int], matched: int | str | None) -> str:
         """The text of an output; it ends before the stop token or stop string that was matched."""

@@ -22,22 +22,26 @@ _KEPT = 64
 
 
 class GrammarState:
-    """One constrained output in progress; `stuck` once no token of the vocabulary continues it."""
+    """One constrained output in progress; `stuck` says why, once nothing continues it."""
 
     def __init__(self, matcher: Any, vocab: int, width: int, end_ids: frozenset[int]) -> None:
         self._matcher = matcher
         self._vocab = vocab
         self._end_ids = end_ids
         self._bits = np.zeros((width + 31) // 32, dtype=np.int32)
-        self.stuck = False
+        self.stuck = ""
 
     def banned(self) -> Tensor:
         """Bool [vocab]: tokens that the grammar excludes next; a stuck one lets the end tokens through."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._vocab]
         banned = torch.from_numpy(bits == 0)
-        if bool(banned.all()):
-            self.stuck = True
+        if self._matcher.is_error():  # of a limit of the library
+            self.stuck = f"the grammar cannot be followed: {self._matcher.get_error():.200}"
+            banned[:] = True
+        elif bool(banned.all()):
+            self.stuck = "no token of the vocabulary continues the grammar"
+        if self.stuck:
             banned[list(self._end_ids)] = False
         return banned
 

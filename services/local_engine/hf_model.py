@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import CONFIG_MAPPING as CONFIG_MAPPING  # what there is a model for
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -63,16 +64,16 @@ class TransformersModel(NamedWeights):
         super().__init__()
         try:
             settings = AutoConfig.for_model(**config)
-        except (ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # whatever a field of the wrong type leads to
             raise WeightsError(f"config.json is not one of transformers: {error}") from error
         text = settings.get_text_config()
         self.context_length = int(getattr(text, "max_position_embeddings", 2048))
         self._demand_full_attention(text)
         try:
             self._module = self._auto.from_config(
-                settings, dtype=torch.float32, attn_implementation="sdpa"
+                settings, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
             ).eval()
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise WeightsError(f"transformers cannot build the model: {error}") from error
         self.vocab_size = int(text.vocab_size)
         heads = int(text.num_attention_heads)
@@ -84,7 +85,7 @@ class TransformersModel(NamedWeights):
         # Tied tensors share their storage and stand in a folder once, or twice.
         seen: dict[int, str] = {}
         for name, tensor in self._module.state_dict(keep_vars=True).items():
-            first = seen.setdefault(tensor.data_ptr(), name)
+            first = seen.setdefault(tensor.data_ptr() or id(tensor), name)
             if first == name:
                 self.weights[name] = tensor.detach()
             else:

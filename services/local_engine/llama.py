@@ -18,6 +18,8 @@ from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.weights import NamedWeights
 from triforge.vision.image_spec import ImageSpec
 
+_LONGEST = 1 << 24  # tokens; the angles of all positions are in memory
+
 
 @dataclass(frozen=True)
 class LlamaShape:
@@ -49,6 +51,9 @@ class LlamaShape:
         )
         if not plain:
             return None
+        context = int(config.get("max_position_embeddings", 2048))
+        if context > _LONGEST:
+            raise ValueError(f"max_position_embeddings is {context}, expected at most {_LONGEST}")
         heads = int(config["num_attention_heads"])
         return LlamaShape(
             vocab=int(config["vocab_size"]),
@@ -60,7 +65,7 @@ class LlamaShape:
             head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
             eps=float(config.get("rms_norm_eps", 1e-6)),
             theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-            context=int(config.get("max_position_embeddings", 2048)),
+            context=context,
             tied=bool(config.get("tie_word_embeddings", False)),
         )
 

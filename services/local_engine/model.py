@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,9 +15,12 @@ from torch import Tensor
 from services.local_engine.kv_cache import SlotCache, StepBatch
 from services.local_engine.llama import LlamaModel, LlamaShape
 from services.local_engine.weights import check_config, check_tensors, read_tensors
-from triforge.chat_template import read_json
+from triforge.chat_template import demand_known, read_json
 from triforge.errors import WeightsError
+from triforge.store.tensor_files import demand_layers, demand_numbers, read_folder
 from triforge.vision.image_spec import ImageSpec
+
+_M = TypeVar("_M", bound="Model")
 
 
 class Model(Protocol):
@@ -46,18 +52,39 @@ def load_model(folder: Path, *, own_llama: bool = True) -> tuple[Model, dict[str
     config = read_json(folder / "config.json")
     if not config:
         raise WeightsError(f"{folder / 'config.json'} does not exist; expected a model folder")
-    shape = LlamaShape.from_config(config) if own_llama else None
+    held = read_folder(folder)
+    if not held:
+        raise WeightsError(f"weight folder {folder} holds no safetensors file")
+    demand_layers(folder, config, len(held))
+    numbers = sum(math.prod(entry.shape) for entry in held.values())
+    try:
+        shape = LlamaShape.from_config(config) if own_llama else None
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise WeightsError(f"{folder / 'config.json'}: not of a Llama: {error!r}") from error
     if shape is not None:
-        own = LlamaModel(shape)
+        own = _build(folder, numbers, partial(LlamaModel, shape))
         own.apply(stage_weights(folder, own, config))
         return own, config
     # transformers takes seconds to import and the common case does not need it.
     module = importlib.import_module("services.local_engine.hf_model")
+    demand_known(folder, config, module.CONFIG_MAPPING)
     vision = ImageSpec.of_folder(folder)
-    other = module.VisionModel(config, vision) if vision else module.TransformersModel(config)
+    kind = partial(module.VisionModel, vision=vision) if vision else module.TransformersModel
+    other = _build(folder, numbers, partial(kind, config))
     other.apply(stage_weights(folder, other, config))
     other.check_cache()
     return other, config
+
+
+def _build(folder: Path, held: int, build: Callable[[], _M]) -> _M:
+    """A model for a folder that holds so many weights; its shapes are looked at before memory is taken for them."""
+    try:
+        with torch.device("meta"):
+            shapes, _ = build().expected()
+        demand_numbers(folder, sum(map(math.prod, shapes.values())), held)
+        return build()
+    except RuntimeError as error:
+        raise WeightsError(f"{folder / 'config.json'}: no model can be built: {error}") from error
 
 
 def stage_weights(folder: Path, model: Model, config: dict[str, Any]) -> dict[str, Tensor]:

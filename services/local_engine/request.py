@@ -10,6 +10,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from services.local_engine.images import Media
+from triforge.config import Regex
 from triforge.errors import InputError
 
 _B = TypeVar("_B", bound="Body")
@@ -88,7 +89,7 @@ class SamplingParams(BaseModel):
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=_MAX_STOPS)
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    regex: str | None = None
+    regex: Regex | None = None
     json_schema: str | None = None
     sampling_seed: Annotated[int, Field(ge=-(2**63), le=2**63)] | None = None
 

@@ -98,7 +98,7 @@ class Sequence:
             self.output_top.append(top_scores(full[row], self.prompt.top_logprobs_num))
         closed = self.grammar is not None and self.grammar.accept(token)
         if self.grammar is not None and self.grammar.stuck:
-            self.abort("no token of the vocabulary continues the grammar", 400, "BadRequestError")
+            self.abort(self.grammar.stuck, 400, "BadRequestError")
         elif len(self.output) >= self.max_new:
             self.end("length", length=self.max_new)
         elif closed or token in self.end_ids:

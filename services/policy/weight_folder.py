@@ -13,7 +13,6 @@ What is checked before any engine is disturbed, in this order; every error names
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from triforge.chat_template import read_json
 from triforge.errors import TriforgeError, WeightsError
 from triforge.store.manifests import BLOCK, Manifest, Reading, blocks, load_manifest
 from triforge.store.model_config import difference
@@ -151,13 +151,9 @@ def check_folder(
 
 def read_object(path: Path) -> dict[str, Any]:
     """The object of a JSON file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise WeightsError(f"{path}: holds a {type(found).__name__}, expected an object")
-    return found
+    if not path.is_file():
+        raise WeightsError(f"{path}: cannot be read: there is no such file")
+    return read_json(path)
 
 
 def announced(folder: Path, digest: str) -> Manifest | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +13,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from services.trainer.logprobs import chosen_logprobs
@@ -23,8 +27,10 @@ from services.trainer.step_cost import Shape
 from services.trainer.token_batches import Sequences, TokenBatch, passes
 from services.trainer.vision import VisionBody
 from services.trainer.weight_tensors import load_tensors, publish_model, whole_weights
+from triforge.chat_template import demand_known, read_json
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.store.images import ImageStore
+from triforge.store.tensor_files import demand_layers, demand_numbers, weight_files
 from triforge.vision.image_spec import ImageSpec
 
 log = logging.getLogger(__name__)
@@ -156,18 +162,16 @@ class ScoringModel:
             raise WeightsError(
                 f"model folder {folder}: no config.json; expected a folder with config, tokenizer and safetensors"
             )
-        tensor_files = sorted(folder.glob("*.safetensors"))
+        tensor_files = weight_files(folder)
         if not tensor_files:
             raise WeightsError(f"model folder {folder}: no *.safetensors file")
-        try:
-            config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            image_spec = ImageSpec.of_folder(folder)
-            kind = AutoModelForCausalLM if image_spec is None else AutoModelForImageTextToText
-            with torch.random.fork_rng(devices=[]):
-                model = kind.from_config(config, dtype=torch.float32)
-        except (ValueError, OSError, KeyError, json.JSONDecodeError) as error:
-            raise WeightsError(f"model folder {folder}: config.json: {error}") from error
+        config = read_json(folder / "config.json")
+        demand_known(folder, config, CONFIG_MAPPING)
         tensors = {k: v for path in tensor_files for k, v in load_tensors(path).items()}
+        demand_layers(folder, config, len(tensors))
+        image_spec = ImageSpec.of_folder(folder)
+        held = sum(tensor.numel() for tensor in tensors.values())
+        model = _build(folder, held, seeing=image_spec is not None)
         load_into(model, tensors, where=str(folder))
         model = model.to(device or torch.device("cpu"))
         return ScoringModel(model, chunk=chunk, image_spec=image_spec, images=images)
@@ -295,6 +299,22 @@ class ScoringModel:
             StorageError: disk full or no permission.
         """
         return publish_model(weights.tensors, initial, target, about)
+
+
+def _build(folder: Path, held: int, *, seeing: bool) -> Any:
+    """A model for a folder that holds so many weights; its shapes are looked at before memory is taken for them."""
+    kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.random.fork_rng(devices=[]):
+            with torch.device("meta"):
+                shapes = kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
+            demand_numbers(folder, sum(p.numel() for p in shapes.parameters()), held)
+            return kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except WeightsError:
+        raise
+    except Exception as error:  # whatever a field of the wrong type leads to
+        raise WeightsError(f"model folder {folder}: config.json: {error}") from error
 
 
 def recompute_blocks(model: nn.Module, *, on: bool) -> None:

@@ -149,7 +149,11 @@ def convert_gguf(path: Path, folder: Path) -> None:
     if (fact("general.architecture"), fact("tokenizer.ggml.model")) != ("llama", "gpt2"):
         raise WeightsError(f"{path}: expected a Llama model with a byte-level BPE tokenizer")
     model, found = AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32, output_loading_info=True
+        path.parent,
+        gguf_file=path.name,
+        dtype=torch.float32,
+        output_loading_info=True,
+        trust_remote_code=False,
     )
     strange = sorted({*found["missing_keys"], *found["unexpected_keys"]})
     if strange:

@@ -108,6 +108,16 @@ def test_no_model_folder_runs_its_own_code() -> None:
         if isinstance(node, ast.Constant) and node.value == "trust_remote_code"
     ]
     assert [where(p, n) for p, n in spelled] == []
+    silent = [
+        where(path, node)
+        for path, node in nodes(*CODE)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("from_pretrained", "from_config")
+        and {"dtype", "local_files_only"} & (said := {k.arg for k in node.keywords})
+        and "trust_remote_code" not in said  # where it is not said, it is asked for on stdin
+    ]
+    assert silent == []
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -11,6 +11,7 @@ import pytest
 from triforge.algorithms.algorithm import resolve
 from triforge.algorithms.presets import PRESETS
 from triforge.config import RunConfig, Settings, assignment, load, merge, parse, read_document
+from triforge.config.base import positions
 from triforge.config.document import RENAMED
 from triforge.errors import ConfigError
 
@@ -48,6 +49,8 @@ IMPOSSIBLE: list[tuple[str, Any, str]] = [
     ("models.policy.max_new_tokens", 0, "greater than or equal to 1"),
     ("models.reward.max_new_tokens", 131073, "less than or equal to 131072"),
     ("models.policy.stop", "text", "valid tuple"),
+    ("models.policy.regex", "(a{1000}){1000}", "it has 1000000 positions, expected at most 10000"),
+    ("models.reward.regex", "a{,9999999}", "9999999 positions"),
     ("env_adapter.rollouts", 1, "greater than or equal to 2"),
     ("env_adapter.rollouts", 257, "less than or equal to 256"),
     ("env_adapter.max_steps", 0, "greater than or equal to 1"),
@@ -334,3 +337,25 @@ def test_an_impossible_variable_is_refused_by_its_name(name: str, value: str, al
 def test_an_unknown_variable_is_refused_with_the_variables_that_there_are() -> None:
     with pytest.raises(ConfigError, match=r"TRIFORGE_REDIS: unknown field; .*TRIFORGE_REDIS_URL"):
         Settings.from_env({"TRIFORGE_REDIS": "x"})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        ("(a{1000}){1000}", 1_000_000),
+        ("((?:a|bc){10,20}x)+?{3}", 183),
+        (r"[0-9]{1,3}(\.[0-9]{1,3}){3}", 15),
+        (r"[\]{9}]{3}\{9\}\p{L}{7}a{,4}b{5,}", 22),
+        ("[" * 100_000, 1),
+        ("(?" * 50_000, 0),
+    ],
+)
+def test_positions_of_an_expression_are_counted_with_its_repetitions(
+    pattern: str, count: int
+) -> None:
+    assert positions(pattern) == count
+
+
+def test_an_expression_that_is_written_out_may_be_long() -> None:
+    commands = "|".join(f"take apple {n} from shelf" for n in range(1000)) + "|go{2}"
+    assert parse(at("models.policy.regex", commands)).models.policy.regex == commands

@@ -5,7 +5,7 @@ own document. Secrets and addresses come from the environment only (`Settings.fr
 Times are seconds, sizes are tokens or bytes, as the names say.
 """
 
-from triforge.config.base import Sampling, Section
+from triforge.config.base import Regex, Sampling, Section
 from triforge.config.document import assignment, load, merge, parse, read_document
 from triforge.config.sections import (
     AdaptationSection,
@@ -34,6 +34,7 @@ __all__ = [
     "LearnerSection",
     "ModelSection",
     "ModelsSection",
+    "Regex",
     "RewardSection",
     "RunConfig",
     "RunSection",

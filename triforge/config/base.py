@@ -60,6 +60,47 @@ def _address(url: str) -> str:
 Url = Annotated[str, AfterValidator(_address)]
 
 
+# An atom, a group's bound, or how often what stands before is repeated.
+_PART = re.compile(
+    r"\\[pPxu]\{[^}]{0,40}\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\((?:\?[^:=!<)]{0,8}[:=!])?|\{(\d*),?(\d*)\}|.",
+    re.DOTALL,
+)
+_POSITIONS = 10_000  # of an expression after its counted repetitions; engines write all of them out
+
+
+def _small(pattern: str) -> str:
+    size = positions(pattern)
+    if size > max(_POSITIONS, len(pattern)):
+        raise ValueError(
+            f"with its repetitions written out it has {size} positions, expected at most {_POSITIONS}; lower the numbers in {{}}"
+        )
+    return pattern
+
+
+def positions(pattern: str) -> int:
+    """How many positions a regular expression has when its counted repetitions, `a{1000}`, are written out."""
+    whole = [0]  # of each group that is open
+    last = 0
+    for part in _PART.finditer(pattern):
+        text = part[0]
+        if part[1] or part[2]:
+            times = max(int(part[1] or 1), int(part[2] or 1))
+            whole[-1] += last * (times - 1)
+            last *= times
+        elif text[0] == "(":
+            whole.append(0)
+        elif text == ")" and len(whole) > 1:
+            last = whole.pop()
+            whole[-1] += last
+        elif text not in "*+?|":
+            last = 1
+            whole[-1] += 1
+    return sum(whole)
+
+
+Regex = Annotated[str, AfterValidator(_small)]
+
+
 class Section(BaseModel):
     """Base of all sections: frozen, unknown fields refused, every number finite; a field that nothing reads keeps its default."""
 
@@ -91,5 +132,5 @@ class Sampling(Section):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
     seed: int | None = None
-    regex: str | None = None
+    regex: Regex | None = None
     json_schema: str | None = None

@@ -15,6 +15,7 @@ from triforge.config.base import (
     ControllerName,
     Params,
     Positive,
+    Regex,
     Sampling,
     Seconds,
     Section,
@@ -85,8 +86,8 @@ class ModelSection(Section):
     """Tokens a response may have."""
     stop: tuple[str, ...] = ()
     """Stop strings beside the model's own."""
-    regex: str | None = None
-    """Expression that every response has to match; none constrains nothing."""
+    regex: Regex | None = None
+    """Expression that every response has to match, of at most 10,000 positions with its repetitions written out."""
 
     def sampling(self, *, greedy: bool = False) -> Sampling:
         """The section as `Sampling`; `greedy` sets temperature 0."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from triforge.chat_template import read_json
 from triforge.config import RunConfig, Settings
 from triforge.errors import TriforgeError
 from triforge.store.tensor_files import read_folder
@@ -152,7 +152,7 @@ def weights(what: str, folder: Path) -> Finding:
         missing = [name for name in ("config.json", *_RENDERS) if not (folder / name).is_file()]
         if missing:
             return bad(f"weights of {what}", f"{folder}: lacks {', '.join(missing)}", mend)
-        json.loads((folder / "config.json").read_bytes())
+        read_json(folder / "config.json")
         tensors = read_folder(folder)
     except (OSError, ValueError, TriforgeError) as error:
         said = error.detail if isinstance(error, TriforgeError) else f"{folder}: {_why(error)}"

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import xxhash
+from pydantic_core import from_json
 
 from triforge.errors import WeightsError
 from triforge.store.artifacts import storage_error
+from triforge.store.tensor_files import regular_size
 
 MANIFEST: Final = "manifest.json"
 BLOCK: Final = 1 << 20  # bytes; what is read stays in a core's cache while it is looked at
@@ -130,6 +132,7 @@ def load_manifest(folder: Path, *, announced: str = "") -> Manifest:
     """
     path = folder / MANIFEST
     try:
+        regular_size(path)
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         data = None
@@ -144,7 +147,7 @@ def load_manifest(folder: Path, *, announced: str = "") -> Manifest:
     if data is None:
         raise WeightsError(f"{folder}: no {MANIFEST}; expected a folder published by triforge")
     try:
-        about = json.loads(data)
+        about = from_json(data)
     except ValueError as error:
         raise WeightsError(f"{folder}: {MANIFEST} cannot be read: {error}") from error
     # Of one that has the digest that was announced, it is known without a name of its format what it is.

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from triforge.errors import WeightsError
+from triforge.store.tensor_files import regular_size
 
 
 def model_digest(folder: Path) -> str:
@@ -20,6 +21,7 @@ def model_digest(folder: Path) -> str:
     whole = hashlib.sha256()
     try:
         for path in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]:
+            regular_size(path)
             stat = path.stat()
             whole.update(f"{path.name} {_sha256(path, stat.st_size, stat.st_mtime_ns)}\n".encode())
     except OSError as error:

@@ -5,15 +5,16 @@ A file is eight bytes with the length of a JSON header (little-endian), the head
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from triforge.errors import WeightsError
 
@@ -23,6 +24,8 @@ SIZES = {
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
 _MAX_HEADER = 100_000_000
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
+_SLACK = 1 << 24  # weights; that some are missing is said by name, after the model was built
 _NUMBERS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 # The bits of infinity, by type; those of the least NaN where the type has no infinity.
 _NOT_FINITE = {
@@ -49,14 +52,14 @@ def read_header(path: Path) -> list[Entry]:
         WeightsError: it cannot be read, is truncated, or its header is not what the format asks for.
     """
     try:
-        size = path.stat().st_size
+        size = regular_size(path)
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 0 < length <= min(_MAX_HEADER, size - 8):
                 raise WeightsError(
                     f"{path}: no safetensors file: its header would have {length} bytes, the file has {size}"
                 )
-            header = json.loads(file.read(length))
+            header = from_json(file.read(length))
         found = [
             _entry(path, name, about, 8 + length)
             for name, about in header.items()
@@ -69,6 +72,14 @@ def read_header(path: Path) -> list[Entry]:
     found.sort(key=lambda entry: entry.start)
     _check_layout(path, found, 8 + length, size)
     return found
+
+
+def regular_size(path: Path) -> int:
+    """The bytes of a regular file; WeightsError for a pipe or device, whose reading may never end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise WeightsError(f"{path}: cannot be read: it is no regular file")
+    return found.st_size
 
 
 def _entry(path: Path, name: str, about: dict[str, Any], base: int) -> Entry:
@@ -94,16 +105,19 @@ def _check_layout(path: Path, entries: Sequence[Entry], base: int, size: int) ->
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder; WeightsError when one that an index names is missing."""
+    """The safetensors files of a folder; WeightsError when one that an index names is missing, or one is no regular file."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
-        return sorted(folder.glob("*.safetensors"))
+        found = sorted(folder.glob("*.safetensors"))
+        for path in found:
+            regular_size(path)
+        return found
     try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        names = sorted(map(str, set(from_json(index.read_bytes())["weight_map"].values())))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise WeightsError(f"{index}: cannot be read: {error}") from error
     for name in names:
-        if not (folder / name).is_file():
+        if Path(name).name != name or not (folder / name).is_file():
             raise WeightsError(f"{folder}: {name} is missing; {index.name} names it")
     return [folder / name for name in names]
 
@@ -119,6 +133,26 @@ def read_folder(folder: Path) -> dict[str, Entry]:
                 )
             found[entry.name] = entry
     return found
+
+
+def demand_layers(folder: Path, config: Mapping[str, Any], tensors: int) -> None:
+    """Pass if a config names no more layers than its folder holds tensors; it is asked before a model is built."""
+    parts = [config, *(config.get(name) for name in ("text_config", "vision_config"))]
+    for part in parts:
+        given = part if isinstance(part, Mapping) else {}
+        for name in _LAYERS:
+            if isinstance(found := given.get(name), int) and found > tensors:
+                raise WeightsError(
+                    f"{folder / 'config.json'}: {name} is {found}, but the folder holds {tensors} tensors"
+                )
+
+
+def demand_numbers(folder: Path, described: int, held: int) -> None:
+    """Pass if no memory is to be taken for far more weights than a folder holds."""
+    if described > 2 * held + _SLACK:
+        raise WeightsError(
+            f"{folder / 'config.json'}: describes {described} weights, but the folder holds {held}"
+        )
 
 
 def read_bytes(entry: Entry, count: int) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine
-from services.local_engine.request import Prompt, SamplingParams
+from services.local_engine.request import Prompt, SamplingParams, parse_sampling
 from tests.unit.local_engine.models import build_folder, new_engine
 from triforge.errors import InputError
 
@@ -103,12 +103,25 @@ async def test_a_grammar_that_the_vocabulary_cannot_continue_ends_as_aborted(wor
     assert "no token of the vocabulary" in finish["message"]
 
 
+async def test_a_grammar_that_is_too_large_to_follow_ends_as_aborted(bytes_engine: Engine) -> None:
+    schema = json.dumps({"type": "string", "pattern": "^(a{1000}){1000}$"})
+    [(_, finish)] = await sample(bytes_engine, 1, json_schema=schema, max_new_tokens=20)
+    assert finish is not None
+    assert finish["type"] == "abort"
+    assert "the grammar cannot be followed" in finish["message"]
+
+
 @pytest.mark.parametrize(
     "params", [{"regex": "(a"}, {"json_schema": "{no"}, {"json_schema": '{"type": "nonsense"}'}]
 )
 async def test_an_invalid_grammar_is_refused(words: Engine, params: dict[str, str]) -> None:
     with pytest.raises(InputError, match=r"invalid|not valid"):
         words.build(Prompt([3], SamplingParams(**params), "r"))
+
+
+def test_an_expression_that_is_too_large_to_write_out_is_refused() -> None:
+    with pytest.raises(InputError, match=r"sampling_params.regex .*1000000 positions"):
+        parse_sampling({"regex": "(a{1000}){1000}"})
 
 
 async def test_a_grammar_needs_an_end_token(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from services.local_engine.llama import LlamaShape
@@ -98,5 +99,8 @@ def test_a_decoder_with_a_sliding_window_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "abacus"}))
-    with pytest.raises(WeightsError, match="not one of transformers"):
+    save_file({"beads": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        WeightsError, match="'abacus', which the installed transformers does not know"
+    ):
         load_model(tmp_path)

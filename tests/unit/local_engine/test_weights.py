@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,48 @@ def test_bfloat16_weights_are_widened(folder: Path, tmp_path: Path) -> None:
 def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"config\.json does not exist"):
         load_model(tmp_path)
+
+
+HARMFUL: dict[str, tuple[dict[str, Any], str]] = {
+    "code": (
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}},
+        "'mine', which the installed transformers does not know, and code of the folder .* is never run",
+    ),
+    "layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000, but the folder holds"),
+    "widths": ({"intermediate_size": 10**12}, r"describes \d{14,} weights, but the folder holds"),
+    "places": ({"max_position_embeddings": 10**12}, "max_position_embeddings is 1000000000000"),
+    "heads": ({"num_attention_heads": 0}, "config.json"),
+    "words": ({"hidden_size": "many"}, "config.json"),
+    "less than nothing": ({"hidden_size": -1}, "config.json"),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("own_llama", [True, False], ids=["own", "transformers"])
+@pytest.mark.parametrize("name", HARMFUL)
+def test_a_config_that_is_meant_to_do_harm_is_refused(
+    folder: Path, tmp_path: Path, name: str, own_llama: bool
+) -> None:
+    changes, sentence = HARMFUL[name]
+    bad = shutil.copytree(folder, tmp_path / "bad")
+    config = json.loads((bad / "config.json").read_text())
+    config.pop("head_dim", None)
+    (bad / "config.json").write_text(json.dumps(config | changes))
+    (bad / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    if name == "places" and not own_llama:  # its positions are computed as they come
+        assert load_model(bad, own_llama=False)[0].context_length == 10**12
+        return
+    with pytest.raises(WeightsError, match=sentence):
+        load_model(bad, own_llama=own_llama)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_weights_is_not_opened(folder: Path, tmp_path: Path) -> None:
+    model, config = load_model(folder)
+    bad = shutil.copytree(folder, tmp_path / "bad")
+    os.mkfifo(bad / "more.safetensors")
+    with pytest.raises(WeightsError, match=r"more.safetensors: .*no regular file"):
+        load_model(bad)
+    with pytest.raises(WeightsError, match=r"more.safetensors: .*no regular file"):
+        stage_weights(bad, model, config)

@@ -1,4 +1,8 @@
+import json
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,3 +98,52 @@ def test_folders_that_are_no_models_are_refused(model_folder: Path, tmp_path: Pa
     (tmp_path / "config.json").write_text('{"model_type": "nosuch"}')
     with pytest.raises(WeightsError, match=r"config.json"):
         ScoringModel.load(tmp_path)
+
+
+HARMFUL: dict[str, tuple[dict[str, Any], str]] = {
+    "code": (
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}},
+        "'mine', which the installed transformers does not know, and code of the folder .* is never run",
+    ),
+    "layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000, but the folder holds"),
+    "widths": ({"intermediate_size": 10**12}, r"describes \d{14,} weights, but the folder holds"),
+    "words": ({"hidden_size": "many"}, "config.json"),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", HARMFUL)
+def test_a_config_that_is_meant_to_do_harm_is_refused(
+    model_folder: Path, tmp_path: Path, name: str
+) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    changes, sentence = HARMFUL[name]
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(WeightsError, match=sentence):
+        ScoringModel.load(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_beside_a_known_model_is_not_run(model_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert ScoringModel.load(folder).vocabulary == 15
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_config_that_is_nested_and_a_pipe_for_weights_are_refused(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    (folder / "config.json").write_text('{"a":' + "[" * 100_000)
+    with pytest.raises(WeightsError, match=r"config.json: cannot be read: recursion limit"):
+        ScoringModel.load(folder)
+    os.mkfifo(folder / "more.safetensors")
+    with pytest.raises(WeightsError, match=r"more.safetensors: cannot be read: .*regular file"):
+        ScoringModel.load(folder)
