@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: help setup check test compose-test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock clean
+.PHONY: help setup check test test-numbers compose-test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -18,6 +18,9 @@ check: lint arch type ## all of lint, arch and type (changes nothing)
 
 test: setup ## the whole test suite; the last line is pytest's
 	@scripts/test.sh
+
+test-numbers: setup ## the tests that compare numbers, as CPUs of two other kinds compute them
+	@scripts/test_numbers.sh
 
 test-sglang: setup ## the engine contract and two steps of the loop on real SGLang (its own .venv-sglang)
 	@$(BIN)/python -m scripts.real_sglang
