@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
-from triforge.errors import ConfigError, TriforgeError
+from triforge.errors import TriforgeError
 
 SHARDINGS = ("auto", "full", "replicate")  # see `distributed.Sharding`, which needs torch
 
@@ -112,18 +112,13 @@ def learner(arguments: Sequence[str]) -> int:
     store = ArtifactStore(settings.artifacts_url)
     store.try_out()
     ranks = Ranks.join(options.sharding)
-    distributed = settings.handover == "distributed"
-    if distributed and ranks.world > 1:
-        raise ConfigError(
-            f"TRIFORGE_HANDOVER: given distributed with {ranks.world} ranks, expected folders: only one rank can broadcast"
-        )
     trainer = BatchTrainer(store, ranks)
     if ranks.rank > 0:
         trainer.follow()
     else:
         serve_metrics(settings, service="trainer", process=f"learner-{options.role}")
         api = None
-        if distributed:
+        if settings.handover == "distributed":
             from services.trainer.broadcast import broadcasts
 
             api = partial(broadcasts, store, settings, ranks.device)

@@ -122,11 +122,15 @@ class BatchTrainer:
     # ---- the other ranks ----
 
     def follow(self) -> None:
-        """Every rank but the first: train as the first one says, which also says when to go."""
+        """Every rank but the first: train and give shares as the first one says, which also says when to go."""
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, signal.SIG_IGN)
         while word := self.ranks.broadcast():
             order = json.loads(word)
+            if "gather" in order:
+                assert self._held is not None  # rank 0 publishes a step that all have taken
+                self._held[1].take_part(order["gather"])
+                continue
             batch = TrainBatch.model_validate_json(json.dumps(order["batch"]))
             versions = CheckpointStore(self._store, batch.run_id, batch.role)
             try:

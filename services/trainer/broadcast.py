@@ -8,7 +8,8 @@ Each engine has a group of its own. An SGLang that waits for a rank that never c
 nothing meanwhile; so no engine waits for another, only for this process, whose address it has just got.
 
 The tensors come from the published folder, not from the model in training, so that what is sent is what is recorded, and
-the next training step can begin meanwhile.
+the next training step can begin meanwhile. Of a learner of several ranks the first one sends: it has written the folder, and
+what it reads again lies in its page cache.
 """
 
 from __future__ import annotations

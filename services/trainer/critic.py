@@ -24,7 +24,7 @@ from services.trainer.step import Plan, Step, Update
 from services.trainer.step_cost import Shape
 from services.trainer.token_batches import Floats, Ints, TokenBatch
 from services.trainer.vision import VisionBody
-from services.trainer.weight_tensors import whole_weights
+from services.trainer.weight_tensors import model_tensors
 from triforge.algorithms.loss_terms import value_loss
 from triforge.config import LearnerSection
 from triforge.errors import ConfigError, TrainerError
@@ -235,7 +235,7 @@ class Critic(Objective):
         if self.value_model is None:
             return Saved()
         tensors = {
-            "critic": whole_weights(self.value_model),
+            "critic": model_tensors(self.value_model),
             "critic_optimizer": self._optimiser.tensors(),
         }
         return Saved(tensors, {"critic": asdict(self._optimiser.counters)})

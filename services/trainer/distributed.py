@@ -11,8 +11,9 @@ auto        replicate on a CPU if that fits in half of the machine's memory, els
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -211,3 +212,22 @@ class Ranks:
 def whole(tensor: Tensor) -> Tensor:
     """A tensor with the shares of all ranks in it; every rank has to ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+class Shares(dict[str, Tensor]):
+    """The tensors of one file as rank 0 holds them; the others are asked for their shares when the file is written."""
+
+    def __init__(self, file: str, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+        super().__init__(sorted(tensors.items()))
+        self._file, self._ranks = file, ranks
+
+    def gathered(self) -> Generator[Tensor, None, None]:
+        """The tensors whole, one at a time. Close it: ranks that take part do so to the end, whatever rank 0 has met."""
+        self._ranks.broadcast(json.dumps({"gather": self._file}))
+        left = iter(self.values())
+        try:
+            for tensor in left:
+                yield whole(tensor)
+        finally:
+            for tensor in left:
+                whole(tensor)

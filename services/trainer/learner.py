@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from services.trainer.distributed import Interrupted as Interrupted
-from services.trainer.distributed import Ranks
+from services.trainer.distributed import Ranks, Shares, whole
 from services.trainer.lora import AdaptedModel, BaseModel, LoraShape
 from services.trainer.loss import AdaptiveKL
 from services.trainer.model import ScoringModel, Weights
@@ -28,10 +29,12 @@ from services.trainer.optimiser import Counters, Optimiser
 from services.trainer.step import Scores, Step, Update
 from services.trainer.step_cost import StepCost
 from services.trainer.training_data import StepData
+from services.trainer.weight_tensors import on_cpu
 from triforge.errors import TrainerError
 from triforge.store.images import ImageStore
 from triforge.types import TrainBatch, TrainRow
 
+_WEIGHTS = "weights"  # of all files of a version the one for engines
 _SAMPLE = 64  # ids of a prompt by which engines show that they hold an adapter
 
 
@@ -66,7 +69,7 @@ class Learner:
         self._anchor: Scores | None = None
         self._objectives: dict[str, Objective] = {}
         self._restored = Saved()
-        self._gathered: tuple[Weights, Saved] | None = None
+        self._weights: Weights | None = None  # of ranks that publish together
         self._optimiser = Optimiser(model.parameters(), self.ranks)
 
     @staticmethod
@@ -117,7 +120,7 @@ class Learner:
             Interrupted: `should_stop` said so. After any exception this learner is to be thrown away.
         """
         started = time.monotonic()
-        self._gathered = None
+        self._weights = None
         objectives = [self.objective(name) for name in objectives_of(batch)]
         step = self._step(batch, rows, objectives, should_stop)
         most = max(objective.layout(step) for objective in objectives)
@@ -145,9 +148,8 @@ class Learner:
             **step.cost.metrics(time.monotonic() - started, self.ranks.sum),
         }
         metrics |= self.adaptive_kl.update(step.algorithm, metrics)
-        if self.ranks.shards:  # all ranks together; the first one publishes
-            gathered = self.model.whole(self.sample), self._saved()
-            self._gathered = gathered if self.ranks.rank == 0 else None
+        if self.ranks.world > 1:
+            self._weights = self.model.weights(self.sample)
         return StepReport(metrics)
 
     def _step(
@@ -228,8 +230,21 @@ class Learner:
         return self._objectives[name]
 
     def saved(self) -> Saved:
-        """What a checkpoint is to hold; ranks that hold shares have gathered it after the step."""
-        return self._gathered[1] if self._gathered else self._saved()
+        """What a checkpoint is to hold."""
+        found = self._saved()
+        found.tensors = {file: self._to_file(file, own) for file, own in found.tensors.items()}
+        return found
+
+    def _to_file(self, file: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return Shares(file, tensors, self.ranks) if self.ranks.world > 1 else on_cpu(tensors)
+
+    def take_part(self, file: str) -> None:
+        """Give rank 0, which writes a file, this rank's shares of its tensors; see `Shares`."""
+        tensors = self._saved().tensors
+        if self._weights is not None:
+            tensors[_WEIGHTS] = self._weights.tensors
+        for _, tensor in sorted(tensors[file].items()):
+            whole(tensor)
 
     def _saved(self) -> Saved:
         found = Saved({"optimizer": self._optimiser.tensors()}, {"counters": asdict(self.counters)})
@@ -253,5 +268,6 @@ class Learner:
 
     def publish(self, target: Path, about: dict[str, object]) -> str:
         """Write the weights as a version; see `ScoringModel.publish`."""
-        weights = self._gathered[0] if self._gathered else self.model.whole(self.sample)
+        weights = self._weights or self.model.weights(self.sample)
+        weights = weights._replace(tensors=self._to_file(_WEIGHTS, weights.tensors))
         return self.model.publish(target, about, weights, self.initial)

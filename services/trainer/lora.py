@@ -24,16 +24,17 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from services.trainer.distributed import whole
 from services.trainer.model import ScoringModel, Weights, copy_tensors
 from services.trainer.token_batches import Sequences, TokenBatch
 from services.trainer.weight_folders import atomic_folder
 from services.trainer.weight_tensors import (
     copy_companions,
     load_tensors,
+    model_tensors,
     on_cpu,
     publish_model,
     save_tensors,
-    whole_weights,
     write_json,
 )
 from triforge.config import LearnerSection
@@ -148,8 +149,8 @@ class AdaptedModel(ScoringModel):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same, whole, float32 on the CPU."""
-        return on_cpu(self.named())
+        """The same, whole, float32 on the CPU. All ranks of a sharded model ask together."""
+        return on_cpu({name: whole(parameter) for name, parameter in self.named().items()})
 
     def read(self, folder: Path) -> None:
         """Take over the adapter of a folder. Raises WeightsError: see `copy_tensors`."""
@@ -167,8 +168,8 @@ class AdaptedModel(ScoringModel):
         found: list[float] = scores[:-1].gather(-1, row[0, 1:, None])[:, 0].tolist()
         return found
 
-    def whole(self, sample: Sequence[int]) -> Weights:
-        """See `ScoringModel.whole`. Ids of images are left out of the probe: engines are asked for it without any pixels."""
+    def weights(self, sample: Sequence[int]) -> Weights:
+        """See `ScoringModel.weights`. Ids of images are left out of the probe: engines are asked for it without any pixels."""
         spec = self.image_spec
         ids = [i for i in sample if spec is None or i not in (spec.image, spec.video)]
         return Weights(self.tensors(), {"ids": ids, "logprobs": self.logprobs(ids)})
@@ -291,7 +292,7 @@ def merge(adapter: Path, out: Path, *, base: Path | None = None, replace: bool =
                 weight = name.removeprefix(_PREFIX).replace(".lora_A.", ".")
                 weights[weight].add_(wide @ narrow, alpha=shape.alpha / shape.rank)
     about = {"kind": "merged", "base": str(below), "adapter": str(adapter)}
-    publish_model(whole_weights(model), below, out, about, replace=replace)
+    publish_model(on_cpu(model_tensors(model)), below, out, about, replace=replace)
     return out
 
 

@@ -26,7 +26,7 @@ from services.trainer.packed_attention import NAME as PACKED
 from services.trainer.step_cost import Shape
 from services.trainer.token_batches import Sequences, TokenBatch, passes
 from services.trainer.vision import VisionBody
-from services.trainer.weight_tensors import load_tensors, publish_model, whole_weights
+from services.trainer.weight_tensors import load_tensors, model_tensors, publish_model
 from triforge.chat_template import demand_known, read_json
 from triforge.errors import ConfigError, TrainerError, WeightsError
 from triforge.store.images import ImageStore
@@ -47,7 +47,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class Weights(NamedTuple):
-    """What is published of a model: whole tensors, and of an adapter its probe, a prompt with its log-probabilities."""
+    """What is published of a model: its tensors, and of an adapter its probe, a prompt with its log-probabilities."""
 
     tensors: dict[str, Tensor]
     probe: dict[str, Any]
@@ -285,9 +285,9 @@ class ScoringModel:
         """Trainable parameters by name, tied ones once."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
-    def whole(self, sample: Sequence[int]) -> Weights:
+    def weights(self, sample: Sequence[int]) -> Weights:
         """What is to be published. All ranks of a sharded model ask together; `sample` is an adapter's prompt."""
-        return Weights(whole_weights(self.module), {})
+        return Weights(model_tensors(self.module), {})
 
     def publish(
         self, target: Path, about: Mapping[str, Any], weights: Weights, initial: Path

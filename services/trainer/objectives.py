@@ -35,7 +35,7 @@ OBJECTIVES = {
 
 @dataclass(slots=True)
 class Saved:
-    """What a checkpoint holds: tensors by the name of their file, and numbers by name. Whole, however many ranks there are."""
+    """What a checkpoint holds: tensors by the name of their file, and numbers by name."""
 
     tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)

@@ -79,14 +79,11 @@ class Optimiser:
         return Applied(norm, rate, taken)
 
     def tensors(self) -> dict[str, Tensor]:
-        """AdamW's state as `<parameter>.exp_avg`, `.exp_avg_sq`, `.step`, whole; empty before the first update.
-
-        All ranks have to ask for it.
-        """
+        """AdamW's state as `<parameter>.exp_avg`, `.exp_avg_sq`, `.step`, as it lies on this rank; empty before the first update."""
         found = {}
         for name, parameter in self._named.items():
             for moment, value in self._adamw.state.get(parameter, {}).items():
-                found[f"{name}.{moment}"] = whole(value).detach().cpu().contiguous()
+                found[f"{name}.{moment}"] = value.detach()
         return found
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from services.trainer.model import ScoringModel
 from services.trainer.token_batches import Floats, Sequences
-from services.trainer.weight_tensors import publish_model, whole_weights
+from services.trainer.weight_tensors import model_tensors, on_cpu, publish_model
 from triforge.errors import InputError
 from triforge.rendering import Renderer
 from triforge.types import ChatMessage
@@ -184,7 +184,7 @@ class SupervisedJob:
             "eval": [[s, round(loss, 6), round(accuracy, 6)] for s, loss, accuracy in measured],
         }
         about = {"kind": "supervised", "steps": step, "seed": options.seed}
-        weights = whole_weights(self._model.module)
+        weights = on_cpu(model_tensors(self._model.module))
         publish_model(weights, self._source, target, about, replace=replace)
         return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from services.trainer.distributed import whole
+from services.trainer.distributed import Shares
 from services.trainer.weight_folders import atomic_folder
 from triforge.errors import WeightsError
 from triforge.store.artifacts import storage_error
@@ -37,18 +38,19 @@ def copy_companions(source: Path, target: Path) -> None:
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole tensors, float32. All ranks have to ask together."""
-    return {
-        name: whole(tensor.detach()).to("cpu", torch.float32).contiguous()
-        for name, tensor in tensors.items()
-    }
+    """The same, float32."""
+    return {name: _plain(tensor) for name, tensor in tensors.items()}
 
 
-def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters by name (tied ones once) and persistent buffers, float32 on the CPU. All ranks have to ask together."""
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32).contiguous()
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters by name (tied ones once) and persistent buffers, as they lie on this rank."""
     persistent = set(model.state_dict())
     buffers = {name: b for name, b in model.named_buffers() if name in persistent}
-    return on_cpu(dict(model.named_parameters()) | buffers)
+    return {name: t.detach() for name, t in (dict(model.named_parameters()) | buffers).items()}
 
 
 def publish_model(
@@ -78,10 +80,27 @@ def publish_model(
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a safetensors file. Raises OSError: disk full or no permission."""
+    if isinstance(tensors, Shares):
+        return _save_gathered(tensors, path)
     try:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(str(error)) from error
+
+
+def _save_gathered(tensors: Shares, path: Path) -> None:
+    """The same file, float32, for which only one tensor is whole at a time: safetensors wants to be given all of them."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, share in tensors.items():
+        start, end = end, end + torch.float32.itemsize * share.numel()
+        header[name] = {"dtype": "F32", "shape": list(share.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file, contextlib.closing(tensors.gathered()) as gathered:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in gathered:
+            file.write(_plain(tensor).numpy().data)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

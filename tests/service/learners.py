@@ -54,9 +54,11 @@ async def learning(
         await asyncio.wait_for(task, 20)
 
 
-async def answers(broker: Broker, count: int, after: str = "0") -> list[WeightsReady]:
+async def answers(
+    broker: Broker, count: int, after: str = "0", *, within_s: float = 60
+) -> list[WeightsReady]:
     """The first `count` announcements after an entry."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(within_s):
         found: list[WeightsReady] = []
         while len(found) < count:
             for entry, ready in await broker.read_weights(after, block_s=0.5):

@@ -1,11 +1,13 @@
 """One rank of a learner without streams: `python -m tests.service.one_rank <artifacts> <orders.json>`.
 
 The first rank trains and publishes the batches of the file, by sharding and in order, writes what became of each to
-`report.json` beside it, and forgets its learner before a batch that says so; the others follow.
+`report.json` beside it, and forgets its learner before a batch that says so; the others follow. Before each version the disk is
+full once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ import torch
 from services.trainer.batch_trainer import BatchTrainer
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.distributed import Ranks, Sharding
+from services.trainer.weight_tensors import save_tensors
 from triforge.errors import TriforgeError
 from triforge.store.artifacts import ArtifactStore
 from triforge.types import TrainBatch
@@ -35,6 +38,9 @@ def lead(trainer: BatchTrainer, store: ArtifactStore, orders: Any) -> list[dict[
             trainer.drop()
             found.append({"error": error.detail})
             continue
+        with contextlib.suppress(OSError):  # a full disk in the middle of a file
+            save_tensors(learner.saved().tensors["optimizer"], Path("/dev/full"))
+            raise AssertionError("the disk was not full")
         checkpoints.publish(learner, batch, report, keep=10)
         trainer.keep(batch, learner)
         found.append(dict(report.metrics))

@@ -10,7 +10,7 @@ import torch
 from services.trainer.checkpoint import CheckpointStore
 from services.trainer.learner import Learner
 from services.trainer.loss import AdaptiveKL
-from services.trainer.weight_tensors import whole_weights
+from services.trainer.weight_tensors import model_tensors
 from tests.batches import any_algorithm
 from tests.unit.trainer.conftest import VERSION, MakeBatch, sampled_rows
 from triforge.algorithms.schedules import adaptive_beta
@@ -53,7 +53,7 @@ def test_each_step_is_trained_with_what_the_steps_before_it_made_of_the_weight(
     assert third["kl_beta"] != 0.1
     assert [m["kl_beta"] for m in resumed[1]] == [m["kl_beta"] for m in straight[1]]
     assert straight[0].adaptive_kl == resumed[0].adaptive_kl
-    one, other = (whole_weights(learner.model.module) for learner in (straight[0], resumed[0]))
+    one, other = (model_tensors(learner.model.module) for learner in (straight[0], resumed[0]))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 

@@ -17,7 +17,7 @@ from services.trainer.step_cost import Shape
 from services.trainer.token_batches import TokenBatch
 from services.trainer.training_data import StepData
 from services.trainer.weight_folders import version_name
-from services.trainer.weight_tensors import load_tensors, whole_weights
+from services.trainer.weight_tensors import load_tensors, model_tensors
 from tests.unit.trainer.conftest import VERSION, MakeBatch
 from triforge.config import LearnerSection
 from triforge.errors import ConfigError, TrainerError
@@ -81,7 +81,7 @@ def critic_of(learner: Learner) -> Critic:
 def weights_of(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Of policy and critic, copied."""
     critic = critic_of(learner).saved().tensors["critic"]
-    return whole_weights(learner.model.module) | {}, critic | {}
+    return model_tensors(learner.model.module) | {}, critic | {}
 
 
 def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -226,7 +226,7 @@ def test_no_gradient_goes_from_the_one_to_the_other(
     options = {"num_rows": 2, "estimate": GAE | {"whiten": True}, **NO_KL, **ENDS}
     learner.train(make_batch(step=1, critic={"alone_steps": 1}, **options), rows)
     policy, critic = (copied(t) for t in weights_of(learner))
-    start = whole_weights(Learner.fresh(model_folder).model.module)
+    start = model_tensors(Learner.fresh(model_folder).model.module)
     assert equal(policy, start)  # the critic's own step left the policy's bits alone
     assert float(critic["head.weight"].abs().max()) > 0.0
     assert learner.counters.updates == 0
@@ -253,7 +253,7 @@ def test_the_policy_is_trained_beside_it_as_by_the_same_advantages_without_it(
     one, other = Learner.fresh(model_folder), Learner.fresh(model_folder)
     one.train(make_batch(num_rows=2, estimate=GAE, **ENDS), rows)
     other.train(make_batch(num_rows=2, **ENDS), plain)
-    assert equal(whole_weights(one.model.module), whole_weights(other.model.module))
+    assert equal(model_tensors(one.model.module), model_tensors(other.model.module))
 
 
 def test_the_split_into_passes_changes_the_critic_by_nothing_but_last_bits(

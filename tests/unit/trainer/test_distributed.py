@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.distributed import Interrupted, Ranks
+from services.trainer.distributed import Interrupted, Ranks, Shares
 from services.trainer.token_batches import Sequences, passes
+from services.trainer.weight_tensors import save_tensors
 
 CPU = torch.device("cpu")
 
@@ -99,3 +101,29 @@ def test_one_rank_hears_at_once() -> None:
     assert next(own)[0] == [0]
     with pytest.raises(Interrupted):
         next(own)
+
+
+class First(Ranks):
+    """The first of two ranks, and what it has said."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self.world, self.said = 2, list[str]()
+
+    def broadcast(self, text: str = "") -> str:
+        self.said.append(text)
+        return text
+
+
+def test_a_file_that_is_gathered_is_the_file_that_safetensors_writes(tmp_path: Path) -> None:
+    tensors = {
+        "model.b": torch.randn(3, 5),
+        "model.a": torch.randn(7),
+        "step": torch.tensor(3.0),
+        "model.c": torch.randn(4, 6).T.contiguous(),
+    }
+    ranks = First()
+    save_tensors(tensors, tmp_path / "known")
+    save_tensors(Shares("optimizer", tensors, ranks), tmp_path / "gathered")
+    assert (tmp_path / "gathered").read_bytes() == (tmp_path / "known").read_bytes()
+    assert ranks.said == ['{"gather": "optimizer"}']

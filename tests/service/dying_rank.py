@@ -1,0 +1,80 @@
+"""A rank of a learner of which one is killed (SIGKILL) in the middle of a hand-over.
+
+`python -m torch.distributed.run ... -m tests.service.dying_rank SHARDING gathering|sending`, with the settings of a learner: the
+second rank dies while the tensors of the weights are gathered, or while the first one sends them, in small buckets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from types import FrameType
+from typing import cast
+
+from services.trainer import broadcast
+from services.trainer.batch_trainer import BatchTrainer
+from services.trainer.broadcast import Broadcaster, open_api
+from services.trainer.distributed import Ranks, Sharding
+from services.trainer.learner_process import serve_learner
+from triforge.config import Settings
+from triforge.store.artifacts import ArtifactStore
+
+BUCKET_BYTES = 4000
+_CALLS = 3  # so many tensors are gathered, or buckets made, before the end
+
+
+class Death:
+    """Counts calls, and kills the second rank at one of them."""
+
+    def __init__(self, moment: str, victim: int) -> None:
+        self._moment, self._victim, self._left = moment, victim, _CALLS
+
+    def seen(self, frame: FrameType, event: str, _: object) -> None:
+        """What a profiler sees."""
+        if event != "call" or not self._counts(frame):
+            return
+        self._left -= 1
+        if self._left == 0:
+            os.kill(self._victim, signal.SIGKILL)
+        if self._left <= 0:
+            time.sleep(60)  # so that nothing more is sent before torchrun ends this rank, too
+
+    def _counts(self, frame: FrameType) -> bool:
+        if self._moment == "sending":
+            return frame.f_code is broadcast._flat.__code__
+        above = frame.f_back
+        named = frame.f_code.co_name == "whole" and above is not None
+        return named and above.f_code.co_name == "take_part" and above.f_locals["file"] == "weights"
+
+
+def main() -> None:
+    """One process."""
+    sharding, moment = sys.argv[1:]
+    settings = Settings.from_env()
+    store = ArtifactStore(settings.artifacts_url)
+    ranks = Ranks.join(cast(Sharding, sharding))
+    victim = int(ranks.sum(os.getpid() * float(ranks.rank == 1)))
+    trainer = BatchTrainer(store, ranks)
+    if ranks.rank == (0 if moment == "sending" else 1):
+        death = Death(moment, victim)
+        threading.setprofile(death.seen)
+        sys.setprofile(death.seen)
+    if ranks.rank > 0:
+        trainer.follow()
+        return
+    broadcaster = Broadcaster(
+        store.local_path("weights"), host="127.0.0.1", device=ranks.device, backend="gloo", timeout_s=20.0,
+        bucket_bytes=BUCKET_BYTES,
+    )  # fmt: skip
+    key = settings.admin_api_key.get_secret_value()
+    api = partial(open_api, broadcaster, host="127.0.0.1", listen="127.0.0.1", admin_api_key=key)
+    asyncio.run(serve_learner("policy", settings, store, trainer, api))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Two ranks hand their weights over by broadcast, as one does; a rank that dies on the way leaves every engine with whole weights."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from pydantic import SecretStr
+from starlette.responses import JSONResponse
+
+from services.local_engine.app import create_app
+from services.local_engine.engine import Engine
+from services.policy.sglang import SGLangEngine
+from services.trainer.checkpoint import CheckpointStore
+from services.trainer.weight_tensors import load_tensors
+from tests.service.learners import BASE, a_batch, answers
+from tests.service.test_weights_travel import ADMIN, Service
+from tests.unit.local_engine.models import build_folder, new_engine
+from triforge.broker import Broker
+from triforge.config import Settings
+from triforge.store.artifacts import ArtifactStore
+from triforge.supervisor.layout import free_port
+from triforge.types import WeightsReady, WeightsUpdate
+
+LEARNER = ("services.trainer", "learner", "--role", "policy", "--sharding")
+DYING = "tests.service.dying_rank"
+PATIENCE_S = 150.0  # two processes load torch on a busy machine
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model that the learner trains and the engines serve."""
+    return build_folder(tmp_path / "model")
+
+
+@asynccontextmanager
+async def two_ranks(
+    redis_url: str, store: ArtifactStore, *command: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A learner as torchrun starts it, twice the same module."""
+    settings = Settings(
+        redis_url=redis_url, artifacts_url=store.root, lease_s=0.6, handover="distributed",
+        admin_api_key=SecretStr(ADMIN),
+    )  # fmt: skip
+    own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    torchrun = (
+        "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
+        "--master-port", str(free_port()), "-m", *command,
+    )  # fmt: skip
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *torchrun, env={**os.environ, **settings.environment(), **own}
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()  # its ranks, too
+            await asyncio.wait_for(process.wait(), 60)
+
+
+class NoDisk:
+    """An engine that cannot read what the learner writes."""
+
+    def __init__(self, app: Any, folder: Path) -> None:
+        self._app, self._folder = app, folder
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        first, app = await receive(), self._app
+        disk = scope["path"] == "/update_weights_from_disk"
+        if disk and str(self._folder).encode() in first["body"]:
+            app = JSONResponse({"success": False, "message": "no such folder"}, 400)
+        messages = iter([first])
+
+        async def again() -> Any:
+            return next(messages, None) or await receive()
+
+        await app(scope, again, send)
+
+
+@contextmanager
+def engines(folder: Path, *unreadable: Path | None) -> Iterator[tuple[list[Engine], Service]]:
+    """Engines that hold the model, one for each folder that it cannot read, and a policy service before them."""
+    made = [new_engine(folder, version=str(BASE)) for _ in unreadable]
+    clients = []
+    with ExitStack() as stack:
+        for number, (engine, hidden) in enumerate(zip(made, unreadable, strict=True)):
+            engine.start()
+            stack.callback(engine.stop)
+            app: Any = create_app(engine=engine, served_name="tiny", admin_api_key=ADMIN)
+            app = app if hidden is None else NoDisk(app, hidden)
+            transport = httpx.ASGITransport(app)
+            url = f"http://engine-{number}"
+            clients.append(SGLangEngine(url, admin_api_key=ADMIN, transport=transport))
+        yield made, Service(clients, folder, "distributed")
+
+
+async def holds(engine: Engine, folder: Path) -> bool:
+    """Whether each tensor of an engine is that of a folder, bit by bit."""
+    equal = []
+    for name, wanted in load_tensors(folder / "model.safetensors").items():
+        held = await engine.call(lambda name=name: engine.model.tensor(name).clone())
+        equal.append(held.dtype == wanted.dtype and torch.equal(held, wanted))
+    assert len(equal) > 20
+    return all(equal)
+
+
+def update_to(ready: WeightsReady) -> WeightsUpdate:
+    assert ready.error is None, ready.error
+    assert ready.handover, "the learner says where its weights can be had"
+    return WeightsUpdate(
+        version=ready.version, uri=ready.uri, digest=ready.digest, handover=ready.handover
+    )
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.parametrize("sharding", ["full", "replicate"])
+async def test_what_two_ranks_broadcast_is_what_their_folder_holds(
+    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path, sharding: str
+) -> None:
+    async with two_ranks(redis_url, store, *LEARNER, sharding):
+        await broker.announce(a_batch(store, folder))
+        (ready,) = await answers(broker, 1, within_s=PATIENCE_S)
+        with engines(folder, Path(ready.uri)) as ((engine,), service):
+            await service.weights.look()
+            assert not await holds(engine, Path(ready.uri))
+            state = await service.weights.update(update_to(ready))
+            assert (state.version, state.ready) == (BASE + 1, 1)
+            assert await holds(engine, Path(ready.uri))
+            await service.pool.close()
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+async def test_a_rank_that_dies_while_weights_are_gathered_leaves_the_version_before(
+    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path
+) -> None:
+    versions = CheckpointStore(store, "run", "policy")
+    async with two_ranks(redis_url, store, DYING, "full", "gathering") as torchrun:
+        await broker.announce(a_batch(store, folder))
+        assert await asyncio.wait_for(torchrun.wait(), PATIENCE_S) != 0
+    assert versions.checkpoints.is_dir(), "the step was taken"
+    assert versions.newest() == -1
+    assert await broker.read_weights("0", block_s=0.1) == []
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+async def test_a_rank_that_dies_while_weights_are_sent_leaves_no_engine_with_a_part_of_them(
+    broker: Broker, redis_url: str, store: ArtifactStore, folder: Path
+) -> None:
+    async with two_ranks(redis_url, store, DYING, "replicate", "sending"):
+        await broker.announce(a_batch(store, folder))
+        (ready,) = await answers(broker, 1, within_s=PATIENCE_S)
+        new = Path(ready.uri)
+        with engines(folder, None, new) as ((reads, cannot), service):
+            await service.weights.look()
+            state = await service.weights.update(update_to(ready))
+            assert (state.version, state.ready) == (BASE + 1, 1)
+            assert int(service.pool.metrics.broadcasts_missed._value.get()) >= 1
+            assert (await holds(reads, new), reads.version) == (True, str(BASE + 1))
+            assert (await holds(cannot, folder), cannot.version) == (True, str(BASE))
+            await service.pool.close()
