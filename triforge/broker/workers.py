@@ -29,7 +29,8 @@ def celery_app(redis_url: str) -> Celery:
     """A Celery app: JSON only, late acknowledgement, no result backend.
 
     Late acknowledgement and rejection on a lost worker bring a job back after a crash; the fast sweep makes that a matter of
-    seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works.
+    seconds (kombu's own cadence is about 100 s). Leases, not the visibility timeout, decide who works. No remote control: each
+    worker that is killed would leave a mailbox in Redis.
     """
     app = Celery("triforge", broker=redis_url, set_as_current=False)
     app.conf.update(
@@ -41,6 +42,7 @@ def celery_app(redis_url: str) -> Celery:
         worker_prefetch_multiplier=1,
         worker_enable_prefetch_count_reduction=False,
         worker_send_task_events=False,
+        worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
         worker_soft_shutdown_timeout=10,
         broker_connection_retry_on_startup=True,
