@@ -326,13 +326,29 @@ def test_artifacts_in_s3_leave_the_weights_on_a_disk_that_is_mounted_where_they_
 def test_replicas_are_spread_by_labels_that_they_have() -> None:
     spread = 0
     for document, template in workloads(render(("gpu-cluster",))):
+        if document["kind"] == "StatefulSet":  # engines do the contrary
+            continue
         for rule in template["spec"].get("topologySpreadConstraints", []):
             labels, wanted = template["metadata"]["labels"], rule["labelSelector"]["matchLabels"]
             assert wanted.items() <= labels.items(), named(document)
             assert set(rule["matchLabelKeys"]) <= set(labels)
             assert not set(rule["matchLabelKeys"]) & set(wanted)  # Kubernetes refuses a key in both
             spread += 1
-    assert spread == 7
+    assert spread == 4
+
+
+def test_engines_of_a_cluster_fill_nodes_and_leave_whole_ones_to_learners() -> None:
+    engines = {f"engine-{role}" for role in ("policy", "reward", "rewriter")}
+    found = {d["metadata"]["name"]: t["spec"] for d, t in workloads(render(("gpu-cluster",)))}
+    for name in engines:
+        (rule,) = found[name]["affinity"]["podAffinity"].values()
+        term = rule[0]["podAffinityTerm"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        assert {other for other in found if chosen(term["labelSelector"], {NAME: other})} == engines
+        # constraints of its own, which count no pod, or the scheduler would add some that spread replicas
+        (spread,) = found[name]["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"].keys() == {"triforge.dev/spread"}
+        assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
 
 
 def test_the_alerts_are_those_of_the_compose_stack() -> None:
