@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.kubernetes.rendering import (
+    NAME,
     VARIANTS,
     Document,
-    chosen,
     containers,
     named,
     of_kind,
@@ -20,6 +20,9 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 # Who opens the artifact store (`ArtifactStore(settings.artifacts_url)` in services/*/__main__.py); engines read its folders of weights.
 READERS = {"policy-model", "reward-model", "rewriter-model"}
 WRITERS = {"trainer", "rollout-worker", "learner-policy", "learner-reward", "toolbox"}
+SHARED = "triforge.dev/volumes"
+ENGINES = ("engine-policy", "engine-reward", "engine-rewriter")
+TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
 def pod_name(document: Document) -> str:
@@ -60,20 +63,45 @@ def test_only_who_reads_or_writes_artifacts_mounts_them(variant: tuple[str, ...]
             assert "readOnly" not in volume.get("persistentVolumeClaim", {}), name
 
 
+def neighbours(pod: Document) -> tuple[list[Document], list[Document]]:
+    """Whom a pod must lie beside, and whom it likes to: label selectors of terms about nodes."""
+    found = pod.get("affinity", {}).get("podAffinity", {})
+    must = found.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+    likes = [t["podAffinityTerm"] for t in found.get("preferredDuringSchedulingIgnoredDuringExecution", [])]  # fmt: skip
+    assert {t["topologyKey"] for t in (*must, *likes)} <= {"kubernetes.io/hostname"}
+    return [t["labelSelector"] for t in must], [t["labelSelector"] for t in likes]
+
+
 @every_variant
 def test_pods_keep_together_where_their_volumes_can_be_mounted_on_one_node_only(
     variant: tuple[str, ...],
 ) -> None:
-    for document, template in workloads(render(variant)):
-        pod, labels = template["spec"], template["metadata"]["labels"]
-        shares = any("persistentVolumeClaim" in volume for volume in pod.get("volumes", []))
-        found = pod.get("affinity", {}).get("podAffinity", {})
-        together = variant[0] != "gpu-cluster" and shares
-        assert bool(found) is together, named(document)
-        if together:
-            (rule,) = found["requiredDuringSchedulingIgnoredDuringExecution"]
-            # it chooses itself as well: the first of all would otherwise wait for another
-            assert chosen(rule["labelSelector"], labels)
-            assert rule["topologyKey"] == "kubernetes.io/hostname"
-        else:  # no pod that may have to live elsewhere pulls at the others
-            assert "triforge.dev/volumes" not in labels
+    templates = [template for _, template in workloads(render(variant))]
+    choose = {t["metadata"]["labels"][NAME] for t in templates if SHARED in t["metadata"]["labels"]}
+    if variant[0] == "gpu-cluster":
+        assert choose == set()
+    else:  # those that ask for most: a node chosen by another may have no room for them
+        assert choose == {*ENGINES, "learner-policy", "learner-reward"}
+    for template in templates:
+        labels, (must, likes) = template["metadata"]["labels"], neighbours(template["spec"])
+        name = labels[NAME]
+        shares = any("persistentVolumeClaim" in volume for volume in template["spec"]["volumes"])
+        if name == "toolbox":
+            assert must == [{"matchLabels": {NAME: "trainer"}}]
+        elif name in choose:
+            assert (must, likes) == ([], [{"matchLabels": {SHARED: "shared"}}])
+        elif choose and shares:
+            assert (must, likes) == ([{"matchLabels": {SHARED: "shared"}}], [])
+        else:  # no pod that may have to live elsewhere is pulled to the others
+            assert must == [], name
+
+
+@pytest.mark.parametrize("overlay", ["gpu-single-node", "gpu-single-node-8"])
+def test_all_of_one_node_may_go_to_a_tainted_one_and_uses_the_gpus_it_names(overlay: str) -> None:
+    gpus = 0
+    for document, template in workloads(render((overlay,))):
+        assert template["spec"]["tolerations"] == [TOLERATION], named(document)
+        (container,) = template["spec"]["containers"]
+        each = int(container["resources"]["limits"].get("nvidia.com/gpu", 0))
+        gpus += each * document["spec"].get("replicas", 1)
+    assert gpus == {"gpu-single-node": 5, "gpu-single-node-8": 8}[overlay]
