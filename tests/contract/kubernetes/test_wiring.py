@@ -125,6 +125,8 @@ def test_what_exists_once_stays_and_workers_leave_first(variant: tuple[str, ...]
     classes = {d["metadata"]["name"]: d for d in of_kind(documents, "PriorityClass")}
     assert set(classes) == set(PRIORITIES)
     assert classes["triforge-alone"]["value"] > 0 > classes["triforge-workers"]["value"]
+    # below its cut-off of -10 the cluster autoscaler adds no node for a pod
+    assert all(d["value"] >= -10 for d in classes.values())
     assert not any(d.get("globalDefault") for d in classes.values())
     for _, template in workloads(documents):
         name = template["metadata"]["labels"][NAME]
