@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 import socket
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from tests.contract.kubernetes.rendering import (
     containers,
     named,
     of_kind,
+    quantity,
     render,
     variant_name,
     workloads,
@@ -95,6 +97,22 @@ def test_probes_ask_for_paths_that_the_programs_answer(
                 service = "local_engine" if image == "lmsysorg/sglang" else SERVICES[image]
                 assert path in answered[service], f"{named(document)}: {path}"
             assert found.get("timeoutSeconds", 1) < found["periodSeconds"], named(document)
+
+
+def test_stores_may_take_their_time_to_recover_and_are_not_ready_before() -> None:
+    found = {d["metadata"]["name"]: c for d, _, c in containers(render(("gpu-cluster",)))}
+    for name, ask in (("postgres", ["pg_isready", "-U", "triforge"]), ("valkey", ["valkey-cli", "-e", "ping"])):  # fmt: skip
+        startup = found[name]["startupProbe"]
+        assert startup["failureThreshold"] * startup["periodSeconds"] >= 1800
+        assert startup["exec"]["command"] == found[name]["readinessProbe"]["exec"]["command"] == ask
+
+
+def test_valkey_refuses_before_it_is_killed_and_evicts_nothing() -> None:
+    (valkey,) = [c for d, _, c in containers(render(("cpu",))) if d["metadata"]["name"] == "valkey"]
+    options = dict(itertools.pairwise(valkey["command"]))
+    assert options["--maxmemory-policy"] == "noeviction"
+    limit = quantity(valkey["resources"]["limits"]["memory"])
+    assert quantity(options["--maxmemory"].removesuffix("gb") + "Gi") <= 0.75 * limit
 
 
 @every_variant
