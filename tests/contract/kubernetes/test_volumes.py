@@ -11,10 +11,12 @@ from tests.contract.kubernetes.rendering import (
     containers,
     named,
     of_kind,
+    quantity,
     render,
     variant_name,
     workloads,
 )
+from triforge.config.sections import RunSection
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=variant_name)
 # Who opens the artifact store (`ArtifactStore(settings.artifacts_url)` in services/*/__main__.py); engines read its folders of weights.
@@ -94,6 +96,17 @@ def test_pods_keep_together_where_their_volumes_can_be_mounted_on_one_node_only(
             assert (must, likes) == ([{"matchLabels": {SHARED: "shared"}}], [])
         else:  # no pod that may have to live elsewhere is pulled to the others
             assert must == [], name
+
+
+@pytest.mark.parametrize(("overlay", "parameters", "runs"), [("gpu-cluster", 8e9, 2), ("gpu-single-node", 4e9, 1)])  # fmt: skip
+def test_artifacts_hold_the_versions_that_runs_keep(
+    overlay: str, parameters: float, runs: int
+) -> None:
+    claims = of_kind(render((overlay,)), "PersistentVolumeClaim")
+    (artifacts,) = [d["spec"] for d in claims if d["metadata"]["name"] == "artifacts"]
+    versions = RunSection.model_fields["keep_checkpoints"].default + 1  # the oldest goes last
+    needed = runs * 2 * versions * 12 * parameters  # two models, float32 and two moments
+    assert quantity(artifacts["resources"]["requests"]["storage"]) > needed
 
 
 @pytest.mark.parametrize("overlay", ["gpu-single-node", "gpu-single-node-8"])
