@@ -124,7 +124,7 @@ def test_quantities_are_quantities_and_requests_are_within_limits(variant: tuple
     documents = render(variant)
     for document, _, container in containers(documents):
         requests, limits = (container["resources"].get(k, {}) for k in ("requests", "limits"))
-        assert {"cpu", "memory"} <= set(requests), named(document)
+        assert {"cpu", "memory", "ephemeral-storage"} <= set(requests), named(document)
         assert "memory" in limits, named(document)
         for name, given in requests.items():
             assert quantity(given) <= quantity(limits.get(name, given)), named(document)
