@@ -16,6 +16,7 @@ from kubernetes_validate.utils import ValidationError  # type: ignore[import-unt
 
 from tests.contract.kubernetes.rendering import (
     COMPONENTS,
+    OVERLAYS,
     VARIANTS,
     Document,
     containers,
@@ -149,6 +150,11 @@ def test_the_overlay_for_cpus_has_its_place_on_a_small_node() -> None:
     assert memory < 7 * 2**30
     page = (CRDS.parents[3] / "docs" / "kubernetes.md").read_text()
     assert f"{cores:.1f} cores and {memory / 2**30:.1f} GiB" in page
+
+
+def test_no_overlay_has_a_component_already() -> None:
+    for overlay in OVERLAYS:  # Kustomize refuses the second one by a sentence about ids
+        assert render((overlay, "autoscaling"))
 
 
 def test_every_component_is_tried_and_explained() -> None:
