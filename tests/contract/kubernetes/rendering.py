@@ -26,6 +26,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("cpu", "code", "traces"),
     ("cpu", "ingress", "keda", "monitoring", "toolbox"),
     ("gpu-single-node", "autoscaling", "external-redis", "s3"),
+    ("gpu-cluster", "multi-node-engine", "rdma", "nvidia-runtime"),
     ("gpu-cluster", "autoscaling", "external-postgres", "gateway", "keda-external-redis", "monitoring", "multi-node-engine"),
 ]  # fmt: skip
 

@@ -37,10 +37,12 @@ PRIORITIES = {"triforge-alone": ALONE | {"valkey", "postgres"}, "triforge-worker
 QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-worker": ADAPT_QUEUE}
 # Variables of others' programs that manifests set.
 FOREIGN = {
-    "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "PGDATA", "HOME", "USER", "HF_HUB_OFFLINE", "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "LOCAL_ENGINE_API_KEY", "LOCAL_ENGINE_ADMIN_API_KEY",
+    "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "PGDATA", "HOME", "USER", "HF_HUB_OFFLINE", "NCCL_DEBUG",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "LOCAL_ENGINE_API_KEY", "LOCAL_ENGINE_ADMIN_API_KEY",
     "AWS_DEFAULT_REGION", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
 }  # fmt: skip
+
+RDMA = ("gpu-cluster", "multi-node-engine", "rdma", "nvidia-runtime")
 
 
 def services(documents: list[Document]) -> dict[str, Document]:
@@ -311,6 +313,18 @@ def test_what_asks_for_gpus_goes_to_nodes_with_gpus() -> None:
         if asks:
             shm = [v for v in pod["volumes"] if v.get("emptyDir", {}).get("medium") == "Memory"]
             assert [v["name"] for v in shm] == ["shm"], named(document)
+
+
+def test_adapters_and_the_runtime_class_come_to_all_that_use_gpus_over_nodes() -> None:
+    for document, pod, container in containers(render(RDMA)):
+        asks = "nvidia.com/gpu" in container["resources"]["limits"]
+        over_nodes = asks and document["kind"] in ("Job", "LeaderWorkerSet")
+        for which in ("requests", "limits"):
+            given = container["resources"][which].get("rdma/rdma_shared_device_a")
+            assert given == ("1" if over_nodes else None), named(document)
+        assert pod.get("runtimeClassName") == ("nvidia" if asks else None), named(document)
+        # which interface leads to the others is the cluster's to say, and NCCL's and gloo's to find
+        assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & set(environment([], container))
 
 
 def test_artifacts_in_s3_leave_the_weights_on_a_disk_that_is_mounted_where_they_are_read() -> None:
