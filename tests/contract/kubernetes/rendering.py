@@ -25,7 +25,7 @@ VARIANTS: list[tuple[str, ...]] = [
     *((overlay,) for overlay in OVERLAYS),
     ("cpu", "code", "traces"),
     ("cpu", "ingress", "keda", "monitoring", "toolbox"),
-    ("gpu-single-node", "autoscaling", "external-redis", "s3"),
+    ("gpu-single-node", "autoscaling", "external-redis", "s3", "load-models"),
     ("gpu-cluster", "multi-node-engine", "rdma", "nvidia-runtime"),
     ("gpu-cluster", "autoscaling", "external-postgres", "gateway", "keda-external-redis", "monitoring", "multi-node-engine"),
 ]  # fmt: skip

@@ -191,6 +191,8 @@ def test_only_what_was_asked_for_goes_out(variant: tuple[str, ...]) -> None:
             expected |= {(who, port) for who in callers & set(cluster.pods)}
     if variant[0] == "cpu":
         expected.add(("models", 443))  # the demo's rewriter, from the package index
+    if "load-models" in variant:
+        expected.add(("load-models", 443))  # the Hugging Face Hub
     if "toolbox" in variant:  # stores may lie elsewhere; it is asked what keeps others from them
         expected |= {("toolbox", port) for port in (POSTGRES, REDIS, 443)}
     if "s3" in variant:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.contract.kubernetes.rendering import (
@@ -9,6 +11,7 @@ from tests.contract.kubernetes.rendering import (
     VARIANTS,
     Document,
     containers,
+    environment,
     named,
     of_kind,
     quantity,
@@ -52,6 +55,24 @@ def test_volumes_and_claims_exist_and_one_node_is_enough_for_one_node(
 
 
 @every_variant
+def test_only_who_fills_the_models_may_write_them(variant: tuple[str, ...]) -> None:
+    for document, _, container in containers(render(variant)):
+        for mount in container["volumeMounts"]:
+            if mount["name"] == "models":
+                writes = document["metadata"]["name"] in ("models", "load-models", "toolbox")
+                assert mount.get("readOnly", False) is not writes, named(document)
+
+
+def test_models_are_fetched_to_the_folders_that_services_and_runs_read() -> None:
+    documents = render(("gpu-single-node", "autoscaling", "external-redis", "s3", "load-models"))
+    found = {d["metadata"]["name"]: c for d, _, c in containers(documents)}
+    (script,) = found["load-models"]["args"]
+    made = set(re.findall(r"(?:--local-dir|run\.toml) (/models/\S+)", script))
+    read = {environment(documents, c).get("TRIFORGE_MODEL") for c in found.values()} - {None}
+    assert made == read | {environment(documents, found["trainer"])["TRIFORGE_CONFIG"]}
+
+
+@every_variant
 def test_only_who_reads_or_writes_artifacts_mounts_them(variant: tuple[str, ...]) -> None:
     for document, pod, container in containers(render(variant)):
         name = pod_name(document)
@@ -88,7 +109,7 @@ def test_pods_keep_together_where_their_volumes_can_be_mounted_on_one_node_only(
         labels, (must, likes) = template["metadata"]["labels"], neighbours(template["spec"])
         name = labels[NAME]
         shares = any("persistentVolumeClaim" in volume for volume in template["spec"]["volumes"])
-        if name == "toolbox":
+        if name in ("toolbox", "load-models"):  # of components, which know no overlay
             assert must == [{"matchLabels": {NAME: "trainer"}}]
         elif name in choose:
             assert (must, likes) == ([], [{"matchLabels": {SHARED: "shared"}}])

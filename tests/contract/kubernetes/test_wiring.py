@@ -39,7 +39,7 @@ QUEUES = {"rollout-worker": ROLLOUT_QUEUE, "judge-worker": JUDGE_QUEUE, "adapt-w
 FOREIGN = {
     "POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "PGDATA", "HOME", "USER", "HF_HUB_OFFLINE", "NCCL_DEBUG",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "LOCAL_ENGINE_API_KEY", "LOCAL_ENGINE_ADMIN_API_KEY",
-    "AWS_DEFAULT_REGION", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
+    "POLICY_MODEL", "REWARD_MODEL", "REWRITER_MODEL", "HF_HOME", "HF_TOKEN", "AWS_DEFAULT_REGION", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG",
 }  # fmt: skip
 
 RDMA = ("gpu-cluster", "multi-node-engine", "rdma", "nvidia-runtime")
@@ -328,7 +328,7 @@ def test_adapters_and_the_runtime_class_come_to_all_that_use_gpus_over_nodes() -
 
 
 def test_artifacts_in_s3_leave_the_weights_on_a_disk_that_is_mounted_where_they_are_read() -> None:
-    documents = render(("gpu-single-node", "autoscaling", "external-redis", "s3"))
+    documents = render(("gpu-single-node", "autoscaling", "external-redis", "s3", "load-models"))
     for document, _, container in containers(documents):
         given = environment(documents, container).get("TRIFORGE_ARTIFACTS_URL")
         if given is None:
