@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
+from scripts.k8s_test import manifests
 
-ROOT = Path(__file__).parents[3]
-K8S = ROOT / "k8s"
-OVERLAYS = sorted(p.name for p in (K8S / "overlays").iterdir())
-COMPONENTS = sorted(p.name for p in (K8S / "components").iterdir())
+ROOT = manifests.ROOT
+OVERLAYS, COMPONENTS = manifests.folders("overlays"), manifests.folders("components")
 NAME = "app.kubernetes.io/name"
-Document = dict[str, Any]
+Document = manifests.Document
 
 # What is rendered and checked: each overlay, each component on one, and what people will combine.
 VARIANTS: list[tuple[str, ...]] = [
@@ -38,22 +32,7 @@ def variant_name(variant: tuple[str, ...]) -> str:
 @cache
 def render(variant: tuple[str, ...]) -> list[Document]:
     """Documents of an overlay with components, namespace and all."""
-    overlay, *components = variant
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch).resolve()
-        up = Path(
-            *[".."] * len(folder.parts[1:]), *ROOT.parts[1:], "k8s"
-        )  # kustomize wants relative
-        lines = ["kind: Kustomization", f"resources: [{up}/overlays/{overlay}]", "components:"]
-        lines += [f"  - {up}/components/{name}" for name in components]
-        text = "\n".join(lines if components else lines[:2]) + "\n"
-        (folder / "kustomization.yaml").write_text(text)
-        kubectl = Path(sys.executable).parent / "kubectl"
-        done = subprocess.run(
-            [kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    return manifests.render(variant)
 
 
 def of_kind(documents: list[Document], *kinds: str) -> list[Document]:

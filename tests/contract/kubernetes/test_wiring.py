@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import triforge
+from scripts.k8s_test import manifests
 from services.policy.discovery import parse_sources
 from tests.contract.kubernetes.rendering import (
     NAME,
@@ -189,6 +190,16 @@ def test_a_user_that_an_image_does_not_know_is_given_a_name_and_a_home(
             given = environment([], container)
             assert given["HOME"] == "/tmp", named(document)
             assert given["USER"], named(document)
+
+
+def test_the_docs_move_everything_to_another_namespace() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (lines,) = re.findall(r"```yaml\n(replacements:.*?)```", page, re.S)
+    documents = manifests.render(("cpu", "keda"), "elsewhere", yaml.safe_load(lines))
+    addresses = {d["spec"]["triggers"][0]["metadata"]["address"] for d in of_kind(documents, "ScaledObject")}  # fmt: skip
+    assert addresses == {"valkey.elsewhere.svc:6379"}
+    cluster = [d for d in documents if d["kind"] not in ("Namespace", "PriorityClass")]
+    assert {d["metadata"]["namespace"] for d in cluster} == {"elsewhere"}
 
 
 @every_variant
