@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -109,6 +110,8 @@ def learner(arguments: Sequence[str]) -> int:
     options = _learner_options(arguments)
     begin("trainer", f"learner-{options.role}")
     settings = Settings.from_env()
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # one a node, also while it waits for the others
+        serve_metrics(settings, service="trainer", process=f"learner-{options.role}")
     store = ArtifactStore(settings.artifacts_url)
     store.try_out()
     ranks = Ranks.join(options.sharding)
@@ -116,7 +119,6 @@ def learner(arguments: Sequence[str]) -> int:
     if ranks.rank > 0:
         trainer.follow()
     else:
-        serve_metrics(settings, service="trainer", process=f"learner-{options.role}")
         api = None
         if settings.handover == "distributed":
             from services.trainer.broadcast import broadcasts

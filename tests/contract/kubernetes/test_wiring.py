@@ -293,6 +293,9 @@ def test_the_ranks_of_a_learner_are_as_many_as_its_pods_and_gpus_and_find_each_o
         assert spec["template"]["spec"]["subdomain"] == name
         variables = {entry["name"]: entry.get("value") for entry in container["env"]}
         assert variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+        # ranks begin together, so the probe of one must outlast the wait for all: torchrun's own is ten minutes
+        probe = container["livenessProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] > 2 * 600
         # No index may end well, no number of restarts may end the Job, and no two of an index may run.
         assert script.rstrip().endswith("exit 1")
         assert (spec["backoffLimit"], spec["podReplacementPolicy"]) == (2**31 - 1, "Failed")
