@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: help setup check test test-numbers compose-test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock clean
+.PHONY: help setup check test test-numbers compose-test k8s-test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ wheels: setup ## download into deploy/wheels what the images install, to build t
 
 compose-test: setup ## the stack in real containers, killed, cut off and restarted part by part (needs Docker, or root and dockerd)
 	@$(BIN)/python -m scripts.compose_test
+
+k8s-test: setup ## every Kubernetes overlay and component on a real API server and scheduler, on described nodes (KUBEBUILDER_ASSETS)
+	@$(BIN)/python -m scripts.k8s_test
 
 soak: setup ## 4,096 rollouts at once through one policy service; about half a minute on two quiet cores
 	@$(BIN)/python -m bench.serving --soak

@@ -330,7 +330,8 @@ def test_what_asks_for_gpus_goes_to_nodes_with_gpus() -> None:
 
 
 def test_adapters_and_the_runtime_class_come_to_all_that_use_gpus_over_nodes() -> None:
-    for document, pod, container in containers(render(RDMA)):
+    documents = render(RDMA)
+    for document, pod, container in containers(documents):
         asks = "nvidia.com/gpu" in container["resources"]["limits"]
         over_nodes = asks and document["kind"] in ("Job", "LeaderWorkerSet")
         for which in ("requests", "limits"):
@@ -338,7 +339,8 @@ def test_adapters_and_the_runtime_class_come_to_all_that_use_gpus_over_nodes() -
             assert given == ("1" if over_nodes else None), named(document)
         assert pod.get("runtimeClassName") == ("nvidia" if asks else None), named(document)
         # which interface leads to the others is the cluster's to say, and NCCL's and gloo's to find
-        assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & set(environment([], container))
+        variables = environment(documents, container)
+        assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & set(variables)
 
 
 def test_artifacts_in_s3_leave_the_weights_on_a_disk_that_is_mounted_where_they_are_read() -> None:
