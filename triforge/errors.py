@@ -85,6 +85,10 @@ class TooLargeError(TriforgeError, kind="too_large", status=413):
     """The body of a request is larger than the service takes; nothing was stored."""
 
 
+class MediaTypeError(InputError, kind="media_type", status=415):
+    """The body of a request is not of a media type that the route takes."""
+
+
 class UnavailableError(
     TriforgeError, kind="unavailable", status=503, retryable=True, retry_after_s=2.0
 ):

@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     from triforge.config import Settings
     from triforge.errors import TriforgeError
     from triforge.telemetry import begin, server_options
+    from triforge.web.origins import policy_of
     from triforge.web.server import careful
 
     begin("dashboard", "api")
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     names = ["trainer", "env_adapter", "reward", "policy_model", "reward_model", "rewriter_model"]
     apis = Apis({name: str(getattr(settings, f"{name}_url")).partition("#")[0] for name in names})
     config = uvicorn.Config(
-        create_app(apis=apis),
+        create_app(apis=apis, origins=policy_of(settings)),
         host=settings.host,
         port=urlsplit(settings.dashboard_url).port or 8005,
         **server_options(),

@@ -16,8 +16,8 @@ from services.dashboard.pages import Pages
 from services.dashboard.routes import routes
 from triforge.errors import TriforgeError
 from triforge.web.app import install
+from triforge.web.origins import OriginPolicy
 
-_MAX_BODY = 4096  # bytes; nobody sends one
 _HEADERS = {
     # everything a page loads is the service's own; a text of a model that slipped through as HTML could load and run nothing
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
@@ -27,7 +27,7 @@ _HEADERS = {
 }
 
 
-def create_app(*, apis: Apis) -> FastAPI:
+def create_app(*, apis: Apis, origins: OriginPolicy = OriginPolicy()) -> FastAPI:  # noqa: B008 - frozen
     """The ASGI app of the dashboard."""
 
     @asynccontextmanager
@@ -37,7 +37,7 @@ def create_app(*, apis: Apis) -> FastAPI:
 
     app = FastAPI(title="triforge dashboard", version="1", lifespan=lifespan, openapi_url=None)
     pages = Pages(apis)
-    install(app, max_body=_MAX_BODY)
+    install(app, origins=origins)
     app.include_router(routes(apis, pages))
 
     async def problem(_: Request, error: Exception) -> HTMLResponse:

@@ -33,7 +33,6 @@ def api() -> int:
     parts = Parts(
         database=database,
         family=registry.family,
-        max_body=settings.max_body,
         max_upload=settings.max_upload,
         entrance=entrance_of(settings, "env_adapter", database),
     )

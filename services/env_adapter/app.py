@@ -16,11 +16,12 @@ from services.env_adapter.plans import Planner
 from services.env_adapter.pools import FindFamily, PoolMaker
 from services.env_adapter.routes import RULES, Api, add_routes
 from services.env_adapter.store import PoolStore
+from services.env_adapter.uploads import JSONL
 from triforge.errors import TriforgeError
 from triforge.store.database import Database
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
-from triforge.web.limits import MAX_BODY, MEBIBYTE
+from triforge.web.limits import MEBIBYTE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,6 @@ class Parts:
     database: Database
     family: FindFamily
     registry: CollectorRegistry = REGISTRY
-    max_body: int = MAX_BODY  # bytes of a request's body
     max_upload: int = 256 * MEBIBYTE  # bytes of a pool's upload
     entrance: Entrance = field(default_factory=Entrance)
 
@@ -73,8 +73,9 @@ def create_app(*, parts: Parts) -> FastAPI:
         app,
         ready=ready,
         registry=parts.registry,
-        max_body=parts.max_body,
         uploads={"POST /v1/pools": parts.max_upload},
+        media={"POST /v1/pools": JSONL},
+        origins=parts.entrance.origins,
     )
     api = Api(
         store=store,

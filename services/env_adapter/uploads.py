@@ -12,10 +12,12 @@ from typing import IO, Any, Final
 
 from services.env_adapter.strict_json import loads
 from triforge.errors import InputError
+from triforge.web.text import demand_parsable
 
 JSONL: Final = "application/x-ndjson"
 MAX_ROW: Final = 2**20  # bytes of a line of JSONL
-MAX_JSON: Final = 2**26  # bytes of a JSON body, which is parsed whole
+MAX_JSON: Final = 2**23  # bytes of a JSON body, which is parsed whole
+_PARTS: Final = 1_000_000  # strings, lists, objects and numbers in it
 _IN_MEMORY = 2**20  # bytes; what is larger goes to a temporary file
 
 Row = tuple[str, Any]  # what people call the row ("tasks[3]", "line 4") and what it holds
@@ -103,6 +105,7 @@ def read_json(file: IO[bytes], *, max_json: int = MAX_JSON) -> tuple[dict[str, A
         raise InputError(
             f"body: more than {max_json} bytes of JSON; send large pools as JSONL ({JSONL}), one task a line"
         )
+    demand_parsable(text, parts=_PARTS)
     try:
         body = loads(text)
     except ValueError as error:

@@ -81,6 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     app = create_app(
         engine=engine,
         served_name=options.served_model_name or options.model_path.name,
+        host=options.host,
         api_key=options.api_key or None,
         admin_api_key=options.admin_api_key or None,
     )

@@ -20,6 +20,7 @@ from services.local_engine.routes import CONTROL_PATHS, ROUTES
 from services.local_engine.updates import Updates
 from triforge.errors import PolicyError, TriforgeError, UnavailableError, WeightsError
 from triforge.telemetry.asgi import Watched
+from triforge.web.origins import OriginGuard, OriginPolicy
 
 _log = logging.getLogger(__name__)
 _OPEN = ("/health", "/ready")  # probes carry no secrets
@@ -31,14 +32,17 @@ def create_app(
     *,
     engine: Engine,
     served_name: str,
+    host: str = "127.0.0.1",
     api_key: str | None = None,
     admin_api_key: str | None = None,
 ) -> Starlette:
-    """The application around a started engine; `served_name` is the model's name in /v1/models."""
+    """The application around a started engine; `served_name` is the model's name in /v1/models, `host` its own."""
+    hosts = None if api_key else frozenset({host})
     app = Starlette(
         routes=ROUTES,
         middleware=[
             Middleware(Watched),
+            Middleware(OriginGuard, policy=OriginPolicy(hosts=hosts, navigation=False)),
             Middleware(_Keys, api_key=api_key, admin_key=admin_api_key),
         ],
         exception_handlers={

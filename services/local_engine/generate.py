@@ -16,7 +16,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from services.local_engine.detokenize import TextCodec
 from services.local_engine.engine import Engine, new_rid
 from services.local_engine.images import decode_images, place_images
-from services.local_engine.request import Body, Prompt, explain, parse_sampling, read_json
+from services.local_engine.request import (
+    LARGE,
+    Body,
+    Prompt,
+    explain,
+    parse_sampling,
+    read_json,
+)
 from services.local_engine.sequence import Scored, Sequence, Top
 from triforge.errors import InputError, PolicyError
 from triforge.web.server import unless_gone
@@ -97,7 +104,7 @@ async def _prompt(engine: Engine, ids: list[int], fields: _PromptFields) -> Prom
 async def generate(request: Request) -> Response:
     """POST or PUT /generate."""
     engine: Engine = request.app.state.engine
-    body = await read_json(request)
+    body = await read_json(request, most=LARGE)
     for name, value in body.items():
         known = name in _WHOLE or name in _IGNORED or name in _PromptFields.model_fields
         if not known and value not in (None, False, [], {}):

@@ -12,9 +12,12 @@ from starlette.requests import Request
 from services.local_engine.images import Media
 from triforge.config import Regex
 from triforge.errors import InputError
+from triforge.web.text import demand_parsable
 
 _B = TypeVar("_B", bound="Body")
-_MAX_BODY = 256 * 1024 * 1024
+SMALL = 64 * 1024  # bytes of a body
+LARGE = 256 * 1024 * 1024
+MOST_NUMBERS = 8_000_000  # beside the strings, lists and objects of a large body
 _MANY = 2**31
 _COLDEST = 1e-6  # below it the choice is greedy, and logits / temperature would overflow
 _MAX_STOPS = 32
@@ -52,13 +55,14 @@ def explain(error: ValidationError, prefix: str = "") -> str:
     return f"{name} is {first['input']!r:.80}; {first['msg'].removeprefix('Value error, ')}"
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """The body, which must be a JSON object; an empty body is {}."""
+async def read_json(request: Request, *, most: int = SMALL) -> dict[str, Any]:
+    """The body of at most so many bytes, which must be a JSON object; an empty body is {}."""
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > _MAX_BODY:
-            raise InputError(f"the body is larger than {_MAX_BODY} bytes")
+        if len(body) > most:
+            raise InputError(f"the body is larger than {most} bytes")
+    demand_parsable(body, numbers=MOST_NUMBERS)
     try:
         found = from_json(body) if body else {}
     except ValueError as error:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from services.local_engine.engine import Engine, Swapped
 from services.local_engine.generate import generate
 from services.local_engine.lora import read_adapter
-from services.local_engine.request import Body, read, read_json
+from services.local_engine.request import LARGE, Body, read, read_json
 from services.local_engine.updates import (
     JoinGroup,
     Updates,
@@ -138,7 +138,8 @@ async def _end_weight_update(request: Request) -> Response:
 
 
 async def _update_weights_from_distributed(request: Request) -> Response:
-    return _outcome(*await _updates(request).take_broadcast(await read_json(request)))
+    body = await read_json(request, most=LARGE)  # names the tensors of a bucket
+    return _outcome(*await _updates(request).take_broadcast(body))
 
 
 async def _init_weights_update_group(request: Request) -> Response:

@@ -13,7 +13,9 @@ from services.policy.gateway import Gateway
 from services.policy.routes import RULES, routes
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
-from triforge.web.limits import MAX_BODY
+from triforge.web.limits import MAX_BODY, Bounds
+
+_TOKENS = 4_000_000  # ids in the prompts of a request; 64 of 32,000 are 2 millions
 
 
 def create_app(
@@ -44,7 +46,16 @@ def create_app(
     if entrance.gate.asks:
         api_key = admin_api_key = ""
     app = FastAPI(title=f"triforge policy ({role})", lifespan=lifespan)
-    install(app, ready=gateway.ready, registry=gateway.metrics.registry, max_body=max_body)
+    install(
+        app,
+        ready=gateway.ready,
+        registry=gateway.metrics.registry,
+        bodies={
+            "POST /v1/generate": Bounds(max_body, numbers=_TOKENS),
+            "POST /v1/chat/completions": Bounds(max_body),
+        },
+        origins=entrance.origins,
+    )
     app.include_router(routes(gateway, role=role, api_key=api_key, admin_api_key=admin_api_key))
     app.add_exception_handler(ClientDisconnect, _on_hang_up)
     guard(app, RULES, entrance)

@@ -18,8 +18,9 @@ from triforge.errors import InputError, RewardError
 from triforge.rollout.protocols import GenerateMany
 from triforge.types import Sampling, StepVotes, Vote
 from triforge.web.app import Ready, install
+from triforge.web.description import answers
 from triforge.web.guard import Entrance, guard
-from triforge.web.limits import MAX_BODY
+from triforge.web.limits import MAX_BODY, Bounds
 
 # It changes nothing that lasts, but it occupies a model.
 RULES: Final[Mapping[str, Rule]] = {"POST /v1/judge": Rule(wants="submit")}
@@ -34,16 +35,18 @@ def create_app(
 ) -> FastAPI:
     """The ASGI app of reward; `ready` raises while the policy service that judges cannot be asked."""
     app = FastAPI(title="triforge reward", version="1")
-    install(app, ready=ready, max_body=max_body)
+    entrance = entrance or Entrance()
+    bodies = {"POST /v1/judge": Bounds(max_body)}
+    install(app, ready=ready, bodies=bodies, origins=entrance.origins)
     add_routes(app, api=api)
-    guard(app, RULES, entrance or Entrance())
+    guard(app, RULES, entrance)
     return app
 
 
 def add_routes(app: FastAPI, *, api: JudgeApi) -> None:
     """Add all routes of reward to its app."""
 
-    @app.post("/v1/judge")
+    @app.post("/v1/judge", responses=answers(404, 429, 502))
     async def judge(request: JudgeRequest) -> JudgeReply:
         """Vote on every step of a trajectory in text form."""
         return await api.judge(request)

@@ -75,7 +75,6 @@ def api() -> int:
             runs=runs,
             orchestrator=Orchestrator(parts),
             ready=ready,
-            max_body=settings.max_body,
             entrance=entrance,
             refresh=DeploymentGauges(broker, store, artifacts).refresh,
         )

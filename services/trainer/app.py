@@ -15,7 +15,10 @@ from triforge import __version__
 from triforge.event_loop import end_task
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
-from triforge.web.limits import MAX_BODY
+from triforge.web.limits import MEBIBYTE, Bounds
+
+# A config of at most 256 KiB, each of whose characters may be spelled with several.
+_BODIES = {"POST /v1/runs": Bounds(MEBIBYTE, numbers=100_000)}
 
 
 def create_app(
@@ -23,7 +26,6 @@ def create_app(
     runs: Runs,
     orchestrator: Orchestrator | None,
     ready: Callable[[], Awaitable[None]],
-    max_body: int = MAX_BODY,
     entrance: Entrance | None = None,
     refresh: Callable[[], Awaitable[None]] | None = None,
 ) -> FastAPI:
@@ -42,6 +44,7 @@ def create_app(
     app = FastAPI(title="triforge trainer", version=__version__, lifespan=lifespan)
     app.state.runs = runs
     app.include_router(router)
-    install(app, ready=ready, max_body=max_body, refresh=refresh)
-    guard(app, RULES, entrance or Entrance())
+    entrance = entrance or Entrance()
+    install(app, ready=ready, bodies=_BODIES, origins=entrance.origins, refresh=refresh)
+    guard(app, RULES, entrance)
     return app

@@ -45,6 +45,7 @@ from triforge.store.manifests import load_manifest
 from triforge.telemetry import server_options
 from triforge.types import BroadcastOffer, Message, TensorBucket
 from triforge.web.app import install
+from triforge.web.origins import OriginPolicy
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Broadcaster:
         timeout_s: float,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        self._root, self._host, self._device = root, host, device
+        self._root, self.host, self._device = root, host, device
         self._backend: Backend = backend
         self._timeout = timedelta(seconds=timeout_s)
         self._bucket_bytes = bucket_bytes
@@ -109,7 +110,7 @@ class Broadcaster:
             self._sendings[sending.group] = sending
             sending.start()
         return BroadcastOffer(
-            address=self._host,
+            address=self.host,
             port=sending.port,
             group=sending.group,
             backend=self._backend,
@@ -243,7 +244,8 @@ def _parts(tensors: Sequence[_Named], limit: int) -> Iterator[list[_Named]]:
 def create_api(broadcaster: Broadcaster, *, admin_api_key: str = "") -> FastAPI:
     """The application; callers must send `admin_api_key` as a bearer token, if there is one."""
     app = FastAPI(title="triforge learner")
-    install(app)
+    hosts = None if admin_api_key else frozenset({broadcaster.host})
+    install(app, origins=OriginPolicy(hosts=hosts))
 
     def authorised(request: Request) -> None:
         given = request.headers.get("authorization", "").encode()

@@ -249,21 +249,22 @@ async def test_who_is_refused_cannot_fill_the_record_nor_hide_others(
 async def test_a_body_that_is_too_large_is_on_record_and_a_strangers_is_not_read(
     locks: Locks,
 ) -> None:
-    app = api(locks.database, entrance=locks.entrance(), max_body=1000)
+    app = api(locks.database, entrance=locks.entrance())
     read = 0
 
     async def chunks() -> AsyncIterator[bytes]:
         nonlocal read
         for _ in range(10):
             read += 1
-            yield b"x" * 500
+            yield b"x" * 10_000
 
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://env"
     ) as http:
         path = "/v1/pools/p/pause"
         stranger = await http.post(path, content=chunks())
-        reply = await http.post(path, content=chunks(), headers=locks.headers("submit"))
+        sent = {"content-type": "application/json"} | locks.headers("submit")
+        reply = await http.post(path, content=chunks(), headers=sent)
         entries = await record(http, locks)
     assert (stranger.status_code, reply.status_code) == (401, 413)
     assert [e["status"] for e in entries if e["service"] == "env_adapter"] == [401, 413]

@@ -145,6 +145,9 @@ async def test_lines_that_are_no_json_are_named_with_the_other_bad_ones(
     ]  # fmt: skip
 
 
+JSON = {"content-type": "application/json"}
+
+
 def served(**reset: Any) -> dict[str, Any]:
     """Parameters that hold what their uploader likes."""
     return {"url": "http://192.0.2.1:80", "instruction": "play", "reset": reset}
@@ -164,7 +167,7 @@ async def test_what_could_not_be_shown_again_is_refused_row_by_row(
     else:
         tasks = [{"params": row} for row in rows]
         body = json.dumps({"name": "bad", "environment": "openenv", "tasks": tasks})
-        reply = await http.post("/v1/pools", content=body)
+        reply = await http.post("/v1/pools", content=body, headers=JSON)
     assert reply.status_code == 422
     first, second, third = reply.json()["problems"]
     assert "half a character" in first
@@ -175,7 +178,7 @@ async def test_what_could_not_be_shown_again_is_refused_row_by_row(
 
 async def test_options_that_could_not_be_shown_again_are_refused(http: httpx.AsyncClient) -> None:
     body = json.dumps({"name": "bad", "environment": "household", "options": {"a": ["\ud800"]}})
-    reply = await http.post("/v1/pools", content=body)
+    reply = await http.post("/v1/pools", content=body, headers=JSON)
     assert reply.status_code == 422
     assert "half a character" in reply.json()["detail"]
 
@@ -241,7 +244,7 @@ async def test_options_that_allow_too_few_tasks_say_so(client: EnvAdapterClient)
 async def test_a_malformed_request_is_a_problem_document(
     http: httpx.AsyncClient, body: bytes, said: str
 ) -> None:
-    reply = await http.post("/v1/pools", content=body)
+    reply = await http.post("/v1/pools", content=body, headers=JSON)
     assert reply.status_code == 422
     assert reply.headers["content-type"] == "application/problem+json"
     assert reply.json()["type"] == "urn:triforge:input"

@@ -121,13 +121,14 @@ async def test_a_large_upload_is_not_held_in_memory(database: Database) -> None:
 
 
 async def test_an_upload_has_a_larger_limit_than_other_bodies(database: Database) -> None:
-    app = api(database, max_body=1_000, max_upload=4_000)
+    app = api(database, max_upload=100_000)
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://env") as http:
-        assert (await upload(http, lines(5))).status_code == 201
-        said = await problem_of(await upload(http, lines(50), name="q"), 413)
-        assert (said["type"], "4000" in said["detail"]) == ("urn:triforge:too_large", True)
-        change = {"approval": "manual", "reason": "x" * 1_000}
+        wide = lines(5) + b" " * 70_000
+        assert (await upload(http, wide)).status_code == 201
+        said = await problem_of(await upload(http, wide + wide, name="q"), 413)
+        assert (said["type"], "100000" in said["detail"]) == ("urn:triforge:too_large", True)
+        change = {"approval": "manual", "reason": "x" * 70_000}
         await problem_of(await http.patch("/v1/pools/p", json=change), 413)
 
 

@@ -18,10 +18,12 @@ from triforge.access.gate import Gate
 from triforge.access.keys import TenantStore
 from triforge.access.requests import RequestRecord
 from triforge.broker.buckets import Buckets
+from triforge.config import Settings
 from triforge.errors import RateError, UnavailableError
 from triforge.store.database import Database
 from triforge.web.app import install
 from triforge.web.guard import Entrance, guard
+from triforge.web.origins import policy_of
 
 
 @pytest.fixture
@@ -108,7 +110,8 @@ async def test_a_record_that_cannot_be_written_keeps_nobody_from_their_answer(
 async def test_pages_of_other_origins_may_ask_only_if_they_are_named(
     origins: str, allowed: str | None
 ) -> None:
-    app = app_with({}, Entrance(gate=Gate(None), origins=origins))
+    settings = Settings(cors_origins=origins)
+    app = app_with({}, Entrance(gate=Gate(None), origins=policy_of(settings)))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://r"
     ) as http:

@@ -11,13 +11,14 @@ from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 
 from triforge.web.app import install
+from triforge.web.limits import Bounds
 from triforge.web.server import MAX_HEAD, careful
 
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     app = FastAPI()
-    install(app, registry=CollectorRegistry(), max_body=10**6)
+    install(app, registry=CollectorRegistry(), bounds=Bounds(10**6))
 
     @app.post("/length")
     async def length(request: Request) -> int:
@@ -73,7 +74,10 @@ async def test_headers_that_do_not_end_are_refused(port: int, head: bytes) -> No
 
 async def test_a_body_that_comes_with_its_headers_counts_for_the_body_only(port: int) -> None:
     body = b"x" * (3 * MAX_HEAD)
-    head = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = (
+        b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        % len(body)
+    )
     one = await send(port, head + body)
     assert one.startswith(b"HTTP/1.1 200")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -101,7 +105,7 @@ async def test_what_is_no_request_is_refused_and_the_service_lives(port: int, gi
 
 
 async def test_a_body_that_says_it_is_huge_is_refused_before_it_comes(port: int) -> None:
-    head = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n"
+    head = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"
     assert (await send(port, head)).startswith(b"HTTP/1.1 413")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 
@@ -14,6 +15,7 @@ from triforge.errors import ConfigError
 from triforge.telemetry.logs import masked
 
 _SHORTEST: Final = 24  # characters of the services' secret
+_SERVICES: Final = ("policy_model", "reward_model", "reward", "env_adapter", "trainer")
 
 
 class Settings(Section):
@@ -98,9 +100,9 @@ class Settings(Section):
     key: SecretStr = SecretStr("")
     """API key that the command line and other clients send."""
     own_hosts: str = ""
-    """Comma-separated hosts whose policy services are this deployment's own, beside those that need
-    not be named (docs/security.md): addresses without a path are sent the services' secret there
-    and nowhere else."""
+    """Comma-separated hosts that are this deployment's own, beside those that need not be named
+    (docs/security.md): addresses without a path are sent the services' secret there and nowhere
+    else, and where no keys are asked for the APIs answer under these names, too."""
     env_egress: str = ""
     """What tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts,
     addresses and networks, separated by commas (docs/environments.md). Empty: `public` where keys
@@ -123,7 +125,8 @@ class Settings(Section):
     weights_verify: Literal["tensors", "info"] = "tensors"
     """What an engine has to show after an update: sampled tensors, or its version only."""
     max_body_mb: Positive = 64
-    """MiB of a request's body; a larger one is answered with 413."""
+    """MiB of a body that asks a model (`/v1/generate`, `/v1/chat/completions`, `/v1/completions`,
+    `/v1/judge`); a larger one is answered with 413. Bodies of other routes have less."""
     max_upload_mb: Positive = 256
     """MiB of an upload to `POST /v1/pools`, which is read from disk."""
     lease_s: Seconds = 10.0
@@ -168,8 +171,15 @@ class Settings(Section):
             yield name, masked(value) if isinstance(value, str) else value
 
     @property
+    def service_hosts(self) -> frozenset[str]:
+        """Hosts where services of this deployment are, and those that `own_hosts` lists."""
+        services = (urlsplit(getattr(self, f"{service}_url")).hostname for service in _SERVICES)
+        listed = (name.strip().lower().strip("[]") for name in self.own_hosts.split(","))
+        return frozenset(name for name in (*services, *listed) if name)
+
+    @property
     def max_body(self) -> int:
-        """Bytes of a request's body."""
+        """Bytes of a body that asks a model."""
         return self.max_body_mb * 2**20
 
     @property

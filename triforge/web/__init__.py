@@ -3,7 +3,8 @@
 app           `install`: everything below at once, with health, readiness and metrics
 problems      errors as problem documents (RFC 9457)
 description   what the API's description says of errors
-limits        a limit on bodies
+origins       which web pages may ask, under which names
+limits        limits on bodies
 text          bodies are text, every character whole
 server        limits on headers and on waiting for a request
 guard         authentication, scopes and the record of requests for changes

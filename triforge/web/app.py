@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
-from starlette.requests import HTTPConnection
 
 from triforge import __version__
 from triforge.metrics import identify
 from triforge.telemetry.asgi import Watched
 from triforge.web.description import describe
-from triforge.web.limits import MAX_BODY, BodyLimit
+from triforge.web.limits import SMALL, BodyLimit, Bounds
+from triforge.web.origins import OriginGuard, OriginPolicy
 from triforge.web.problems import OWN, handle_errors
-from triforge.web.text import demand_text
 
 Ready = Callable[[], Awaitable[None]]
 
@@ -30,29 +29,28 @@ def install(
     *,
     ready: Ready | None = None,
     registry: CollectorRegistry = REGISTRY,
-    max_body: int = MAX_BODY,
+    bounds: Bounds = SMALL,
+    bodies: Mapping[str, Bounds] | None = None,
     uploads: Mapping[str, int] | None = None,
+    media: Mapping[str, str] | None = None,
+    origins: OriginPolicy = OriginPolicy(),  # noqa: B008 - frozen
     refresh: Ready | None = None,
 ) -> None:
-    """Give an app the error handlers, the limit on bodies and the three routes above. Comes before all routes of the app.
+    """Give an app the error handlers, what it refuses of browsers and bodies, and the three routes above.
 
     Args:
         app: the app of a service.
         ready: raises UnavailableError (or any error of ours) while the service cannot serve; None is always ready.
         registry: whose metrics `/metrics` shows.
-        max_body: bytes of a request's body; more is a 413.
-        uploads: other limits, by method and path (`POST /v1/pools`), for routes that do not keep the body in memory.
+        bounds: what a request's body may be; more is a 413.
+        bodies: other bounds, by method and path (`POST /v1/runs`).
+        uploads: bytes, likewise, for routes that do not keep the body in memory and check it themselves.
+        media: media types of bodies beside JSON, likewise.
+        origins: from which pages and under which names the app may be asked.
         refresh: measures what is measured only when somebody asks for the metrics; must not raise.
     """
-    in_pieces = uploads or {}  # nobody has their bodies whole
-
-    async def whole(asked: HTTPConnection) -> None:
-        """Of a request; a socket has no body."""
-        if isinstance(asked, Request) and f"{asked.method} {asked.scope['path']}" not in in_pieces:
-            await demand_text(asked)
-
-    app.router.dependencies.append(Depends(whole))
-    app.add_middleware(BodyLimit, limit=max_body, uploads=in_pieces)
+    app.add_middleware(BodyLimit, bounds=bounds, bodies=bodies or {}, uploads=uploads or {})
+    app.add_middleware(OriginGuard, policy=origins, media=media)
     app.add_middleware(Watched)  # outermost: what the others log is about the request, too
     describe(app)
     handle_errors(app)

@@ -29,8 +29,18 @@ _PROBLEM: dict[str, Any] = {
         "retry_after_s": {"type": "number", "description": "Also the header Retry-After."},
     },
 }
-_WITH_BODY = (400, 413, 422)
-_ALWAYS = (503, 507)  # a service or the database is away; the disk is full
+_WITH_BODY = (400, 413, 415, 422)
+_ALWAYS = (
+    403,
+    503,
+    507,
+)  # a page of others asks; a service or the database is away; the disk is full
+
+
+def files(*media: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that answers with text or bytes of these media types and not with JSON."""
+    content = {each: {"schema": {"type": "string"}} for each in media}
+    return {200: {"description": HTTPStatus.OK.phrase, "content": content}}
 
 
 def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -41,8 +51,8 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def describe(app: FastAPI) -> None:
     """Let the app's description say that errors are problem documents.
 
-    A path with a parameter may say 404, a route with parameters 422, one with a body 400, 413 and 422; further ones are
-    named by the route (`answers`).
+    A path with a parameter may say 404, a route with parameters 422, one with a body 400, 413, 415 and 422; further ones
+    are named by the route (`answers`).
     """
 
     def with_problems(plain: dict[str, Any]) -> dict[str, Any]:

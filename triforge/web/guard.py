@@ -26,6 +26,7 @@ from triforge.errors import NotFoundError
 from triforge.store.database import Database
 from triforge.telemetry.asgi import unnamed
 from triforge.web.description import extend
+from triforge.web.origins import OriginPolicy, policy_of
 from triforge.web.problems import OWN, response_to
 
 TENANT_HEADER: Final = "Triforge-Tenant"
@@ -141,11 +142,11 @@ def _address(scope: Scope) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Entrance:
-    """How a service is entered, by itself by everybody; `origins` are comma-separated web origins whose pages may ask."""
+    """How a service is entered, by itself by everybody but pages of others."""
 
     gate: Gate = field(default_factory=lambda: Gate(None))
     record: RequestRecord | None = None
-    origins: str = ""
+    origins: OriginPolicy = field(default_factory=OriginPolicy)
 
 
 def entrance_of(settings: Settings, service: str, database: Database | None = None) -> Entrance:
@@ -159,7 +160,7 @@ def entrance_of(settings: Settings, service: str, database: Database | None = No
     return Entrance(
         gate=make_gate(settings, database, limiter),
         record=None if database is None else RequestRecord(database, service),
-        origins=settings.cors_origins,
+        origins=policy_of(settings),
     )
 
 
@@ -170,11 +171,11 @@ def guard(app: FastAPI, rules: Mapping[str, Rule], entrance: Entrance) -> Rules:
     """
     found = Rules(rules)
     app.add_middleware(Guard, gate=entrance.gate, rules=found, record=entrance.record)
-    allowed = [origin.strip() for origin in entrance.origins.split(",") if origin.strip()]
+    allowed = entrance.origins.origins
     if allowed:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=allowed,
+            allow_origins=sorted(allowed),
             allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", HEADER],
             expose_headers=["ETag", "Location", "Retry-After"],

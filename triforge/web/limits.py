@@ -1,60 +1,114 @@
-"""A limit on bodies, kept before a service holds them."""
+"""Limits on bodies, kept before a service holds or parses them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from triforge.errors import TooLargeError
+from triforge.errors import TooLargeError, TriforgeError
+from triforge.web.text import demand_parsable, demand_whole
 
+KIBIBYTE: Final = 2**10
 MEBIBYTE: Final = 2**20
 MAX_BODY: Final = 64 * MEBIBYTE  # bytes; 64 prompts of 32,000 token ids each are 14 MB
+_METHODS: Final = ("POST", "PUT", "PATCH")
 
 
-class BodyTooLargeError(HTTPException):
-    """The body went over the limit while a route was reading it; FastAPI lets this class of error through."""
+class RefusedBodyError(HTTPException):
+    """A body is refused while a route reads it; FastAPI lets this class of error through."""
 
-    def __init__(self, limit: int) -> None:
-        detail = (
-            f"body: larger than {limit} bytes, which is what this route takes; send less at a time"
-        )
-        super().__init__(status_code=TooLargeError.status, detail=detail)
+    def __init__(self, reason: TriforgeError) -> None:
+        super().__init__(status_code=reason.status, detail=reason.detail)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a route takes: bytes, and numbers beside the strings, lists and objects that every route takes."""
+
+    size: int
+    numbers: int = 0
+
+
+SMALL: Final = Bounds(64 * KIBIBYTE)  # some fields, and text that a person wrote
 
 
 class BodyLimit:
-    """ASGI middleware that ends a request whose body grows over a limit, before the service holds it.
+    """ASGI middleware that ends a request whose body is too large, too much to parse, or no text.
 
-    `uploads` are other limits, by method and path, for routes that do not keep the body in memory.
+    Args:
+        app: what it stands before.
+        bounds: of routes that are not among the others.
+        bodies: bounds by method and path.
+        uploads: bytes by method and path, of routes that read their body in pieces and check it themselves.
     """
 
-    def __init__(self, app: ASGIApp, *, limit: int, uploads: Mapping[str, int]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, bounds: Bounds, bodies: Mapping[str, Bounds], uploads: Mapping[str, int]
+    ) -> None:  # fmt: skip
         self._app = app
-        self._limit = limit
-        self._uploads = dict(uploads)
+        self._bounds = bounds
+        self._bodies, self._uploads = dict(bodies), dict(uploads)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its bytes counted."""
+        """Pass a request on with its body checked."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         route = f"{scope['method']} {scope['path']}"
-        limit = self._uploads.get(route, self._limit)
+        bounds = self._bodies.get(route, self._bounds)
         declared = Headers(scope=scope).get("content-length", "")
-        over = declared.isdecimal() and int(declared) > limit
-        read = 0
+        read = _counted(receive, self._uploads.get(route, bounds.size), declared)
+        if scope["method"] in _METHODS and route not in self._uploads:
+            read = _checked(read, bounds.numbers)
+        await self._app(scope, read, send)
 
-        async def counted() -> Message:
-            nonlocal read
-            if over:  # not a byte of it is awaited
-                raise BodyTooLargeError(limit)
+
+def _counted(receive: Receive, limit: int, declared: str) -> Receive:
+    """What comes, while it is at most `limit` bytes."""
+    over = declared.isdecimal() and int(declared) > limit
+    read = 0
+
+    async def counted() -> Message:
+        nonlocal read
+        message: Message = {} if over else await receive()  # not a byte of it is awaited
+        read += len(message.get("body", b""))
+        if over or read > limit:
+            raise RefusedBodyError(
+                TooLargeError(
+                    f"body: larger than {limit} bytes, which is what this route takes; send less at a time"
+                )
+            )
+        return message
+
+    return counted
+
+
+def _checked(receive: Receive, numbers: int) -> Receive:
+    """The body in one message, checked, and then whatever comes behind it."""
+    whole = False
+
+    async def checked() -> Message:
+        nonlocal whole
+        if whole:
+            return await receive()
+        message: Message = {"more_body": True}
+        parts = []
+        while message.get("more_body"):
             message = await receive()
-            read += len(message.get("body", b""))
-            if read > limit:
-                raise BodyTooLargeError(limit)
-            return message
+            parts.append(message.get("body", b""))
+        whole = True
+        body = b"".join(parts)
+        try:
+            demand_parsable(body, numbers=numbers)
+            demand_whole(body)
+        except TriforgeError as error:
+            raise RefusedBodyError(error) from None
+        return {**message, "body": body} if message["type"] == "http.request" else message
 
-        await self._app(scope, counted, send)
+    return checked

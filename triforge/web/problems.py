@@ -19,18 +19,18 @@ from starlette.routing import compile_path
 from triforge.errors import (
     InputError,
     StorageError,
-    TooLargeError,
     TriforgeError,
     UnauthorizedError,
     UnavailableError,
 )
-from triforge.web.limits import BodyTooLargeError
+from triforge.web.limits import RefusedBodyError
 
 PROBLEM_TYPE: Final = "application/problem+json"
 OWN: Final = ("/healthz", "/readyz", "/metrics")  # routes of every service, in no description
 METHODS: Final = ("get", "put", "post", "patch", "delete")
 
 _log = logging.getLogger(__name__)
+_MOST_PROBLEMS: Final = 100  # that are named
 # What the framework says of all but JSON's grammar.
 _UNREADABLE: Final = "There was an error parsing the body"
 
@@ -82,7 +82,7 @@ def of_error(error: TriforgeError) -> ProblemResponse:
 
 def input_error(error: ValidationError | RequestValidationError) -> InputError:
     """What pydantic found, as an error with one sentence a field."""
-    problems = tuple(_sentence(item) for item in error.errors())
+    problems = tuple(_sentence(item) for item in error.errors()[:_MOST_PROBLEMS])
     return InputError("; ".join(problems[:3]) or "malformed request", problems=problems)
 
 
@@ -128,8 +128,8 @@ def _reason(cause: BaseException | None) -> str:
 
 async def _on_http_error(request: Request | None, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if isinstance(error, BodyTooLargeError):
-        return of_error(TooLargeError(error.detail))
+    if isinstance(error, RefusedBodyError):
+        return of_error(error.reason)
     if error.detail == _UNREADABLE:
         return of_error(InputError(f"body: not JSON: {_reason(error.__cause__)}"))
     phrase = HTTPStatus(error.status_code).phrase

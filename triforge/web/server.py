@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _T = TypeVar("_T")
 
+_MESSAGE: Final = 2 * 2**20  # bytes of a message over a WebSocket
 MAX_HEAD: Final = 64 * 1024  # bytes of a request's line and headers; real ones have less than 2 KiB
 
 
@@ -98,7 +99,9 @@ def careful(*, ws: Literal["none", "wsproto"] = "none") -> dict[str, Any]:
     No header says where a request came from: the record must not be written by strangers. Behind a proxy the proxy's own
     log says it.
     """
-    return {"http": PatientProtocol, "ws": ws, "proxy_headers": False, "server_header": False}
+    return {
+        "http": PatientProtocol, "ws": ws, "ws_max_size": _MESSAGE, "proxy_headers": False, "server_header": False,
+    }  # fmt: skip
 
 
 class DrainingServer(uvicorn.Server):

@@ -11,23 +11,20 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from fastapi import Request
-
-from triforge.errors import InputError
+from triforge.errors import InputError, TooLargeError
 
 DEEPEST: Final = 64  # levels of what is kept; messages and answers put a few around it
-_METHODS: Final = ("POST", "PUT", "PATCH")
+MOST_PARTS: Final = (
+    100_000  # strings, lists and objects of a body; each takes up to 300 bytes when it is parsed
+)
+_FEW: Final = 65_536  # bytes that cannot hold too many
+# A string of JSON, or the rest of a text that does not end it; never looks at a byte twice.
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 # A surrogate that has no other half beside it, spelled as JSON does, or a backslash and what looks like one behind it.
 _HALVES: Final = (
     re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"),
     re.compile(rb"(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"),
 )
-
-
-async def demand_text(request: Request) -> None:
-    """Pass a request whose body is text, if it is JSON; else InputError. For `Depends`."""
-    if request.method in _METHODS:
-        demand_whole(await request.body())
 
 
 def demand_whole(body: bytes) -> None:
@@ -45,6 +42,23 @@ def demand_whole(body: bytes) -> None:
         except (ValueError, RecursionError):
             return  # whoever reads it says so
         _demand_whole_value(found, "body")
+
+
+def demand_parsable(body: bytes | bytearray, *, parts: int = MOST_PARTS, numbers: int = 0) -> None:
+    """Pass JSON that is parsed in bounded memory: at most so many strings, lists and objects, and so many numbers beside them.
+
+    Raises:
+        TooLargeError: 20 MB of brackets would be gigabytes of objects.
+    """
+    if len(body) <= _FEW:
+        return
+    bare, found = _STRING.subn(b"", body, parts + 1)
+    found += bare.count(b"[") + bare.count(b"{")
+    if found > parts or bare.count(b",") > parts + numbers:
+        raise TooLargeError(
+            f"body: more than {parts} strings, lists and objects{f' and {numbers} numbers' if numbers else ''}, which is "
+            "what this route takes; send less at a time"
+        )
 
 
 def demand_keepable(value: Any, where: str) -> None:

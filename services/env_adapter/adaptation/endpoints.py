@@ -7,7 +7,6 @@ names the model (`https://host/v1#name`); without it the first that the endpoint
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 from urllib.parse import urldefrag, urlsplit
 
 from services.env_adapter.adaptation.candidates import Solver
@@ -19,8 +18,6 @@ from triforge.config import Settings
 from triforge.errors import ConfigError
 from triforge.rollout.protocols import EnvironmentFamily, Generate
 from triforge.telemetry.logs import masked
-
-_SERVICES: Final = ("policy_model", "reward_model", "reward", "env_adapter", "trainer")
 
 
 def endpoint(
@@ -56,9 +53,7 @@ def _is_own(url: str, settings: Settings) -> bool:
     host = urlsplit(url).hostname or ""
     if is_loopback(host) or not set(".:") & set(host):
         return True
-    services = (getattr(settings, f"{service}_url") for service in _SERVICES)
-    listed = (name.strip().lower().strip("[]") for name in settings.own_hosts.split(","))
-    return host in {*(urlsplit(service).hostname for service in services), *listed}
+    return host in settings.service_hosts
 
 
 def make_writer(settings: Settings, family: Callable[[str], EnvironmentFamily]) -> ProposalWriter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
@@ -18,12 +18,16 @@ from services.env_adapter.openenv.session import (
     TextAction,
     TextObservation,
 )
-from triforge.errors import EnvError, InputError, TriforgeError
+from triforge.errors import EnvError, InputError, TooLargeError, TriforgeError
 from triforge.types import Params
 from triforge.web.app import install
+from triforge.web.limits import MEBIBYTE, Bounds
+from triforge.web.origins import OriginPolicy
+from triforge.web.text import demand_parsable
 
 _INVALID_REQUEST: Final = -32600  # JSON-RPC
 _FULL, _IDLE, _NO_TEXT = 1013, 1001, 1003  # a WebSocket's close: again later, going away, no text
+_MESSAGE: Final = 2 * MEBIBYTE  # bytes of a message; a task of a pool has one at most
 _SCHEMAS: Final[dict[str, type[BaseModel]]] = {
     "action": TextAction,
     "observation": TextObservation,
@@ -49,12 +53,13 @@ class Served:
     version: str
     sessions: int = 64  # WebSockets at a time; a further one is refused
     idle_s: float = 900.0  # without a message, then a WebSocket is closed, and its episode ended
+    origins: OriginPolicy = field(default_factory=OriginPolicy)
 
 
 def create_app(*, served: Served) -> FastAPI:
     """The ASGI app."""
     app = FastAPI(title=f"OpenEnv: {served.tasks.family.name}", version="1.0.0")
-    install(app)
+    install(app, bounds=Bounds(_MESSAGE), origins=served.origins)
     shared = Session(served.tasks, served.options)
     _add_descriptions(app, served)
     taken = 0
@@ -144,7 +149,10 @@ async def _part(socket: WebSocket, code: int, why: str) -> None:
 async def _reply(session: Session, text: str) -> dict[str, Any] | None:
     """The answer to a message; None when it says goodbye."""
     try:
+        demand_parsable(text.encode(errors="surrogatepass"))
         message = json.loads(text)
+    except TooLargeError as error:
+        return _error("VALIDATION_ERROR", error.detail)
     except (ValueError, RecursionError) as error:
         return _error("INVALID_JSON", f"not JSON: {error}")
     kind = message.get("type") if isinstance(message, dict) else None

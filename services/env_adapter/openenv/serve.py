@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from triforge import __version__
+from triforge.access.gate import is_loopback
 from triforge.environments import registry
 from triforge.errors import ConfigError, InputError
 from triforge.telemetry import server_options
@@ -64,6 +65,7 @@ def serve(
 
     from services.env_adapter.openenv.app import Served, create_app  # noqa: PLC0415
     from services.env_adapter.openenv.session import Tasks  # noqa: PLC0415
+    from triforge.web.origins import OriginPolicy  # noqa: PLC0415
     from triforge.web.server import careful  # noqa: PLC0415
 
     if sessions < 1 or idle <= 0:
@@ -85,6 +87,7 @@ def serve(
         version=__version__,
         sessions=sessions,
         idle_s=idle,
+        origins=OriginPolicy(hosts=frozenset() if is_loopback(host) else None),
     )
     app = create_app(served=served)
     server = uvicorn.Server(uvicorn.Config(app, **server_options(), **careful(ws="wsproto")))

@@ -162,7 +162,9 @@ async def test_requests_that_cannot_be_served_are_refused_with_their_reason(
         reply = await client.post("/generate", json=request)
         assert reply.status_code == 400, request
         assert says in reply.json()["error"]["message"]
-    broken = await client.post("/generate", content=b"{")
+    broken = await client.post(
+        "/generate", content=b"{", headers={"content-type": "application/json"}
+    )
     assert broken.status_code == 400
     assert (await client.get("/nothing")).status_code == 404
 

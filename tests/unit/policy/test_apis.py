@@ -16,6 +16,7 @@ from triforge.testing import FakeEngine
 from triforge.types import GenerateReply
 
 GO = {"messages": [{"role": "user", "content": "go fridge"}]}
+JSON = {"content-type": "application/json"}
 PROMPT = [2, 5, 8, 1, 3]  # <user> go fridge </s> <assistant>
 CHAT = {"model": "policy", **GO}
 
@@ -107,7 +108,7 @@ async def test_a_malformed_batch_is_refused_by_the_field_s_name(
     service: Service, body: bytes, field: str
 ) -> None:
     async with service.client() as client:
-        response = await client.post("/v1/generate", content=body)
+        response = await client.post("/v1/generate", content=body, headers=JSON)
     assert field in problem(response, 422, "input")["detail"]
 
 
