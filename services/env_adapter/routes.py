@@ -39,7 +39,7 @@ from triforge.types import (
     TaskDetail,
     TaskState,
 )
-from triforge.web.description import answers
+from triforge.web.description import answers, files
 
 _READ = Rule(wants="read")
 _SUBMIT = Rule(wants="submit", changes=True)
@@ -86,14 +86,12 @@ _UPLOAD: dict[str, Any] = {
         },
     }
 }
-_EXPORT: dict[int | str, dict[str, Any]] = {
-    200: {"content": {JSONL: {"schema": {"type": "string"}}}, "description": "JSON lines"}
-}
 _MADE: dict[int | str, dict[str, Any]] = {
     **answers(409),
     200: {"model": PoolState, "description": "Made before"},
 }
 _CHANGE = answers(409, 412)
+_NAMED = answers(409)  # several tenants have a pool of that name
 _POOL_STATES: dict[str, PoolStatus] = {"pause": "paused", "resume": "active", "retire": "retired"}
 
 
@@ -142,14 +140,14 @@ def _making(api: Api) -> APIRouter:
         response.headers["Location"] = f"/v1/pools/{pool.id}"
         return _tagged(pool, response)
 
-    @router.get("/{pool}/export", response_class=StreamingResponse, responses=_EXPORT)
+    @router.get("/{pool}/export", response_class=StreamingResponse, responses=files(JSONL) | _NAMED)
     def export_pool(
         pool: str, content: Content = "tasks", split: Split | None = None
     ) -> StreamingResponse:
         """A pool as JSONL: its tasks as they are uploaded, all versions, or all proposals."""
         return StreamingResponse(api.store.export(pool, content, split), media_type=JSONL)
 
-    @router.post("/{pool}/plans", responses=answers(409))
+    @router.post("/{pool}/plans", responses=_NAMED)
     def make_plan(pool: str, request: PlanRequest) -> Page[PlannedGroup]:
         """What a step plays; asking again gives the same plan."""
         return api.planner.plan(pool, request)
@@ -191,12 +189,12 @@ def _reading(api: Api) -> APIRouter:
         wanted = {"state": state, "approval": approval, "environment": environment}
         return store.pools(**wanted, search=search, cursor=cursor, limit=limit)
 
-    @router.get("/pools/{pool}", tags=["pools"])
+    @router.get("/pools/{pool}", tags=["pools"], responses=_NAMED)
     def show_pool(pool: str, response: Response) -> PoolState:
         """A pool, by id or name, with its counts."""
         return _tagged(store.pool(pool), response)
 
-    @router.get("/pools/{pool}/tasks", tags=["pools"])
+    @router.get("/pools/{pool}/tasks", tags=["pools"], responses=_NAMED)
     def list_tasks(
         pool: str,
         state: TaskState | None = None,
@@ -215,7 +213,7 @@ def _reading(api: Api) -> APIRouter:
             pool, **wanted, version=version, pinned=pinned, search=search, cursor=cursor, limit=limit
         )  # fmt: skip
 
-    @router.get("/pools/{pool}/proposals", tags=["pools"])
+    @router.get("/pools/{pool}/proposals", tags=["pools"], responses=_NAMED)
     def list_proposals(
         pool: str,
         state: ProposalState | None = None,
@@ -229,7 +227,7 @@ def _reading(api: Api) -> APIRouter:
         wanted = {"state": state, "run_id": run_id, "slot": slot, "direction": direction}
         return store.proposals(pool, **wanted, cursor=cursor, limit=limit)
 
-    @router.get("/pools/{pool}/audit", tags=["pools"])
+    @router.get("/pools/{pool}/audit", tags=["pools"], responses=_NAMED)
     def list_changes(
         pool: str, slot: Text = "", cursor: str = "", limit: Limit = 100
     ) -> Page[AuditEntry]:

@@ -15,6 +15,7 @@ from services.trainer.runs import RunRequest, Runs
 from triforge.access.callers import Rule
 from triforge.store.step_records import steps_jsonl, steps_parquet
 from triforge.types import Page, RunState, RunStep, WeightsRecord
+from triforge.web.description import answers, files
 
 _READ = Rule(wants="read")
 _SUBMIT = Rule(wants="submit", changes=True)
@@ -34,7 +35,8 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
-_PARQUET = "application/vnd.apache.parquet"
+_PARQUET, _LINES = "application/vnd.apache.parquet", "application/x-ndjson"
+_EVENTS = "text/event-stream"
 
 
 def _runs(request: Request) -> Runs:
@@ -46,7 +48,7 @@ RunsDep = Annotated[Runs, Depends(_runs)]
 EventId = r"^\d{1,19}(-\d{1,19})?$"
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=answers(404, 409))
 async def submit(
     body: RunRequest,
     runs: RunsDep,
@@ -83,7 +85,7 @@ def list_steps(
     return runs.store.steps(run_id, after=after, limit=limit)
 
 
-@router.get("/{run_id}/report")
+@router.get("/{run_id}/report", response_class=Response, responses=files(_LINES, _PARQUET))
 def report(
     run_id: str, runs: RunsDep, form: Annotated[Literal["parquet", "jsonl"], Query()] = "jsonl"
 ) -> Response:
@@ -91,12 +93,12 @@ def report(
     steps = runs.store.steps(run_id)
     return Response(
         steps_parquet(steps) if form == "parquet" else steps_jsonl(steps),
-        media_type=_PARQUET if form == "parquet" else "application/x-ndjson",
+        media_type=_PARQUET if form == "parquet" else _LINES,
         headers={"content-disposition": f'attachment; filename="{run_id}-steps.{form}"'},
     )
 
 
-@router.get("/{run_id}/events")
+@router.get("/{run_id}/events", response_class=StreamingResponse, responses=files(_EVENTS))
 async def events(
     run_id: str,
     runs: RunsDep,
@@ -114,16 +116,16 @@ async def events(
                 entry, event = item
                 yield f"id: {entry}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
 
-    return StreamingResponse(lines(), media_type="text/event-stream")
+    return StreamingResponse(lines(), media_type=_EVENTS)
 
 
-@router.post("/{run_id}/stop", status_code=202)
+@router.post("/{run_id}/stop", status_code=202, responses=answers(409))
 def stop(run_id: str, runs: RunsDep) -> RunState:
     """Ask a run to stop. What is unfinished is done again on resume."""
     return runs.store.request_stop(run_id)
 
 
-@router.post("/{run_id}/resume", status_code=202)
+@router.post("/{run_id}/resume", status_code=202, responses=answers(409))
 def resume(run_id: str, runs: RunsDep) -> RunState:
     """Go on after the last finished step."""
     return runs.store.resume(run_id)
@@ -135,13 +137,15 @@ def weights(run_id: str, runs: RunsDep) -> list[WeightsRecord]:
     return runs.rollbacks.records(run_id)
 
 
-@router.post("/{run_id}/rollback")
+@router.post("/{run_id}/rollback", responses=answers(409))
 async def rollback(run_id: str, body: RunRollback, runs: RunsDep) -> RunState:
     """Take a stopped run's model back to an older version; it serves, and is trained on, under the next number."""
     return await runs.rollbacks.roll_back(run_id, body)
 
 
-@router.get("/{run_id}/export")
+@router.get(
+    "/{run_id}/export", response_class=FileResponse, responses=files(_PARQUET) | answers(409)
+)
 async def export(run_id: str, runs: RunsDep) -> FileResponse:
     """The run's record as one Parquet file, one row a step of a trajectory."""
     path = await runs.export(run_id)

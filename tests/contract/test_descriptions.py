@@ -1,0 +1,75 @@
+"""What the descriptions of the APIs say of answers that are no JSON, and of refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.reward.app import create_app as reward_app
+from services.trainer.app import create_app as trainer_app
+from tests.service.env_service import api
+from tests.service.keyed import fresh
+
+NOTHING: Any = SimpleNamespace()
+
+
+async def _ready() -> None: ...
+
+
+@pytest.fixture
+def operations(tmp_path: Path) -> dict[str, Any]:
+    apps = [
+        api(fresh(tmp_path)),
+        trainer_app(runs=NOTHING, orchestrator=None, ready=_ready),
+        reward_app(api=NOTHING),
+    ]
+    return {
+        f"{method.upper()} {path}": operation
+        for app in apps
+        for path, item in app.openapi()["paths"].items()
+        for method, operation in item.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("route", "media"),
+    [
+        ("GET /v1/runs/{run_id}/events", {"text/event-stream"}),
+        ("GET /v1/runs/{run_id}/export", {"application/vnd.apache.parquet"}),
+        ("GET /v1/runs/{run_id}/report", {"application/vnd.apache.parquet", "application/x-ndjson"}),
+        ("GET /v1/pools/{pool}/export", {"application/x-ndjson"}),
+    ],
+)  # fmt: skip
+def test_answers_that_are_no_json_are_not_called_so(
+    operations: dict[str, Any], route: str, media: set[str]
+) -> None:
+    assert set(operations[route]["responses"]["200"]["content"]) == media
+
+
+@pytest.mark.parametrize(
+    ("route", "statuses"),
+    [
+        ("POST /v1/runs", {"404", "409"}),
+        ("POST /v1/runs/{run_id}/stop", {"404", "409"}),
+        ("POST /v1/runs/{run_id}/resume", {"404", "409"}),
+        ("POST /v1/runs/{run_id}/rollback", {"404", "409"}),
+        ("GET /v1/runs/{run_id}/export", {"404", "409"}),
+        ("GET /v1/pools/{pool}", {"404", "409"}),
+        ("GET /v1/pools/{pool}/tasks", {"404", "409"}),
+        ("GET /v1/pools/{pool}/proposals", {"404", "409"}),
+        ("GET /v1/pools/{pool}/audit", {"404", "409"}),
+        ("GET /v1/pools/{pool}/export", {"404", "409"}),
+        ("POST /v1/pools/{pool}/plans", {"404", "409"}),
+        ("POST /v1/judge", {"404", "429", "502"}),
+    ],
+)
+def test_refusals_that_a_route_can_answer_are_declared(
+    operations: dict[str, Any], route: str, statuses: set[str]
+) -> None:
+    responses = operations[route]["responses"]
+    assert statuses <= set(responses)
+    assert {"403", "503", "507"} <= set(responses)
+    assert all("application/problem+json" in responses[status]["content"] for status in statuses)
