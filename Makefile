@@ -2,17 +2,16 @@
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.stamp
 
-.PHONY: help setup check test test-numbers compose-test k8s-test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock clean
+.PHONY: help setup check test test-numbers compose-test k8s-test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## create .venv and install the pinned packages (does nothing when up to date)
+setup: $(VENV)/.stamp-test ## create .venv and install the pinned packages (does nothing when up to date)
 
-$(STAMP): pyproject.toml constraints.txt
-	@scripts/setup.sh $(VENV)
+$(VENV)/.stamp-%: pyproject.toml constraints.txt requirements-demo.txt
+	@scripts/setup.sh $* $(VENV)
 
 check: lint arch type ## all of lint, arch and type (changes nothing)
 
@@ -33,10 +32,10 @@ conformance: setup ## only what we are held to by others: the engine contract, t
 	@$(BIN)/python -m scripts.trl_equality
 	@$(BIN)/python -m scripts.openenv_conformance
 
-demo: setup ## the closed loop with tiny models, ends with a report
+demo: $(VENV)/.stamp-demo ## the closed loop with tiny models, ends with a report
 	@$(BIN)/python -m demo
 
-demo-smollm2: setup ## the same loop with SmolLM2-135M-Instruct, three steps
+demo-smollm2: $(VENV)/.stamp-demo ## the same loop with SmolLM2-135M-Instruct, three steps
 	@$(BIN)/python -m demo --smollm2
 
 experiment-adaptation: setup ## arms that change tasks and weigh votes, five seeds (an hour); goes on where it stopped
@@ -83,8 +82,8 @@ type: setup ## mypy --strict
 arch: setup ## import contracts between the services and inside the library
 	$(BIN)/lint-imports
 
-lock: setup ## write constraints.txt from what is installed in .venv
-	@$(BIN)/python scripts/lock.py constraints.txt
+lock: setup ## write constraints.txt from what is installed in .venv, and requirements-demo.txt from that (needs uv)
+	@$(BIN)/python scripts/lock.py
 
 clean: ## remove caches and build output (keeps .venv and your runs)
 	@rm -rf build dist htmlcov .coverage .coverage.* *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

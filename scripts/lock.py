@@ -1,20 +1,30 @@
-"""Write the exact versions installed beside this interpreter as a constraints file.
+"""Write what is installed beside this interpreter as constraints.txt, and from it requirements-demo.txt, with hashes.
 
-Usage: python scripts/lock.py constraints.txt
+Usage: python scripts/lock.py    (needs uv, which computes the hashes: pip install uv)
 """
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
+DEMO = ("trainer", "local-engine", "smollm2", "demo")
 HEADER = """\
 # Exact versions of everything that `make setup` installs; `make lock` writes this file. To move a pin: install the
 # version you want into .venv, run the tests, `make lock`. No index hosts and no local parts (+cpu) stand here: which
 # build of torch is installed is the user's choice.
 """
-NOT_PINNED = {"triforge", "pip", "setuptools", "wheel"}
+LOCKED = """\
+# Written by `make lock`: what `make demo` installs on Linux, pinned by constraints.txt, with the hashes of all its files in the
+# Python Package Index. Without torch and what only its CUDA build needs: which build of torch is installed is the user's choice.
+"""
+NOT_PINNED = {"triforge", "pip", "setuptools", "wheel", "uv"}
+OF_TORCH = re.compile(r"(torch|triton|nvidia-\S+|cuda-\S+)==")
 
 
 def pins() -> list[str]:
@@ -26,12 +36,35 @@ def pins() -> list[str]:
     return [f"{name}=={found[name]}" for name in names]
 
 
+def locked(extras: tuple[str, ...]) -> list[str]:
+    """What the project needs with these extras: a pin and its hashes each, as lines of a requirements file."""
+    chosen = [word for extra in extras for word in ("--extra", extra)]
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        sys.exit("lock: uv is not installed; expected it beside this interpreter or on PATH: pip install uv")  # fmt: skip
+    command = [
+        uv, "pip", "compile", "pyproject.toml", "--quiet", "--universal", "--python-version", "3.11", "--constraint", "constraints.txt",
+        "--generate-hashes", "--no-header", "--no-annotate", *chosen,
+    ]  # fmt: skip
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
+    if text.returncode:
+        sys.exit(f"lock: uv ended with {text.returncode}:\n{text.stderr}")
+    blocks = re.findall(r"^\S.*\n(?: .*\n)*", text.stdout, re.MULTILINE)
+    return [block for block in blocks if not OF_TORCH.match(block) and not foreign(block)]
+
+
+def foreign(block: str) -> bool:
+    """Whether a package is for other systems than Linux alone."""
+    return bool(re.search(r"sys_platform == '(?!linux)\w+'", block.partition("\n")[0]))
+
+
 def main() -> None:
-    """Write the file named on the command line."""
-    target = Path(sys.argv[1])
+    """Write both files."""
     lines = pins()
-    target.write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
-    sys.stdout.write(f"lock: {len(lines)} pins in {target}\n")
+    (ROOT / "constraints.txt").write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
+    demo = locked(DEMO)
+    (ROOT / "requirements-demo.txt").write_text(LOCKED + "".join(demo), encoding="utf-8")
+    sys.stdout.write(f"lock: {len(lines)} pins, {len(demo)} with hashes for the demo\n")
 
 
 if __name__ == "__main__":

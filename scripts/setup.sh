@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Create a virtual environment and install triforge and its pinned packages into it. Nothing outside it is upgraded.
 #
-#   scripts/setup.sh [VENV]
+#   scripts/setup.sh demo|test [VENV]
+#
+# demo installs what `make demo` needs (requirements-demo.txt): pip refuses every file whose hash does not stand there. test installs
+# what the tests and tools need beside that, pinned by constraints.txt, as torch is, whose files differ by build.
 #
 # Options:
 #   PYTHON           the interpreter to use (default: the first Python 3.11 or newer on PATH)
@@ -10,7 +13,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-VENV="${1:-.venv}"
+SET="${1:-}"
+VENV="${2:-.venv}"
 EXTRAS="trainer,local-engine,lora,vision,smollm2,demo,code,tensorboard,wandb,toy-text,reasoning-gym,rlve,openenv,miniwob,postgres,otel,dev"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
@@ -59,20 +63,29 @@ create_venv() {
   "$python" -m venv --clear "$VENV"
 }
 
+[[ "$SET" == demo || "$SET" == test ]] || die "given '$SET', expected demo or test: scripts/setup.sh test"
+
 if ! { is_new_enough "$VENV/bin/python" && "$VENV/bin/python" -m pip --version >/dev/null 2>&1; }; then
   create_venv
 fi
 
-QUIET="-q"
-[[ ! -t 1 ]] || QUIET="" # a person sees pip's progress, a log stays short
+OPTIONS="-q"
+[[ ! -t 1 ]] || OPTIONS="" # a person sees pip's progress, a log stays short
+[[ "$SET" != demo ]] || OPTIONS+=" --no-compile" # 300 MB of bytecode, most of it of modules that the demo never imports
 
-echo "setup: installing $(grep '^torch==' constraints.txt) into $PWD/$VENV (the largest download)"
-"$VENV/bin/python" -m pip install $QUIET -c constraints.txt \
+echo "setup: installing requirements-demo.txt, by hash, into $PWD/$VENV"
+"$VENV/bin/python" -m pip install $OPTIONS --no-deps --require-hashes -r requirements-demo.txt
+echo "setup: installing $(grep '^torch==' constraints.txt) (the largest download)"
+"$VENV/bin/python" -m pip install $OPTIONS -c constraints.txt \
   ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch
-echo "setup: installing triforge[$EXTRAS], pinned by constraints.txt, into $PWD/$VENV"
-"$VENV/bin/python" -m pip install $QUIET -c constraints.txt -e ".[$EXTRAS]"
+if [[ "$SET" == demo ]]; then
+  "$VENV/bin/python" -m pip install $OPTIONS --no-deps -e .
+else
+  echo "setup: installing triforge[$EXTRAS], pinned by constraints.txt"
+  "$VENV/bin/python" -m pip install $OPTIONS -c constraints.txt -e ".[$EXTRAS]"
+fi
 "$VENV/bin/python" -m pip check
-touch "$VENV/.stamp"
+touch "$VENV/.stamp-demo" "$VENV/.stamp-$SET"
 command -v bwrap >/dev/null \
   || echo "setup: programs of a model need bubblewrap, which is not installed; as root: apt-get install bubblewrap (their tests are skipped until then)"
 echo "setup: $("$VENV/bin/python" -m pip list --format=freeze | wc -l) packages in $PWD/$VENV (remove that folder to undo everything)"

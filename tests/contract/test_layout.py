@@ -9,24 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import triforge
+from scripts import lock
 
 ROOT = Path(__file__).parents[2]
 CODE = ("triforge", "services", "environments", "demo")
 ALL_PYTHON = (*CODE, "bench", "chaos", "experiments", "scripts", "tests")
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
-SETUP_EXTRAS = (
-    "trainer",
-    "local-engine",
-    "lora",
-    "smollm2",
-    "demo",
-    "toy-text",
-    "reasoning-gym",
-    "rlve",
-    "miniwob",
-    "dev",
-)
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -146,9 +135,37 @@ def test_constraints_pin_every_package_that_setup_installs() -> None:
     assert [p for p in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", p)] == []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"]]
-    for extra in SETUP_EXTRAS:
+    setup = (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8")
+    for extra in re.findall(r'^EXTRAS="(.*)"$', setup, re.MULTILINE)[0].split(","):
         wanted += project["optional-dependencies"][extra]
     assert {plain_name(w) for w in wanted} - {plain_name(p) for p in pins} == set()
+
+
+def locked() -> dict[str, tuple[str, int]]:
+    """Version and number of hashes of every package of the demo's lock file."""
+    text = (ROOT / "requirements-demo.txt").read_text(encoding="utf-8")
+    blocks = re.findall(r"^([A-Za-z0-9._-]+)==([\w.]+)(.*\n(?: .*\n)*)", text, re.MULTILINE)
+    return {plain_name(n): (v, len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", rest))) for n, v, rest in blocks}  # fmt: skip
+
+
+def test_every_package_of_the_demo_has_the_version_of_the_tests_and_hashes() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    tested = {plain_name(name): version for name, version in pins.items()}
+    demo = locked()
+    assert {n for n, (v, _) in demo.items() if tested.get(n, v) != v} == set(), "make lock"
+    assert {name for name, (_, hashes) in demo.items() if not hashes} == set()
+    setup = (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8")
+    assert "--no-deps --require-hashes -r requirements-demo.txt" in setup
+
+
+def test_the_demo_installs_what_it_needs_and_no_tools_of_ours() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    demo = locked().keys() | {"torch"}
+    needed = {plain_name(w) for e in lock.DEMO for w in extras[e]} | {plain_name(w) for w in project["dependencies"]}  # fmt: skip
+    assert needed - demo == set()
+    assert {plain_name(w) for w in (*extras["dev"], *extras["wandb"], *extras["miniwob"])} & demo == {"pyyaml"}  # fmt: skip
 
 
 def test_every_make_verb_in_the_documents_exists_and_is_explained() -> None:
