@@ -188,13 +188,13 @@ def vocabulary(options: Params | None = None) -> list[str]:
 # ---- sentences --------------------------------------------------------------------------------------------------
 
 _COMMANDS: Final = {
-    "go": "go to {place}",
-    "take": "take {thing} from {place}",
-    "put": "move {thing} to {place}",
-    "clean": "clean {thing} with {place}",
-    "heat": "heat {thing} with {place}",
-    "cool": "cool {thing} with {place}",
-}  # of the others: the verb, and the thing or place if there is one
+    "go": ("go to ", ""),
+    "take": ("take ", " from "),
+    "put": ("move ", " to "),
+    "clean": ("clean ", " with "),
+    "heat": ("heat ", " with "),
+    "cool": ("cool ", " with "),
+}  # what stands before the thing, and between it and the place; of the others: the verb, and the one of both that there is
 _AFTER: Final = {
     "go": "You arrive at {place}. {sight}",
     "open": "You open the {place}. {sight}",
@@ -225,10 +225,11 @@ class Alfworld:
     def command(self, world: World, command: Command) -> str:
         """As in "go to fridge 1", "move mug 1 to shelf 2" or "clean mug 1 with sinkbasin 1"."""
         verb, obj, rec = command
-        thing = world.objects[obj].name if obj != NOTHING else ""
-        place = world.receptacles[rec].name if rec != NOWHERE else ""
-        if shape := _COMMANDS.get(verb):
-            return shape.format(thing=thing, place=place)
+        thing = world.object_names[obj] if obj != NOTHING else ""
+        place = world.receptacle_names[rec] if rec != NOWHERE else ""
+        if verb in _COMMANDS:
+            before, between = _COMMANDS[verb]
+            return f"{before}{thing}{between}{place}"
         return f"{verb} {thing or place}".rstrip()
 
     def offered(self, world: World, state: State) -> dict[str, Command]:

@@ -115,6 +115,19 @@ class World:
         return sum(1 << i for i, thing in enumerate(self.receptacles) if thing.kind in OPENABLE)
 
     @cached_property
+    def object_names(self) -> tuple[str, ...]:
+        return tuple(thing.name for thing in self.objects)
+
+    @cached_property
+    def receptacle_names(self) -> tuple[str, ...]:
+        return tuple(thing.name for thing in self.receptacles)
+
+    @cached_property
+    def _ways(self) -> tuple[Command, ...]:
+        """To every receptacle."""
+        return tuple(Command("go", rec=rec) for rec in range(len(self.receptacles)))
+
+    @cached_property
     def lamps(self) -> int:
         """The lamps among the objects, as a bit mask."""
         kinds = self.catalogue.lamps
@@ -185,7 +198,7 @@ class World:
     def admissible(self, state: State) -> list[Command]:
         """Every command that does something now, in a fixed order."""
         at, held = state.at, state.held
-        out = [Command("go", rec=rec) for rec in range(len(self.receptacles)) if rec != at]
+        out = [command for command in self._ways if command.rec != at]
         if at != NOWHERE:
             if self.openable >> at & 1:
                 out.append(Command("close" if self.is_open(state, at) else "open", rec=at))
