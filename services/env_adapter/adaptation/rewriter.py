@@ -77,6 +77,9 @@ class Choices:
         if self.json_schema is not None or line.startswith("{"):
             try:
                 value = loads(line)
+                json.dumps(value, ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                return None, "the JSON holds half a character"
             except ValueError as error:
                 return None, str(error)[:_SHOWN]
             return self._chosen(value) if self.json_schema is None else self._open(value)
