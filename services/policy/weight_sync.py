@@ -240,7 +240,9 @@ class WeightSync:
         seat: Seat | None,
         votes: Votes,
     ) -> None:
-        """Load an update into one engine, and have its vote counted."""
+        """Load an update into one engine, and have its vote counted, whatever happens."""
+        failure = PolicyError(f"engine {member.url}: its update broke off")
+        result = Loaded(failure, clean=False)
         try:
             async with member.lock:
                 if votes.active.is_set() and wanted is not self._active:
@@ -251,10 +253,11 @@ class WeightSync:
                     member, wanted, before if whole else None, seat, lambda: votes.show(member)
                 )
         finally:
-            if seat is not None:
-                await seat.leave()
-        if result.failure is not None:
-            votes.fail(member, result)
+            try:
+                if seat is not None:
+                    await seat.leave()
+            finally:
+                votes.end(member, result)
         if wanted is self._active:
             self._judge(member, wanted, result)
 
@@ -509,10 +512,11 @@ class Votes:
         self._count()
         await self.active.wait()
 
-    def fail(self, member: Member, result: Loaded) -> None:
-        """An engine will not show it."""
-        self.failed[member] = result
-        self._count()
+    def end(self, member: Member, result: Loaded) -> None:
+        """An engine is done; one that has failed will not show it."""
+        if result.failure is not None:
+            self.failed[member] = result
+            self._count()
 
     def _count(self) -> None:
         if (

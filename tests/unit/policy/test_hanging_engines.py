@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from services.policy.weight_loader import WeightLoader
+from services.policy.engine import Engine
+from services.policy.weight_folder import Version
+from services.policy.weight_loader import Broadcasts, Seat, WeightLoader
 from tests.unit.policy.conftest import MakeService, Service
 from triforge.errors import UnavailableError
+from triforge.supervisor.layout import free_port
 from triforge.testing import FakeEngine
-from triforge.types import ChatMessage, GenerateRequest, WeightsUpdate
+from triforge.types import BroadcastOffer, ChatMessage, GenerateRequest, WeightsUpdate
 
 GO = GenerateRequest(messages=(ChatMessage(role="user", content="go"),))
 LOAD = "/update_weights_from_disk"
@@ -167,6 +170,35 @@ async def test_an_update_that_all_engines_hang_in_fails_at_the_deadline(
     await service.start()
     assert service.weights.state().ready == 2
     assert await versions(service) == {0}
+
+
+class TornBroadcasts(Broadcasts):
+    """Seats that nobody can take, or leave, for a reason that nobody has foreseen."""
+
+    async def seats(
+        self, engines: Sequence[Engine], wanted: Version, handover: str
+    ) -> dict[str, Seat]:
+        async def leave() -> None:
+            raise RuntimeError("torn")
+
+        nobody = BroadcastOffer(
+            address="127.0.0.1", port=free_port(), group="g", backend="gloo", world_size=2, buckets=()
+        )  # fmt: skip
+        return {engine.url: Seat(nobody, leave) for engine in engines}
+
+
+async def test_no_update_waits_for_an_engine_whose_load_ended_for_no_foreseen_reason(
+    make_service: MakeService, update: Folder
+) -> None:
+    service = make_service(
+        FakeEngine(), loader=WeightLoader(way="distributed"), broadcasts=TornBroadcasts()
+    )
+    await service.start()
+    async with asyncio.timeout(20.0):
+        with pytest.raises(UnavailableError, match="http://a: "):
+            await service.weights.update(update(1).model_copy(update={"handover": "http://learner"}))  # fmt: skip
+        await service.start()
+    assert (service.weights.version, service.weights.state().ready) == (0, 1)
 
 
 async def test_what_an_engine_that_hangs_was_asked_is_not_taken_from_it_before_the_deadline(
