@@ -234,11 +234,16 @@ class Engine:
         if not 0 <= min(ids) <= max(ids) < vocab:
             bad = next(i for i in ids if not 0 <= i < vocab)
             raise InputError(f"token id {bad} is not in the vocabulary of {vocab} tokens")
-        for token in prompt.params.stop_token_ids:
-            if not 0 <= token < vocab:
-                raise InputError(
-                    f"sampling_params.stop_token_ids names token id {token}; expected ids in [0, {vocab - 1}]"
-                )
+        biased = map(int, prompt.params.logit_bias)
+        for name, named in (
+            ("stop_token_ids", prompt.params.stop_token_ids),
+            ("logit_bias", biased),
+        ):
+            for token in named:
+                if not 0 <= token < vocab:
+                    raise InputError(
+                        f"sampling_params.{name} names token id {token}; expected ids in [0, {vocab - 1}]"
+                    )
         asked = prompt.params.max_new_tokens
         max_new = max(self.longest - len(ids), 0) if asked is None else asked
         if len(ids) + max_new <= self.longest:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import from_json
 from starlette.requests import Request
 
@@ -25,7 +32,7 @@ _MAX_STOPS = 32
 _LACKING: dict[str, Any] = {
     "ebnf": None, "structural_tag": None, "custom_params": None, "beam_width": None, "watermark": None,
     "spaces_between_special_tokens": True, "stream_interval": None, "stop_regex": None, "min_new_tokens": 0,
-    "min_p": 0.0, "skip_special_tokens": True, "no_stop_trim": False, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": None,
+    "min_p": 0.0, "skip_special_tokens": True, "no_stop_trim": False, "repetition_penalty": 1.0,
 }  # fmt: skip
 
 
@@ -91,10 +98,13 @@ class SamplingParams(BaseModel):
     top_k: Annotated[int, Field(ge=-1, le=_MANY)] = -1
     n: Annotated[int, Field(ge=1, le=4096)] = 1
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=_MAX_STOPS)
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
     ignore_eos: bool = False
     regex: Regex | None = None
     json_schema: str | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    logit_bias: dict[str, float] = Field(default_factory=dict)
     sampling_seed: Annotated[int, Field(ge=-(2**63), le=2**63)] | None = None
 
     @field_validator("stop", "stop_token_ids", mode="before")
@@ -106,6 +116,18 @@ class SamplingParams(BaseModel):
     @classmethod
     def _greedy(cls, given: float) -> float:
         return 0.0 if given < _COLDEST else given
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _by_id(cls, given: dict[str, float]) -> dict[str, float]:
+        if not all(token.isascii() and token.isdecimal() and len(token) < 12 for token in given):
+            raise ValueError("logit_bias: expected ids of tokens")
+        return given
+
+    @property
+    def shifts(self) -> bool:
+        """Whether logits are changed before they are sampled from."""
+        return bool(self.frequency_penalty or self.presence_penalty or self.logit_bias)
 
     @model_validator(mode="after")
     def _one_grammar(self) -> SamplingParams:

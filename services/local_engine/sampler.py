@@ -1,7 +1,7 @@
 """Sampling for a whole batch at once.
 
-Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, before top-k, top-p and
-grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the request, number
+Log-probabilities are the log-softmax of logits / temperature over the whole vocabulary, after penalties and biases, which
+change the logits, and before top-k, top-p and grammars; at temperature 0 they are the log-softmax of the logits. Randomness is a hash of (seed of the request, number
 of tokens it has sampled), so a request with a seed gives the same tokens whatever else is in the batch.
 """
 
@@ -38,6 +38,22 @@ def uniforms(seeds: NDArray[np.uint64], counts: NDArray[np.uint64]) -> NDArray[n
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     word ^= word >> np.uint64(31)
     found: NDArray[np.float32] = (word >> np.uint64(41)).astype(np.float32) * np.float32(2.0**-23)
+    return found
+
+
+def shifted(
+    logits: Tensor, params: Sequence[SamplingParams], outputs: Sequence[Sequence[int]]
+) -> Tensor:
+    """The logits [rows, vocab] with biases, and without the penalties for the tokens of each row's output."""
+    if not any(p.shifts for p in params):
+        return logits
+    found = logits.clone()
+    for row, p, output in zip(found, params, outputs, strict=True):
+        if p.logit_bias:
+            row[[int(token) for token in p.logit_bias]] += torch.tensor([*p.logit_bias.values()])
+        if output and p.shifts:
+            counts = torch.bincount(torch.tensor(output), minlength=len(row))
+            row -= p.frequency_penalty * counts + p.presence_penalty * (counts > 0)
     return found
 
 

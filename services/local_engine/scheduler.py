@@ -20,7 +20,7 @@ from services.local_engine.kv_cache import Halted, StepBatch
 from services.local_engine.lora import tokens_of_adapters
 from services.local_engine.model import Model
 from services.local_engine.prefix_cache import PrefixCache
-from services.local_engine.sampler import sample
+from services.local_engine.sampler import sample, shifted
 from services.local_engine.sequence import Sequence
 
 # Prompts that agree on at least this many tokens that are not cached yet are not computed side by side: the first one
@@ -297,6 +297,7 @@ class Scheduler:
         rows = self.running[first:]
         bans = [(i, seq.grammar.banned()) for i, seq in enumerate(rows) if seq.grammar is not None]
         params = [seq.prompt.params for seq in rows]
+        logits = shifted(logits, params, [seq.output for seq in rows])
         seeds, counts = [seq.seed for seq in rows], [len(seq.output) for seq in rows]
         sampled = sample(logits, params, seeds, counts, bans)
         self._last[first : first + len(rows)] = sampled.ids.numpy()

@@ -29,6 +29,21 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
+class Extras:
+    """What OpenAI's dialect asks of an engine beside `Sampling`. An engine refuses what it cannot do (InputError)."""
+
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: int = 0
+
+
+Tops = tuple[
+    tuple[tuple[float, int], ...], ...
+]  # a token's likeliest alternatives: log-probabilities and ids
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """One prompt for `n` samples. `stop_ids` end an answer and stay in it."""
 
@@ -37,6 +52,7 @@ class Prompt:
     stop_ids: Sequence[int] = ()
     n: int = 1
     images: Images | None = None
+    extras: Extras = Extras()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,7 @@ class Sample:
     output: GenerateOutput
     cached_tokens: int
     prompt_tokens: int = 0
+    tops: Tops = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +76,7 @@ class Partial:
     prompt_tokens: int
     cached_tokens: int
     finish: Literal["stop", "length", "abort"] | None
+    tops: Tops = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from services.policy.adapters import Adapted, MixedError
-from services.policy.engine import Images, LostEngineError, Partial, Prompt, Sample
+from services.policy.engine import Extras, Images, LostEngineError, Partial, Prompt, Sample
 from services.policy.metrics import EngineMetrics
 from services.policy.pool import Member, Pool
 from services.policy.weight_sync import WeightSync
@@ -27,6 +27,7 @@ Held = Mapping[str, bytes]  # images that came with a request itself, by id
 _SEED_STEP = 0x9E3779B1  # odd, so that the seeds of up to 2^31 samples differ
 _SEED_MASK = 0x7FFFFFFF
 _NOTHING: Held = {}
+PLAIN = Extras()
 _TRIES = 5  # of a request under which the base of an adapter changes
 _DRAINING_S = 5.0  # what callers are told to wait while the service ends
 
@@ -83,7 +84,13 @@ class Gateway:
     async def generate(
         self, requests: Sequence[GenerateRequest], held: Held = _NOTHING
     ) -> list[GenerateReply]:
-        """Answer a batch, in order. Images that are not `held` are read from the artifact store.
+        """Answer a batch, in order. Errors: see `answer`."""
+        return [reply for reply, _ in await self.answer(requests, held)]
+
+    async def answer(
+        self, requests: Sequence[GenerateRequest], held: Held = _NOTHING, extras: Extras = PLAIN
+    ) -> list[tuple[GenerateReply, list[Sample]]]:
+        """Answer a batch, in order, with the engines' own words. Images that are not `held` are read from the artifact store.
 
         Raises:
             InputError: a request cannot be rendered or is refused by the engine; the sentence names the request.
@@ -93,7 +100,9 @@ class Gateway:
         if not requests:
             return []
         with self._counted(), self.metrics.batch_seconds.time():
-            prompts = [await self._render(n, asked, held) for n, asked in enumerate(requests)]
+            prompts = [
+                await self._render(n, asked, held, extras) for n, asked in enumerate(requests)
+            ]
             shares = self.pool.split([request.affinity for request in requests])
             asked = [
                 self._ask(member, [prompts[i] for i in share], requests[share[0]].affinity)
@@ -101,10 +110,11 @@ class Gateway:
             ]
             # One alone goes at once: who comes next has to see that its engine is busier.
             parts = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
-        replies: dict[int, GenerateReply] = {}
+        replies: dict[int, tuple[GenerateReply, list[Sample]]] = {}
         for (_, share), answers in zip(shares, parts, strict=True):
             for position, samples in zip(share, answers, strict=True):
-                replies[position] = reply = _reply(prompts[position], samples)
+                reply = _reply(prompts[position], samples)
+                replies[position] = reply, samples
                 tokens = sum(len(output.ids) for output in reply.outputs)
                 self._count(tokens, reply.cached_tokens)
         return [replies[position] for position in range(len(requests))]
@@ -115,11 +125,11 @@ class Gateway:
         self.metrics.cached_tokens.inc(cached_tokens)
 
     async def stream(
-        self, request: GenerateRequest, held: Held = _NOTHING
+        self, request: GenerateRequest, held: Held = _NOTHING, extras: Extras = PLAIN
     ) -> AsyncGenerator[tuple[int, Partial], None]:
         """Answer one request as it is written: which sample, and all of it so far."""
         with self._counted():
-            rendered = await self._render(0, request, held)
+            rendered = await self._render(0, request, held, extras)
             single = [dataclasses.replace(rendered.prompts[0], n=1)] * request.n
             prompts = single if len(rendered.prompts) == 1 else rendered.prompts
             samples = [self._stream(prompt, request.affinity) for prompt in prompts]
@@ -212,13 +222,16 @@ class Gateway:
 
     # ---- prompts ----
 
-    async def _render(self, number: int, request: GenerateRequest, held: Held) -> _Rendered:
+    async def _render(
+        self, number: int, request: GenerateRequest, held: Held, extras: Extras
+    ) -> _Rendered:
         renderer = self.weights.renderer
         placed: tuple[PlacedImage, ...] = ()
         try:
             _check_ids("prefix_ids", request.prefix_ids, renderer.vocab_size)
             own = request.sampling.stop_token_ids
             _check_ids("sampling.stop_token_ids", own, renderer.vocab_size)
+            _check_ids("logit_bias", [token for token, _ in extras.logit_bias], renderer.vocab_size)
             if _has_images(request):
                 ids, placed = renderer.extend_seeing(
                     request.prefix_ids, request.prefix_images, request.messages
@@ -232,7 +245,7 @@ class Gateway:
             data = [data_uri(p.image, await self._bytes_of(p.image, held)) for p in placed]
             images = Images(renderer.image_spec.collapsed(ids, placed), data)
         stop_ids = tuple(dict.fromkeys((*renderer.eos_ids, *own)))
-        prompt = Prompt(ids, request.sampling, stop_ids, request.n, images)
+        prompt = Prompt(ids, request.sampling, stop_ids, request.n, images, extras)
         return _Rendered(ids, placed, _seeded(prompt))
 
     async def _bytes_of(self, image: ImageRef, held: Held) -> bytes:

@@ -2,7 +2,7 @@
 
 Images are taken as `image_url` parts with a `data:` URI, and go no further than the engine; tools are those of
 `services.policy.tools`. Beside the standard fields a request may carry `regex`, `top_k`, `stop_token_ids` and `affinity`, and a
-reply carries `metadata.weight_version`. Fields that would change the answer and are not supported are refused, others ignored.
+reply carries `metadata.weight_version`. Unknown fields, and those that would change the answer and are not supported, are refused.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from services.policy.engine import Partial
-from services.policy.tools import PastCall, Said, Tool, begun, said
+from services.policy.engine import Partial, Tops
+from services.policy.openai_fields import OpenAIRequest
+from services.policy.tools import PastCall, Said, Tool, begun, call_schema, forced, said
 from triforge.errors import InputError, TriforgeError
 from triforge.rendering import Renderer
 from triforge.types import (
@@ -26,29 +27,29 @@ from triforge.types import (
     GenerateReply,
     GenerateRequest,
     ImagePart,
-    Sampling,
     TextPart,
 )
 from triforge.vision.files import describe, from_data_uri
 from triforge.web.problems import readable_error
 
 _log = logging.getLogger(__name__)
-_UNSUPPORTED = (
-    "functions", "logit_bias", "presence_penalty", "frequency_penalty", "audio", "top_logprobs", "min_p",
-    "repetition_penalty",
-)  # fmt: skip
 
 
-class _Text(BaseModel):
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Text(_Strict):
     type: Literal["text"]
     text: str
 
 
-class _Url(BaseModel):
+class _Url(_Strict):
     url: str
+    detail: Literal["auto"] | None = None
 
 
-class _Image(BaseModel):
+class _Image(_Strict):
     type: Literal["image_url"]
     image_url: _Url
 
@@ -59,14 +60,22 @@ class _Image(BaseModel):
         return ImagePart(image=image)
 
 
-class _ChatMessage(BaseModel):
+class _ChatMessage(_Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]] | None = None
     tool_calls: list[PastCall] | None = None
     tool_call_id: str | None = None
+    name: str | None = None  # of the tool that answered
+    # What an answer of OpenAI's carries when it is sent back.
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
+        if self.name and self.role != "tool":
+            raise ValueError(f"name: given by {self.role}, expected of a tool only")
         if self.tool_calls and self.role != "assistant":
             raise ValueError(f"tool_calls: given by {self.role}, expected of an assistant only")
         if self.content is None and not self.tool_calls:
@@ -108,14 +117,24 @@ class _ChatMessage(BaseModel):
         return "".join(part.text for part in self.content or () if isinstance(part, _Text))
 
 
-class _JsonSchema(BaseModel):
+class _JsonSchema(_Strict):
     name: str = "answer"
+    description: str | None = None
+    strict: bool | None = None  # it always is
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class _ResponseFormat(BaseModel):
+class _ResponseFormat(_Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError(
+                f"json_schema: expected with the type json_schema and no other, the type is {self.type}"
+            )
+        return self
 
     def constraint(self) -> str | None:
         if self.type == "json_object":
@@ -125,40 +144,48 @@ class _ResponseFormat(BaseModel):
         return None
 
 
-class _StreamOptions(BaseModel):
-    include_usage: bool = False
+class _Named(_Strict):
+    name: str
 
 
-class ChatRequest(BaseModel):
+class _Choice(_Strict):
+    type: Literal["function"]
+    function: _Named
+
+
+class ChatRequest(OpenAIRequest):
     """Body of `POST /v1/chat/completions`."""
 
-    model_config = ConfigDict(extra="allow")
-
-    model: str = ""
     messages: Annotated[list[_ChatMessage], Field(min_length=1)]
-    n: Annotated[int, Field(ge=1, le=64)] | None = None
-    temperature: Annotated[float, Field(ge=0.0, le=5.0)] | None = None
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
-    seed: int | None = None
     logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: _ResponseFormat | None = None
+    modalities: list[Literal["text"]] | None = None
     tools: list[Tool] | None = None
-    tool_choice: Any = None
+    tool_choice: Literal["auto", "none", "required"] | _Choice | None = None
     parallel_tool_calls: bool | None = None
-    regex: str | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    affinity: str = ""
 
     @property
     def tool_names(self) -> list[str]:
         """Names of the tools that the model may call."""
         return [tool.function.name for tool in self._offered()]
+
+    @property
+    def forced(self) -> list[Tool]:
+        """The tools of which the model must call one; none lets it choose."""
+        if isinstance(self.tool_choice, _Choice):
+            name = self.tool_choice.function.name
+            return [tool for tool in self.tools or [] if tool.function.name == name]
+        return (self.tools or []) if self.tool_choice == "required" else []
+
+    def said(self, text: str) -> Said:
+        """What is in a whole answer."""
+        return forced(text, self.tool_names) if self.forced else said(text, self.tool_names)
+
+    def begun(self, text: str) -> str:
+        """The part of an unfinished answer that is text whatever comes next."""
+        return "" if self.forced else begun(text, self.tool_names)
 
     def _offered(self) -> list[Tool]:
         return [] if self.tool_choice == "none" else self.tools or []
@@ -167,20 +194,14 @@ class ChatRequest(BaseModel):
         """As our own request; the bytes of its images go to `held`, by id. `renderer` shows tools to the model."""
         self._raise_if_unsupported()
         schema = self.response_format.constraint() if self.response_format else None
-        if schema is not None and self.regex is not None:
-            raise InputError("regex and response_format exclude each other; give one")
-        given = {
-            "max_new_tokens": self.max_completion_tokens or self.max_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "stop": (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
-            "stop_token_ids": self.stop_token_ids,
-            "seed": self.seed,
-            "regex": self.regex,
-            "json_schema": schema,
-        }
-        sampling = Sampling.model_validate({k: v for k, v in given.items() if v is not None})
+        if sum((schema is not None, self.regex is not None, bool(self.forced))) > 1:
+            raise InputError(
+                "regex, response_format and a tool that must be called exclude each other; give one"
+            )
+        sampling = self.sampling(
+            max_new_tokens=self.max_completion_tokens or self.max_tokens,
+            json_schema=call_schema(self.forced) if self.forced else schema,
+        )
         whole = GenerateRequest(n=self.n or 1, sampling=sampling, affinity=self.affinity)
         return whole.model_copy(update=self._prompt(held, renderer))
 
@@ -199,39 +220,38 @@ class ChatRequest(BaseModel):
             raise InputError("tools: given ones that are nested too deep") from None
 
     def _raise_if_unsupported(self) -> None:
-        extra = self.model_extra or {}
-        refused = [name for name in _UNSUPPORTED if extra.get(name)]
-        if self.tools and self.parallel_tool_calls is False:
-            refused.append("parallel_tool_calls = false")
-        if refused:
-            raise InputError(f"{', '.join(refused)}: not supported by this endpoint; leave out")
-        if self.tool_choice not in (None, "auto", "none"):
+        if self.tools and self.parallel_tool_calls is False and not self.forced:
             raise InputError(
-                f"tool_choice: given {self.tool_choice!r:.80}, expected auto or none; the model itself chooses"
+                "parallel_tool_calls = false: not supported by this endpoint while the model chooses; leave out"
             )
+        if not self.forced and self.tool_choice not in (None, "auto", "none"):
+            given = ", ".join(self.tool_names) or "none is given"
+            raise InputError(f"tool_choice: expected one of the tools: {given}")
+        if self.top_logprobs and not self.logprobs:
+            raise InputError("top_logprobs: given without logprobs = true, which it needs")
 
 
 def completion(
-    request: ChatRequest, reply: GenerateReply, *, model: str, renderer: Renderer
-) -> dict[str, Any]:
-    """Our reply as a `chat.completion` object."""
+    request: ChatRequest, reply: GenerateReply, tops: Sequence[Tops], *, model: str, renderer: Renderer
+) -> dict[str, Any]:  # fmt: skip
+    """Our reply as a `chat.completion` object; `tops` are the alternatives of each output's tokens."""
     spans = [span for output in reply.outputs for span in output.versions]
     sampled = sum(len(output.ids) for output in reply.outputs)
-    answers = [said(output.text, request.tool_names) for output in reply.outputs]
+    answers = [request.said(output.text) for output in reply.outputs]
     return {
-        **_head("chat.completion", model, max((span.version for span in spans), default=None)),
+        **head("chat.completion", model, max((span.version for span in spans), default=None)),
         "choices": [
             {
                 "index": index,
                 "message": _message(answer),
                 "finish_reason": answer.finish(output.finish),
-                "logprobs": _logprobs(output.ids, output.logprobs, renderer)
+                "logprobs": _logprobs(output.ids, output.logprobs, tops[index], renderer)
                 if request.logprobs
                 else None,
             }
             for index, (output, answer) in enumerate(zip(reply.outputs, answers, strict=True))
         ],
-        "usage": _usage(len(reply.prompt_ids), sampled, reply.cached_tokens),
+        "usage": usage(len(reply.prompt_ids), sampled, reply.cached_tokens),
     }
 
 
@@ -243,27 +263,22 @@ def _message(answer: Said) -> dict[str, Any]:
     return found
 
 
-def model_list(*, role: str, version: int, uri: str) -> dict[str, Any]:
-    """Body of `GET /v1/models`."""
+def model_card(*, role: str, version: int, uri: str) -> dict[str, Any]:
+    """Body of `GET /v1/models/{model}`."""
     return {
-        "object": "list",
-        "data": [
-            {
-                "id": role,
-                "object": "model",
-                "created": 0,
-                "owned_by": "triforge",
-                "root": uri,
-                "metadata": {"weight_version": str(version)},
-            }
-        ],
+        "id": role,
+        "object": "model",
+        "created": 0,
+        "owned_by": "triforge",
+        "root": uri,
+        "metadata": {"weight_version": str(version)},
     }
 
 
-def _head(kind: str, model: str, version: int | None) -> dict[str, Any]:
+def head(kind: str, model: str, version: int | None) -> dict[str, Any]:
     """What every object and chunk begins with; `version` is the newest weight version in it."""
     return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "id": f"{'chatcmpl' if kind.startswith('chat') else 'cmpl'}-{uuid.uuid4().hex}",
         "object": kind,
         "created": int(time.time()),
         "model": model,
@@ -271,7 +286,7 @@ def _head(kind: str, model: str, version: int | None) -> dict[str, Any]:
     }
 
 
-def _usage(prompt: int, sampled: int, cached: int) -> dict[str, Any]:
+def usage(prompt: int, sampled: int, cached: int) -> dict[str, Any]:
     """Token counts; those of the prompt once, however many samples it had."""
     return {
         "prompt_tokens": prompt,
@@ -281,18 +296,36 @@ def _usage(prompt: int, sampled: int, cached: int) -> dict[str, Any]:
     }
 
 
-def _logprobs(ids: Sequence[int], logprobs: Sequence[float], renderer: Renderer) -> dict[str, Any]:
+def _logprobs(
+    ids: Sequence[int], logprobs: Sequence[float], tops: Tops, renderer: Renderer
+) -> dict[str, Any]:
     """Log-probabilities in OpenAI's form."""
-    content = []
-    for token, logprob in zip(ids, logprobs, strict=True):
+
+    def shown(token: int, logprob: float) -> dict[str, Any]:
         text = renderer.decode([token], skip_special_tokens=False)
-        content.append(
-            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-        )
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+    others = tops or [()] * len(ids)
+    content = [
+        {**shown(token, score), "top_logprobs": [shown(other, at) for at, other in row]}
+        for token, score, row in zip(ids, logprobs, others, strict=True)
+    ]
     return {"content": content}
 
 
 # ---- streams ----
+
+
+class Chunks(Protocol):
+    """A streamed answer as events."""
+
+    def take(self, number: int, piece: Partial) -> list[str]:
+        """The events of a piece of a sample."""
+        ...
+
+    def end(self) -> list[str]:
+        """The events after the last piece."""
+        ...
 
 
 class Deltas:
@@ -303,7 +336,7 @@ class Deltas:
     ) -> None:
         self._request = request
         self._renderer = renderer
-        self._head = _head("chat.completion.chunk", model, version)
+        self._head = head("chat.completion.chunk", model, version)
         self._sent: dict[int, tuple[str, int]] = {}  # text and number of tokens, by sample
         self._ended: list[Partial] = []
 
@@ -320,7 +353,8 @@ class Deltas:
         if new or (self._request.logprobs and len(piece.ids) > done):
             shown = None
             if self._request.logprobs:
-                shown = _logprobs(piece.ids[done:], piece.logprobs[done:], self._renderer)
+                tops = piece.tops[done:]
+                shown = _logprobs(piece.ids[done:], piece.logprobs[done:], tops, self._renderer)
             found.append(self._choice(number, {"content": new}, shown=shown))
             self._sent[number] = (text + new, len(piece.ids))
         if piece.finish is not None:
@@ -336,21 +370,14 @@ class Deltas:
 
     def end(self) -> list[str]:
         """The events after the last piece."""
-        found = []
-        options = self._request.stream_options
-        if options is not None and options.include_usage:
-            usage = _usage(
-                max((piece.prompt_tokens for piece in self._ended), default=0),
-                sum(len(piece.ids) for piece in self._ended),
-                max((piece.cached_tokens for piece in self._ended), default=0),
-            )
-            found.append(_event({**self._head, "choices": [], "usage": usage}))
-        return [*found, "data: [DONE]\n\n"]
+        counts = usage_of(self._ended) if self._request.counts_usage else None
+        return ended(self._head, counts)
 
     def _said(self, piece: Partial) -> Said:
         """What may be sent of a piece; a call of a tool is sent when it is whole."""
-        names = self._request.tool_names
-        return Said(begun(piece.text, names)) if piece.finish is None else said(piece.text, names)
+        if piece.finish is None:
+            return Said(self._request.begun(piece.text))
+        return self._request.said(piece.text)
 
     def _choice(
         self,
@@ -361,11 +388,11 @@ class Deltas:
         shown: dict[str, Any] | None = None,
     ) -> str:
         choice = {"index": number, "delta": delta, "finish_reason": finish, "logprobs": shown}
-        return _event({**self._head, "choices": [choice]})
+        return event({**self._head, "choices": [choice]})
 
 
 async def events(
-    pieces: AsyncGenerator[tuple[int, Partial], None], deltas: Deltas
+    pieces: AsyncGenerator[tuple[int, Partial], None], deltas: Chunks
 ) -> AsyncIterator[str]:
     """Wait for the first piece, so that what fails before it still has a status of its own; then all events."""
     try:
@@ -377,22 +404,38 @@ async def events(
 
 
 async def _events(
-    first: tuple[int, Partial], pieces: AsyncGenerator[tuple[int, Partial], None], deltas: Deltas
+    first: tuple[int, Partial], pieces: AsyncGenerator[tuple[int, Partial], None], deltas: Chunks
 ) -> AsyncGenerator[str, None]:
     async with aclosing(pieces):
-        for event in deltas.take(*first):
-            yield event
+        for line in deltas.take(*first):
+            yield line
         try:
             async for piece in pieces:
-                for event in deltas.take(*piece):
-                    yield event
+                for line in deltas.take(*piece):
+                    yield line
         except TriforgeError as error:
             _log.warning("a streamed answer broke off: %s", error.detail)
-            yield _event({"error": readable_error(error.kind, error.status, error.detail)})
+            yield event({"error": readable_error(error.kind, error.status, error.detail)})
             return
-        for event in deltas.end():
-            yield event
+        for line in deltas.end():
+            yield line
 
 
-def _event(body: dict[str, Any]) -> str:
+def usage_of(pieces: Sequence[Partial]) -> dict[str, Any]:
+    """Token counts of the ended samples of one prompt."""
+    return usage(
+        max((piece.prompt_tokens for piece in pieces), default=0),
+        sum(len(piece.ids) for piece in pieces),
+        max((piece.cached_tokens for piece in pieces), default=0),
+    )
+
+
+def ended(first: dict[str, Any], counts: dict[str, Any] | None) -> list[str]:
+    """The events after the last piece; `first` is what chunks begin with."""
+    last = [] if counts is None else [event({**first, "choices": [], "usage": counts})]
+    return [*last, "data: [DONE]\n\n"]
+
+
+def event(body: dict[str, Any]) -> str:
+    """One server-sent event."""
     return f"data: {json.dumps(body)}\n\n"

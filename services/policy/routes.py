@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.exceptions import HTTPException
 
+from services.policy.completions import CompletionRequest, TextDeltas, text_completion
 from services.policy.gateway import Gateway
-from services.policy.openai import ChatRequest, Deltas, completion, events, model_list
+from services.policy.openai import ChatRequest, Deltas, completion, events, model_card
+from services.policy.openai_fields import demand_model
 from triforge.access.callers import Rule, caller
 from triforge.types import (
     GenerateReply,
@@ -22,10 +22,12 @@ from triforge.types import (
     WeightsState,
     WeightsUpdate,
 )
+from triforge.web.description import answers, files
 from triforge.web.problems import input_error
 from triforge.web.server import unless_gone
 
 _JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
 _SAMPLING: Final = Rule(wants="submit")  # changes nothing that lasts, but occupies a model
 _WEIGHTS: Final = Rule(wants="operator", changes=True)
 
@@ -33,18 +35,26 @@ _WEIGHTS: Final = Rule(wants="operator", changes=True)
 RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/generate": _SAMPLING,
     "POST /v1/chat/completions": _SAMPLING,
+    "POST /v1/completions": _SAMPLING,
     "GET /v1/models": Rule(wants="read"),
+    "GET /v1/models/{model}": Rule(wants="read"),
     "GET /v1/weights": Rule(wants="read"),
     "POST /v1/weights": _WEIGHTS,
     "POST /v1/weights/rollback": _WEIGHTS,
 }
 
 
+_SAMPLED: Final = answers(404, 429, 502)  # an image, room, an engine
+_STREAMED: Final = _SAMPLED | files(_EVENTS)
+
+
 class GenerateBatch(BaseModel):
     """Body of `POST /v1/generate`."""
 
     model_config = ConfigDict(extra="forbid")
-    requests: tuple[GenerateRequest, ...]
+    requests: Annotated[
+        tuple[GenerateRequest, ...], Field(fail_fast=True)
+    ]  # one error, not one a number
 
 
 class ReplyBatch(BaseModel):
@@ -65,14 +75,13 @@ def _schema() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str = "") -> APIRouter:
-    """The routes of a policy service; an empty key asks for none, `admin_api_key` takes `api_key` then."""
+def routes(gateway: Gateway, *, role: str) -> APIRouter:
+    """The routes of a policy service."""
     router = APIRouter()
 
-    @router.post("/v1/generate", openapi_extra=_schema())
+    @router.post("/v1/generate", openapi_extra=_schema(), responses=_SAMPLED)
     async def generate(request: Request) -> Response:
         """Sample from prompts given as messages, prefix ids or both; one reply a request, in order."""
-        _authorise(request, api_key)
         try:
             batch = GenerateBatch.model_validate_json(await request.body())
         except ValidationError as error:
@@ -81,64 +90,84 @@ def routes(gateway: Gateway, *, role: str, api_key: str = "", admin_api_key: str
         answer = ReplyBatch.model_construct(replies=replies)
         return Response(answer.model_dump_json(), media_type=_JSON)
 
-    @router.post("/v1/chat/completions")
+    @router.post("/v1/chat/completions", responses=_STREAMED)
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Chat in OpenAI's dialect."""
-        _authorise(request, api_key)
         return await _chat(gateway, role, request, body)
 
+    @router.post("/v1/completions", responses=_STREAMED)
+    async def complete(request: Request, body: CompletionRequest) -> Response:
+        """Plain completions in OpenAI's dialect."""
+        return await _complete(gateway, role, request, body)
+
     @router.get("/v1/models")
-    async def models(request: Request) -> Response:
+    async def models() -> Response:
         """The one model of this service."""
-        _authorise(request, api_key)
-        state = _shown(gateway.weights.state())
-        return JSONResponse(model_list(role=role, version=state.version, uri=state.uri))
+        return JSONResponse({"object": "list", "data": [_card(gateway, role)]})
+
+    @router.get("/v1/models/{model}")
+    async def show_model(model: str) -> Response:
+        """The one model of this service, by its name."""
+        demand_model(model, role)
+        return JSONResponse(_card(gateway, role))
 
     @router.get("/v1/weights")
-    async def weights_state(request: Request) -> WeightsState:
+    async def weights_state() -> WeightsState:
         """The weight version that serves."""
-        _authorise(request, api_key)
         return _shown(gateway.weights.state())
 
-    @router.post("/v1/weights")
-    async def update_weights(request: Request, body: WeightsUpdate) -> WeightsState:
+    @router.post("/v1/weights", responses=answers(409, 502))
+    async def update_weights(body: WeightsUpdate) -> WeightsState:
         """Serve another weight version; returns once it is verified to serve."""
-        _authorise(request, admin_api_key or api_key)
         return await gateway.weights.update(body)
 
-    @router.post("/v1/weights/rollback")
-    async def roll_back(request: Request, body: WeightsRollback) -> WeightsState:
+    @router.post("/v1/weights/rollback", responses=answers(404, 409, 502))
+    async def roll_back(body: WeightsRollback) -> WeightsState:
         """Serve an older version's folder again, under the next number; returns once it is verified to serve."""
-        _authorise(request, admin_api_key or api_key)
         return await gateway.weights.rollback(body.version)
 
     return router
 
 
 async def _chat(gateway: Gateway, role: str, request: Request, body: ChatRequest) -> Response:
+    body.demand_model(role)
     held: dict[str, bytes] = {}
+    extras = body.extras(body.top_logprobs)
     renderer = gateway.weights.renderer
     wanted = await asyncio.to_thread(body.request, held, renderer)  # images take a while
     if body.stream:
         version = gateway.weights.version
         deltas = Deltas(body, model=role, renderer=renderer, version=version)
-        pieces = await unless_gone(request, events(gateway.stream(wanted, held), deltas))
-        return StreamingResponse(pieces, media_type="text/event-stream")
-    (reply,) = await unless_gone(request, gateway.generate([wanted], held))
-    return JSONResponse(completion(body, reply, model=role, renderer=renderer))
+        pieces = await unless_gone(request, events(gateway.stream(wanted, held, extras), deltas))
+        return StreamingResponse(pieces, media_type=_EVENTS)
+    ((reply, samples),) = await unless_gone(request, gateway.answer([wanted], held, extras))
+    tops = [sample.tops for sample in samples]
+    return JSONResponse(completion(body, reply, tops, model=role, renderer=renderer))
+
+
+async def _complete(
+    gateway: Gateway, role: str, request: Request, body: CompletionRequest
+) -> Response:
+    body.demand_model(role)
+    extras = body.extras(body.logprobs)
+    renderer = gateway.weights.renderer
+    wanted = await asyncio.to_thread(body.requests, renderer)
+    if body.stream:
+        version = gateway.weights.version
+        deltas = TextDeltas(body, model=role, renderer=renderer, version=version)
+        stream = gateway.stream(wanted[0], extras=extras)
+        pieces = await unless_gone(request, events(stream, deltas))
+        return StreamingResponse(pieces, media_type=_EVENTS)
+    answers = await unless_gone(request, gateway.answer(wanted, extras=extras))
+    found = [(reply, [sample.tops for sample in samples]) for reply, samples in answers]
+    return JSONResponse(text_completion(body, found, model=role, renderer=renderer))
+
+
+def _card(gateway: Gateway, role: str) -> dict[str, Any]:
+    state = _shown(gateway.weights.state())
+    return model_card(role=role, version=state.version, uri=state.uri)
 
 
 def _shown(state: WeightsState) -> WeightsState:
     """Without where the weights lie, for who sees one tenant only: the path names the run that trained them."""
     return state if caller().everything else state.model_copy(update={"uri": ""})
-
-
-def _authorise(request: Request, key: str) -> None:
-    """Check the Authorization header; an empty key opens to all."""
-    given = request.headers.get("authorization", "").encode()
-    if key and not hmac.compare_digest(given, b"Bearer " + key.encode()):
-        raise HTTPException(
-            401,
-            "a bearer token is needed: send the service's TRIFORGE_API_KEY as `Authorization: Bearer ...`",
-            {"WWW-Authenticate": "Bearer"},
-        )

@@ -103,7 +103,7 @@ class SGLangEngine:
 
     def _together(self, prompt: Prompt) -> Hashable:
         """Prompts for which this is equal may travel in one request: SGLang wants one n a request, and images or none."""
-        return prompt.n, prompt.images is None
+        return prompt.n, prompt.images is None, prompt.extras.top_logprobs
 
     async def _ask(self, prompts: Sequence[Prompt], adapter: str) -> list[Sample]:
         # The copies that an engine makes of a prompt for its n samples have names of its own choice.
@@ -365,7 +365,7 @@ class SGLangRouter(SGLangEngine):
     def _together(self, prompt: Prompt) -> Hashable:
         """The router refuses lists of sampling parameters, so only prompts that share theirs travel together."""
         params = repr(parsing.sampling_params(prompt.sampling, prompt.stop_ids))
-        return prompt.n, prompt.images is None, params
+        return prompt.n, prompt.images is None, params, prompt.extras
 
     def _body(self, prompts: Sequence[Prompt], rids: Sequence[str], adapter: str) -> bytes:
         """Nor does it take lists of names."""

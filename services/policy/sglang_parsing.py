@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from services.policy.engine import Partial, Prompt, Sample
+from services.policy.engine import Partial, Prompt, Sample, Tops
 from triforge.errors import InputError, PolicyError, TriforgeError
 from triforge.types import GenerateOutput, Sampling, VersionSpan
 
@@ -54,11 +54,20 @@ def generate_body(
         body["lora_path"] = adapter
     if cache_key:
         body["extra_key"] = cache_key
+    if prompts[0].extras.top_logprobs:
+        body["top_logprobs_num"] = prompts[0].extras.top_logprobs
     return to_json(body | {"return_logprob": True})
 
 
 def _params(prompt: Prompt) -> dict[str, Any]:
     params = sampling_params(prompt.sampling, prompt.stop_ids)
+    extras = prompt.extras
+    if extras.frequency_penalty:
+        params["frequency_penalty"] = extras.frequency_penalty
+    if extras.presence_penalty:
+        params["presence_penalty"] = extras.presence_penalty
+    if extras.logit_bias:
+        params["logit_bias"] = {str(token): bias for token, bias in extras.logit_bias}
     return params | {"n": prompt.n} if prompt.n > 1 else params
 
 
@@ -110,7 +119,7 @@ def sample_of(item: Any, engine: str) -> Sample:
             finish=meta["finish_reason"]["type"],
         )
         cached, counted = (int(meta.get(n) or 0) for n in ("cached_tokens", "prompt_tokens"))
-        return Sample(output, cached, counted)
+        return Sample(output, cached, counted, _tops(meta))
     except _UNEXPECTED as error:
         raise _nonsense(engine, "/generate answered something unexpected", error, item) from error
 
@@ -134,11 +143,17 @@ def partial_of(line: str, engine: str) -> Partial:
             prompt_tokens=int(meta["prompt_tokens"]),
             cached_tokens=int(meta.get("cached_tokens") or 0),
             finish=None if finish is None else finish["type"],
+            tops=_tops(meta),
         )
     except TriforgeError:
         raise
     except _UNEXPECTED as error:
         raise _nonsense(engine, "a streamed answer is unexpected", error, line) from error
+
+
+def _tops(meta: dict[str, Any]) -> Tops:
+    rows = meta.get("output_top_logprobs") or ()
+    return tuple(tuple((float(pair[0]), int(pair[1])) for pair in row or ()) for row in rows)
 
 
 def _broken_off(error: Any, engine: str) -> InputError | PolicyError:

@@ -115,6 +115,32 @@ def _call(body: str, names: Sequence[str]) -> Call | None:
     return Call(name, json.dumps(arguments, ensure_ascii=False))
 
 
+def forced(text: str, names: Sequence[str]) -> Said:
+    """Read an answer that was held to `call_schema`; one that was cut off stays text."""
+    call = _call(text, names)
+    return Said(text) if call is None else Said("", (call,))
+
+
+def call_schema(tools: Sequence[Tool]) -> str:
+    """The JSON schema of a call of one of these tools, and of nothing beside it."""
+    definitions: dict[str, Any] = {}
+    calls = []
+    for tool in tools:
+        parameters = dict((tool.function.model_extra or {}).get("parameters") or {"type": "object"})
+        for name, schema in parameters.pop("$defs", {}).items():
+            if definitions.setdefault(name, schema) != schema:
+                raise InputError(f"tools: given two definitions of {name!r} in $defs, expected one")
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool.function.name}, "arguments": parameters},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
+    return json.dumps({"anyOf": calls} | ({"$defs": definitions} if definitions else {}))
+
+
 def begun(text: str, names: Sequence[str]) -> str:
     """The part of an unfinished answer that is text whatever comes next."""
     if not names:

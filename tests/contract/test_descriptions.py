@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from services.policy.app import create_app as policy_app
 from services.reward.app import create_app as reward_app
 from services.trainer.app import create_app as trainer_app
 from tests.service.env_service import api
@@ -21,10 +23,14 @@ async def _ready() -> None: ...
 
 @pytest.fixture
 def operations(tmp_path: Path) -> dict[str, Any]:
+    gateway: Any = SimpleNamespace(
+        metrics=SimpleNamespace(registry=CollectorRegistry()), ready=_ready
+    )
     apps = [
         api(fresh(tmp_path)),
         trainer_app(runs=NOTHING, orchestrator=None, ready=_ready),
         reward_app(api=NOTHING),
+        policy_app(gateway=gateway, role="policy"),
     ]
     return {
         f"{method.upper()} {path}": operation
@@ -41,6 +47,7 @@ def operations(tmp_path: Path) -> dict[str, Any]:
         ("GET /v1/runs/{run_id}/export", {"application/vnd.apache.parquet"}),
         ("GET /v1/runs/{run_id}/report", {"application/vnd.apache.parquet", "application/x-ndjson"}),
         ("GET /v1/pools/{pool}/export", {"application/x-ndjson"}),
+        ("POST /v1/chat/completions", {"application/json", "text/event-stream"}),
     ],
 )  # fmt: skip
 def test_answers_that_are_no_json_are_not_called_so(
@@ -63,6 +70,10 @@ def test_answers_that_are_no_json_are_not_called_so(
         ("GET /v1/pools/{pool}/audit", {"404", "409"}),
         ("GET /v1/pools/{pool}/export", {"404", "409"}),
         ("POST /v1/pools/{pool}/plans", {"404", "409"}),
+        ("POST /v1/weights", {"409", "502"}),
+        ("POST /v1/weights/rollback", {"404", "409", "502"}),
+        ("POST /v1/generate", {"404", "429", "502"}),
+        ("POST /v1/chat/completions", {"404", "429", "502"}),
         ("POST /v1/judge", {"404", "429", "502"}),
     ],
 )

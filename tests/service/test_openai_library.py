@@ -11,12 +11,14 @@ from typing import Any
 import openai
 import pytest
 
+from services.local_engine.app import create_app as engine_app
 from services.policy.app import create_app
 from services.policy.gateway import Gateway
 from services.policy.pool import Pool
 from services.policy.sglang import SGLangEngine
 from services.policy.weight_sync import WeightSync
 from tests.service.test_policy_http import serving
+from tests.unit.local_engine.models import build_folder, byte_tokenizer, new_engine
 from triforge.rendering import Renderer
 from triforge.testing import FakeEngine
 from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
@@ -158,3 +160,133 @@ async def test_errors_are_those_the_library_knows(service: Deployment) -> None:
         assert int(busy.value.response.headers["retry-after"]) >= 1
     async with service.client() as client:
         assert [model.id async for model in client.models.list()] == ["policy"]
+
+
+# ---- a real engine: a small random model whose tokens are bytes ----
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[openai.AsyncOpenAI]:
+    folder = build_folder(
+        tmp_path / "model", tokenizer=byte_tokenizer(), max_position_embeddings=4096
+    )
+    (folder / "chat_template.jinja").write_text(TOOLS_TEMPLATE, encoding="utf-8")
+    engine = new_engine(folder)
+    engine.start()
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            deep, _ = await stack.enter_async_context(serving(engine_app(engine=engine, served_name="tiny")))  # fmt: skip
+            weights = WeightSync(Pool([SGLangEngine(deep)]), role="policy", model_path=str(folder))
+            await weights.look()
+            app = create_app(gateway=Gateway(weights.pool, weights), role="policy")
+            url, _ = await stack.enter_async_context(serving(app))
+            yield await stack.enter_async_context(
+                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+            )
+    finally:
+        engine.stop()
+
+
+async def test_the_model_is_retrieved_and_another_is_not_found(client: openai.AsyncOpenAI) -> None:
+    assert (await client.models.retrieve("policy")).id == "policy"
+    with pytest.raises(openai.NotFoundError, match="expected 'policy'"):
+        await client.models.retrieve("gpt-4")
+    with pytest.raises(openai.NotFoundError, match="expected 'policy'"):
+        await client.chat.completions.create(model="gpt-4", messages=ASK)
+    with pytest.raises(openai.NotFoundError, match="there is no such route") as lost:
+        await client.embeddings.create(model="policy", input="a")
+    assert isinstance(lost.value.body, dict)
+    assert set(lost.value.body) == {"message", "type", "param", "code"}
+    with pytest.raises(openai.UnprocessableEntityError, match=r"body\.colour: unknown field"):
+        await client.chat.completions.create(
+            model="policy", messages=ASK, extra_body={"colour": "red"}
+        )
+
+
+async def test_plain_completions_are_those_of_their_prompts(client: openai.AsyncOpenAI) -> None:
+    several = await client.completions.create(
+        model="policy", prompt=["ab", "c"], n=2, seed=3, max_tokens=5, logprobs=3
+    )
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    assert several.usage is not None
+    assert several.usage.prompt_tokens == 3
+    for choice in several.choices:
+        shown = choice.logprobs
+        assert shown is not None
+        assert shown.top_logprobs is not None
+        assert shown.token_logprobs is not None
+        assert {len(row) for row in shown.top_logprobs} <= {1, 2, 3}  # bytes may share a name
+        for score, row in zip(shown.token_logprobs, shown.top_logprobs, strict=True):
+            assert score <= max(row.values()) + 1e-6
+    ids = [[byte_tokenizer().token_to_id("c")]]
+    again = await client.completions.create(model="policy", prompt=ids, n=2, seed=3, max_tokens=5)
+    assert [c.text for c in again.choices] == [c.text for c in several.choices[2:]]
+    short = await client.completions.create(model="policy", prompt="ab", logit_bias={"2": -100})
+    assert short.usage is not None
+    assert short.usage.completion_tokens == 16  # OpenAI's default; the end of text cannot be drawn
+    pieces = await client.completions.create(
+        model="policy", prompt="ab", seed=3, max_tokens=5, stream=True
+    )
+    text = "".join([piece.choices[0].text async for piece in pieces])
+    whole = await client.completions.create(model="policy", prompt="ab", seed=3, max_tokens=5)
+    assert text == whole.choices[0].text
+
+
+async def test_alternatives_are_as_many_as_asked_for(client: openai.AsyncOpenAI) -> None:
+    options: Any = {"model": "policy", "messages": ASK, "temperature": 0, "max_tokens": 6}
+    options |= {"logprobs": True, "top_logprobs": 4}
+    answer = await client.chat.completions.create(**options)
+    rows = [[]] if answer.choices[0].logprobs is None else answer.choices[0].logprobs.content or []
+    assert rows
+    for row in rows:
+        assert len(row.top_logprobs) == 4  # type: ignore[attr-defined]
+        assert row.top_logprobs[0].logprob == pytest.approx(row.logprob)  # type: ignore[attr-defined]
+    streamed = [
+        token
+        async for chunk in await client.chat.completions.create(**options, stream=True)
+        for token in (chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else [])
+    ]
+    assert [len(token.top_logprobs) for token in streamed] == [4] * len(rows)
+
+
+async def test_biases_and_penalties_change_what_is_drawn(client: openai.AsyncOpenAI) -> None:
+    async def drawn(**more: Any) -> list[str]:
+        answer = await client.completions.create(
+            model="policy", prompt="ab", temperature=0, max_tokens=12, logprobs=0, **more
+        )
+        assert answer.choices[0].logprobs is not None
+        return answer.choices[0].logprobs.tokens or []
+
+    letter = byte_tokenizer().token_to_id("x")
+    assert set(await drawn(logit_bias={letter: 100})) == {"x"}
+    held = await drawn(logit_bias={letter: 100}, frequency_penalty=2, presence_penalty=2)
+    assert set(held) == {"x"}  # 100 is more than all penalties of 12 tokens
+    bias = {str(token): 60.0 for token in (letter, letter + 1)}
+    one = len(set(await drawn(logit_bias=bias)))
+    both = len(set(await drawn(logit_bias=bias, frequency_penalty=2, presence_penalty=2)))
+    assert (one <= both, both) == (True, 2)
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_tool_that_must_be_called_is_called_by_any_model(
+    client: openai.AsyncOpenAI, named: bool
+) -> None:
+    place: Any = {"type": "string", "enum": ["fridge", "table"]}
+    look: Any = {"name": "look", "parameters": {"type": "object", "properties": {"at": place}, "required": ["at"], "additionalProperties": False}}  # fmt: skip
+    choice: Any = {"type": "function", "function": {"name": "look"}} if named else "required"
+    answer = await client.chat.completions.create(
+        model="policy",
+        messages=ASK,
+        tools=[{"type": "function", "function": look}],
+        tool_choice=choice,
+        temperature=0,
+        max_tokens=400,
+        logit_bias={
+            byte_tokenizer().token_to_id(byte): -100 for byte in "\u0120\u010a\u0109\u010d"
+        },
+    )
+    assert answer.choices[0].finish_reason == "tool_calls", answer
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "look"
+    assert json.loads(call.function.arguments)["at"] in ("fridge", "table")

@@ -84,7 +84,7 @@ class GenerateRequest(Message):
     are rendered and appended.
     """
 
-    prefix_ids: tuple[int, ...] = ()
+    prefix_ids: Annotated[tuple[int, ...], Field(fail_fast=True)] = ()
     prefix_images: tuple[PlacedImage, ...] = ()
     messages: tuple[ChatMessage, ...] = ()
     n: Annotated[int, Field(ge=1, le=64)] = 1

@@ -69,7 +69,7 @@ def problem(
 
 def readable_error(kind: str, status: int, detail: str) -> dict[str, Any]:
     """The sentence once more, where clients of OpenAI's API look for it."""
-    return {"message": detail, "type": kind, "code": status}
+    return {"message": detail, "type": kind, "param": None, "code": status}
 
 
 def of_error(error: TriforgeError) -> ProblemResponse:
@@ -137,7 +137,10 @@ async def _on_http_error(request: Request | None, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and request is not None:
         headers["Allow"] = ", ".join(_methods_at(request))  # of all routes there, not of the first
-    return problem(kind, error.status_code, str(error.detail), headers=headers)
+    detail = str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND and detail == phrase and request is not None:
+        detail = f"{request.method} {request.url.path[:200]}: there is no such route; /openapi.json lists all"
+    return problem(kind, error.status_code, detail, headers=headers)
 
 
 def _methods_at(request: Request) -> list[str]:

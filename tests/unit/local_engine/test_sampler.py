@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from services.local_engine.request import SamplingParams
-from services.local_engine.sampler import sample, stream_seed, uniforms
+from services.local_engine.sampler import sample, shifted, stream_seed, uniforms
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.5, -1.0, -3.0]])
 
@@ -100,3 +100,16 @@ def test_random_numbers_fill_the_unit_interval_evenly() -> None:
 def test_samples_of_one_seed_differ_and_are_not_another_seeds_samples() -> None:
     seeds = {stream_seed(seed, sample) for seed in range(-20, 20) for sample in range(20)}
     assert len(seeds) == 800
+
+
+def test_biases_and_penalties_shift_the_logits_of_their_row_alone() -> None:
+    logits = LOGITS.expand(2, -1)
+    params = [
+        SamplingParams(logit_bias={"4": 3.5}, frequency_penalty=0.5, presence_penalty=0.25),
+        SamplingParams(),
+    ]
+    found = shifted(logits, params, [[0, 0, 1], [0]])
+    assert found[0].tolist() == pytest.approx([0.75, 0.25, 0.5, -1.0, 0.5])
+    assert torch.equal(found[1], LOGITS[0])
+    assert torch.equal(logits[0], LOGITS[0])
+    assert shifted(logits, [SamplingParams()] * 2, [[0], [0]]) is logits

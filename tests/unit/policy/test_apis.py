@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,11 @@ async def test_a_streamed_completion_is_server_sent_events_that_end_with_done(
         ({"stop": "x", "seed": 3, "top_p": 0.5}, {"stop": ["x"], "sampling_seed": 3, "top_p": 0.5}),
         ({"temperature": 0, "max_completion_tokens": 7}, {"temperature": 0.0, "max_new_tokens": 7}),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "go fridge"}]}]}, {}),
-        ({"tools": [], "presence_penalty": 0}, {}),
+        ({"tools": [], "presence_penalty": 0, "functions": None, "user": "dana", "store": False}, {}),
+        (
+            {"presence_penalty": 0.5, "frequency_penalty": -1, "logit_bias": {"5": -100}},
+            {"presence_penalty": 0.5, "frequency_penalty": -1.0, "logit_bias": {"5": -100.0}},
+        ),
     ],
 )  # fmt: skip
 async def test_openai_s_fields_mean_what_they_mean_there(
@@ -210,7 +215,24 @@ async def test_openai_s_fields_mean_what_they_mean_there(
     ("extra", "field"),
     [
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"logit_bias": {"5": 1}, "top_logprobs": 3}, "logit_bias, top_logprobs"),
+        (
+            {"functions": [{}], "audio": {"voice": "a"}},
+            "audio, functions: not supported by this endpoint",
+        ),
+        ({"reasoning_effort": "low"}, "reasoning_effort: not supported"),
+        ({"colour": "red"}, "body.colour: unknown field"),
+        ({"stream_options": {"colour": 1}}, "body.stream_options.colour: unknown field"),
+        (
+            {"messages": [{"role": "user", "content": "a", "colour": 1}]},
+            "body.messages.0.colour: unknown field",
+        ),
+        ({"messages": [{"role": "user", "content": "a", "name": "dana"}]}, "name: given by user"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema: expected"),
+        ({"top_logprobs": 3}, "top_logprobs: given without logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "body.top_logprobs"),
+        ({"presence_penalty": 3}, "body.presence_penalty"),
+        ({"logit_bias": {"99": 1}}, "logit_bias: given 99, expected ids of the vocabulary"),
+        ({"tool_choice": "required"}, "tool_choice: expected one of the tools: none is given"),
         ({"messages": []}, "body.messages"),
         ({"temperature": 9}, "body.temperature"),
         ({"regex": "a", "response_format": {"type": "json_object"}}, "exclude each other"),
@@ -225,9 +247,66 @@ async def test_what_openai_has_and_we_do_not_is_refused(
     assert field in problem(response, 422, "input")["detail"]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_another_model_is_not_silently_the_one_that_serves(
+    service: Service, path: str
+) -> None:
+    async with service.client() as client:
+        for name, status in (("gpt-4", 404), ("policy", 200), ("", 200)):
+            body = {**CHAT, "prompt": "go"}
+            del body["messages" if path == "/v1/completions" else "prompt"]
+            reply = await client.post(path, json={**body, "model": name})
+            assert reply.status_code == status, reply.text
+            if status == 404:
+                assert "given 'gpt-4', expected 'policy'" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "sentence"),
+    [
+        ({"prompt": ""}, "prompt.0: given '', expected"),
+        ({"prompt": []}, "prompt: expected a text"),
+        ({"prompt": [[]]}, "prompt.0: given []"),
+        ({"prompt": [["go"]]}, "prompt.0: given ['go']"),
+        ({"prompt": [5, 2**40]}, "prefix_ids: given 1099511627776, expected ids"),
+        ({"prompt": ["go", "go"], "stream": True}, "stream: given with 2 prompts"),
+        ({"prompt": "go", "echo": True}, "echo: not supported"),
+        ({"prompt": "go", "best_of": 3}, "best_of: not supported"),
+        ({"prompt": "go", "colour": 1}, "body.colour: unknown field"),
+        ({}, "body.prompt"),
+    ],
+)
+async def test_a_plain_completion_that_cannot_be_made_is_refused(
+    service: Service, extra: dict[str, Any], sentence: str
+) -> None:
+    async with service.client() as client:
+        reply = await client.post("/v1/completions", json=extra)
+    assert sentence in problem(reply, 422, "input")["detail"]
+
+
+async def test_errors_of_routes_that_are_not_there_have_openai_s_fields(service: Service) -> None:
+    async with service.client() as client:
+        error = (await client.get("/v1/nowhere")).json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "GET /v1/nowhere: there is no such route" in error["message"]
+
+
+async def test_a_key_is_asked_for_before_a_body_is_read(service: Service) -> None:
+    async with service.client(api_key="user", admin_api_key="admin") as client:
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/generate", "/v1/weights"):
+            for body in (b"{", b'{"messages": 3}', b"x" * (65 * 2**20)):
+                reply = await client.post(path, content=body, headers=JSON)
+                assert reply.status_code == 401, (path, reply.text)
+        admin = {"Authorization": "Bearer admin"}
+        assert (await client.get("/v1/weights", headers=admin)).status_code == 200
+        assert (await client.get("/v1/models", headers=admin)).status_code == 200
+
+
 async def test_the_model_is_listed_with_its_version(service: Service, model: Path) -> None:
     async with service.client() as client:
         (listed,) = (await client.get("/v1/models")).json()["data"]
+        assert (await client.get("/v1/models/policy")).json() == listed
+        assert "'policy'" in problem(await client.get("/v1/models/x"), 404, "not_found")["detail"]
     assert (listed["id"], listed["root"]) == ("policy", str(model))
     assert listed["metadata"] == {"weight_version": "3"}
 
@@ -368,3 +447,20 @@ async def test_the_api_s_description_is_whole(service: Service) -> None:
     ]  # fmt: skip
     assert "/readyz" not in found["paths"]
     assert "$defs" not in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"requests": [%s]}', '{"requests": [{"prefix_ids": [%s]}]}', '{"requests": [{"sampling": {"stop_token_ids": [%s]}}]}'],
+)  # fmt: skip
+async def test_a_million_wrong_numbers_are_one_error(service: Service, body: str) -> None:
+    content = body % ",".join(["0.5"] * 1_000_000)
+    async with service.client() as client:
+        tracemalloc.start()
+        try:
+            reply = await client.post("/v1/generate", content=content, headers=JSON)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert len(problem(reply, 422, "input")["problems"]) == 1
+    assert peak < 100 * 2**20

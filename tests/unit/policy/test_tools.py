@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.policy.tools import begun, said
+from services.policy.tools import Tool, begun, call_schema, said
 from tests.unit.policy.conftest import MakeService, Service
+from triforge.errors import InputError
 from triforge.testing import FakeEngine
 from triforge.testing.model_folders import TOOLS_TEMPLATE, chatml_folder
 
@@ -151,6 +152,49 @@ async def test_tools_that_may_not_be_called_are_not_shown(folder: Path) -> None:
     assert "Tools" not in shown(service)[0]
 
 
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "look"}}], ids=["any", "named"]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_that_must_call_a_tool_is_held_to_it(
+    folder: Path, choice: Any, stream: bool
+) -> None:
+    service = await service_that_says('{"name": "look", "arguments": {"at": "fridge"}}', folder)
+    extra = {"tool_choice": choice, "parallel_tool_calls": False, "stream": stream}
+    async with service.client() as client:
+        response = await client.post("/v1/chat/completions", json={**CHAT, **extra})
+    if stream:
+        lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+        parts = [json.loads(line)["choices"][0] for line in lines[:-1]]
+        assert not "".join(part["delta"].get("content", "") for part in parts)
+        (calls,) = [p["delta"]["tool_calls"] for p in parts if "tool_calls" in p["delta"]]
+        assert parts[-1]["finish_reason"] == "tool_calls"
+    else:
+        (choice,) = response.json()["choices"]
+        calls = choice["message"]["tool_calls"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+    assert json.loads(calls[0]["function"]["arguments"]) == {"at": "fridge"}
+    (body,) = [body for path, body in service.fakes[0].calls if path == "/generate"]
+    params = body["sampling_params"] if stream else body["sampling_params"][0]
+    (schema,) = json.loads(params["json_schema"])["anyOf"]
+    assert schema["properties"]["name"] == {"const": "look"}
+
+
+def test_definitions_of_tools_stand_where_their_references_look() -> None:
+    def tool(name: str, place: dict[str, Any]) -> Tool:
+        at = {"$ref": "#/$defs/Place"}
+        parameters = {"type": "object", "properties": {"at": at}, "$defs": {"Place": place}}
+        return Tool.model_validate(
+            {"type": "function", "function": {"name": name, "parameters": parameters}}
+        )
+
+    schema = json.loads(call_schema([tool("a", {"type": "string"}), tool("b", {"type": "string"})]))
+    assert schema["$defs"] == {"Place": {"type": "string"}}
+    assert all("$defs" not in call["properties"]["arguments"] for call in schema["anyOf"])
+    with pytest.raises(InputError, match="two definitions of 'Place'"):
+        call_schema([tool("a", {"type": "string"}), tool("b", {"type": "number"})])
+
+
 DEEP: dict[str, Any] = {}
 for _ in range(700):
     DEEP = {"a": DEEP}
@@ -159,8 +203,9 @@ for _ in range(700):
 @pytest.mark.parametrize(
     ("extra", "sentence"),
     [
-        ({"tool_choice": "required"}, "tool_choice: given 'required', expected auto or none"),
-        ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, "expected auto or none"),
+        ({"tool_choice": {"type": "function", "function": {"name": "burn"}}}, "tool_choice: expected one of the tools: look"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tool_choice": "required", "regex": "a"}, "exclude each other"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls = false"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name"),
         ({"tools": [{"type": "function", "function": {"name": "look", "parameters": DEEP}}]}, "nested too deep"),
