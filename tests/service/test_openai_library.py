@@ -176,9 +176,10 @@ async def client(tmp_path: Path) -> AsyncIterator[openai.AsyncOpenAI]:
     try:
         async with contextlib.AsyncExitStack() as stack:
             deep, _ = await stack.enter_async_context(serving(engine_app(engine=engine, served_name="tiny")))  # fmt: skip
-            weights = WeightSync(Pool([SGLangEngine(deep)]), role="policy", model_path=str(folder))
+            pool = Pool([SGLangEngine(deep)])
+            weights = WeightSync(pool, role="policy", model_path=str(folder))
             await weights.look()
-            app = create_app(gateway=Gateway(weights.pool, weights), role="policy")
+            app = create_app(gateway=Gateway(pool, weights), role="policy")
             url, _ = await stack.enter_async_context(serving(app))
             yield await stack.enter_async_context(
                 openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
