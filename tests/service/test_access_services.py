@@ -188,7 +188,7 @@ async def test_every_route_of_a_policy_service_asks_for_its_scope_and_weights_fo
     policy: httpx.AsyncClient, locks: Locks, route: str
 ) -> None:
     wants = POLICY_RULES[route].wants
-    method, path = route.split(" ", 1)
+    method, path = route.replace("{model}", "policy").split(" ", 1)
     for tenant, scope in [*(("default", scope) for scope in ORDER), ("operator", "admin"), ("", "service")]:  # fmt: skip
         reply = await policy.request(method, path, headers=locks.headers(scope, tenant), json={"requests": []})  # fmt: skip
         if scope == "service" or tenant == "operator":
