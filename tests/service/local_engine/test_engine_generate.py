@@ -200,6 +200,7 @@ async def test_streamed_events_grow_to_the_whole_result(client: httpx.AsyncClien
     ],
 )
 async def test_half_a_character_is_refused(client: httpx.AsyncClient, raw: bytes) -> None:
-    reply = await client.post("/generate", content=raw)
+    headers = {"Content-Type": "application/json"}
+    reply = await client.post("/generate", content=raw, headers=headers)
     assert reply.status_code == 400
     assert "not valid JSON" in reply.json()["error"]["message"]
