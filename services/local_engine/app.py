@@ -106,8 +106,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = {"message": error.detail, "type": _KINDS.get(error.status_code, "Error"), "param": None, "code": error.status_code}  # fmt: skip
-    return JSONResponse({"detail": error.detail, "error": told}, error.status_code, error.headers)
+    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
 
 async def _on_hang_up(_: Request, __: Exception) -> Response:

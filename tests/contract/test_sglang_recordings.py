@@ -60,6 +60,7 @@ async def test_a_batch_is_asked_for_and_understood() -> None:
     first, second = await engine.generate(prompts("generate_batch"))
     ((path, body),) = asked
     body.pop("rid", None)  # the name under which the batch could be aborted
+    assert body.pop("extra_key")  # what the engine's cache of these weights is kept under
     assert (path, body) == ("/generate", TOLD["generate_batch"].request)
     assert first.output.text == "abcab"
     assert (first.output.finish, first.output.ids[-1], first.cached_tokens) == ("stop", 2, 3)
