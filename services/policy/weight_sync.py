@@ -37,9 +37,8 @@ from triforge.retry import RetryPolicy
 from triforge.types import Role, WeightsState, WeightsUpdate
 
 _log = logging.getLogger(__name__)
-_AT_ONCE_S = (
-    2.0  # for an excluded engine to say what it holds, and for engines to be let go at the end
-)
+# for an excluded engine to say what it holds, and for engines to be let go at the end
+_AT_ONCE_S = 2.0
 _LONGEST_PAUSE_S = 60.0
 _KEPT = 256  # versions whose folders are remembered
 
