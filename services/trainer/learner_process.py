@@ -50,6 +50,7 @@ class Cursor:
 
     A process that is killed by its batch (out of memory) cannot say so: it notes the attempt before the work, and the
     process after it reads the count. A store that fails never stops the learner: reading a batch again is harmless.
+    Stores may be slow, so all but the beginning runs in a thread: the event loop renews leases meanwhile.
     """
 
     def __init__(self, store: ArtifactStore, role: TrainedRole) -> None:
@@ -135,7 +136,7 @@ class LearnerProcess:
                 log.error("entry %s is no batch of this version of triforge: skipped", entry)
             else:
                 await self._serve(batch, parent)
-            self._cursor.end(entry)
+            await asyncio.to_thread(self._cursor.end, entry)
 
     async def _serve(self, batch: TrainBatch, parent: str) -> None:
         """Train one batch, sent in the trace `parent`, and announce what came of it."""
@@ -147,17 +148,17 @@ class LearnerProcess:
                 about(**ids_of(batch), **{side: batch.version}),
                 tracing.served("learner step", parent, "consumer"),
             ):
-                ready = await self._train(batch)
+                ready = await asyncio.to_thread(self._train, batch)
         if ready is not None:
             _measure(ready)
             ready = ready.model_copy(update={"handover": self._handover})
             await self._broker.announce(ready)
 
-    async def _train(self, batch: TrainBatch) -> WeightsReady | None:
+    def _train(self, batch: TrainBatch) -> WeightsReady | None:
         before = self._cursor.begin(batch)
         try:
             if before < MOST_ATTEMPTS:
-                return await asyncio.to_thread(self._trainer.train, batch, self._stopping.is_set)
+                return self._trainer.train(batch, self._stopping.is_set)
         finally:
             self._cursor.end()
         return failure(batch, TrainerError(
