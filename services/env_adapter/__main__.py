@@ -120,7 +120,7 @@ def adapt_worker() -> int:
 
     adapt = worker.run(build())
     # The orchestrator goes on without waiting, so no outcome is given up while a store refuses it.
-    worker.register(ADAPT_TASK, TaskOutcome, adapt.handle, watched=False)
+    worker.register(ADAPT_TASK, TaskOutcome, adapt.handle)
     worker.start(adapt.watch())
     worker.serve(concurrency=_OUTCOMES)
     return 0

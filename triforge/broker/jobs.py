@@ -35,13 +35,11 @@ class Job(Generic[_M]):
         name: of the task.
         kind: the message that is the job's payload.
         work: does the job; safe to repeat.
-        watched: whether the sender notices when the job is not done; one that nobody watches is given up by no store.
     """
 
     name: str
     kind: type[_M]
     work: Callable[[_M], Coroutine[Any, Any, None]]
-    watched: bool = True
     retries: RetryPolicy = RETRIES
 
     log: ClassVar[logging.Logger] = logging.getLogger(__name__)
@@ -73,7 +71,7 @@ class Job(Generic[_M]):
 
     def pause_s(self, error: UnavailableError | StorageError, failures: int) -> float | None:
         """Seconds before the job is tried again after so many earlier failures; None when it is given up."""
-        if isinstance(error, StorageError) and self.watched and failures >= self.retries.retries:
+        if isinstance(error, StorageError) and failures >= self.retries.retries:
             self._give_up(error)
             return None
         pause = self.retries.pause_s(failures + 1, error)

@@ -368,7 +368,11 @@ class Broker(Protocol):
         await self.delete(*(key(kind, group_id) for kind in kinds))
 
     async def postpone_outcome(self, group_id: str, seconds: float) -> None:
-        """Somebody has it, although no lease says so: it comes back by itself within that time."""
+        """What it needs is away, which is not its fault: send it again after that time, as if for the first time."""
+        await self.delete(key("outcome-sent", group_id))
+        await self._pause_outcome(group_id, seconds)
+
+    async def _pause_outcome(self, group_id: str, seconds: float) -> None:
         await self.delete(key("outcome-pause", group_id))
         await self.put(key("outcome-pause", group_id), "1", seconds)
 
@@ -410,7 +414,7 @@ class Broker(Protocol):
                 _log.error("gave up the outcome of %s: sent %d times", name, count)
             await self.finish_outcome(name)
             return False
-        await self.postpone_outcome(name, self.lease_s * 2 ** (count - 1))
+        await self._pause_outcome(name, self.lease_s * 2 ** (count - 1))
         await self.submit(ADAPT_TASK, text)
         return True
 

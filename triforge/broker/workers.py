@@ -85,11 +85,9 @@ class Worker:
         name: str,
         kind: type[_M],
         work: Callable[[_M], Coroutine[Any, Any, None]],
-        *,
-        watched: bool = True,
     ) -> None:
         """Do the jobs of a task name with `work`; see `Job`."""
-        job = Job(name, kind, work, watched, self._retries)
+        job = Job(name, kind, work, self._retries)
 
         @self.app.task(name=name, bind=True, max_retries=None, shared=False)
         def task(this: Any, payload: str) -> None:

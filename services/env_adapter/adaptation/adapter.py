@@ -25,7 +25,7 @@ REWRITES = Counter(
     "triforge_env_adapter_rewrites_total", "Task rewrites that came to a state.", ["state"]
 )
 _SWEEP_S = 1.0  # how often outcomes are looked for that nobody works on
-_COMES_BACK_S = 200.0  # a job that a service has refused is back in the queue by then
+_AGAIN_S = 5.0  # until an outcome that a service or store could not take is sent again
 _log = logging.getLogger(__name__)
 
 
@@ -90,10 +90,10 @@ class AdaptWorker:
         self._adapter = adapter
 
     async def handle(self, outcome: TaskOutcome) -> None:
-        """Handle an outcome under its lease. Returns at once when another worker holds it.
+        """Handle an outcome under its lease, or leave it to `watch`. Returns at once when another worker holds it.
 
         Raises:
-            UnavailableError, StorageError: Redis or the database does not answer; deliver the job again later.
+            UnavailableError: Redis does not answer.
             TriforgeError: see `Adapter.handle`; delivering again would not help.
         """
         async with self._broker.lease(outcome_job(outcome.group_id)) as held:
@@ -102,9 +102,10 @@ class AdaptWorker:
             try:
                 for proposal in await self._adapter.handle(outcome):
                     await self._announce(proposal)
-            except (UnavailableError, StorageError):
-                await self._broker.postpone_outcome(outcome.group_id, _COMES_BACK_S)
-                raise
+            except (UnavailableError, StorageError) as error:
+                _log.warning("the outcome again in %.0f s: %s", _AGAIN_S, error.detail)
+                await self._broker.postpone_outcome(outcome.group_id, _AGAIN_S)
+                return
             except TriforgeError:
                 await self._broker.finish_outcome(outcome.group_id)
                 raise

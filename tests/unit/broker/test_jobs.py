@@ -10,9 +10,7 @@ from triforge.errors import NotFoundError, StorageError, TriforgeError, Unavaila
 from triforge.types import GroupTask
 
 
-def job(
-    error: Exception | None = None, *, watched: bool = True
-) -> tuple[Job[GroupTask], list[GroupTask]]:
+def job(error: Exception | None = None) -> tuple[Job[GroupTask], list[GroupTask]]:
     seen: list[GroupTask] = []
 
     async def work(task: GroupTask) -> None:
@@ -20,7 +18,7 @@ def job(
         if error is not None:
             raise error
 
-    return Job(ROLLOUT_TASK, GroupTask, work, watched), seen
+    return Job(ROLLOUT_TASK, GroupTask, work), seen
 
 
 async def test_a_job_is_its_message() -> None:
@@ -53,8 +51,8 @@ async def test_what_may_pass_and_what_is_unexpected_is_raised(error: Exception) 
         await found.run(group_task().model_dump_json(), {})
 
 
-def pauses(error: TriforgeError, *, watched: bool = True, upto: int = 8) -> list[float | None]:
-    found, _ = job(watched=watched)
+def pauses(error: TriforgeError, upto: int = 8) -> list[float | None]:
+    found, _ = job()
     return [found.pause_s(error, failures) for failures in range(upto)]  # type: ignore[arg-type]
 
 
@@ -65,7 +63,3 @@ def test_pauses_grow_and_a_store_that_refuses_is_given_up() -> None:
     assert full[6:] == [None, None]
     grown = [pause for pause in full if pause is not None]
     assert grown[0] >= 5
-
-
-def test_a_job_that_nobody_watches_is_given_up_by_no_store() -> None:
-    assert None not in pauses(StorageError("the disk is full"), watched=False, upto=50)
