@@ -146,7 +146,7 @@ async def request(
                 content=content,
                 params={k: v for k, v in (params or {}).items() if v is not None} or None,
                 timeout=client.timeout if timeout_s is None else _timeout(timeout_s),
-                headers=_headers(content, headers),
+                headers=_headers(headers),
             )
         except LOST as error:
             raise unreachable(client, method, path, error) from error
@@ -167,8 +167,9 @@ def _json(body: Any) -> str:
     return body.model_dump_json() if isinstance(body, BaseModel) else json.dumps(body)
 
 
-def _headers(body: object, headers: Mapping[str, str] | None) -> dict[str, str]:
-    return ({} if body is None else _JSON_HEADERS) | tracing.headers() | dict(headers or {})
+def _headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """What is sent with a request; without a media type aiohttp invents one, also for an empty body, and services refuse it."""
+    return _JSON_HEADERS | tracing.headers() | dict(headers or {})
 
 
 @asynccontextmanager
@@ -189,7 +190,7 @@ async def streamed(
             path,
             content=body,
             params=params,
-            headers=_headers(body, headers),
+            headers=_headers(headers),
             timeout=client.timeout if timeout is None else _timeout(timeout),
         ) as response:
             if not response.is_success:

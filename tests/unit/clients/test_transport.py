@@ -187,6 +187,21 @@ async def test_nobody_at_the_address_is_unreachable_over_the_real_network() -> N
             await get_json(client, "/x")
 
 
+async def test_a_request_without_a_body_names_json_over_the_real_network() -> None:
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, http_client(f"http://127.0.0.1:{port}") as client:
+        await post_json(client, "/v1/runs/r/stop", None)
+    assert b"\r\ncontent-type: application/json\r\n" in heads[0].lower()
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "a?b#c", "\x1c\u00fc \n", "%2F", "a;b&c"])
 async def test_a_name_stays_one_segment_of_the_path_whatever_stands_in_it(name: str) -> None:
     asked: list[bytes] = []
