@@ -119,7 +119,6 @@ def adapt_worker() -> int:
         return AdaptWorker(broker=broker, adapter=adapter)
 
     adapt = worker.run(build())
-    # The orchestrator goes on without waiting, so no outcome is given up while a store refuses it.
     worker.register(ADAPT_TASK, TaskOutcome, adapt.handle)
     worker.start(adapt.watch())
     worker.serve(concurrency=_OUTCOMES)
