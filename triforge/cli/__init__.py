@@ -1,6 +1,7 @@
 """The command line. Every command is shown in the README; `triforge COMMAND --help` says its options.
 
-main      up, status, doctor, env and the commands of runs
+main      up, status, doctor, env
+runs      run
 pools     pool, task, proposal; `pool_file` a pool from a file
 evaluate  eval; `watch` the live view of a run
 keys      key, tenant

@@ -1,0 +1,138 @@
+"""`triforge run`: start, watch, read and steer runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from triforge.cli.terminal import (
+    STATE,
+    OverlayOption,
+    SetOption,
+    StateOption,
+    ask_trainer,
+    console,
+    grid,
+    overrides,
+    say,
+)
+from triforge.cli.watch import watch as watch_run
+from triforge.clients.trainer import TrainerClient
+
+run_app = typer.Typer(no_args_is_help=True, help="Runs.")
+
+
+@run_app.command("start")
+def run_start(
+    pool: Annotated[str, typer.Argument(help="Id or name of the pool.")],
+    name: Annotated[str, typer.Option(help="Name of the run.")] = "",
+    config: OverlayOption = None,
+    set_: SetOption = None,
+    follow: Annotated[bool, typer.Option("--watch", help="Watch it at once.")] = False,
+    state: StateOption = STATE,
+) -> None:
+    """Queue a run on a pool."""
+    over = overrides(config, set_)
+
+    async def work(client: TrainerClient) -> None:
+        run = await client.submit(pool, name=name, config=over)
+        say(f"{run.id} {run.status}")
+        if follow:
+            await _watch(client, run.id)
+
+    ask_trainer(state, work)
+
+
+async def _watch(client: TrainerClient, run_id: str) -> None:
+    await watch_run(console, await client.run(run_id), client.events(run_id))
+    run = await client.run(run_id)
+    say(f"{run.id} {run.status} at step {run.step} {run.reason}".rstrip())
+    if run.status == "failed":
+        raise typer.Exit(1)
+
+
+RunArgument = Annotated[str, typer.Argument(help="Id of the run.")]
+
+
+@run_app.command("watch")
+def run_watch(run_id: RunArgument, state: StateOption = STATE) -> None:
+    """Watch a run until it has ended."""
+    ask_trainer(state, lambda client: _watch(client, run_id))
+
+
+@run_app.command("stop")
+def run_stop(run_id: RunArgument, state: StateOption = STATE) -> None:
+    """Ask a run to stop."""
+    run = ask_trainer(state, lambda client: client.stop(run_id))
+    say(f"{run_id} {run.status}")
+
+
+@run_app.command("resume")
+def run_resume(run_id: RunArgument, state: StateOption = STATE) -> None:
+    """Go on after the last finished step."""
+    run = ask_trainer(state, lambda client: client.resume(run_id))
+    say(f"{run_id} {run.status}")
+
+
+@run_app.command("weights")
+def run_weights(run_id: RunArgument, state: StateOption = STATE) -> None:
+    """The weight versions of a run."""
+    table = grid("role", "version", "repeats", "on disk", "folder")
+    for row in ask_trainer(state, lambda client: client.weights(run_id)):
+        repeats = "" if row.origin is None else str(row.origin)
+        table.add_row(row.role, str(row.version), repeats, "yes" if row.kept else "no", row.uri)
+    console.print(table)
+
+
+@run_app.command("rollback")
+def run_rollback(
+    run_id: RunArgument,
+    role: Annotated[str, typer.Option(help="policy or reward.")],
+    version: Annotated[int, typer.Option(help="The version to go back to.")],
+    state: StateOption = STATE,
+) -> None:
+    """Take a stopped run's model back to an older version, under the next number."""
+    if role not in ("policy", "reward"):
+        raise typer.BadParameter(f"given {role!r}, expected policy or reward", param_hint="--role")
+    trained: Literal["policy", "reward"] = "policy" if role == "policy" else "reward"
+    run = ask_trainer(state, lambda client: client.roll_back(run_id, trained, version))
+    now = run.policy_version if role == "policy" else run.reward_version
+    say(f"{run_id} {role}: version {version} serves as {now}")
+
+
+@run_app.command("list")
+def run_list(state: StateOption = STATE) -> None:
+    """All runs, newest first."""
+    print_runs(state)
+
+
+def print_runs(state: Path, newest: int | None = None) -> None:
+    """A table of runs, newest first."""
+    table = grid("run", "name", "status", "step", "reason", whole=4)
+    for run in ask_trainer(state, lambda client: client.runs(newest)):
+        table.add_row(run.id, run.name, run.status, f"{run.step}/{run.steps}", run.reason)
+    console.print(table)
+
+
+@run_app.command("export")
+def run_export(
+    run_id: RunArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")],
+    state: StateOption = STATE,
+) -> None:
+    """Save the run's record: one Parquet row a step, enough to recompute every number."""
+    ask_trainer(state, lambda client: client.export(run_id, out))
+    say(f"wrote {out}")
+
+
+@run_app.command("report")
+def run_report(
+    run_id: RunArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, .parquet or .jsonl.")],
+    state: StateOption = STATE,
+) -> None:
+    """Save what each finished step measured: a row a step."""
+    ask_trainer(state, lambda client: client.report(run_id, out))
+    say(f"wrote {out}")
