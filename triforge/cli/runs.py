@@ -20,6 +20,7 @@ from triforge.cli.terminal import (
 )
 from triforge.cli.watch import watch as watch_run
 from triforge.clients.trainer import TrainerClient
+from triforge.types import RunState
 
 run_app = typer.Typer(no_args_is_help=True, help="Runs.")
 
@@ -48,7 +49,7 @@ def run_start(
 async def _watch(client: TrainerClient, run_id: str) -> None:
     await watch_run(console, await client.run(run_id), client.events(run_id))
     run = await client.run(run_id)
-    say(f"{run.id} {run.status} at step {run.step} {run.reason}".rstrip())
+    say(f"{run.id} at step {run.step} of {run.steps}: {said(run)}")
     if run.status == "failed":
         raise typer.Exit(1)
 
@@ -60,6 +61,32 @@ RunArgument = Annotated[str, typer.Argument(help="Id of the run.")]
 def run_watch(run_id: RunArgument, state: StateOption = STATE) -> None:
     """Watch a run until it has ended."""
     ask_trainer(state, lambda client: _watch(client, run_id))
+
+
+@run_app.command("show")
+def run_show(run_id: RunArgument, state: StateOption = STATE) -> None:
+    """Where a run stands."""
+    run = ask_trainer(state, lambda client: client.run(run_id))
+    for name, value in _facts(run).items():
+        say(f"{name:<9} {value}")
+
+
+def _facts(run: RunState) -> dict[str, str]:
+    """What `run show` says of a run, by what it is called."""
+    return {
+        "run": f"{run.id} {run.name}".rstrip(),
+        "pool": run.pool_id,
+        "status": said(run),
+        "step": f"{max(run.step, 0)} of {run.steps}",
+        "versions": f"policy {run.policy_version}, reward model {run.reward_version}",
+    }
+
+
+def said(run: RunState) -> str:
+    """A run's status with its reason, which may begin with it."""
+    return (
+        run.reason if run.reason.startswith(run.status) else f"{run.status} {run.reason}".rstrip()
+    )
 
 
 @run_app.command("stop")

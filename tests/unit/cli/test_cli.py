@@ -144,8 +144,17 @@ def test_a_run_is_watched_line_by_line_to_its_end(
         "step 2: success 0.250  judge bal. 0.500",
         "accepted: 'one' -> 'two'",
         f"run {status} {reason}".rstrip(),
-        f"run-1 {status} at step 2 {reason}".rstrip(),
+        f"run-1 at step 2 of 9: {status} {reason}".rstrip(),
     ]
+
+
+def test_a_run_is_shown_with_its_status_and_what_it_says_of_it(
+    triforge: Triforge, services: Services
+) -> None:
+    services.say("GET /v1/runs/run-1", run_state("finished", "finished without training: why"))
+    code, out, _ = triforge("run", "show", "run-1")
+    assert (code, out.splitlines()[0]) == (0, "run       run-1 mine [bold]")
+    assert "status    finished without training: why\n" in out
 
 
 def test_runs_are_listed_with_names_and_reasons_as_they_are(
