@@ -56,8 +56,7 @@ async def play(settings: DemoSettings, state: Path, console: Console, export: Pa
         console.print(f"pool {pool.name}: {pool.tasks}", highlight=False)
         run = await trainer.submit(pool.id, name="demo", config={"run": {"seed": settings.seed}})
         console.print(f"run {run.id}: {run.steps} training steps", highlight=False)
-        await watch(console, run, trainer.events(run.id))
-        run = await trainer.run(run.id)
+        run = await watch(console, trainer, run.id)
         seconds = time.monotonic() - started
         if run.step > 0:
             await trainer.export(run.id, export)

@@ -43,6 +43,7 @@ REWRITE_STATES: tuple[str, ...] = get_args(ProposalState)
 COLUMNS = (
     ("success", "success"),
     ("in band", "in_band"),
+    ("rows trained on", "rows/policy"),
     ("judge bal.", "judge/balanced"),
     ("unreadable votes", "judge/invalid"),
     ("held out, sampled", "eval/sampled"),

@@ -87,8 +87,8 @@ class Orchestrator:
         if run.status in ENDED:
             return
         try:
-            await self._train(run, parse(run.config))
-            await self._end(run, "finished")
+            reason = await self._train(run, parse(run.config))
+            await self._end(run, "finished", reason)
         except StopRequested:
             await self._end(run, "stopped", "stopped on request")
         except Superseded:
@@ -104,7 +104,8 @@ class Orchestrator:
         state = await asyncio.to_thread(parts.store.get, run.id)
         await parts.emit("run", run.id, status=state.status, step=state.step, reason=state.reason)
 
-    async def _train(self, run: RunState, config: RunConfig) -> None:
+    async def _train(self, run: RunState, config: RunConfig) -> str:
+        """Take the steps that are left; returns what is said of the run at its end."""
         parts = self._parts
 
         async def check() -> None:
@@ -117,6 +118,7 @@ class Orchestrator:
         await parts.broker.begin_run(run.id)
         record = RunRecord(parts, run, self._dashboards)
         await TrainLoop(parts, run, config, record, check).run()
+        return await record.ending()
 
     async def _announce(self, run: RunState, config: RunConfig) -> None:
         """Say that the run goes on, and open its dashboards; those of a run that waits for a service stay open."""

@@ -11,6 +11,7 @@ from typing import Any
 from services.trainer.gauges import PROGRESS, STEPS
 from services.trainer.parts import Parts
 from services.trainer.reporting import Reporting
+from services.trainer.untrained import untrained
 from triforge.store.step_records import write_step_records
 from triforge.telemetry import about
 from triforge.types import RunState, RunStep, TrainedRole
@@ -33,9 +34,11 @@ class RunRecord:
 
     def __init__(self, parts: Parts, run: RunState, dashboards: Reporting) -> None:
         self._parts, self._run, self._dashboards = parts, run, dashboards
+        self._answer = ""
 
     async def write(self, step: int, records: Sequence[dict[str, Any]]) -> dict[str, str]:
         """Write the step record; returns where it lies, as artifacts of the step."""
+        self._answer = next((str(record["response"]) for record in records), "")
         name = f"runs/{self._run.id}/steps/{step:05d}.parquet"
         uri = await asyncio.to_thread(write_step_records, self._parts.artifacts, name, records)
         return {"step_record": uri}
@@ -48,7 +51,10 @@ class RunRecord:
         measures: dict[str, float],
         artifacts: dict[str, str],
     ) -> None:
-        """Move the run to a step, with the orchestrator's notes, in one transaction; then say so."""
+        """Move the run to a step, with the orchestrator's notes, in one transaction; then say so.
+
+        What is said of a step that trained the policy on nothing is the run's reason until the next step.
+        """
         policy, reward = versions["policy"], versions["reward"]
         record = RunStep(
             run_id=self._run.id,
@@ -59,12 +65,22 @@ class RunRecord:
             metrics=measures,
             artifacts=artifacts,
         )
-        await asyncio.to_thread(self._parts.store.commit_step, record, notes)
+        note = untrained([measures], self._answer) if step else ""
+        await asyncio.to_thread(self._parts.store.commit_step, record, notes, note)
         STEPS.show(record, self._run.pool_id)
         PROGRESS.set_to_current_time()
         with about(step=step, policy=policy, reward=reward):
             numbers = [f"{name} {measures[name]:.4g}" for name in _LOGGED if name in measures]
             log.info("step %d is committed: %s", step, ", ".join(numbers))
+            if note:
+                log.warning("step %d %s", step, note)
         await self._dashboards.update()
         emit, said = self._parts.emit, dict(versions)
-        await emit("step", self._run.id, step=step, metrics=measures, versions=said)
+        noted = {"note": note} if note else {}
+        await emit("step", self._run.id, step=step, metrics=measures, versions=said, **noted)
+
+    async def ending(self) -> str:
+        """What is said of the run when all its steps are committed: empty, or that they trained the policy on nothing."""
+        steps = await asyncio.to_thread(self._parts.store.steps, self._run.id)
+        why = untrained((step.metrics for step in steps if step.step), self._answer)
+        return f"finished without training: {why}" if why else ""

@@ -187,16 +187,18 @@ class RunStore:
             row = self._guard(_hold(session, run_id))
             row.state = {**row.state, name: value}
 
-    def commit_step(self, step: RunStep, state: dict[str, Any] | None = None) -> bool:
+    def commit_step(
+        self, step: RunStep, state: dict[str, Any] | None = None, reason: str = ""
+    ) -> bool:
         """Write a finished step and move the run to it, in one transaction; False if it was written before.
 
-        `state` replaces the orchestrator's notes in the same transaction.
+        `state` replaces the orchestrator's notes in the same transaction, `reason` what is said of the run.
         """
         with self._db.write() as session:
             row = self._guard(_hold(session, step.run_id))
             if session.get(StepRow, (step.run_id, step.step)) is not None:
                 return False
-            row.step, row.updated_at, row.reason = step.step, step.at, ""
+            row.step, row.updated_at, row.reason = step.step, step.at, reason
             row.policy_version, row.reward_version = step.policy_version, step.reward_version
             row.state = row.state if state is None else _noted(row, state)
             session.add(StepRow(**{name: getattr(step, name) for name in RunStep.model_fields}))

@@ -81,9 +81,11 @@ class FragileStore(RunStore):
         self._troubles.meet("add weights")
         super().add_weights(run_id, role, version, uri, digest, **how)
 
-    def commit_step(self, step: RunStep, state: dict[str, Any] | None = None) -> bool:
+    def commit_step(
+        self, step: RunStep, state: dict[str, Any] | None = None, reason: str = ""
+    ) -> bool:
         self._troubles.meet("commit")
-        written = super().commit_step(step, state)
+        written = super().commit_step(step, state, reason)
         self._troubles.meet("committed")
         return written
 

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.trainer.learners import Learners
+from services.trainer.untrained import untrained
 from tests.batches import train_batch
 from tests.service.fake_loop import CONFIG, Loop, loop_of
 from triforge.broker import Broker
@@ -127,6 +128,33 @@ async def test_a_run_of_no_steps_evaluates_once_and_trains_nothing(loop: Loop) -
     assert "evaluation" in only.artifacts
     assert {job.purpose for job in loop.workers.jobs} == {"evaluate"}
     assert versions(loop, run) == [(0, run.policy_version, run.reward_version)]
+
+
+async def test_a_run_whose_rows_are_all_dropped_says_so_at_each_step_and_at_its_end(
+    loop: Loop,
+) -> None:
+    dropped = {"preset": "grpo", "overrides": {"policy_band": [0.9, 1.0]}}
+    config = parse(CONFIG | {"algorithm": dropped}).model_dump(mode="json")
+    run = await loop.conduct(loop.store.create(name="run", pool_id="pool", config=config))
+    assert (run.status, run.step, run.policy_version) == ("finished", 2, 1)
+    parts = run.reason.split("; ")
+    assert parts[0] == "finished without training: trained on 0 of 4 groups (success 0.50)"
+    assert parts[1] == "16 of 16 answers left out: outside policy band"
+    assert parts[2].startswith("to change: widen algorithm.overrides.policy_band")
+    assert parts[3] == "a sample answer: 'r0'"
+    found = await loop.broker.read_events("0", block_s=0.01, run_id=run.id)
+    notes = {e.step: e.data.get("note", "") for _, e in found if e.kind == "step"}
+    assert notes[0] == ""
+    assert [notes[n].split("; ")[0] for n in (1, 2)] == [
+        "trained on 0 of 2 groups (success 0.50)"
+    ] * 2
+
+
+def test_what_was_trained_on_now_and_then_is_no_idle_run() -> None:
+    idle = {"rows/policy": 0.0, "rows/reward": 3.0, "groups": 2.0, "steps/zero spread": 5.0}
+    assert untrained([idle]).startswith("the policy trained on 0 of 2 groups")
+    assert untrained([idle, idle | {"rows/policy": 1.0}]) == ""
+    assert untrained([]) == ""
 
 
 async def test_a_pool_without_held_out_tasks_is_not_evaluated(loop: Loop) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from triforge.cli.watch import View
+import pytest
+
+from triforge.cli.watch import View, left_running
 from triforge.types import Event, RunState
 
 RUN = RunState(
@@ -29,6 +32,39 @@ def test_the_caption_counts_the_groups_of_the_step_until_it_is_finished() -> Non
     assert first_line(view) == "step 3, evaluation: 1 of 4 groups"
     view.take(event("step", 3, metrics={}))
     assert first_line(view).startswith("rewrites: ")
+
+
+def test_a_step_that_trained_on_nothing_is_loud_and_one_without_figures_makes_no_line() -> None:
+    view, idle = View(RUN), event("step", 1, metrics={"success": 0.0}, note="trained on 0 of 4")
+    view.take(idle)
+    loud = "NOTHING TRAINED at step 1: trained on 0 of 4"
+    assert view.line(idle) == f"step 1: success 0.000\n{loud}"
+    assert first_line(view) == loud
+    assert view.line(event("step", 0, metrics={"seconds": 3.0})) == ""
+
+
+def test_a_rewrite_without_a_text_is_an_invalid_one_with_its_reason() -> None:
+    view = View(RUN)
+    empty = event("proposal", 1, state="invalid", instruction_before="put a mug", reason="no JSON")
+    view.take(empty)
+    assert view.line(empty) == "invalid: a rewrite of 'put a mug': no JSON"
+    assert "0 proposal, 0 accepted, 0 rejected, 1 invalid" in str(view.table().caption)
+
+
+async def test_who_stops_watching_hears_that_the_run_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def watching() -> None:
+        with left_running("run-1"):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(watching())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    said = capsys.readouterr().out
+    assert "run-1 goes on; to stop it: triforge run stop run-1" in said
 
 
 def test_groups_make_no_lines_in_a_log() -> None:

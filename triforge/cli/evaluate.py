@@ -20,7 +20,7 @@ from triforge.cli.terminal import (
     overrides,
     say,
 )
-from triforge.cli.watch import watch
+from triforge.cli.watch import left_running, watch
 from triforge.clients.trainer import TrainerClient
 from triforge.config import merge
 from triforge.errors import ConflictError, InputError, NotFoundError
@@ -65,8 +65,8 @@ async def _evaluate(
         folder = await _folder(client, run, version)
         over = merge(over, {"models": {"policy": {"path": folder}}})
     made = await client.submit(pool, name=name, config=over)
-    await watch(console, made, client.events(made.id))
-    ended = await client.run(made.id)
+    with left_running(made.id):
+        ended = await watch(console, client, made.id)
     if ended.status != "finished":
         raise ConflictError(f"evaluation {made.id} {ended.status}: {ended.reason}")
     return _figures(made.id, await client.steps(made.id))

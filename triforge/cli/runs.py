@@ -18,7 +18,7 @@ from triforge.cli.terminal import (
     overrides,
     say,
 )
-from triforge.cli.watch import watch as watch_run
+from triforge.cli.watch import left_running, said, watch
 from triforge.clients.trainer import TrainerClient
 from triforge.types import RunState
 
@@ -47,9 +47,9 @@ def run_start(
 
 
 async def _watch(client: TrainerClient, run_id: str) -> None:
-    await watch_run(console, await client.run(run_id), client.events(run_id))
-    run = await client.run(run_id)
-    say(f"{run.id} at step {run.step} of {run.steps}: {said(run)}")
+    with left_running(run_id):
+        run = await watch(console, client, run_id)
+    say(f"{run.id} at step {run.step} of {run.steps}: {said(run.status, run.reason)}")
     if run.status == "failed":
         raise typer.Exit(1)
 
@@ -76,17 +76,10 @@ def _facts(run: RunState) -> dict[str, str]:
     return {
         "run": f"{run.id} {run.name}".rstrip(),
         "pool": run.pool_id,
-        "status": said(run),
+        "status": said(run.status, run.reason),
         "step": f"{max(run.step, 0)} of {run.steps}",
         "versions": f"policy {run.policy_version}, reward model {run.reward_version}",
     }
-
-
-def said(run: RunState) -> str:
-    """A run's status with its reason, which may begin with it."""
-    return (
-        run.reason if run.reason.startswith(run.status) else f"{run.status} {run.reason}".rstrip()
-    )
 
 
 @run_app.command("stop")

@@ -22,6 +22,8 @@ from triforge.supervisor.supervise import ADDRESSES
 _T = TypeVar("_T")
 _C = TypeVar("_C", bound=ServiceClient)
 
+_INTERRUPTED = 130  # as shells say it of a program that Ctrl-C ended
+
 console = Console(markup=False)  # names and reasons are text, whatever brackets they hold
 
 StateOption = Annotated[
@@ -57,7 +59,10 @@ def _ask(
         finally:
             await client.close()
 
-    return asyncio.run(asked())
+    try:
+        return asyncio.run(asked())
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
 
 
 def say(text: str) -> None:

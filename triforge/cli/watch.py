@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from triforge.types import Event, RunState
+from triforge.cli.terminal import say
+from triforge.clients.trainer import TrainerClient
+from triforge.types import ENDED, Event, RunState
 
 _COLUMNS = (
     ("success", "success"),
@@ -29,8 +33,8 @@ class View:
     def __init__(self, run: RunState) -> None:
         self._run = run
         self._steps: dict[int, dict[str, Any]] = {}
-        self._rewrites = {"proposal": 0, "accepted": 0, "rejected": 0}
-        self._last = ""
+        self._rewrites = {"proposal": 0, "accepted": 0, "rejected": 0, "invalid": 0}
+        self._last = self._note = ""
         self._now = ""
         self.status: str = run.status
         self.reason = run.reason
@@ -39,13 +43,13 @@ class View:
         """Take an event in."""
         if event.kind == "step" and event.step is not None:
             self._steps[event.step] = event.data
-            self._now = ""
+            self._now, self._note = "", _noted(event)
         elif event.kind == "group":
             data = event.data
             what = ", evaluation" if data.get("purpose") == "evaluate" else ""
             self._now = f"step {event.step}{what}: {data.get('done')} of {data.get('total')} groups"
         elif event.kind in self._rewrites:
-            self._rewrites[event.kind] += 1
+            self._rewrites[_verdict(event)] += 1
             self._last = _rewrite(event)
         elif event.kind == "run":
             self.status = str(event.data.get("status", self.status))
@@ -70,7 +74,8 @@ class View:
             )
         counts = ", ".join(f"{count} {kind}" for kind, count in self._rewrites.items())
         caption = f"rewrites: {counts}. {self._last}".strip()
-        table.caption = f"{self._now}\n{caption}" if self._now else caption
+        waiting = "" if self.status in ENDED else self.reason
+        table.caption = "\n".join(filter(None, (self._note, waiting, self._now, caption)))
         return table
 
     def line(self, event: Event) -> str:
@@ -80,33 +85,79 @@ class View:
             shown = "  ".join(
                 f"{title} {_cell(metrics[key])}" for title, key in _COLUMNS if key in metrics
             )
-            return f"step {event.step}: {shown}"
+            lines = [f"step {event.step}: {shown}"] if shown else []
+            return "\n".join([*lines, *filter(None, [_noted(event)])])
         if event.kind in self._rewrites:
             return _rewrite(event)
         if event.kind == "run":
-            return f"run {self.status} {self.reason}".rstrip()
+            return f"run {said(self.status, self.reason)}"
         return ""
 
 
-async def watch(console: Console, run: RunState, events: AsyncIterator[tuple[str, Event]]) -> View:
-    """Show a run until it has ended: a live table on a terminal, lines elsewhere."""
-    view = View(run)
-    if not console.is_terminal:
+async def watch(console: Console, client: TrainerClient, run_id: str) -> RunState:
+    """Show a run until it has ended, and return it as it ended: a live table on a terminal, lines elsewhere."""
+    run = await client.run(run_id)
+    view, events = View(run), client.events(run_id)
+    if run.status == "queued":
+        _print(console, await _queue(client, run))
+    if console.is_terminal:
+        with Live(view.table(), console=console, refresh_per_second=4) as live:
+            async for _, event in events:
+                view.take(event)
+                live.update(view.table())
+    else:
         async for _, event in events:
             view.take(event)
-            line = view.line(event)
-            if line:
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
-        return view
-    with Live(view.table(), console=console, refresh_per_second=4) as live:
-        async for _, event in events:
-            view.take(event)
-            live.update(view.table())
-    return view
+            _print(console, view.line(event))
+    return await client.run(run_id)
+
+
+@contextmanager
+def left_running(run_id: str) -> Iterator[None]:
+    """Say at Ctrl-C that the run goes on without whoever watched it."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        say(
+            f"{run_id} goes on; to stop it: triforge run stop {run_id}; to watch it again: triforge run watch {run_id}"
+        )
+        raise
+
+
+def _print(console: Console, line: str) -> None:
+    if line:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+async def _queue(client: TrainerClient, run: RunState) -> str:
+    """What a queued run waits for."""
+    others = [r for r in await client.runs() if r.status not in ENDED and r.id != run.id]
+    first = [r for r in others if r.status != "queued" or r.created_at < run.created_at]
+    if not first:
+        return f"{run.id} is queued: the trainer takes it up next"
+    names = ", ".join(f"{r.id} ({r.status}, step {max(r.step, 0)} of {r.steps})" for r in first)
+    return f"{run.id} is queued: one run is trained at a time, and it waits for {names}"
+
+
+def said(status: str, reason: str) -> str:
+    """A run's status with its reason, which may begin with it."""
+    return reason if reason.startswith(status) else f"{status} {reason}".rstrip()
+
+
+def _noted(event: Event) -> str:
+    """What is said of a step that trained on nothing; else empty."""
+    note = event.data.get("note")
+    return f"NOTHING TRAINED at step {event.step}: {note}" if note else ""
+
+
+def _verdict(event: Event) -> str:
+    return "invalid" if event.data.get("state") == "invalid" else event.kind
 
 
 def _rewrite(event: Event) -> str:
     before, after = event.data.get("instruction_before"), event.data.get("instruction_after")
+    if _verdict(event) == "invalid":
+        return f"invalid: a rewrite of {before!r}: {event.data.get('reason')}"
     if event.data.get("null_control"):
         return f"{event.kind}: {before!r} as it is, a control"
     return f"{event.kind}: {before!r} -> {after!r}"

@@ -157,6 +157,19 @@ def test_a_run_is_shown_with_its_status_and_what_it_says_of_it(
     assert "status    finished without training: why\n" in out
 
 
+def test_a_queued_run_says_what_it_waits_for(triforge: Triforge, services: Services) -> None:
+    first = run_state("running", id="run-0")
+    late = run_state("queued", id="run-9", created_at=2.0)
+    mine = run_state("queued", created_at=1.0)
+    services.say("GET /v1/runs/run-1", mine)
+    services.say("GET /v1/runs", Page[RunState](items=(late, mine, first)))
+    services.tell("run-1")
+    _, out, _ = triforge("run", "watch", "run-1")
+    assert out.splitlines()[0] == (
+        "run-1 is queued: one run is trained at a time, and it waits for run-0 (running, step 2 of 9)"
+    )
+
+
 def test_runs_are_listed_with_names_and_reasons_as_they_are(
     triforge: Triforge, services: Services
 ) -> None:

@@ -151,6 +151,19 @@ async def test_a_run_that_has_ended_is_not_followed(
     assert "No step has finished yet." in text
 
 
+async def test_a_run_that_trained_on_nothing_says_so_and_is_not_shown_as_a_good_one(
+    browser: httpx.AsyncClient, deployment: Deployment
+) -> None:
+    idle = golden(
+        "RunState", id="run-1", status="finished", reason="finished without training: why"
+    )
+    deployment.answers |= {"/v1/runs": (200, {"items": [idle]}), "/v1/runs/run-1": (200, idle)}
+    for page in ("/", "/runs/run-1"):
+        text = (await browser.get(page)).text
+        assert '<span class="state failed">finished</span>' in text
+        assert "finished without training: why" in text
+
+
 async def test_a_pool_is_searched_and_paged_through_its_apis(
     browser: httpx.AsyncClient, deployment: Deployment
 ) -> None:

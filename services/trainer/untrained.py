@@ -1,0 +1,58 @@
+"""What is said of steps that trained the policy on nothing: how much was left out, why, and what to change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from services.trainer import samples
+from triforge.algorithms import advantages, credit, filters, imitation
+
+_SHOWN: Final = 200  # characters of the sample answer
+_HARDER: Final = (
+    "give tasks that the policy solves sometimes, a policy that follows the format of the actions, or more rollouts "
+    "(env_adapter.rollouts) at a higher temperature (models.policy.temperature)"
+)
+_MENDS: Final = {
+    advantages.ZERO_SPREAD: _HARDER,
+    filters.ONE_SIDED: _HARDER,
+    filters.LOW_SPREAD: f"{_HARDER}, or raise filter_keep",
+    imitation.NOT_A_SUCCESS: _HARDER,
+    imitation.NO_PAIR: _HARDER,
+    filters.OUTSIDE_POLICY_BAND: f"widen algorithm.overrides.policy_band, or {_HARDER}",
+    advantages.LONE: "raise env_adapter.rollouts: a step is compared with those of other rollouts",
+    credit.NO_OUTCOME: "see the logs of the rollout workers (`triforge logs`): no outcome was measured",
+    filters.NO_MEASUREMENT: "see the logs of the rollout workers (`triforge logs`): no outcome was measured",
+    credit.NOT_JUDGED: "see the logs of the judge workers (`triforge logs`): no votes came",
+    samples.PARTIAL: "see the logs of the rollout workers (`triforge logs`), or lower run.min_measured",
+    samples.TRUNCATED: "raise models.policy.max_new_tokens",
+    samples.TOO_LONG: "raise trainer.policy.max_tokens",
+    samples.STALE: "raise run.staleness_bound",
+}
+
+
+def untrained(steps: Iterable[Mapping[str, float]], answer: str = "") -> str:
+    """Why the policy was trained on nothing in these steps, given their measures; empty if it was trained.
+
+    `answer` is what the policy said somewhere in them.
+    """
+    total = Counter[str]()
+    for measures in steps:
+        total.update(measures)
+        total["taken"] += 1
+    if total["rows/policy"] or not total["taken"]:
+        return ""
+    who = "the policy trained on" if total["rows/reward"] else "trained on"
+    said = [
+        f"{who} 0 of {total['groups']:.0f} groups (success {total['success'] / total['taken']:.2f})"
+    ]
+    whys = {
+        name.removeprefix("steps/"): n for name, n in total.items() if name.startswith("steps/")
+    }
+    if whys:
+        why = max(whys, key=lambda name: whys[name])
+        said.append(f"{whys[why]:.0f} of {sum(whys.values()):.0f} answers left out: {why}")
+        said += [f"to change: {_MENDS[why]}"] if why in _MENDS else []
+    said += [f"a sample answer: {answer[:_SHOWN]!r}"] if answer else []
+    return "; ".join(said)
