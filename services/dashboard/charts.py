@@ -5,52 +5,76 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from markupsafe import Markup, escape
 
 from triforge.types import RunStep
 
 Points = Sequence[tuple[float, float]]
+_T = TypeVar("_T")
 
-_WIDTH, _HEIGHT = 560, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 24
+_WIDTH, _HEIGHT = 400, 220  # of a phone, so that letters keep their size there
+_LEFT, _RIGHT, _TOP, _BOTTOM = 36, 10, 10, 24
 _MOST_POINTS = 600  # of a line; more are thinned evenly, the last stays
+_MARKED = 60  # a line of at most so many points has a mark and a value at each
 _TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture of a run."""
+    """One picture of a run. A measure that has its interval at `/low` and `/high` is drawn with it."""
 
     title: str
     unit: str  # of the vertical axis
     series: Mapping[str, str]  # measure of a step by the name of its line
-    share: bool = False  # the axis is 0 to 1; otherwise it begins at 0 and fits the largest value
+    about: str = ""  # what is seen, for who meets the words here first
+    top: float | None = None  # where the axis ends; a round number above all values if not given
+    mark: float | None = None  # a value that means something
 
 
 CHARTS = (
     Chart(
         "Success of the policy", "share of episodes",
         {"held out, sampled": "eval/sampled", "held out, greedy": "eval/greedy", "training tasks": "success"},
-        share=True,
+        "How often the policy solves its task. Held-out tasks are never trained on; sampled draws each word by its "
+        "probability, as training does, greedy takes the most probable one.",
+        top=1.0,
     ),
     Chart(
         "The judge's votes", "share of votes",
-        {"balanced accuracy": "judge/balanced", "best constant answer": "judge/constant", "unreadable": "judge/invalid"},
-        share=True,
+        {
+            "balanced accuracy": "judge/balanced", "raw accuracy": "judge/accuracy",
+            "best constant answer": "judge/constant", "unreadable": "judge/invalid",
+        },
+        "How often a vote on a step (+1 it helped, -1 it did not) agrees with the environment, which knows. Balanced "
+        "accuracy counts good and bad steps alike: always giving the same answer scores 0.5 there, and the best constant "
+        "answer in raw accuracy.",
+        top=1.0,
+    ),
+    Chart(
+        "What the votes tell", "mu", {"mu, within tasks": "theory/mu_within"},
+        "mu is P(vote +1 on a step of a success) + P(vote -1 on a step of a failure), among attempts at one task. Above 1 "
+        "the votes tell successes from failures, at 1 they are noise.",
+        top=2.0, mark=1.0,
     ),
     Chart(
         "Tasks inside the band", "share of groups",
-        {"in band": "in_band", "all rollouts alike": "all_same"}, share=True,
+        {"in band": "in_band", "all rollouts alike": "all_same"},
+        "A group is several attempts (rollouts) at one task. It is inside the band when its success rate is neither too low "
+        "nor too high to learn from; where all rollouts end alike, their outcomes teach nothing.",
+        top=1.0,
     ),
     Chart(
         "Seconds by phase", "seconds",
         {"play": "seconds/play", "train": "seconds/train", "publish": "seconds/publish", "adapt": "seconds/adapt"},
+        "Play: episodes and votes. Train: both models. Publish: new weights into the running engines. Adapt: task rewrites.",
     ),
     Chart("Length of an episode", "steps", {"mean": "length"}),
     Chart(
         "What was not measured", "episodes",
         {"infrastructure failures": "infrastructure_failures", "retries": "retries"},
+        "Episodes that broke for a reason that is not the policy's: left out, never counted as failures.",
     ),
 )  # fmt: skip
 
@@ -62,9 +86,13 @@ def draw(chart: Chart, steps: Sequence[RunStep]) -> Markup | None:
         return None
     across = [x for points in lines.values() for x, _ in points]
     first, last = min(across), max(across)
-    top = 1.0 if chart.share else _ceiling(max(y for points in lines.values() for _, y in points))
+    top = chart.top or _ceiling(max(y for points in lines.values() for _, y in points))
     frame = _Frame(first, max(last, first + 1.0), top)
     parts = [_grid(frame, first, last)]
+    if chart.mark is not None:
+        parts.append(_rule(frame, chart.mark, "mark"))
+    for number, name in enumerate(lines):
+        parts.append(_band(frame, number, chart.series[name], steps))
     for number, (name, points) in enumerate(lines.items()):
         parts.append(_line(frame, number, name, points))
     text = escape(f"{chart.title}: {', '.join(lines)}, steps {first:g} to {last:g}")
@@ -102,27 +130,52 @@ def _grid(frame: _Frame, first: float, last: float) -> str:
     parts = []
     for tick in range(_TICKS + 1):
         value = frame.top * tick / _TICKS
-        y = frame.y(value)
         parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="tick end" x="{_LEFT - 6}" y="{y + 4:.1f}">{value:g}</text>'
+            f'{_rule(frame, value, "grid")}<text class="tick end" x="{_LEFT - 6}" y="{frame.y(value) + 4:.1f}">{value:g}</text>'
         )
-    for value, anchor in ((first, "start"), (last, "end")):
+    between = {round(first + (last - first) * tick / _TICKS) for tick in range(_TICKS + 1)}
+    for value in sorted(between):
+        anchor = "start" if value == first else "end" if value == last else "middle"
         parts.append(
-            f'<text class="tick {anchor}" x="{frame.x(value):.1f}" y="{_HEIGHT - 6}">{value:g}</text>'
+            f'<text class="tick {anchor}" x="{frame.x(value):.1f}" y="{_HEIGHT - 6}">{value}</text>'
         )
     return "".join(parts)
 
 
+def _rule(frame: _Frame, value: float, kind: str) -> str:
+    y = frame.y(value)
+    return f'<line class="{kind}" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def _band(frame: _Frame, number: int, key: str, steps: Sequence[RunStep]) -> str:
+    """The 95 % intervals of a line, where its measure has any."""
+    ends = [
+        (float(step.step), [step.metrics.get(f"{key}/{end}", math.nan) for end in ("low", "high")])
+        for step in steps
+    ]
+    known = _thinned([(x, low, high) for x, (low, high) in ends if math.isfinite(low + high)])
+    around = [(x, high) for x, _, high in known] + [(x, low) for x, low, _ in reversed(known)]
+    path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in around)
+    return f'<polygon class="s{number}" points="{path}"/>' if path else ""
+
+
 def _line(frame: _Frame, number: int, name: str, points: Points) -> str:
-    stride = max(1, math.ceil(len(points) / _MOST_POINTS))
-    kept = [*points[:-1:stride], points[-1]]
-    path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in kept)
-    x, y = frame.x(points[-1][0]), frame.y(points[-1][1])
+    kept = _thinned(points)
+    places = [(f"{frame.x(x):.1f}", f"{frame.y(y):.1f}", x, y) for x, y in kept]
+    path = " ".join(f"{x},{y}" for x, y, _, _ in places)
+    dots = "".join(
+        f'<circle cx="{x}" cy="{y}" r="2.5"><title>{escape(name)}, step {at:g}: {value:.4g}</title></circle>'
+        for x, y, at, value in (places if len(places) <= _MARKED else places[-1:])
+    )
     return (
         f'<g class="series s{number}"><title>{escape(name)}: {points[-1][1]:.4g}</title>'
-        f'<polyline points="{path}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="3"/></g>'
+        f'<polyline points="{path}"/>{dots}</g>'
     )
+
+
+def _thinned(points: Sequence[_T]) -> list[_T]:
+    stride = max(1, math.ceil(len(points) / _MOST_POINTS))
+    return [*points[:-1:stride], *points[-1:]]
 
 
 def legend(chart: Chart, steps: Sequence[RunStep]) -> list[tuple[int, str, float]]:

@@ -7,11 +7,12 @@ import time
 from dataclasses import dataclass, field
 
 from services.trainer.in_flight import InFlight
-from services.trainer.measures import success_rate
+from services.trainer.measures import ends, success_rate
 from services.trainer.parts import Parts
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.task_source import TaskSource
+from triforge.algorithms.theory import wilson
 from triforge.config import RunConfig
 from triforge.store.step_records import write_step_records
 from triforge.types import JudgedGroup, RunState
@@ -38,8 +39,8 @@ class Evaluator:
     async def evaluate(self, step: int, version: int) -> Evaluation:
         """If the step ends with an evaluation, play the held-out tasks with a policy version, sampled and, if asked, greedily.
 
-        Measures: `eval/sampled`, `eval/greedy`, the number of measured episodes of each, the seconds. Nothing is played
-        when the pool has no held-out tasks.
+        Measures: `eval/sampled`, `eval/greedy`, with their 95 % intervals at `/low` and `/high`, the number of measured
+        episodes of each, the seconds. Nothing is played when the pool has no held-out tasks.
         """
         run, started = self._config.run, time.monotonic()
         if not (run.eval_every and run.eval_tasks):
@@ -60,6 +61,7 @@ class Evaluator:
             measures[f"eval/{mode}_episodes"] = float(measured)
             if measured:
                 measures[f"eval/{mode}"] = successes / measured
+                measures |= ends(f"eval/{mode}", wilson(successes, measured))
         self._played += groups
         uri = await asyncio.to_thread(self._record, step, version, groups)
         await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)

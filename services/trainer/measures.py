@@ -15,7 +15,16 @@ from services.trainer.samples import Samples
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import accuracy, vote_weight
 from triforge.algorithms.off_policy import staleness_measures
-from triforge.algorithms.theory import Estimate, GroupVotes, Theory, count_votes, estimate, trust
+from triforge.algorithms.theory import (
+    Estimate,
+    GroupVotes,
+    Theory,
+    count_votes,
+    estimate,
+    share_interval,
+    trust,
+    wilson,
+)
 from triforge.algorithms.unit_tests import count_unit_tests, total
 from triforge.telemetry import tracing
 from triforge.types import JudgedGroup, Step, TrainedRole
@@ -41,11 +50,17 @@ def phase(name: str, measures: dict[str, float]) -> Iterator[None]:
 def step_measures(
     groups: Sequence[JudgedGroup], *, alpha_low: float, alpha_high: float
 ) -> dict[str, float]:
-    """Measures of the training groups of one step. Rates are in [0, 1]; what cannot be measured is left out."""
+    """Measures of the training groups of one step. Rates are in [0, 1]; what cannot be measured is left out.
+
+    The rates that are drawn have their 95 % intervals over groups at `/low` and `/high`.
+    """
     training = [g for g in groups if g.played.group.purpose in _TRAINED]
     trajectories = [t for g in training for t in g.played.trajectories]
     measured = [t for t in trajectories if t.measured]
-    rates = [s / m for s, m in (success_rate([g]) for g in training) if m]
+    counts = [(s, m) for s, m in (success_rate([g]) for g in training) if m]
+    rates = [s / m for s, m in counts]
+    inside = [alpha_low <= rate <= alpha_high for rate in rates]
+    alike = [rate in (0.0, 1.0) for rate in rates]
     steps = [s for t in trajectories for s in t.steps]
     measures = {
         "groups": float(len(groups)),
@@ -55,17 +70,26 @@ def step_measures(
     } | _means(
         {
             "success": [t.outcome.value == 1 for t in measured],
-            "in_band": [alpha_low <= rate <= alpha_high for rate in rates],
-            "all_same": [rate in (0.0, 1.0) for rate in rates],
+            "in_band": inside,
+            "all_same": alike,
             "length": [len(t.steps) for t in measured],
             "valid_actions": [s.action_valid for s in steps],
             "truncated": [s.finish == "length" for s in steps],
         }
     )
+    if counts:
+        measures |= ends("success", share_interval(counts))
+        measures |= ends("in_band", wilson(sum(inside), len(inside)))
+        measures |= ends("all_same", wilson(sum(alike), len(alike)))
     return measures | judge_measures(training) | unit_test_measures(training)
 
 
-def judge_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
+def ends(name: str, interval: tuple[float, float]) -> dict[str, float]:
+    """The two ends of the 95 % interval of a measure, as measures."""
+    return {f"{name}/low": interval[0], f"{name}/high": interval[1]}
+
+
+def judge_measures(groups: Sequence[JudgedGroup]) -> dict[str, float]:
     """How good the votes were.
 
     `judge/balanced` is the mean of the hit rates on the steps that the environment calls good and bad, over valid
@@ -76,7 +100,7 @@ def judge_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
     if not votes:
         return {}
     valid = [(step, outcome, value) for step, outcome, value in votes if value != 0]
-    labelled = [(step.label, value) for step, _, value in valid if step.label is not None]
+    labelled = _labelled(votes)
     measures = {"votes": float(len(votes)), "invalid": 1.0 - len(valid) / len(votes)} | _means(
         {
             "outcome": [value == outcome for _, outcome, value in valid if outcome is not None],
@@ -84,11 +108,15 @@ def judge_measures(groups: Iterable[JudgedGroup]) -> dict[str, float]:
             "accuracy": [value == label for label, value in labelled],
         }
     )
-    good = [value == 1 for label, value in labelled if label == 1]
-    bad = [value == -1 for label, value in labelled if label == -1]
+    rows = [_hits(_labelled(_votes([g]))) for g in groups]
+    right_good, good, right_bad, bad = (sum(column) for column in zip(*rows, strict=True))
     if good and bad:
-        measures["balanced"] = (sum(good) / len(good) + sum(bad) / len(bad)) / 2
-        measures["constant"] = max(len(good), len(bad)) / len(labelled)
+        measures["balanced"] = (right_good / good + right_bad / bad) / 2
+        measures["constant"] = max(good, bad) / len(labelled)
+        measures |= ends("balanced", share_interval(rows))
+    if labelled:
+        pooled = [(a + c, b + d) for a, b, c, d in rows]
+        measures |= ends("accuracy", share_interval(pooled))
     return {f"judge/{name}": value for name, value in measures.items()}
 
 
@@ -241,6 +269,18 @@ def _votes(groups: Iterable[JudgedGroup]) -> Iterator[tuple[Step, int | None, in
             for step in () if given is None else given.steps:
                 for vote in step.votes:
                     yield trajectory.steps[step.step], trajectory.outcome.value, vote.value
+
+
+def _labelled(votes: Iterable[tuple[Step, int | None, int]]) -> list[tuple[int, int]]:
+    """(label, vote) of the valid votes on steps that the environment calls good or bad."""
+    return [(step.label, v) for step, _, v in votes if v != 0 and step.label is not None]
+
+
+def _hits(labelled: Sequence[tuple[int, int]]) -> tuple[int, int, int, int]:
+    """(right votes, votes) on good steps, then on bad ones."""
+    good = [value == 1 for label, value in labelled if label == 1]
+    bad = [value == -1 for label, value in labelled if label == -1]
+    return sum(good), len(good), sum(bad), len(bad)
 
 
 def _means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:

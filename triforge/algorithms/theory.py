@@ -26,7 +26,9 @@ from triforge.errors import InputError
 
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 FEWEST = 4  # groups that hold an outcome, below which there is no interval
-Sums = NDArray[np.float64]  # [11] as `_sums` orders them, or [groups, 11]
+Sums = NDArray[
+    np.float64
+]  # [11] as `_sums` orders them, or [groups, 11]; [kinds, 2] in `share_interval`
 Statistic = Callable[[Sums], float]
 
 
@@ -241,10 +243,14 @@ def _half_width(rows: Sums, statistic: Statistic, groups: int) -> float | None:
         return None
     if groups < FEWEST:
         return math.inf
+    return _t_quantile(groups - 1) * math.sqrt(_variance(rows, statistic))
+
+
+def _variance(rows: Sums, statistic: Statistic) -> float:
+    """Of a statistic of the summed rows, by leaving out one row at a time."""
+    total, n = rows.sum(axis=0), len(rows)
     without = np.array([statistic(total - row) for row in rows])
-    n = len(rows)
-    variance = (n - 1) / n * float(((without - without.mean()) ** 2).sum())
-    return _t_quantile(groups - 1) * math.sqrt(variance)
+    return (n - 1) / n * float(((without - without.mean()) ** 2).sum())
 
 
 def _t_quantile(freedom: int) -> float:
@@ -288,3 +294,30 @@ def wilson(successes: float, trials: float) -> tuple[float, float]:
     middle = (share + z2 / (2 * trials)) / scale
     half = Z95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials)) / scale
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def share_interval(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """95 % interval of a share whose trials come in groups that are not independent; (0, 1) without trials.
+
+    A row is (hits, trials) of a group. With four numbers, (hits, trials) of two kinds, it is of the mean of the two shares.
+    Wilson's interval, with the trials that would give the jackknife's variance over groups. Where the share is 0 or 1, or
+    the groups are too few, a group counts as one trial. Source: E. L. Korn and B. I. Graubard, Survey Methodology 24 (1998).
+    """
+    if not rows:
+        return 0.0, 1.0
+    sums = np.array(rows, dtype=np.float64).reshape(len(rows), -1, 2)
+    total = sums.sum(axis=0)
+
+    def mean(s: Sums) -> float:
+        return _mean([_over(hits, trials) for hits, trials in s])
+
+    value, groups = mean(total), len(rows)
+    if math.isnan(value):
+        return 0.0, 1.0
+    trials = float(groups)
+    if groups >= FEWEST and 0.0 < value < 1.0:
+        variance = _variance(sums, mean) * (_t_quantile(groups - 1) / Z95) ** 2
+        if not math.isnan(variance):
+            most = float(total[:, 1].sum())
+            trials = min(most, value * (1.0 - value) / variance) if variance > 0.0 else most
+    return wilson(value * trials, trials)

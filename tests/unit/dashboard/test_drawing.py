@@ -31,7 +31,7 @@ def points(svg: str) -> list[list[tuple[float, float]]]:
 def test_values_stand_where_the_axis_says() -> None:
     svg = str(draw(SECONDS, steps({"a": 0.0}, {"a": 10.0}, {"a": 4.0})))
     ((first, second, third),) = points(svg)
-    assert [x for x, _ in (first, second, third)] == [46.0, 298.0, 550.0]
+    assert [x for x, _ in (first, second, third)] == [36.0, 213.0, 390.0]
     bottom, top = first[1], second[1]
     assert (bottom, top) == (196.0, 10.0)  # 10 is the top of an axis whose largest value is 10
     assert third[1] == pytest.approx(bottom + 0.4 * (top - bottom))
@@ -46,7 +46,7 @@ def test_the_axis_ends_at_a_round_number_above_all_values(largest: float, top: f
 
 
 def test_a_share_is_drawn_from_nothing_to_all() -> None:
-    chart = Chart("Success", "share", {"train": "a"}, share=True)
+    chart = Chart("Success", "share", {"train": "a"}, top=1.0)
     assert ">1</text>" in str(draw(chart, steps({"a": 0.02})))
 
 
@@ -55,15 +55,24 @@ def test_lines_without_values_are_left_out_and_no_line_is_no_picture() -> None:
     svg = str(draw(SECONDS, measured))
     assert [len(line) for line in points(svg)] == [2]
     assert 'class="series s0"><title>train: 3</title>' in svg
+    assert "<title>train, step 2: 3</title>" in svg
     assert legend(SECONDS, measured) == [(0, "train", 3.0)]
     assert draw(SECONDS, steps({"c": 1.0})) is None
     assert draw(SECONDS, []) is None
 
 
+def test_a_measure_is_drawn_with_its_interval() -> None:
+    row = {"a": 5.0, "a/low": 0.0, "a/high": 10.0}
+    svg = str(draw(SECONDS, steps(row, {"a": 5.0}, row | {"a/high": math.inf}, row)))
+    (polygon,) = re.findall(r'<polygon class="s0" points="([^"]*)"', svg)
+    assert polygon == "36.0,10.0 390.0,10.0 390.0,196.0 36.0,196.0"  # where both ends are known
+    assert "<polygon" not in str(draw(SECONDS, steps({"a": 5.0})))
+
+
 def test_a_long_run_is_thinned_and_keeps_its_newest_step() -> None:
     (line,) = points(str(draw(SECONDS, steps(*({"a": float(n)} for n in range(5000))))))
     assert len(line) <= 601
-    assert line[-1][0] == 550.0
+    assert line[-1][0] == 390.0
 
 
 def test_a_rewrite_is_shown_word_by_word() -> None:

@@ -40,6 +40,21 @@ def test_the_band_is_inclusive_and_counts_groups() -> None:
     assert (found["in_band"], found["all_same"], found["success"]) == (0.5, 0.5, 0.5)
 
 
+def test_rates_have_intervals_over_groups_because_rollouts_of_a_task_are_alike() -> None:
+    def group(number: int) -> JudgedGroup:
+        outcomes = [1 if number % 2 else -1] * 8
+        return judged(group_task(str(number), rollouts=8), outcomes, [[[]]] * 8)
+
+    found = measures(*map(group, range(16)))
+    low, high = found["success/low"], found["success/high"]
+    assert (low, high) == pytest.approx((0.26, 0.74), abs=0.01)  # 128 rollouts: 0.41 to 0.59
+    assert (found["all_same/low"], found["all_same/high"]) == pytest.approx((0.806, 1.0), abs=1e-3)
+    votes = judge_measures([labelled([1, 1, -1], [[1], [right], [-1]]) for right in (1, -1) * 8])
+    assert votes["judge/balanced"] == 0.875
+    assert 0.7 < votes["judge/balanced/low"] < 0.875 < votes["judge/balanced/high"] < 1.0
+    assert votes["judge/accuracy/low"] < votes["judge/accuracy"] < votes["judge/accuracy/high"]
+
+
 def test_candidates_and_evaluations_count_in_no_rate() -> None:
     def lost(purpose: str) -> JudgedGroup:
         return judged(group_task(purpose, purpose=purpose, rollouts=1), [-1], [[[1]]])
