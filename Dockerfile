@@ -7,7 +7,8 @@
 # Build arguments:
 #   PYTHON_IMAGE     base image with Python 3.11 or newer
 #   TORCH_INDEX_URL  index of torch's build: .../whl/cpu (default) or, for CUDA learners, .../whl/cu130
-#   EXTRA_PACKAGES   further packages for every image, for example s3fs for artifacts in S3
+#   EXTRA_PACKAGES   further packages for every image, for example s3fs for artifacts in S3; pinned by version, as torch is, where
+#                    constraints.txt names them. Everything else is installed by hash (requirements-images.txt)
 #   PIP_ARGS         further arguments of pip, for example --no-index after `make wheels`, which fills deploy/wheels
 #   REVISION         commit that is built; goes into the label of that name
 ARG PYTHON_IMAGE=python:3.11-slim
@@ -44,11 +45,10 @@ WORKDIR /app
 # What is to be installed, by itself: only a change of that installs anew, and not any other change of pyproject.toml. And what
 # an installer would leave beside the code: environments are found by the entry points of an installed package.
 FROM base AS requirements
-COPY pyproject.toml ./
-RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; o = p['optional-dependencies']; \
-open('core.txt', 'w').write('\n'.join(p['dependencies'] + o['postgres'])); \
-open('torch.txt', 'w').write('\n'.join(o['trainer'] + o['local-engine'] + o['lora'] + o['vision'] + o['smollm2'])); \
-import pathlib; i = pathlib.Path('triforge.dist-info'); i.mkdir(); \
+COPY pyproject.toml requirements-images.txt ./
+RUN sed '/^# With torch/,$d' requirements-images.txt > services.txt \
+ && python -c "import pathlib, tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+ i = pathlib.Path('triforge.dist-info'); i.mkdir(); \
 (i / 'METADATA').write_text('Metadata-Version: 2.1\nName: triforge\nVersion: ' + p['version'] + '\n'); \
 (i / 'entry_points.txt').write_text('\n'.join('[' + group + ']\n' + '\n'.join(n + ' = ' + e[n] for n in e) \
  for group, e in p['entry-points'].items()) + '\n')"
@@ -59,9 +59,11 @@ ARG PIP_ARGS=""
 ARG EXTRA_PACKAGES=""
 COPY deploy/wheels/ /wheels/
 COPY constraints.txt ./
-COPY --from=requirements /app/core.txt ./
+COPY --from=requirements /app/services.txt ./
 RUN python -m venv /opt/triforge \
- && pip install --no-compile ${PIP_ARGS} --find-links /wheels -c constraints.txt -r core.txt ${EXTRA_PACKAGES} \
+ && pip install --no-compile ${PIP_ARGS} --find-links /wheels --no-deps --require-hashes -r services.txt \
+ && if [ -n "${EXTRA_PACKAGES}" ]; then pip install --no-compile ${PIP_ARGS} --find-links /wheels -c constraints.txt ${EXTRA_PACKAGES}; fi \
+ && pip check \
  && compile-packages
 
 # ---------------------------------------------------------------- code
@@ -129,9 +131,10 @@ CMD ["python", "-m", "services.dashboard"]
 FROM core-dependencies AS torch-dependencies
 ARG PIP_ARGS=""
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
-COPY --from=requirements /app/torch.txt ./
-RUN pip install --no-compile ${PIP_ARGS} --find-links /wheels --extra-index-url "${TORCH_INDEX_URL}" -c constraints.txt torch \
- && pip install --no-compile ${PIP_ARGS} --find-links /wheels -c constraints.txt -r torch.txt \
+COPY requirements-images.txt ./
+RUN pip install --no-compile ${PIP_ARGS} --find-links /wheels --no-deps --require-hashes -r requirements-images.txt \
+ && pip install --no-compile ${PIP_ARGS} --find-links /wheels --extra-index-url "${TORCH_INDEX_URL}" -c constraints.txt torch \
+ && pip check \
  && compile-packages
 
 FROM base AS torch-service

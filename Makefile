@@ -10,7 +10,7 @@ help: ## print this list
 
 setup: $(VENV)/.stamp-test ## create .venv and install the pinned packages (does nothing when up to date)
 
-$(VENV)/.stamp-%: pyproject.toml constraints.txt requirements-demo.txt
+$(VENV)/.stamp-%: pyproject.toml constraints.txt requirements-demo.txt requirements-test.txt
 	@scripts/setup.sh $* $(VENV)
 
 check: lint arch type ## all of lint, arch and type (changes nothing)
@@ -82,7 +82,7 @@ type: setup ## mypy --strict
 arch: setup ## import contracts between the services and inside the library
 	$(BIN)/lint-imports
 
-lock: setup ## write constraints.txt from what is installed in .venv, and requirements-demo.txt from that (needs uv)
+lock: setup ## write constraints.txt from what is installed in .venv, and requirements-*.txt with hashes from that (needs uv)
 	@$(BIN)/python scripts/lock.py
 
 clean: ## remove caches and build output (keeps .venv and your runs)

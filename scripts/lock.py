@@ -1,4 +1,4 @@
-"""Write what is installed beside this interpreter as constraints.txt, and from it requirements-demo.txt, with hashes.
+"""Write what is installed beside this interpreter as constraints.txt, and from it the lock files, with hashes: requirements-*.txt.
 
 Usage: python scripts/lock.py    (needs uv, which computes the hashes: pip install uv)
 """
@@ -14,15 +14,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DEMO = ("trainer", "local-engine", "smollm2", "demo")
+TEST = (
+    *DEMO, "lora", "vision", "code", "tensorboard", "wandb", "toy-text", "reasoning-gym", "rlve", "openenv", "miniwob", "postgres",
+    "otel", "dev",
+)  # fmt: skip
+SERVICES = ("postgres",)  # what the images of the services install
+IMAGES = (*SERVICES, "trainer", "local-engine", "lora", "vision", "smollm2")
 HEADER = """\
 # Exact versions of everything that `make setup` installs; `make lock` writes this file. To move a pin: install the
 # version you want into .venv, run the tests, `make lock`. No index hosts and no local parts (+cpu) stand here: which
 # build of torch is installed is the user's choice.
 """
 LOCKED = """\
-# Written by `make lock`: what `make demo` installs on Linux, pinned by constraints.txt, with the hashes of all its files in the
+# Written by `make lock`: what {} on Linux, pinned by constraints.txt, with the hashes of all its files in the
 # Python Package Index. Without torch and what only its CUDA build needs: which build of torch is installed is the user's choice.
 """
+WITH_TORCH = "# With torch. The images of the services leave out what follows.\n"
 NOT_PINNED = {"triforge", "pip", "setuptools", "wheel", "uv"}
 OF_TORCH = re.compile(r"(torch|triton|nvidia-\S+|cuda-\S+)==")
 
@@ -55,16 +62,24 @@ def locked(extras: tuple[str, ...]) -> list[str]:
 
 def foreign(block: str) -> bool:
     """Whether a package is for other systems than Linux alone."""
-    return bool(re.search(r"sys_platform == '(?!linux)\w+'", block.partition("\n")[0]))
+    return bool(re.search(r"(sys_platform|os_name) == '(?!linux|posix)\w+'", block.partition("\n")[0]))  # fmt: skip
+
+
+def write(name: str, user: str, *parts: str) -> None:
+    """Write one lock file."""
+    text = LOCKED.format(user) + "".join(parts)
+    (ROOT / f"requirements-{name}.txt").write_text(text, encoding="utf-8")
+    sys.stdout.write(f"lock: requirements-{name}.txt, {len(re.findall('^[a-z].*==', text, re.M))} packages\n")  # fmt: skip
 
 
 def main() -> None:
-    """Write both files."""
+    """Write all files."""
     lines = pins()
     (ROOT / "constraints.txt").write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
-    demo = locked(DEMO)
-    (ROOT / "requirements-demo.txt").write_text(LOCKED + "".join(demo), encoding="utf-8")
-    sys.stdout.write(f"lock: {len(lines)} pins, {len(demo)} with hashes for the demo\n")
+    demo, test, services, images = map(locked, (DEMO, TEST, SERVICES, IMAGES))
+    write("demo", "`make demo` installs", *demo)
+    write("test", "`make setup` installs", "-r requirements-demo.txt\n", *(b for b in test if b not in demo))  # fmt: skip
+    write("images", "the images install", *services, WITH_TORCH, *(b for b in images if b not in services))  # fmt: skip
 
 
 if __name__ == "__main__":

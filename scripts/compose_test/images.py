@@ -15,7 +15,6 @@ from pathlib import Path
 
 import yaml
 
-from scripts import wheels
 from scripts.compose_test import watching
 from scripts.compose_test.calling import ROOT, Tell, attempt, call
 from scripts.compose_test.engine import Docker
@@ -103,8 +102,8 @@ def fetch_wheels(folder: Path, tell: Tell) -> Path:
     """Download everything that the images install, pinned; what is there already is kept."""
     folder_of_wheels, stamp = folder / "wheels", folder / "wheels.stamp"
     further = f"{watching.PACKAGES} async-timeout"  # redis needs it on Debian's Python 3.11.2
-    pins = (ROOT / "constraints.txt").read_text()
-    state = hashlib.sha256(f"{wheels.requirements(further)} {pins}".encode()).hexdigest()
+    pins = [(ROOT / name).read_text() for name in ("constraints.txt", "requirements-images.txt")]
+    state = hashlib.sha256(f"{further} {pins}".encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == state:
         return folder_of_wheels
     tell(f"downloading the images' wheels into {folder_of_wheels}")

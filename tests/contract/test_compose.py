@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from scripts import wheels
 from services.trainer.smollm2 import WHEEL
 from triforge import __version__
 from triforge.config import Settings
@@ -282,20 +280,15 @@ def test_the_wheel_of_the_demos_model_reaches_the_container_that_converts_it() -
     assert any(x.endswith("PIP_FIND_LINKS=/app/wheels") for x in stages()["models"])
 
 
-def test_all_that_the_images_install_is_downloaded_for_builders_without_an_index() -> None:
-    wanted = set(wheels.requirements("s3fs"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    assert wanted == {"s3fs", *project["dependencies"]}.union(
-        *(extras[name] for name in ("postgres", "trainer", "local-engine", "lora", "vision", "smollm2"))
-    )  # fmt: skip
-
-
 def test_dependencies_are_installed_before_code_is_copied() -> None:
     for name in ("core-dependencies", "torch-dependencies"):
         for line in stages()[name]:
             if line.startswith("COPY") and "--from=requirements" not in line:
-                assert line.split()[1] in ("deploy/wheels/", "constraints.txt"), line
+                assert line.split()[1] in (
+                    "deploy/wheels/",
+                    "constraints.txt",
+                    "requirements-images.txt",
+                ), line
 
 
 def test_the_dockerfile_needs_no_buildkit() -> None:

@@ -8,6 +8,8 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import triforge
 from scripts import lock
 
@@ -129,43 +131,59 @@ def plain_name(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def named_by_pyproject(extras: tuple[str, ...]) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    chosen = (project["optional-dependencies"][extra] for extra in extras)
+    return {plain_name(w) for w in (*project["dependencies"], *(w for ws in chosen for w in ws))}
+
+
 def test_constraints_pin_every_package_that_setup_installs() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert [p for p in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", p)] == []
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"]]
-    setup = (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8")
-    for extra in re.findall(r'^EXTRAS="(.*)"$', setup, re.MULTILINE)[0].split(","):
-        wanted += project["optional-dependencies"][extra]
-    assert {plain_name(w) for w in wanted} - {plain_name(p) for p in pins} == set()
+    assert named_by_pyproject(lock.TEST) - {plain_name(p) for p in pins} == set()
 
 
-def locked() -> dict[str, tuple[str, int]]:
-    """Version and number of hashes of every package of the demo's lock file."""
-    text = (ROOT / "requirements-demo.txt").read_text(encoding="utf-8")
+def locked(text: str) -> dict[str, tuple[str, int]]:
+    """Version and number of hashes of every package of a lock file."""
     blocks = re.findall(r"^([A-Za-z0-9._-]+)==([\w.]+)(.*\n(?: .*\n)*)", text, re.MULTILINE)
     return {plain_name(n): (v, len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", rest))) for n, v, rest in blocks}  # fmt: skip
 
 
-def test_every_package_of_the_demo_has_the_version_of_the_tests_and_hashes() -> None:
+def lock_file(name: str) -> str:
+    return (ROOT / f"requirements-{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["demo", "test", "images"])
+def test_every_package_of_a_lock_file_has_the_version_of_the_tests_and_hashes(name: str) -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     tested = {plain_name(name): version for name, version in pins.items()}
-    demo = locked()
-    assert {n for n, (v, _) in demo.items() if tested.get(n, v) != v} == set(), "make lock"
-    assert {name for name, (_, hashes) in demo.items() if not hashes} == set()
-    setup = (ROOT / "scripts" / "setup.sh").read_text(encoding="utf-8")
-    assert "--no-deps --require-hashes -r requirements-demo.txt" in setup
+    found = locked(lock_file(name))
+    assert {n for n, (v, _) in found.items() if tested.get(n, v) != v} == set(), "make lock"
+    assert {name for name, (_, hashes) in found.items() if not hashes} == set()
 
 
-def test_the_demo_installs_what_it_needs_and_no_tools_of_ours() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    demo = locked().keys() | {"torch"}
-    needed = {plain_name(w) for e in lock.DEMO for w in extras[e]} | {plain_name(w) for w in project["dependencies"]}  # fmt: skip
-    assert needed - demo == set()
-    assert {plain_name(w) for w in (*extras["dev"], *extras["wandb"], *extras["miniwob"])} & demo == {"pyyaml"}  # fmt: skip
+def test_lock_files_hold_what_their_users_need_and_no_more() -> None:
+    """Also that only torch is installed without hashes: everything else is asked for in these files."""
+    demo, tests, images = (set(locked(lock_file(name))) for name in ("demo", "test", "images"))
+    services = set(locked(lock_file("images").partition(lock.WITH_TORCH)[0]))
+    assert lock_file("test").count("-r requirements-demo.txt\n") == 1
+    for extras, found in ((lock.DEMO, demo), (lock.TEST, demo | tests), (lock.SERVICES, services), (lock.IMAGES, images)):  # fmt: skip
+        assert named_by_pyproject(extras) - found <= {"torch"}, "make lock"
+    assert images - tests - demo == set()
+    assert named_by_pyproject(("dev", "wandb", "miniwob")) & demo - named_by_pyproject(()) == {"pyyaml"}  # fmt: skip
+    assert {"transformers", "safetensors", "matplotlib"} & services == set()
+    assert {"matplotlib", "pytest"} & images == set()
+
+
+@pytest.mark.parametrize("path", ["scripts/setup.sh", "Dockerfile"])
+def test_only_torch_and_what_a_user_adds_are_installed_without_hashes(path: str) -> None:
+    text = re.sub(r"\\\n\s*", " ", (ROOT / path).read_text(encoding="utf-8"))
+    installs = [x for line in text.splitlines() for x in line.split("&&") if "pip install" in x and not x.startswith("#")]  # fmt: skip
+    for words in installs:
+        by_hash = "--no-deps --require-hashes -r" in words
+        assert by_hash or re.search(r"(torch|\$\{EXTRA_PACKAGES\}; fi|--no-deps -e \.) *$", words), words  # fmt: skip
 
 
 def test_every_make_verb_in_the_documents_exists_and_is_explained() -> None:
