@@ -21,6 +21,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from scripts.gen_environments import environments_page
+from scripts.gen_interfaces import cli_page, rest_page
 from triforge import types
 from triforge.algorithms.core import CoreOptions
 from triforge.algorithms.estimators import ESTIMATORS
@@ -239,11 +240,11 @@ def messages_page() -> str:
         "",
         "<!-- Written by scripts/gen_docs.py; change the types or tests/contract/types and run `make docs`. -->",
         "",
-        "Every type that crosses a process border, in the order of the loop. All of them are frozen, refuse unknown",
-        "fields and travel as JSON. Spans are half open, `[start, end)`. Times are seconds; `at` and `created_at` are",
-        "seconds since 1970. The examples are one story: a task of the household family at step 7 of a run, its trajectories",
-        "shortened to two rollouts of four steps. Each is a file in `tests/contract/types/` that a test reads, writes back",
-        "and compares.",
+        "After this page you can read and write every message that crosses a process border. They are in the order of the",
+        "loop, frozen, refuse unknown fields and travel as JSON. Spans are half open, `[start, end)`. Times are seconds; `at`",
+        "and `created_at` are seconds since 1970. The examples follow one task of the household family at step 7 of a run,",
+        "with two rollouts of four steps. Each is a file in `tests/contract/types/` that a test reads, writes back and",
+        "compares.",
         "",
     ]
     held = containers()
@@ -314,9 +315,8 @@ def settings_section() -> list[str]:
     return [
         "## Environment variables",
         "",
-        "Addresses and secrets of a deployment; never part of a run's document. `triforge up` sets them for the processes",
-        "it starts: what the environment does not give goes below its state folder. A variable that begins with `TRIFORGE_`",
-        "and is not in this table is refused.",
+        "Addresses and secrets of a deployment, never part of a run's document. `triforge up` sets those that the environment",
+        "does not for the processes it starts. A variable that begins with `TRIFORGE_` and is not in this table is refused.",
         "",
         *_table(("variable", "type", "default", "what it is"), rows),
         "",
@@ -331,16 +331,17 @@ def configuration_page() -> str:
         "",
         "<!-- Written by scripts/gen_docs.py; change triforge/config/ and run `make docs`. -->",
         "",
-        "A run is described by one document of frozen sections. Unknown fields and impossible values are refused with a",
-        "sentence that names the field, what was given and what is allowed. The document of a run is laid together from,",
-        "the later over the earlier:",
+        "After this page you can write the document of a run and set every variable of a deployment.",
+        "",
+        "A run is described by one document. Unknown fields and impossible values are refused with the field, what was given",
+        "and what is allowed. It is merged from, the later over the earlier:",
         "",
         "1. the defaults below;",
         "2. the deployment's own document: `triforge up --config FILE`, TOML;",
         "3. what the run brings: `config` in `POST /v1/runs` (JSON of the same shape), or `triforge run start --config FILE`",
         "   and `--set section.field=value`.",
         "",
-        "`[models.*] path` is what engines start with, so it belongs into the deployment's document; finished ones: [configs/](../configs/).",
+        "Engines start with `[models.*] path`, so it belongs into the deployment's document. Examples: [configs/](../configs/).",
         "",
     ]
     for path, section in sections(RunConfig()):
@@ -422,6 +423,8 @@ def main(arguments: list[str]) -> int:
         ("configuration.md", configuration_page()),
         ("algorithms.md", algorithms_page()),
         ("environments.md", environments_page()),
+        ("cli.md", cli_page()),
+        ("rest.md", rest_page()),
     ):
         path = ROOT / "docs" / name
         text = page.rstrip("\n") + "\n"

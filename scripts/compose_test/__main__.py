@@ -1,7 +1,7 @@
 """`make compose-test`: the whole stack in containers, and what it survives.
 
 Starts a Docker engine of its own where none runs (as root; nothing is installed), makes the base images from Debian's
-packages where they cannot be pulled, builds, brings the stack up, has the README's lines submit a pool and watch a run to its
+packages where they cannot be pulled, builds, brings the stack up, has the lines of docs/rest.md submit a pool and watch a run to its
 end, and then kills, cuts off and restarts one container after another while runs go on. What lasts is read at the end: every group accounted for, nothing
 trained twice, versions growing and unmixed, runs finished. Then the stack is backed up while it trains, deleted and restored
 with the operators' own commands, watched by Grafana and a collector of traces, and plays programs of a model with
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scripts.compose_test import programs, readme, watching
+from scripts.compose_test import programs, walk_through, watching
 from scripts.compose_test.calling import ROOT
 from scripts.compose_test.engine import Docker, docker_engine, remove
 from scripts.compose_test.faults import Course, Limits, faults
@@ -171,9 +171,9 @@ def _disturb(stack: Stack, options: argparse.Namespace, record: Record, *, up_s:
     watched, took_s = stack.by_hand(within_s=options.end)
     quiet = stack.get("runs", f"/v1/runs/{watched}")
     record.note("peace", took_s=took_s, status=quiet["status"], steps=quiet["steps"])
-    record.tell(f"the README's lines: a run of {quiet['steps']} steps is {quiet['status']} after {took_s} s")  # fmt: skip
+    record.tell(f"the lines of docs/rest.md: a run of {quiet['steps']} steps is {quiet['status']} after {took_s} s")  # fmt: skip
     limits = Limits.of(options.limit, up_s=up_s)
-    course = Course(stack, readme.POOL, run_config(options.steps), seed=options.seed, limits=limits, record=record)  # fmt: skip
+    course = Course(stack, walk_through.POOL, run_config(options.steps), seed=options.seed, limits=limits, record=record)  # fmt: skip
     chosen = [f for f in faults(stack.services()) if options.only is None or f.service in options.only]  # fmt: skip
     for fault in chosen:
         course.strike(fault)
@@ -203,7 +203,7 @@ def _watch(stack: Stack, folder: Path, options: argparse.Namespace, record: Reco
     record.tell("--profile watch and traces")
     with watching.watched(stack) as up_s:
         limits = Limits.of(options.limit, up_s=up_s)
-        course = Course(stack, readme.POOL, run_config(_WATCHED), seed=options.seed, limits=limits, record=record)  # fmt: skip
+        course = Course(stack, walk_through.POOL, run_config(_WATCHED), seed=options.seed, limits=limits, record=record)  # fmt: skip
         run = course.begin()
         last = course.end(within_s=options.end)
         found = watching.look(stack, run, folder)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from demo.prepare import settings_of
 from demo.settings import SMOLLM2_FOLDER, cache_folder
-from scripts.compose_test import readme
+from scripts.compose_test import walk_through
 from scripts.compose_test.calling import ROOT, Tell, call
 from scripts.compose_test.engine import Docker
 from triforge.errors import UnavailableError
@@ -226,17 +226,17 @@ class Stack:
         self._key = made.split()[-1]
 
     def by_hand(self, *, within_s: float) -> tuple[str, float]:
-        """Run the README's lines; returns the run that they watched to its end, and the seconds.
+        """Run the lines of docs/rest.md; returns the run that they watched to its end, and the seconds.
 
         Raises:
             UnavailableError: one of them failed, or the run that they watch does not end.
         """
-        script = self.folder / "readme.sh"
-        script.write_text(f"cd {self.folder}\n{readme.by_hand(self.ports)}")
+        script = self.folder / "walk_through.sh"
+        script.write_text(f"cd {self.folder}\n{walk_through.by_hand(self.ports)}")
         began = time.monotonic()
         environment = {**self._docker.environment, "TRIFORGE_KEY": self._key}
         said = call(["bash", str(script)], environment=environment, timeout_s=within_s)
-        (self.folder / "readme.log").write_text(said)
+        (self.folder / "walk_through.log").write_text(said)
         return said.split()[-1], round(time.monotonic() - began, 1)
 
     def get(self, api: str, path: str, *, authorization: str = "") -> Any:

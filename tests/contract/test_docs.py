@@ -7,7 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,15 +17,11 @@ from pydantic import BaseModel
 
 from demo.settings import DemoSettings
 from scripts import gen_docs
+from scripts.gen_interfaces import apis
 from services.env_adapter.requests import Change, PoolChange, PoolRequest, Rollback, TaskUpload
-from services.env_adapter.routes import Api as EnvAdapterApi
-from services.env_adapter.routes import add_routes as add_env_adapter
 from services.policy.openai import ChatRequest
 from services.policy.routes import GenerateBatch
-from services.policy.routes import routes as policy_routes
-from services.reward.app import add_routes as add_reward
 from services.reward.requests import JudgeRequest
-from services.trainer.routes import router as trainer_router
 from services.trainer.runs import RunRequest
 from triforge.algorithms.presets import PRESETS
 from triforge.cli.main import app as cli
@@ -34,7 +30,8 @@ from triforge.environments import registry
 from triforge.types import PlanRequest, WeightsUpdate
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+REST = (ROOT / "docs" / "rest.md").read_text(encoding="utf-8")
+COMMAND_LINE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("services/**/*.md")],
@@ -118,8 +115,9 @@ def test_every_file_that_a_page_names_exists(path: Path) -> None:
 
 
 def cli_lines() -> list[str]:
-    text = "\n".join(block for _, block in FENCE.findall(README))
-    return re.findall(r"^\.venv/bin/triforge (.+?)(?: +#.*)?$", text, re.MULTILINE)
+    text = "\n".join(block for page in PAGES for _, block in FENCE.findall(page.read_text("utf-8")))
+    typed = r"^(?:\.venv/bin/)?triforge (.+?)(?: +#.*)?$"
+    return sorted(set(re.findall(typed, text.replace("\\\n", " "), re.MULTILINE)))
 
 
 def commands(group: Any, path: str = "") -> dict[str, Any]:
@@ -135,7 +133,7 @@ COMMANDS = commands(typer.main.get_command(cli))
 
 
 @pytest.mark.parametrize("line", cli_lines())
-def test_every_command_line_of_the_readme_can_be_typed(line: str) -> None:
+def test_every_command_line_of_the_documents_can_be_typed(line: str) -> None:
     words = shlex.split(line)
     length = next(n for n in (1, 2, 3) if n == 3 or " ".join(words[:n]) in COMMANDS)
     name = " ".join(words[:length])
@@ -145,7 +143,7 @@ def test_every_command_line_of_the_readme_can_be_typed(line: str) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_every_command_that_a_page_names_exists(path: Path) -> None:
-    named = re.findall(r"`triforge ((?:pool|run|env|key|tenant) \w+|\w+)", prose(path))
+    named = re.findall(r"`triforge ((?:pool|task|proposal|run|env|key|tenant) \w+|\w+)", prose(path))
     assert [name for name in named if name not in COMMANDS] == []
 
 
@@ -154,7 +152,7 @@ def test_every_command_that_a_page_names_exists(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Call:
-    """One curl of the README."""
+    """One curl of docs/rest.md."""
 
     method: str
     port: int
@@ -163,7 +161,7 @@ class Call:
 
 
 def calls() -> list[Call]:
-    script = "\n".join(block for kind, block in FENCE.findall(README) if kind == "bash")
+    script = "\n".join(block for kind, block in FENCE.findall(REST) if kind == "bash")
     script = re.sub(r"^\s*#.*$", "", script, flags=re.MULTILINE)
     return [call(text) for text in re.findall(r"curl (?:'[^']*'|[^'\n|)])+", script)]
 
@@ -176,18 +174,6 @@ def call(text: str) -> Call:
     body = json.loads(words[words.index("-d") + 1]) if "-d" in words else None
     method = words[words.index("-X") + 1] if "-X" in words else ("GET" if body is None else "POST")
     return Call(method, url.port, re.sub(r"\$\w+", "x", url.path), body)
-
-
-def apis() -> dict[int, FastAPI]:
-    """The routes of each service by its default port; nothing stands behind them."""
-    nothing = cast(Any, None)
-    found = {port: FastAPI() for port in (8001, 8002, 8003, 8004)}
-    found[8001].include_router(policy_routes(nothing, role="policy"))
-    add_reward(found[8002], api=nothing)
-    api = EnvAdapterApi(store=nothing, maker=nothing, planner=nothing, changes=nothing)
-    add_env_adapter(found[8003], api=api)
-    found[8004].include_router(trainer_router)
-    return found
 
 
 def described(app: FastAPI) -> set[tuple[str, str]]:
@@ -219,11 +205,11 @@ def template_of(app: FastAPI, given: Call) -> str:
         pattern = re.sub(r"\{\w+\}", "[^/]+", path)
         if method == given.method and re.fullmatch(pattern, given.path):
             return path
-    raise AssertionError(f"no room has the route {given.method} {given.path}")
+    raise AssertionError(f"no service has the route {given.method} {given.path}")
 
 
-def test_every_curl_of_the_readme_meets_a_route_and_brings_what_it_takes() -> None:
-    apps = apis()
+def test_every_curl_meets_a_route_and_brings_what_it_takes() -> None:
+    apps = {port: app for port, (app, _) in apis().items()}
     found = calls()
     assert len(found) >= 15
     for given in found:
@@ -232,7 +218,7 @@ def test_every_curl_of_the_readme_meets_a_route_and_brings_what_it_takes() -> No
             BODIES[template].model_validate(given.body)
 
 
-def test_the_pools_and_runs_of_the_readme_are_possible() -> None:
+def test_the_pools_and_runs_of_the_walk_through_are_possible() -> None:
     for given in calls():
         if isinstance(given.body, dict) and "generate" in given.body:
             family = registry.family(given.body["environment"])
@@ -243,8 +229,8 @@ def test_the_pools_and_runs_of_the_readme_are_possible() -> None:
             parse(merge(document, given.body["config"]))
 
 
-def test_the_tasks_that_the_readme_writes_out_are_possible_and_in_words_of_the_demo() -> None:
-    block = next(block for kind, block in FENCE.findall(README) if kind == "json")
+def test_the_tasks_that_are_written_out_are_possible_and_in_words_of_the_demo() -> None:
+    block = next(block for kind, block in FENCE.findall(COMMAND_LINE) if kind == "json")
     rows = [TaskUpload.model_validate_json(line) for line in block.splitlines()]
     assert {row.split for row in rows} == {"train", "heldout"}
     family, known = registry.family("household"), DemoSettings().generate

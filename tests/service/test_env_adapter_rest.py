@@ -1,4 +1,4 @@
-"""Pools, tasks and rewrites as people change them over HTTP, and the README's walk-through as it is written."""
+"""Pools, tasks and rewrites as people change them over HTTP, and the walk-through of docs/rest.md as it is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from triforge.types import (
     TaskDetail,
 )
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+REST = (Path(__file__).parents[2] / "docs" / "rest.md").read_text(encoding="utf-8")
 LINES = {"content-type": "application/x-ndjson"}
 
 
@@ -349,14 +349,14 @@ async def test_what_cannot_be_is_a_problem_document(
     await problem_of(await http.request(method, path, json=body), status)
 
 
-# ---- the README ----
+# ---- the walk-through ----
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the walk-through is written for curl")
-async def test_the_walk_through_of_the_readme_works_as_written(
+async def test_the_walk_through_works_as_written(
     app: FastAPI, database: Database, tmp_path: Path
 ) -> None:
-    blocks = re.findall(r"^```bash\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```bash\n(.*?)^```$", REST, re.MULTILINE | re.DOTALL)
     first, second = blocks[0], blocks[-1]
     made = re.search(r"^curl [^\n]*8003/v1/pools -H \"\$JSON\" -d '.*?'$", first, re.M | re.S)
     taken = re.search(r"^TASK=.*?\)$", first, re.MULTILINE | re.DOTALL)

@@ -1,6 +1,6 @@
 """The guard at a service's API: asks the gate about every request, and puts requests for changes on record.
 
-A service says in its `access.py` what each of its routes asks for. Where keys are asked for, a route of which nothing is said
+The `RULES` of a service say what each of its routes asks for. Where keys are asked for, a route of which nothing is said
 exists for the deployment's own services only, and `tests/contract/test_access.py` fails.
 """
 

@@ -1,13 +1,13 @@
-"""Are the README's lines still what the test of the stack takes them for?"""
+"""Are the lines of docs/rest.md still what the test of the stack takes them for?"""
 
 from __future__ import annotations
 
 import re
 
-from scripts.compose_test.readme import POOL, by_hand
+from scripts.compose_test.walk_through import POOL, by_hand
 
 
-def test_the_readme_makes_a_pool_starts_a_run_and_watches_it_at_published_apis() -> None:
+def test_the_lines_make_a_pool_start_a_run_and_watch_it_at_published_apis() -> None:
     script = by_hand({"pools": 1, "runs": 2})
     assert set(re.findall(r"127\.0\.0\.1:(\d+)", script)) == {"1", "2"}
     assert f'"name": "{POOL}"' in script
