@@ -54,6 +54,7 @@ def write(
     """The whole page as Markdown; see `experiments.report.write`."""
     parts = [
         "# Predicting the environment beside the policy gradient: what it does for a tiny policy\n",
+        "After this page you know what auxiliary objectives (EnvRL) did for tiny models beside their placebo, and you can run the comparison again.\n",
         f"Written by `{command}`. Seeds {', '.join(map(str, seeds))}; settings were tried on seed "
         f"{', '.join(map(str, TUNING_SEEDS))}, which is not reported. {len(results)} runs, {minutes:.0f} minutes without the "
         f"warm starts, {machine}.\n",

@@ -93,6 +93,7 @@ def write(
     """
     parts = [
         "# Changing tasks and weighing votes: what helps a tiny policy\n",
+        "After this page you know what changing tasks and weighing votes did for tiny models, and you can run the comparison again.\n",
         f"Written by `{command}`. Seeds {', '.join(map(str, seeds))}; settings were chosen on seed "
         f"{', '.join(map(str, TUNING_SEEDS))}, which is not reported. {len(results)} runs, {minutes:.0f} minutes without the warm starts, {machine}.\n",
         _setting(settings),
