@@ -175,7 +175,7 @@ def difference(world: World, sequence: Iterable[str], told: Told) -> str | None:
         if found is not None:
             return found
         result = episode.play(command)
-        seen = Seen(result.observation.text, episode.commands(), result.success)
+        seen = Seen(result.observation.text, episode.commands(), bool(result.success))
         found = _unlike(repr(command), seen, told.step(command))
     return found
 

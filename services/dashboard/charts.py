@@ -42,6 +42,11 @@ CHARTS = (
         top=1.0,
     ),
     Chart(
+        "Score of the policy", "mean score of an episode",
+        {"held out, sampled": "eval/sampled_score", "held out, greedy": "eval/greedy_score", "training tasks": "score"},
+        "What the environment gives for an episode, where it gives more than success.",
+    ),
+    Chart(
         "The judge's votes", "share of votes",
         {
             "balanced accuracy": "judge/balanced", "raw accuracy": "judge/accuracy",
@@ -86,8 +91,9 @@ def draw(chart: Chart, steps: Sequence[RunStep]) -> Markup | None:
         return None
     across = [x for points in lines.values() for x, _ in points]
     first, last = min(across), max(across)
-    top = chart.top or _ceiling(max(y for points in lines.values() for _, y in points))
-    frame = _Frame(first, max(last, first + 1.0), top)
+    values = [y for points in lines.values() for _, y in points]
+    low = -_ceiling(-min(values)) if min(values) < 0.0 else 0.0
+    frame = _Frame(first, max(last, first + 1.0), low, chart.top or _ceiling(max(values)))
     parts = [_grid(frame, first, last)]
     if chart.mark is not None:
         parts.append(_rule(frame, chart.mark, "mark"))
@@ -107,6 +113,7 @@ class _Frame:
 
     first: float
     last: float
+    low: float
     top: float
 
     def x(self, value: float) -> float:
@@ -115,7 +122,9 @@ class _Frame:
 
     def y(self, value: float) -> float:
         height = _HEIGHT - _TOP - _BOTTOM
-        return _TOP + height * (1.0 - min(max(value / self.top, 0.0), 1.0))
+        return _TOP + height * (
+            1.0 - min(max((value - self.low) / (self.top - self.low), 0.0), 1.0)
+        )
 
 
 def _ceiling(value: float) -> float:
@@ -129,7 +138,7 @@ def _ceiling(value: float) -> float:
 def _grid(frame: _Frame, first: float, last: float) -> str:
     parts = []
     for tick in range(_TICKS + 1):
-        value = frame.top * tick / _TICKS
+        value = frame.low + (frame.top - frame.low) * tick / _TICKS
         parts.append(
             f'{_rule(frame, value, "grid")}<text class="tick end" x="{_LEFT - 6}" y="{frame.y(value) + 4:.1f}">{value:g}</text>'
         )

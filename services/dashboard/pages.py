@@ -42,12 +42,14 @@ TASK_STATES: tuple[str, ...] = get_args(TaskState)
 REWRITE_STATES: tuple[str, ...] = get_args(ProposalState)
 COLUMNS = (
     ("success", "success"),
+    ("score", "score"),
     ("in band", "in_band"),
     ("rows trained on", "rows/policy"),
     ("judge bal.", "judge/balanced"),
     ("unreadable votes", "judge/invalid"),
     ("held out, sampled", "eval/sampled"),
     ("held out, greedy", "eval/greedy"),
+    ("score, held out", "eval/sampled_score"),
     ("not measured", "infrastructure_failures"),
     ("play s", "seconds/play"),
     ("train s", "seconds/train"),

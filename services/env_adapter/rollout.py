@@ -166,13 +166,13 @@ class RolloutWorker:
 
 def _count(trajectory: Trajectory) -> None:
     outcome = trajectory.outcome
-    if outcome.value is None:
+    if not trajectory.measured:
         ended = outcome.error.kind if outcome.error else "unknown"
         _log.warning(
             "%s was not measured: %s", trajectory.id, outcome.error and outcome.error.detail
         )
     else:
-        ended = "success" if outcome.value == 1 else "failure"
+        ended = {1: "success", -1: "failure", None: "scored"}[outcome.value]
     EPISODES.labels(ended).inc()
     EPISODE_RETRIES.inc(trajectory.retries)
     EPISODE_SECONDS.observe(trajectory.seconds)

@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass, field
 
 from services.trainer.in_flight import InFlight
-from services.trainer.measures import ends, success_rate
+from services.trainer.measures import ends, scores, success_rate
 from services.trainer.parts import Parts
 from services.trainer.rows import Limits
 from services.trainer.samples import SampleOptions, build_samples
 from services.trainer.task_source import TaskSource
-from triforge.algorithms.theory import wilson
+from triforge.algorithms.theory import FEWEST, mean_interval, wilson
 from triforge.config import RunConfig
 from triforge.store.step_records import write_step_records
 from triforge.types import JudgedGroup, RunState
@@ -39,8 +39,9 @@ class Evaluator:
     async def evaluate(self, step: int, version: int) -> Evaluation:
         """If the step ends with an evaluation, play the held-out tasks with a policy version, sampled and, if asked, greedily.
 
-        Measures: `eval/sampled`, `eval/greedy`, with their 95 % intervals at `/low` and `/high`, the number of measured
-        episodes of each, the seconds. Nothing is played when the pool has no held-out tasks.
+        Measures: `eval/sampled`, `eval/greedy`, and where the environment gives scores `eval/sampled_score`,
+        `eval/greedy_score`, with their 95 % intervals at `/low` and `/high`, the number of measured episodes of each, the
+        seconds. Nothing is played when the pool has no held-out tasks.
         """
         run, started = self._config.run, time.monotonic()
         if not (run.eval_every and run.eval_tasks):
@@ -57,11 +58,7 @@ class Evaluator:
         measures = {"seconds/evaluate": time.monotonic() - started}
         count = len(tasks) // len(modes)
         for number, mode in enumerate(modes):
-            successes, measured = success_rate(groups[number * count : (number + 1) * count])
-            measures[f"eval/{mode}_episodes"] = float(measured)
-            if measured:
-                measures[f"eval/{mode}"] = successes / measured
-                measures |= ends(f"eval/{mode}", wilson(successes, measured))
+            measures |= _measures(f"eval/{mode}", groups[number * count : (number + 1) * count])
         self._played += groups
         uri = await asyncio.to_thread(self._record, step, version, groups)
         await self._parts.emit("evaluation", self._run.id, step=step, metrics=measures)
@@ -87,3 +84,16 @@ class Evaluator:
         """Delete the payloads of what is committed by now; until then a repeated step reads them again."""
         played, self._played = self._played, []
         await self._in_flight.discard(played)
+
+
+def _measures(name: str, groups: list[JudgedGroup]) -> dict[str, float]:
+    """Success and mean score of the episodes of one mode; what cannot be measured is left out."""
+    (successes, told), given = success_rate(groups), scores(groups)
+    measures = {f"{name}_episodes": float(len(given) or told)}
+    if told:
+        measures |= {name: successes / told} | ends(name, wilson(successes, told))
+    if given:
+        measures[f"{name}_score"] = sum(given) / len(given)
+    if len(given) >= FEWEST:
+        measures |= ends(f"{name}_score", mean_interval(given))
+    return measures

@@ -14,6 +14,7 @@ from services.trainer.learners import Trained
 from services.trainer.samples import Samples
 from triforge.algorithms.algorithm import Algorithm
 from triforge.algorithms.credit import accuracy, vote_weight
+from triforge.algorithms.filters import alike
 from triforge.algorithms.off_policy import staleness_measures
 from triforge.algorithms.theory import (
     Estimate,
@@ -60,7 +61,8 @@ def step_measures(
     counts = [(s, m) for s, m in (success_rate([g]) for g in training) if m]
     rates = [s / m for s, m in counts]
     inside = [alpha_low <= rate <= alpha_high for rate in rates]
-    alike = [rate in (0.0, 1.0) for rate in rates]
+    found = [[t.score for t in g.played.trajectories if t.score is not None] for g in training]
+    same = [alike(row) for row in found if row]
     steps = [s for t in trajectories for s in t.steps]
     measures = {
         "groups": float(len(groups)),
@@ -69,9 +71,10 @@ def step_measures(
         "retries": float(sum(t.retries for t in trajectories)),
     } | _means(
         {
-            "success": [t.outcome.value == 1 for t in measured],
+            "success": [t.outcome.value == 1 for t in measured if t.outcome.value is not None],
+            "score": scores(training),
             "in_band": inside,
-            "all_same": alike,
+            "all_same": same,
             "length": [len(t.steps) for t in measured],
             "valid_actions": [s.action_valid for s in steps],
             "truncated": [s.finish == "length" for s in steps],
@@ -80,7 +83,8 @@ def step_measures(
     if counts:
         measures |= ends("success", share_interval(counts))
         measures |= ends("in_band", wilson(sum(inside), len(inside)))
-        measures |= ends("all_same", wilson(sum(alike), len(alike)))
+    if same:
+        measures |= ends("all_same", wilson(sum(same), len(same)))
     return measures | judge_measures(training) | unit_test_measures(training)
 
 
@@ -172,6 +176,13 @@ def learner_measures(trained: Mapping[TrainedRole, Trained]) -> dict[str, float]
 def success_rate(groups: Iterable[JudgedGroup]) -> tuple[int, int]:
     """(successes, measured) over all trajectories."""
     return accuracy([t.outcome.value for g in groups for t in g.played.trajectories])
+
+
+def scores(groups: Iterable[JudgedGroup]) -> list[float]:
+    """Scores of all measured trajectories; none where the environment tells success alone."""
+    trajectories = [t for g in groups for t in g.played.trajectories]
+    given = any(t.outcome.score is not None for t in trajectories)
+    return [t.score for t in trajectories if given and t.score is not None]
 
 
 # ---- what is known of the votes ----

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 # What the log says of a step; `GET /v1/runs/{id}/steps` says everything.
 _LOGGED = [
     "success",
+    "score",
     "eval/greedy",
     "judge/outcome",
     "infrastructure_failures",

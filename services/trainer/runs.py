@@ -17,6 +17,7 @@ from services.trainer.parts import WeightsApi
 from services.trainer.reporting import demand_packages
 from services.trainer.rollback import Rollbacks
 from services.trainer.run_store import RunStore
+from services.trainer.success import demand_success
 from triforge.access.callers import caller
 from triforge.broker import EVENTS_STREAM, Broker
 from triforge.config import Settings, merge, parse, read_document
@@ -100,6 +101,8 @@ class Runs:
                 f"reward.kind: given 'unit_tests' for the pool {pool.name!r} of {pool.environment!r}, allowed 'votes': its "
                 "tasks are not solved by programs that tests could run on"
             )
+        if pool.scored and config.env_adapter.options.get("success_at") is None:
+            demand_success(config, pool.environment)
         return await asyncio.to_thread(
             self.store.create,
             name=config.run.name,

@@ -115,7 +115,7 @@ _Place = tuple[int, int, list[int]]  # tokens [start, end) of a row, and the ver
 def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
     """Rewards and advantages of a group's responses, votes and tests; without its votes if they are too old."""
     algorithm, trajectories, tests = options.algorithm, group.played.trajectories, group.tests
-    outcomes = [t.outcome.value for t in trajectories]
+    outcomes, scores = [t.outcome.value for t in trajectories], [t.score for t in trajectories]
     votes = [vote_values(t, v) for t, v in zip(trajectories, group.votes, strict=True)]
     played, voteless, of_tests = _played(group, algorithm), False, list[Sample]()
     by_tests = group.played.group.reward.kind == "unit_tests"
@@ -127,7 +127,9 @@ def _credit(group: JudgedGroup, options: SampleOptions) -> Credited:
         oldest = options.reward_version - options.reward_limits.bound
         voteless = options.drop_stale_votes and bool(stale_votes(group, oldest))
         rules = _without_votes(algorithm) if voteless else algorithm
-        policy = policy_credit(outcomes, votes, algorithm=rules, trust=options.trust, played=played)
+        policy = policy_credit(
+            outcomes, votes, algorithm=rules, trust=options.trust, played=played, scores=scores
+        )
     blocked = NOT_FOR_TRAINING.get(group.played.group.purpose, "")
     if not blocked and policy.measured < options.min_measured:
         blocked = PARTIAL
@@ -197,13 +199,14 @@ def _played(group: JudgedGroup, algorithm: Algorithm) -> Played:
     steps = [t.steps for t in group.played.trajectories]
     states = [["\n".join((s.observation, *(i.id for i in s.images))) for s in row] for row in steps]
     actions = [[s.action for s in row] for row in steps]
+    rewards = [[s.reward for s in row] for row in steps]
     if not algorithm.penalises:
-        return Played(states, actions)
+        return Played(states, actions, rewards=rewards)
     turns = group.played.group.env_adapter.max_steps
     acted = [[Acted(s.end - s.start, s.action_valid) for s in row] for row in steps]
     penalties = [step_penalties(row, algorithm) for row in acted]
     endings = [end_penalty(row, max_steps=turns, algorithm=algorithm) for row in acted]
-    return Played(states, actions, penalties, endings)
+    return Played(states, actions, penalties, endings, rewards)
 
 
 # ---- what can be trained on ----

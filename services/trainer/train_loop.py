@@ -44,6 +44,7 @@ from services.trainer.parts import Parts
 from services.trainer.rows import Limits
 from services.trainer.run_record import RunRecord
 from services.trainer.samples import SampleOptions, Samples, build_samples
+from services.trainer.success import demand_known_success
 from services.trainer.task_source import TaskSource
 from triforge.config import LearnerSection, RunConfig
 from triforge.errors import TriforgeError
@@ -125,6 +126,7 @@ class TrainLoop:
                 tasks = await self._tasks.plan(self._collector.window.open_rounds())
                 groups = await self._collector.collect(tasks)
             with phase("credit", measures):
+                demand_known_success(self._config, groups)
                 samples = build_samples(groups, self._sample_options(step))
                 trained_on = samples.reasons["trained"]
                 auxiliary = await asyncio.to_thread(

@@ -44,9 +44,8 @@ def untrained(steps: Iterable[Mapping[str, float]], answer: str = "") -> str:
     if total["rows/policy"] or not total["taken"]:
         return ""
     who = "the policy trained on" if total["rows/reward"] else "trained on"
-    said = [
-        f"{who} 0 of {total['groups']:.0f} groups (success {total['success'] / total['taken']:.2f})"
-    ]
+    name = "score" if "score" in total else "success"
+    said = [f"{who} 0 of {total['groups']:.0f} groups ({name} {total[name] / total['taken']:.2f})"]
     whys = {
         name.removeprefix("steps/"): n for name, n in total.items() if name.startswith("steps/")
     }

@@ -13,7 +13,7 @@ import io
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import redis.asyncio as aioredis
 from services.trainer.orchestrator import Orchestrator
 from services.trainer.parts import Parts
 from tests.service.fragile import FragileArtifacts, FragileBroker, FragileStore, Troubles
-from tests.unit.trainer.played import judged
+from tests.unit.trainer.played import judged, scored
 from triforge.broker import ADAPT_QUEUE, ROLLOUT_QUEUE, Broker
 from triforge.config import Settings, parse
 from triforge.errors import ConflictError
@@ -186,6 +186,7 @@ class FakeWorkers:
         self.delays: Callable[[GroupTask], bool] = lambda _: (
             False
         )  # played at once, done at `release`
+        self.scores: Sequence[float] = ()  # of the rollouts of every group, without a threshold
         self.shuffled = False  # jobs are taken in an order of its own
         self._held: dict[str, JudgedGroup] = {}
         self._busy = False
@@ -232,13 +233,14 @@ class FakeWorkers:
             await self._broker.announce_if_complete(task.group_id)
 
     def _judged(self, task: GroupTask) -> JudgedGroup:
-        return judged(
+        found = judged(
             task,
             [1] + [-1] * (task.rollouts - 1),
             [[[1] * task.votes, [-1] * task.votes] for _ in range(task.rollouts)],
             version=self._services["policy"].version,
             judge_version=self._services["reward"].version,
         )
+        return scored(found, self.scores[: task.rollouts], told=False) if self.scores else found
 
     async def _put(self, group: JudgedGroup) -> None:
         self.played[group.played.group.group_id] += 1

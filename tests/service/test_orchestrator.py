@@ -96,6 +96,30 @@ async def test_a_step_says_what_the_votes_were_worth_and_what_weight_they_had(lo
     assert REGISTRY.get_sample_value("triforge_trainer_step_measure", labels) == 1.0
 
 
+async def test_a_run_on_scores_without_a_threshold_trains_where_nothing_needs_success(
+    loop: Loop,
+) -> None:
+    loop.workers.scores = (0.2, 0.7, 0.7, 1.0)
+    alone = {"algorithm": {"preset": "rloo"}, "adaptation": {"controller": "none"}}
+    config = CONFIG | {"env_adapter": {"rollouts": 4}} | alone
+    run = loop.store.create(
+        name="run", pool_id="pool", config=parse(config).model_dump(mode="json")
+    )
+    assert (await loop.conduct(run)).status == "finished"
+    _, _, last = (step.metrics for step in loop.store.steps(run.id))
+    assert (last["score"], last["eval/sampled_score"]) == (pytest.approx(0.65), 0.2)
+    assert (last["rows/policy"], last["all_same"]) == (8.0, 0.0)
+    assert not {"success", "eval/sampled"} & last.keys()
+    rows = [row for row in loop.records(run) if row["step_index"] == 0]
+    assert [(r["outcome"], r["score"], r["measured"]) for r in rows[:2]] == [
+        (None, 0.2, 4),
+        (None, 0.7, 4),
+    ]
+    assert [r["advantage"] for r in rows[:4]] == pytest.approx([-0.6, 1 / 15, 1 / 15, 7 / 15])
+    refused = loop.submit()
+    assert "train_reward_model = true" in (await loop.conduct(refused)).reason
+
+
 async def test_a_batch_carries_what_the_learner_has_to_know(loop: Loop) -> None:
     run = loop.submit(seed=9)
     await loop.conduct(run)

@@ -30,7 +30,7 @@ class OnePool:
     async def pool(self, pool: str, *, tenant: str = "") -> PoolState:
         return PoolState(
             id="pool-1", name=pool, environment="household", options={"wording": "terse"},
-            created_at=0.0, tasks={}, proposals={}, programs=pool == "programs",
+            created_at=0.0, tasks={}, proposals={}, programs=pool == "programs", scored=pool == "scored",
         )  # fmt: skip
 
 
@@ -81,6 +81,26 @@ async def test_tests_are_only_asked_for_where_programs_are_written(runs: Runs) -
         await runs.submit(RunRequest(pool="kitchen", config=config), None)
     queued = await runs.submit(RunRequest(pool="programs", config=config), None)
     assert queued.status == "queued"
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({}, r"algorithm 'rlanything' \(train_reward_model = true\)"),
+        ({"algorithm": {"preset": "grpo"}}, "adaptation.controller = 'llm_rewrite'"),
+        ({"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}, ""),
+        ({"env_adapter": {"options": {"success_at": 0.5}}}, ""),
+    ],
+)
+async def test_what_needs_success_is_refused_where_scores_have_no_threshold(
+    runs: Runs, config: dict[str, Any], refused: str
+) -> None:
+    if refused:
+        with pytest.raises(ConfigError, match=refused + ".*env_adapter.options.success_at"):
+            await runs.submit(RunRequest(pool="scored", config=config), None)
+    else:
+        queued = await runs.submit(RunRequest(pool="scored", config=config), None)
+        assert queued.status == "queued"
 
 
 async def test_an_export_that_fails_leaves_no_folder(

@@ -43,6 +43,14 @@ def test_a_step_that_trained_on_nothing_is_loud_and_one_without_figures_makes_no
     assert view.line(event("step", 0, metrics={"seconds": 3.0})) == ""
 
 
+def test_the_score_has_a_column_where_there_are_scores() -> None:
+    view = View(RUN)
+    view.take(event("step", 1, metrics={"success": 0.5}))
+    assert "score" not in [column.header for column in view.table().columns]
+    view.take(event("step", 2, metrics={"score": 0.25}))
+    assert "score" in [column.header for column in view.table().columns]
+
+
 def test_a_rewrite_without_a_text_is_an_invalid_one_with_its_reason() -> None:
     view = View(RUN)
     empty = event("proposal", 1, state="invalid", instruction_before="put a mug", reason="no JSON")

@@ -1,7 +1,7 @@
 """The options of the arithmetic that belong to no single estimator or loss.
 
-Rewards: a step is worth `R = O + lam * mean(S)` with outcome O in {-1, +1} and votes S in {-1, +1}; an unparsable vote
-counts 0 and stays in the denominator. A vote is worth `R * S`.
+Rewards: a step is worth `R = O + lam * mean(S)` with outcome O, in {-1, +1} or of the episode's score, and votes S in
+{-1, +1}; an unparsable vote counts 0 and stays in the denominator. A vote is worth `R * S`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CoreOptions(Options):
     invalid_vote_reward: float = Field(-2.0, ge=-100, le=100)
     """Reward recorded for an unparsable vote."""
     outcome: Literal["signed", "binary"] = "signed"
-    """O is -1 or +1 (`signed`), or 0 or 1 (`binary`)."""
+    """O is -1 or +1 (`signed`), or 0 or 1 (`binary`); of a score `2 * score - 1`, or the score itself."""
     # ---- what is trained ----
     job: str = Field(
         "pg",
@@ -164,7 +164,7 @@ class CoreOptions(Options):
     """`stacked` lets the reward band see only what the policy band kept; `independent` lets each
     read the task's accuracy before any filter."""
     mixed_groups_only: bool = False
-    """Tasks whose rollouts all ended alike do not train the policy."""
+    """Tasks whose rollouts all ended alike, with one score, do not train the policy."""
     group_filter: Literal["none", "variance_topk", "variance_topp"] = "none"
     """Keep all groups, the `filter_keep` share of them that differ most (`variance_topk`), or the
     fewest that hold that share of all variance (`variance_topp`)."""
@@ -280,6 +280,17 @@ class CoreOptions(Options):
     def needs_votes(self) -> bool:
         """Whether steps have to be judged at all."""
         return self.use_votes or self.train_reward_model
+
+    @property
+    def needs_success(self) -> str:
+        """The option that must know which episodes succeed, as it is given; empty where scores are enough."""
+        read = {
+            "train_reward_model = true": self.train_reward_model,
+            "vote_weight = 'trust'": self.vote_weight == "trust",
+            "a policy_band": self.policy_band is not None,
+            f"job = '{self.job}'": self.job in ("ce", "dpo_pair"),
+        }
+        return next((option for option, reads in read.items() if reads), "")
 
     @property
     def imitates(self) -> bool:

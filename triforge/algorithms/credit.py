@@ -7,6 +7,7 @@ released code's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -42,12 +43,14 @@ class Played:
     """What is read of a group besides outcomes and votes, `[trajectory][step]`.
 
     `penalties` are added to each step's reward and `endings` to each trajectory's (module `penalties`); empty adds nothing.
+    `rewards` are the environment's own, None where it gave none: a part of the trajectory's score.
     """
 
     observations: Sequence[Sequence[str]]
     actions: Sequence[Sequence[str]]
     penalties: Sequence[Sequence[float]] = ()
     endings: Sequence[float] = ()
+    rewards: Rows = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +84,28 @@ def policy_credit(
     algorithm: Algorithm,
     trust: float = 0.0,
     played: Played | None = None,
-    shares: Sequence[float | None] | None = None,
+    scores: Sequence[float | None] | None = None,
 ) -> PolicyCredit:
     """Rewards and advantages of every step of one task's rollouts.
 
     Args:
-        outcomes: one a trajectory: -1, +1, or None when it could not be measured.
+        outcomes: one a trajectory: -1, +1, or None when it could not be measured or its success is not known.
         votes: `votes[t][i][j]` in {-1, 0, +1}; one entry a step, empty where the step was not judged.
         algorithm: the arithmetic.
         trust: in the votes, in [0, 1] (`theory.trust`); read by `vote_weight = "trust"` only.
-        played: states and penalties; the estimators `gigpo` and `branch` cannot do without.
-        shares: one a trajectory, stands in its reward in place of the outcome; see `unit_tests.program_credit`.
+        played: states, penalties and the environment's rewards; the estimators `gigpo` and `branch` cannot do without.
+        scores: one a trajectory, None where nothing was measured; 1 and 0 of the outcomes without any.
 
     Raises:
         InputError: the shapes do not match or a value is impossible.
     """
-    successes, measured = accuracy(outcomes)
+    successes, _ = accuracy(outcomes)
     _check(outcomes, votes)
-    binary = algorithm.outcome == "binary"
-    values = shares or [
-        None if o is None else (o + 1) / 2 if binary else float(o) for o in outcomes
-    ]
+    if scores is None:
+        scores = [None if o is None else (o + 1) / 2 for o in outcomes]
+    found = [score for score in scores if score is not None]
+    signed = algorithm.outcome == "signed"
+    values = [None if s is None else 2.0 * s - 1.0 if signed else s for s in scores]
     rewards = [_step_rewards(t, value, votes, played, algorithm) for t, value in enumerate(values)]
     if algorithm.imitates:
         temperature = algorithm.imitation_temperature
@@ -112,15 +116,15 @@ def policy_credit(
             scored = _apart(group, algorithm, trust)
         else:
             scored = algorithm.estimate(group)
-    filtered = policy_filter(successes, measured, algorithm)
+    filtered = policy_filter(successes, len(found), algorithm, scores=found)
     if algorithm.whiten and not filtered:
         # the mean of the batch is not that of the group, so even 0 says something
         scored = ScoredRows(scored.advantages, frozen([None] * len(row) for row in rewards))
-    missing = [NO_OUTCOME if outcome is None else NOT_JUDGED for outcome in outcomes]
+    missing = [NO_OUTCOME if score is None else NOT_JUDGED for score in scores]
     credit = trained(rewards, scored, filtered, missing)
     spread = reward_deviation(rewards, summed=algorithm.estimator_part.sums_steps)
     return PolicyCredit(
-        frozen(rewards), credit.advantages, credit.reasons, successes, measured, spread
+        frozen(rewards), credit.advantages, credit.reasons, successes, len(found), spread
     )
 
 
@@ -134,7 +138,7 @@ def step_reward(
 ) -> float:
     """Integrated reward of one step, `R = O + (lam / m) * sum(S)`, in [-1 - lam, 1 + lam].
 
-    O is -1 or +1, or 0 or 1, or a share in [0, 1]; each of the m votes is -1 or +1, or 0 if unparsable (stays in m).
+    The bounds are those of an O of -1 or +1; each of the m votes is -1 or +1, or 0 if unparsable (stays in m).
     """
     reward = float(outcome) if use_outcome else 0.0
     if use_votes:
@@ -151,18 +155,20 @@ def _step_rewards(
 ) -> list[float | None]:
     """R of every step of a trajectory; None where the outcome or the votes that it needs are missing.
 
-    Where returns are summed up, the outcome stands on the last step with a reward only.
+    Where returns are summed up, each step brings the environment's own reward, and the last step with a reward what the
+    outcome is beyond their sum.
     """
     steps, part = votes[t], algorithm.estimator_part
     judged = [i for i, step in enumerate(steps) if step or not algorithm.use_votes]
-    extra = [0.0] * len(steps)
-    if played and (played.penalties or played.endings):
+    extra, paid = [0.0] * len(steps), _paid(t, played, algorithm)
+    if played and (played.penalties or played.endings or any(paid)):
         costs = played.penalties[t] if played.penalties else extra
         if len(costs) != len(steps):
             raise InputError(
                 f"penalties: given {len(costs)} for trajectory {t}, expected {len(steps)}, one a step"
             )
-        ending = played.endings[t] if played.endings else 0.0
+        ending = (played.endings[t] if played.endings else 0.0) - math.fsum(paid)
+        costs = [cost + own for cost, own in zip(costs, paid or extra, strict=True)]
         extra = placed_penalties(costs, ending, judged, whole=part.whole, summed=part.sums_steps)
     rewards: list[float | None] = [None] * len(steps)
     if value is None:
@@ -179,6 +185,15 @@ def _step_rewards(
     return rewards
 
 
+def _paid(t: int, played: Played | None, algorithm: Algorithm) -> list[float]:
+    """What of O each step of a trajectory has earned; empty where only the whole counts."""
+    summed = algorithm.estimator_part.sums_steps and algorithm.use_outcome
+    if not (summed and played and played.rewards):
+        return []
+    scale = 1.0 if algorithm.outcome == "binary" else 2.0
+    return [scale * (reward or 0.0) for reward in played.rewards[t]]
+
+
 # ---- the reward model ----
 
 
@@ -187,8 +202,8 @@ def vote_credit(
 ) -> VoteCredit:
     """Rewards and advantages of every vote on one task's rollouts; arguments as of `policy_credit`.
 
-    A vote's reward is always `R * S` with the whole `R = O + lam * mean(S)`, whatever the policy is trained on; that of an
-    unparsable vote is `invalid_vote_reward`.
+    A vote's reward is always `R * S` with the whole `R = O + lam * mean(S)`, whatever the policy is trained on, and O the sign
+    of success, +1 or -1, whatever the score; that of an unparsable vote is `invalid_vote_reward`.
     """
     successes, measured = accuracy(outcomes)
     _check(outcomes, votes)

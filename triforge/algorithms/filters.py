@@ -32,12 +32,21 @@ def in_band(successes: int, measured: int, band: Band | None, *, reason: str) ->
     return None if band is None or band[0] <= successes / measured <= band[1] else reason
 
 
-def policy_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:
-    """Why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does."""
+def policy_filter(
+    successes: int, measured: int, algorithm: CoreOptions, *, scores: Sequence[float] = ()
+) -> str | None:
+    """Why the task does not train the policy (`policy_band`, `mixed_groups_only`); None if it does.
+
+    Groups end alike when their `scores` do, or without scores when all or none succeed.
+    """
     why = in_band(successes, measured, algorithm.policy_band, reason=OUTSIDE_POLICY_BAND)
-    if why is None and algorithm.mixed_groups_only and successes in (0, measured):
-        return ONE_SIDED
-    return why
+    same = successes in (0, measured) and alike(scores)
+    return ONE_SIDED if why is None and algorithm.mixed_groups_only and same else why
+
+
+def alike(scores: Sequence[float]) -> bool:
+    """Whether scores differ by rounding only."""
+    return max(scores, default=0.0) - min(scores, default=0.0) <= _NO_SPREAD
 
 
 def reward_filter(successes: int, measured: int, algorithm: CoreOptions) -> str | None:

@@ -22,6 +22,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triforge.algorithms.advantages import mean_and_deviation
 from triforge.errors import InputError
 
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
@@ -280,6 +281,13 @@ def precision(p_plus: float, p_minus: float, votes: int) -> float:
 
     won, lost = chances(p_plus), chances(1.0 - p_minus)
     return math.fsum(w * math.fsum(lost[:k]) for k, w in enumerate(won))
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of the mean of at least `FEWEST` values, by Student's t."""
+    mean, std = mean_and_deviation(values, ddof=1)
+    half = _t_quantile(len(values) - 1) * std / math.sqrt(len(values))
+    return mean - half, mean + half
 
 
 def wilson(successes: float, trials: float) -> tuple[float, float]:

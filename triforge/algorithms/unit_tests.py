@@ -99,10 +99,11 @@ def program_credit(
         use_votes=False,
         vote_weight="constant",
         estimator="group",
+        outcome="binary",
         std_floor=algorithm.std_floor / (2 if algorithm.outcome == "signed" else 1),
     )
     unjudged: list[list[Sequence[int]]] = [[()] * length for length in lengths]
-    return policy_credit(outcomes, unjudged, algorithm=rule, played=played, shares=shares)
+    return policy_credit(outcomes, unjudged, algorithm=rule, played=played, scores=shares)
 
 
 def unit_test_credit(

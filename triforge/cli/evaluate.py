@@ -98,7 +98,7 @@ async def _folder(client: TrainerClient, run: str, version: int | None) -> str:
 
 
 def _figures(run_id: str, steps: list[RunStep]) -> dict[str, Any]:
-    """Success and its 95 % interval by mode."""
+    """Success, the mean score if there are scores, and their 95 % intervals by mode."""
     found: dict[str, Any] = {"run": run_id}
     for step in steps:
         for mode in MODES:
@@ -106,10 +106,13 @@ def _figures(run_id: str, steps: list[RunStep]) -> dict[str, Any]:
             if episodes is None:
                 continue
             share = step.metrics.get(f"eval/{mode}")  # absent when no episode was measured
-            low, high = wilson((share or 0.0) * episodes, episodes)
+            low, high = (0.0, 1.0) if share is None else wilson(share * episodes, episodes)
             found[mode] = {
                 "success": share, "low": low, "high": high, "episodes": int(episodes),
                 "policy_version": step.policy_version,
+            } | {
+                f"score{end}": step.metrics[f"eval/{mode}_score{end}"]
+                for end in ("", "/low", "/high") if f"eval/{mode}_score{end}" in step.metrics
             }  # fmt: skip
     if len(found) == 1:
         raise InputError(
@@ -125,7 +128,12 @@ def _show(figures: dict[str, Any]) -> None:
         if mode not in figures:
             continue
         row = figures[mode]
-        share = "not measured" if row["success"] is None else f"{row['success']:.3f}"
+        unknown = "no threshold" if "score" in row else "not measured"
+        share = unknown if row["success"] is None else f"{row['success']:.3f}"
         table.add_row(mode, share, f"{row['low']:.3f} to {row['high']:.3f}", str(row["episodes"]))
     console.print(table)
+    for mode in (mode for mode in MODES if "score" in figures.get(mode, {})):
+        row = figures[mode]
+        ends = f", {row['score/low']:.3f} to {row['score/high']:.3f}" if "score/low" in row else ""
+        say(f"mean score, {mode}: {row['score']:.3f}{ends}")
     say(f"every step of every episode: triforge run export {figures['run']} --out FILE")

@@ -17,6 +17,7 @@ from triforge.types import ENDED, Event, RunState
 
 _COLUMNS = (
     ("success", "success"),
+    ("score", "score"),
     ("in band", "in_band"),
     ("judge bal.", "judge/balanced"),
     ("eval sampled", "eval/sampled"),
@@ -62,13 +63,15 @@ class View:
             title=f"{self._run.name} ({self._run.id}): {self.status}, step {done} of {self._run.steps}"
         )
         table.add_column("step", justify="right")
-        for title, _ in _COLUMNS:
+        measured = {name for data in self._steps.values() for name in data.get("metrics", {})}
+        columns = [(title, key) for title, key in _COLUMNS if key != "score" or key in measured]
+        for title, _ in columns:
             table.add_column(title, justify="right")
         table.add_column("versions", justify="right")
         for step in sorted(self._steps)[-_ROWS:]:
             data = self._steps[step]
             metrics, versions = data.get("metrics", {}), data.get("versions", {})
-            cells = [_cell(metrics.get(key)) for _, key in _COLUMNS]
+            cells = [_cell(metrics.get(key)) for _, key in columns]
             table.add_row(
                 str(step), *cells, f"{versions.get('policy', '')}/{versions.get('reward', '')}"
             )

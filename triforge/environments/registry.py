@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -96,6 +97,13 @@ def solved_by_programs(name: str) -> bool:
         return isinstance(load(name), ProgramFamily)
     except (InputError, ConfigError):
         return False
+
+
+def scored(name: str) -> bool:
+    """Whether episodes of that family have scores, and no success unless a run states `success_at`; False if it cannot be loaded."""
+    with suppress(InputError, ConfigError):
+        return getattr(load(name), "success_at", 0.0) is None
+    return False
 
 
 def expect_installed(name: str, about: About) -> None:

@@ -7,10 +7,10 @@ reasoning, cuts a window) answers with another prompt, and a new segment begins 
 
 How an episode ends:
 
-    the environment says so                  outcome +1 or -1
-    `max_steps` responses were played        outcome -1, whatever the environment thinks
-    the next prompt no longer fits           outcome -1, with the reason: the policy used up its own context
-    anything else went wrong                 outcome None with the error; tried again with a fresh environment
+    the environment says so                  outcome +1 or -1, by its word or by its score and the threshold
+    `max_steps` responses were played        outcome -1, whatever the environment thinks; by what its steps earned, if anything
+    the next prompt no longer fits           the same, with the reason: the policy used up its own context
+    anything else went wrong                 nothing is measured; tried again with a fresh environment
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from triforge.retry import RetryPolicy, retry, waiting
 from triforge.rollout.choices import one_of
 from triforge.rollout.observed import kept_reset, kept_step, whole
 from triforge.rollout.protocols import Environment, Generate, KeepImage, Observation, StepResult
+from triforge.rollout.scoring import outcome
 from triforge.rollout.seeds import derive_seed
 from triforge.telemetry import about, tracing
 from triforge.types import (
@@ -209,11 +210,11 @@ async def run_episode(
     limit_s = group.env_adapter.episode_deadline_s
     try:
         async with asyncio.timeout(limit_s) as deadline:
-            outcome = await _play(environment, generate, episode, patience_s)
+            found = await _play(environment, generate, episode, patience_s)
     except TriforgeError as error:
-        outcome = _failed(error)
+        found = _failed(error)
     except ValidationError as error:  # of a label, a share
-        outcome = _failed(ObservationError(f"the environment's answer cannot be kept: {error}"))
+        found = _failed(ObservationError(f"the environment's answer cannot be kept: {error}"))
     except TimeoutError:
         assert deadline.expired(), "timeouts of others are wrapped where they arise"
         sentence = (
@@ -221,14 +222,14 @@ async def run_episode(
             "env_adapter.episode_deadline_s sets it"
         )
         failure = ErrorInfo(kind="deadline", detail=sentence, retryable=True)
-        outcome = Outcome(value=None, error=failure)
+        found = Outcome(value=None, error=failure)
     finally:
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await environment.close()
         except Exception as error:  # noqa: BLE001 (the episode is over; its outcome stands)
             _log.warning("an environment did not close: %s: %s", type(error).__name__, error)
-    return episode.end(outcome)
+    return episode.end(found)
 
 
 async def _play(
@@ -238,7 +239,7 @@ async def _play(
     seed = derive_seed(group.seed, "environment")
     reset = kept_reset(await _asked(partial(environment.reset, task, seed=seed), "reset"))
     episode.system, observation = reset.system, reset.observation
-    images = await episode.kept(observation)
+    images, why = await episode.kept(observation), None
     for turn in range(group.env_adapter.max_steps):
         request = episode.request(observation, images, turn)
         try:
@@ -246,7 +247,8 @@ async def _play(
         except ContextFullError as error:
             if turn == 0:  # the task itself does not fit
                 raise
-            return Outcome(value=-1, error=ErrorInfo(kind=error.kind, detail=error.detail))
+            why = ErrorInfo(kind=error.kind, detail=error.detail)
+            break
         output = _sound(reply)
         answer = await _asked(partial(environment.step, output.text), f"step {turn}")
         result = kept_step(answer, turn)
@@ -254,8 +256,8 @@ async def _play(
         episode.add((observation.text, images), reply, output, (result, following))
         observation, images = result.observation, following
         if result.done:
-            return Outcome(value=1 if result.success else -1, share=result.share)
-    return Outcome(value=-1)
+            break
+    return outcome(result, [step.reward for step in episode.steps], why)
 
 
 async def _asked(call: Callable[[], Awaitable[T]], where: str) -> T:
@@ -415,6 +417,7 @@ class _Episode:
                 end=end,
                 finish=output.finish,
                 label=result.label,
+                reward=result.reward,
                 images=images,
                 next_images=next_images,
             )

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from triforge.rollout.protocols import Environment, EnvironmentFamily, Reset, StepResult
+from triforge.rollout.scoring import with_threshold
 from triforge.types import Params, Task
 
 _T = TypeVar("_T")
@@ -17,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 def fresh_environment(family: EnvironmentFamily, options: Params) -> Environment:
-    """An environment of a family that cannot stop the caller's event loop."""
-    if getattr(family, "never_blocks", False):
-        return family.make(options)
-    return IsolatedEnvironment(lambda: family.make(options))
+    """An environment of a family that cannot stop the caller's event loop, and that knows the threshold of success."""
+    free = getattr(family, "never_blocks", False)
+    made = family.make(options) if free else IsolatedEnvironment(lambda: family.make(options))
+    return with_threshold(made, family, options)
 
 
 class IsolatedEnvironment:

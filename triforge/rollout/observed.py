@@ -8,7 +8,9 @@ another type than `triforge.rollout.protocols` declares is refused as a malforme
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
+from typing import SupportsFloat
 
 from triforge.errors import ObservationError
 from triforge.rollout.protocols import Observation, Reset, StepResult
@@ -39,8 +41,27 @@ def kept_step(found: object, turn: int) -> StepResult:
     where = f"step {turn}"
     if not isinstance(found, StepResult):
         raise _malformed(where, found, "a StepResult")
-    seen = _kept(found.observation, where)
-    return replace(found, observation=seen, action=_text(found.action, f"{where}: action"))
+    if found.score is not None and not found.done:
+        raise ObservationError(
+            f"{where}: score: given before the episode is done, expected with its last step; what a step earns is its reward"
+        )
+    return replace(
+        found,
+        observation=_kept(found.observation, where),
+        action=_text(found.action, f"{where}: action"),
+        reward=_finite(found.reward, f"{where}: reward"),
+        score=_finite(found.score, f"{where}: score"),
+    )
+
+
+def _finite(value: object, where: str) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, SupportsFloat):
+        raise _malformed(where, value, "a number")
+    if not math.isfinite(number := float(value)):
+        raise ObservationError(f"{where}: the environment gave {number}, expected a finite number")
+    return number
 
 
 def _kept(found: object, where: str) -> Observation:

@@ -81,15 +81,21 @@ class StepResult:
     `action` is what was understood from the response, `action_valid` whether it was admissible. `success` matters only
     when `done`; so does `share`, the part of its hidden tests that was passed, where the environment counts them.
     `label` is the environment's own view of the step (+1 useful, -1 not), for measuring judges only.
+
+    `reward` is what the step earned and `score` what the whole episode is worth, given only when `done`; both are finite. Without
+    a score it is the sum of the rewards, and without rewards 1 or 0 of success. `success` None leaves success to the threshold
+    that the run or the family states; where neither does, nobody knows which episodes succeed.
     """
 
     observation: Observation
     action: str
     action_valid: bool
     done: bool
-    success: bool
+    success: bool | None = None
     label: Literal[-1, 1] | None = None
     share: float | None = None
+    reward: float | None = None
+    score: float | None = None
 
 
 class Environment(Protocol):
@@ -141,6 +147,8 @@ class EnvironmentFamily(Protocol):
 
     Each episode gets a thread of its own, so that one that blocks cannot stop the others. A family whose environments
     return at once from every call may have an attribute `never_blocks = True`; its episodes then share one event loop.
+    One whose episodes have scores and no success has an attribute `success_at`: the score from which they are a success, unless
+    the run's option of that name states another; None states none.
     """
 
     name: str

@@ -76,6 +76,8 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("next_images", _HASHES),
     ("judge_images", _HASHES),
     ("share", pa.float64()),
+    ("score", pa.float64()),
+    ("env_reward", pa.float64()),
     ("programs", pa.list_(pa.string())),
     ("tests", pa.list_(_TEST)),
 ]
@@ -86,7 +88,9 @@ SCHEMA = pa.schema(_COLUMNS)
 the concatenation of context and response over its steps. `weight` is the sum over the step's tokens of their weight in
 the loss; it is 0 and `reason` says why where the step was not trained on. Of images there are the hashes under which
 they lie in the artifact store: before the action, after it, and in the judge's prompt, whose ids have the images'
-tokens. `share` is that of the hidden tests which the trajectory passed, 1 or 0 where nobody counted. Where the judge
+tokens. `share` is that of the hidden tests which the trajectory passed, 1 or 0 where nobody counted. `score` is the
+trajectory's, 1 or 0 of success where the environment gives none; `outcome` is null beside a score for which nobody states a
+threshold, and `env_reward` is what the environment gave for the step. Where the judge
 wrote tests for a group, the group's first row has them in `tests`, their prompt in `judge_prompt_ids` and in `programs`
 the trajectories whose programs ran, in the order of `accepts`; `input` is null where the answer could not be read."""
 

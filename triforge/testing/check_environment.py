@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from triforge.errors import EnvError, InputError
 from triforge.rollout.adapting import Drift, Levels
-from triforge.rollout.observed import whole
+from triforge.rollout.observed import kept_step, whole
 from triforge.rollout.protocols import (
     Environment,
     EnvironmentFamily,
@@ -28,6 +28,7 @@ from triforge.rollout.protocols import (
     StepResult,
     TaskDraft,
 )
+from triforge.rollout.scoring import outcome, with_threshold
 from triforge.types import CheckResult, Direction, Params, Task
 
 NOT_APPLICABLE: Final = "does not apply: "
@@ -104,7 +105,7 @@ class _Suite:
 
     async def play(self, task: Task, responses: Sequence[str]) -> tuple[Reset, list[StepResult]]:
         """A whole episode: the responses in turn, until done or until they run out."""
-        environment = self.family.make(self.options)
+        environment = with_threshold(self.family.make(self.options), self.family, self.options)
         try:
             reset = await self.call("reset", environment.reset(task, seed=self.seed))
             results: list[StepResult] = []
@@ -184,12 +185,25 @@ class _Suite:
         _, results = await self.play(task, gold)
         ended = bool(results) and results[-1].done
         _expect(ended, f"gold answers {list(gold)} do not end {task.id}")
-        _expect(results[-1].success, f"gold answers {list(gold)} do not solve {task.id}")
+        won = results[-1].success in (
+            None,
+            True,
+        )  # None: it has a score, and nobody states a threshold
+        _expect(won, f"gold answers {list(gold)} do not solve {task.id}")
         _expect(len(results) == len(gold), f"{task.id} is over before the gold answers are")
         valid = all(result.action_valid for result in results)
         _expect(valid, f"a gold answer of {task.id} is invalid")
-        _expect(not any(result.success for result in results[:-1]), "success before the end")
+        told = hasattr(self.family, "success_at")  # then success is that so far
+        early = any(result.success for result in results[:-1])
+        _expect(told or not early, "success before the end")
         return True
+
+    async def scores_are_sound(self) -> None:
+        task = self.tasks[0]
+        gold = self.family.gold(task, self.options) or ()
+        _, results = await self.play(task, [*gold, *[NONSENSE] * self.max_steps])
+        kept = [kept_step(result, turn) for turn, result in enumerate(results)]
+        outcome(kept[-1], [result.reward for result in kept])  # or it raises
 
     async def invalid_actions_are_reported(self) -> None:
         for response in ("", NONSENSE, "\x00\ud7ff\u2028 { [ \\boxed{", "9" * 5000):
@@ -329,6 +343,7 @@ CHECKS: Final[tuple[Callable[[_Suite], Awaitable[None]], ...]] = (
     _Suite.first_observation_announces_the_task,
     _Suite.same_seed_same_episode,
     _Suite.gold_answers_succeed,
+    _Suite.scores_are_sound,
     _Suite.invalid_actions_are_reported,
     _Suite.limits_end_in_failure,
     _Suite.calls_out_of_order_raise,

@@ -65,14 +65,17 @@ class GroupTask(Message):
 
 
 class Outcome(Message):
-    """What the environment measured. An unmeasured outcome is not a zero: `value` is None and `error` says why.
+    """What the environment measured. An unmeasured outcome is not a zero: `value` and `score` are None and `error` says why.
 
+    `value` is +1 where the episode is a success, else -1; it is None beside a score for which nobody stated a threshold.
+    `score` is there where the environment gives scores or rewards.
     `share` is that of its hidden tests which were passed, where the environment counts them.
     """
 
     value: Literal[-1, 1] | None
     error: ErrorInfo | None = None
     share: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    score: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
     @property
     def passed(self) -> float | None:
@@ -86,8 +89,8 @@ class Step(Message):
     """One observation, response and action.
 
     The response tokens are `segments[segment].ids[start:end]` of the trajectory. `label` is the environment's own view
-    of the step (+1/-1), used only to measure judges, never for training. `images` were seen with `observation`,
-    `next_images` with `next_observation`.
+    of the step (+1/-1), used only to measure judges, never for training. `reward` is what the step earned, where the
+    environment rewards steps. `images` were seen with `observation`, `next_images` with `next_observation`.
     """
 
     index: int
@@ -101,6 +104,7 @@ class Step(Message):
     end: int
     finish: Literal["stop", "length", "abort"] = "stop"
     label: Literal[-1, 1] | None = None
+    reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
     images: tuple[ImageRef, ...] = ()
     next_images: tuple[ImageRef, ...] = ()
 
@@ -137,7 +141,13 @@ class Trajectory(Message):
     @property
     def measured(self) -> bool:
         """Whether the environment said how it ended; only such trajectories are judged, counted and trained on."""
-        return self.outcome.value is not None
+        return self.score is not None
+
+    @property
+    def score(self) -> float | None:
+        """The environment's score, 1 or 0 of success where it gives none; None where nothing was measured."""
+        value, score = self.outcome.value, self.outcome.score
+        return score if score is not None or value is None else float(value == 1)
 
 
 class JudgeTask(Message):

@@ -187,7 +187,7 @@ class Solver:
             said = reply.outputs[0].text
             result = await environment.step(said)
             if result.done:
-                return result.success
+                return bool(result.success)
             chat.append(ChatMessage(role="assistant", content=said))
             chat.append(ChatMessage(role="user", content=result.observation.text))
         return False
@@ -240,7 +240,7 @@ async def _wins(environment: Environment, task: Task, responses: Sequence[str]) 
         for response in responses:
             result = await environment.step(response)
             if result.done:
-                return result.success
+                return bool(result.success)
         return False
     finally:
         await environment.close()

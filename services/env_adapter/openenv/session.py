@@ -133,7 +133,8 @@ class Session:
                 action_valid=result.action_valid,
                 success=result.success if result.done else None,
             )
-            reward = float(result.done and result.success)
+            ending = float(bool(result.success)) if result.score is None else result.score
+            reward = (ending if result.done else 0.0) if result.reward is None else result.reward
             return {"observation": seen, "reward": reward, "done": result.done}
 
     def state(self) -> dict[str, Any]:

@@ -98,6 +98,19 @@ def test_a_run_that_still_deletes_its_versions_is_not_evaluated_from(
     assert "run old is running and deletes old versions as it goes" in err
 
 
+def test_a_mean_score_stands_beside_success_which_may_have_no_threshold(
+    triforge: Triforge, services: Services, tmp_path: Path
+) -> None:
+    ends = {"eval/sampled_score/low": 0.4, "eval/sampled_score/high": 0.9}
+    say_ended(services, {"eval/sampled_episodes": 16.0, "eval/sampled_score": 0.65, **ends})
+    code, out, _ = triforge("eval", "kitchen", "--out", "f.json")
+    assert code == 0
+    assert "no threshold" in out
+    assert "mean score, sampled: 0.650, 0.400 to 0.900" in out
+    found = json.loads((tmp_path / "f.json").read_text())["sampled"]
+    assert (found["success"], found["score"], found["score/high"]) == (None, 0.65, 0.9)
+
+
 def test_an_episode_that_was_not_measured_is_no_failure_of_the_model(
     triforge: Triforge, services: Services
 ) -> None:

@@ -37,6 +37,11 @@ def test_values_stand_where_the_axis_says() -> None:
     assert third[1] == pytest.approx(bottom + 0.4 * (top - bottom))
 
 
+def test_an_axis_reaches_below_nothing_where_values_do() -> None:
+    ((first, second, _),) = points(str(draw(SECONDS, steps({"a": -1.0}, {"a": 1.0}, {"a": 0.0}))))
+    assert (first[1], second[1]) == (196.0, 10.0)
+
+
 @pytest.mark.parametrize(
     ("largest", "top"), [(0.0, 1), (0.7, 1), (1.2, 2), (33.0, 50), (70.0, 100), (5e6, 5e6)]
 )

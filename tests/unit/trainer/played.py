@@ -146,3 +146,15 @@ def judged(
             for t, row in zip(played, values, strict=True)
         ),
     )
+
+
+def scored(group: JudgedGroup, scores: Sequence[float], *, told: bool = True) -> JudgedGroup:
+    """The group with scores, and success as it was `told`, or none for want of a threshold."""
+    found = tuple(
+        t.model_copy(
+            update={"outcome": Outcome(value=t.outcome.value if told else None, score=score)}
+        )
+        for t, score in zip(group.played.trajectories, scores, strict=True)
+    )
+    played = group.played.model_copy(update={"trajectories": found})
+    return group.model_copy(update={"played": played})

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from services.trainer.measures import judge_measures, step_measures, success_rate
+from services.trainer.success import demand_known_success
 from services.trainer.task_source import diagnosis_notes
-from tests.unit.trainer.played import group_task, judged, task_of, trajectory, votes_on
+from tests.unit.trainer.played import group_task, judged, scored, task_of, trajectory, votes_on
+from triforge.config import parse
+from triforge.errors import ConfigError
 from triforge.types import JudgedGroup, TrajectoryGroup
+
+MODELS = {"models": {"policy": {"path": "/models/p"}, "reward": {"path": "/models/r"}}}
 
 
 def measures(*groups: JudgedGroup) -> dict[str, float]:
@@ -29,6 +34,31 @@ def test_rates_count_measured_rollouts_only() -> None:
     assert found["success"] == pytest.approx(1 / 3)
     assert found["infrastructure_failures"] == 1.0
     assert found["length"] == pytest.approx(4 / 3)
+
+
+def test_scores_have_a_mean_beside_success_and_a_group_is_alike_when_they_are() -> None:
+    def group(name: str, *scores: float) -> JudgedGroup:
+        won = [1 if score >= 0.5 else -1 for score in scores]
+        return scored(
+            judged(group_task(name, rollouts=len(scores)), won, [[[]]] * len(scores)), scores
+        )
+
+    found = measures(group("a", 0.25, 0.5), group("b", 0.0, 0.25), group("c", 0.5, 0.5))
+    assert found["score"] == pytest.approx(1 / 3)
+    assert found["success"] == 0.5
+    assert found["all_same"] == pytest.approx(1 / 3)
+    assert "score" not in measures(judged(group_task(rollouts=1), [1], [[[]]]))
+
+
+def test_without_a_threshold_there_are_scores_and_no_success() -> None:
+    group = scored(judged(group_task(rollouts=2), [None, None], [[[]], [[]]]), [0.5, 1.0])
+    found = measures(group)
+    assert (found["score"], found["infrastructure_failures"]) == (0.75, 0.0)
+    assert not found.keys() & {"success", "in_band"}
+    config = {"algorithm": {"preset": "grpo"}, "adaptation": {"controller": "none"}}
+    demand_known_success(parse(MODELS | config), [group])
+    with pytest.raises(ConfigError, match=r"algorithm 'rlanything'.*given for 'fake'"):
+        demand_known_success(parse(MODELS), [group])
 
 
 def test_the_band_is_inclusive_and_counts_groups() -> None:

@@ -1,0 +1,96 @@
+"""Scores in place of won and lost: exact advantages, and what a binary outcome keeps."""
+
+import math
+
+import pytest
+
+from triforge.algorithms.advantages import ZERO_SPREAD
+from triforge.algorithms.algorithm import resolve
+from triforge.algorithms.credit import NO_OUTCOME, Played, policy_credit
+from triforge.algorithms.filters import ONE_SIDED
+from triforge.algorithms.presets import PRESETS
+from triforge.algorithms.theory import mean_interval
+
+SCORES = (0.2, 0.7, 0.7, 1.0)
+STD = math.sqrt(0.0825)
+UNJUDGED = [[()]] * 4
+
+
+def advantages(preset, scores, outcomes=(None,) * 4, votes=UNJUDGED, **options):
+    algorithm = resolve(preset, options)
+    return policy_credit(outcomes, votes, algorithm=algorithm, scores=scores)
+
+
+def test_grpo_standardises_scores():
+    found = advantages("grpo", SCORES, std_eps=0.0)
+    expected = [-0.45 / STD, 0.05 / STD, 0.05 / STD, 0.35 / STD]
+    assert [a for (a,) in found.advantages] == pytest.approx(expected, rel=1e-12)
+    assert [a for (a,) in found.advantages] == pytest.approx(
+        [-1.5666989, 0.1740777, 0.1740777, 1.2185436], abs=1e-7
+    )
+    assert [r for (r,) in found.rewards] == pytest.approx([-0.6, 0.4, 0.4, 1.0])  # signed
+    assert (found.successes, found.measured) == (0, 4)
+
+
+def test_rloo_takes_off_the_mean_of_the_others():
+    found = advantages("rloo", SCORES)
+    assert [a for (a,) in found.advantages] == pytest.approx([-0.6, 1 / 15, 1 / 15, 7 / 15])
+    assert found.rewards == ((0.2,), (0.7,), (0.7,), (1.0,))
+
+
+def test_dr_grpo_takes_off_the_mean_and_maxrl_divides_by_it():
+    plain, relative = advantages("dr_grpo", SCORES), advantages("maxrl", SCORES, std_eps=0.0)
+    assert [a for (a,) in plain.advantages] == pytest.approx([-0.45, 0.05, 0.05, 0.35])
+    assert [a for (a,) in relative.advantages] == pytest.approx(
+        [-0.45 / 0.65, 0.05 / 0.65, 0.05 / 0.65, 0.35 / 0.65]
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_scores_of_1_and_0_are_what_won_and_lost_are(preset):
+    outcomes, votes = [1, -1, None, -1], [[(1, 1)], [(-1, 1)], [(1, 0)], [()]]
+    played = Played([["a"]] * 4, [["b"]] * 4)
+    algorithm = resolve(preset)
+    without = policy_credit(outcomes, votes, algorithm=algorithm, played=played)
+    scores = [1.0, 0.0, None, 0.0]
+    given = policy_credit(outcomes, votes, algorithm=algorithm, played=played, scores=scores)
+    assert given == without
+
+
+def test_a_group_is_dead_when_its_scores_are_alike_and_not_when_all_fail():
+    alike = advantages("grpo", (0.3,) * 4, (-1,) * 4)
+    assert set(alike.reasons) == {(ZERO_SPREAD,)}
+    differ = advantages("grpo", (0.3, 0.3, 0.3, 0.4), (-1,) * 4, mixed_groups_only=True)
+    assert set(differ.reasons) == {(None,)}
+    same = advantages("grpo", (0.3,) * 4, (-1,) * 4, mixed_groups_only=True)
+    assert set(same.reasons) == {(ONE_SIDED,)}
+
+
+def test_what_was_not_measured_has_no_score():
+    found = advantages("rloo", (0.5, None, 1.0, None))
+    assert found.reasons == ((None,), (NO_OUTCOME,), (None,), (NO_OUTCOME,))
+    assert [a for (a,) in found.advantages] == [-0.5, 0.0, 0.5, 0.0]
+
+
+def test_the_rewards_of_steps_stand_on_their_steps_where_returns_are_summed_up():
+    played = Played([["a", "b"]] * 2, [["x", "y"]] * 2, rewards=[[0.25, 0.5], [0.5, None]])
+    how = {"algorithm": resolve("gigpo"), "played": played}
+    found = policy_credit([None] * 2, [[(), ()]] * 2, scores=[0.75, 2.0], **how)
+    assert found.rewards == ((0.25, 0.5), (0.5, 1.5))  # 1.5 is what the score is beyond the sum
+    whole = policy_credit(
+        [None] * 2, [[(), ()]] * 2, scores=[0.75, 2.0], algorithm=resolve("grpo"), played=played
+    )
+    assert whole.rewards == ((0.5, 0.5), (3.0, 3.0))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_says_whether_it_needs_success(preset):
+    needs = resolve(preset).needs_success
+    judged = preset in ("rlanything", "rlanything_paper", "istar")
+    assert needs == ("train_reward_model = true" if judged else "")
+
+
+def test_a_mean_has_the_interval_of_students_t():
+    half = 2.776445 * math.sqrt(0.38 / 4 / 5)
+    found = mean_interval([0.2, 0.7, 0.7, 1.0, 0.4])
+    assert found == pytest.approx((0.6 - half, 0.6 + half), rel=1e-2)
