@@ -22,6 +22,7 @@ CLUSTERS = {
 _GPU = {overlay: on[-1] for overlay, on in CLUSTERS.items() if overlay != "cpu"}
 _WHOLE = Nodes(gpu=8, tainted=True, cpu=3)
 ONLY = {
+    "broadcast": {"gpu-cluster": _GPU["gpu-cluster"]},
     "load-models": _GPU,
     "multi-node-engine": {"gpu-cluster": _WHOLE},
     "nvidia-runtime": _GPU,
@@ -32,7 +33,7 @@ TOGETHER = [
     ("cpu", "ingress", "keda", "monitoring", "toolbox", "code", "traces"),
     ("gpu-single-node", "autoscaling", "external-redis", "s3", "toolbox", "load-models"),
     ("gpu-single-node-8", "keda", "load-models", "nvidia-runtime", "toolbox"),
-    ("gpu-cluster", "multi-node-engine", "rdma", "nvidia-runtime"),
+    ("gpu-cluster", "multi-node-engine", "broadcast", "rdma", "nvidia-runtime"),
     ("gpu-cluster", "autoscaling", "external-postgres", "gateway", "keda-external-redis", "monitoring", "multi-node-engine"),
 ]  # fmt: skip
 

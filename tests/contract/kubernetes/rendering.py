@@ -20,7 +20,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("cpu", "code", "traces"),
     ("cpu", "ingress", "keda", "monitoring", "toolbox"),
     ("gpu-single-node", "autoscaling", "external-redis", "s3", "load-models"),
-    ("gpu-cluster", "multi-node-engine", "rdma", "nvidia-runtime"),
+    ("gpu-cluster", "multi-node-engine", "broadcast", "rdma", "nvidia-runtime"),
     ("gpu-cluster", "autoscaling", "external-postgres", "gateway", "keda-external-redis", "monitoring", "multi-node-engine"),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -138,7 +139,14 @@ def test_pods_reach_whom_they_call_and_nobody_else(variant: tuple[str, ...]) -> 
         for server in cluster.pods
         for port in cluster.out(client, server) & cluster.into(client, server)
     }
-    assert reached == calls_of(cluster)
+    broadcasts = {
+        (*pair, ANY)
+        for role in ("policy", "reward")
+        for peer in (f"engine-{role}", f"{role}-model")
+        for pair in itertools.permutations((f"learner-{role}", peer))
+        if "broadcast" in variant
+    }
+    assert reached == calls_of(cluster) | broadcasts
 
 
 @every_variant
