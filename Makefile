@@ -3,7 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup check test test-numbers compose-test k8s-test conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock wheels clean
+.PHONY: help setup check test test-numbers compose-test k8s-test chart conformance test-sglang test-alfworld demo demo-smollm2 experiment-adaptation experiment-envrl bench soak chaos env docs fmt lint type arch lock wheels clean
 
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ compose-test: setup ## the stack in real containers, killed, cut off and restart
 
 k8s-test: setup ## every Kubernetes overlay and component on a real API server and scheduler, on described nodes (KUBEBUILDER_ASSETS)
 	@$(BIN)/python -m scripts.k8s_test
+
+chart: setup ## write the templates of the Helm chart in k8s/helm from the overlays and components
+	@$(BIN)/python -m scripts.helm_chart
 
 soak: setup ## 4,096 rollouts at once through one policy service; about half a minute on two quiet cores
 	@$(BIN)/python -m bench.serving --soak

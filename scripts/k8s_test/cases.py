@@ -31,7 +31,7 @@ ONLY = {
 # What people combine.
 TOGETHER = [
     ("cpu", "ingress", "keda", "monitoring", "toolbox", "code", "traces"),
-    ("gpu-single-node", "autoscaling", "external-redis", "s3", "toolbox", "load-models"),
+    ("gpu-single-node", "autoscaling", "toolbox", "external-redis", "s3", "load-models"),
     ("gpu-single-node-8", "keda", "load-models", "nvidia-runtime", "toolbox"),
     ("gpu-cluster", "multi-node-engine", "broadcast", "rdma", "nvidia-runtime"),
     ("gpu-cluster", "autoscaling", "external-postgres", "gateway", "keda-external-redis", "monitoring", "multi-node-engine"),
@@ -40,13 +40,14 @@ TOGETHER = [
 
 @dataclass(frozen=True)
 class Case:
-    """An overlay with components on a cluster."""
+    """An overlay with components on a cluster, applied by Kustomize or installed as a chart."""
 
     variant: tuple[str, ...]
     nodes: Nodes
+    chart: bool = False
 
     def __str__(self) -> str:
-        return f"{' + '.join(self.variant)} on {self.nodes}"
+        return f"{'chart: ' * self.chart}{' + '.join(self.variant)} on {self.nodes}"
 
 
 def cases() -> list[Case]:
@@ -56,7 +57,9 @@ def cases() -> list[Case]:
         default = {overlay: on[-1] for overlay, on in CLUSTERS.items()}
         for overlay, nodes in ONLY.get(component, default).items():
             found.append(Case((overlay, component), nodes))
-    return found + [Case(variant, _place(variant)) for variant in TOGETHER]
+    found += [Case(variant, _place(variant)) for variant in TOGETHER]
+    charts = [(overlay,) for overlay in CLUSTERS] + TOGETHER
+    return found + [Case(variant, _place(variant), chart=True) for variant in charts]
 
 
 def _place(variant: tuple[str, ...]) -> Nodes:

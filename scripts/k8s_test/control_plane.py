@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from scripts.k8s_test.manifests import KUBECTL
+from scripts.k8s_test.manifests import HELM, KUBECTL
 from triforge.errors import ConfigError, UnavailableError
 
 _NEEDED = ("etcd", "kube-apiserver")
@@ -51,9 +51,19 @@ class ControlPlane:
         Raises:
             UnavailableError: it failed; the sentence is its own.
         """
+        return self._run([KUBECTL, "--request-timeout=60s", *words], given)
+
+    def helm(self, *words: str) -> str:
+        """Run helm; returns what it says.
+
+        Raises:
+            UnavailableError: it failed, or the API server warned; the sentence is theirs.
+        """
+        return self._run([HELM or "helm", *words])
+
+    def _run(self, command: list[str | Path], given: str | None = None) -> str:
         done = subprocess.run(  # noqa: S603 (no shell; the words are ours)
-            [KUBECTL, "--request-timeout=60s", *words], input=given, capture_output=True,
-            text=True, check=False, env=self._environment,
+            command, input=given, capture_output=True, text=True, check=False, env=self._environment
         )  # fmt: skip
         if done.returncode:
             raise UnavailableError(done.stderr.strip() or done.stdout.strip())

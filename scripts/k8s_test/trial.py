@@ -11,7 +11,16 @@ from typing import Any
 
 from scripts.k8s_test.cases import Case
 from scripts.k8s_test.control_plane import ControlPlane
-from scripts.k8s_test.manifests import Document, render
+from scripts.k8s_test.manifests import (
+    CHART,
+    HELM,
+    NO_HELM,
+    Document,
+    chart_values,
+    differences,
+    render,
+    render_chart,
+)
 from scripts.k8s_test.nodes import add_nodes
 from triforge.errors import ConfigError, TriforgeError, UnavailableError
 
@@ -28,11 +37,14 @@ class Verdict:
     pods: int = 0
     on_nodes: dict[str, int] = field(default_factory=dict)  # pods by node
     problems: tuple[str, ...] = ()
+    skipped: str = ""  # why it was not tried
 
 
 def try_case(plane: ControlPlane, case: Case, number: int) -> Verdict:
     """Apply a case in a namespace of its own and wait for its pods; leaves no node behind."""
     namespace = f"triforge-{number}"
+    if case.chart and not HELM:
+        return Verdict(case, skipped=NO_HELM)
     try:
         documents = render(case.variant, namespace)
     except ConfigError as error:
@@ -42,21 +54,43 @@ def try_case(plane: ControlPlane, case: Case, number: int) -> Verdict:
         _add_volumes(plane, documents, namespace)
     try:
         made = [*documents, *(pods for d in documents for pods in _as_controllers_do(d))]
-        _apply(plane, made, namespace)
+        plane.kubectl("create", "namespace", namespace)
+        if case.chart:
+            _install(plane, case, documents, namespace)
+        _apply(plane, [d for d in made if not case.chart or d not in documents])
         pods = _settled(plane, made, namespace) if plane.places else []
     except TriforgeError as error:
         return Verdict(case, len(documents), problems=tuple(error.detail.splitlines()))
     finally:
-        _clean_up(plane, namespace)
-    problems = [*unplaced(pods), *_apart(pods, documents)]
+        _clean_up(plane, case, namespace)
+    problems = [*unplaced(pods), *_apart(pods, documents), *_not_the_chart(case)]
     if plane.places and len(pods) < expected_pods(made):
         problems.append(f"{len(pods)} pods were made, expected {expected_pods(made)}")
     placed = Counter(pod["spec"].get("nodeName", "-").removeprefix(f"{namespace}-") for pod in pods)
     return Verdict(case, len(documents), len(pods), dict(sorted(placed.items())), tuple(problems))
 
 
-def _apply(plane: ControlPlane, documents: list[Document], namespace: str) -> None:
-    plane.kubectl("create", "namespace", namespace)
+def _not_the_chart(case: Case) -> list[str]:
+    """What the chart makes otherwise; tried with the namespace that the manifests are written for."""
+    if not HELM:
+        return []
+    return differences(render(case.variant), render_chart(case.variant, "triforge"))
+
+
+def _install(plane: ControlPlane, case: Case, documents: list[Document], namespace: str) -> None:
+    """As docs/kubernetes.md says: the namespace's levels, then the chart; and the same once more, as an upgrade."""
+    (labels,) = (d["metadata"]["labels"] for d in documents if d["kind"] == "Namespace")
+    plane.kubectl("label", "namespace", namespace, *(f"{key}={value}" for key, value in labels.items()))  # fmt: skip
+    own = [d["metadata"]["name"] for d in documents if d["kind"] == "PriorityClass"]
+    plane.kubectl("delete", "priorityclass", "--ignore-not-found", *own)  # another case's
+    for verb in ("install", "upgrade") if plane.places else ("install",):
+        dry = [] if plane.places else ["--dry-run=server"]
+        plane.helm(verb, "triforge", str(CHART), "-n", namespace, *dry, *chart_values(case.variant))
+
+
+def _apply(plane: ControlPlane, documents: list[Document]) -> None:
+    if not documents:
+        return
     how = ["--server-side", "--validate=strict"]
     how += [] if plane.places else ["--dry-run=server"]
     levels = [d["metadata"]["labels"] for d in documents if d["kind"] == "Namespace"]
@@ -171,8 +205,11 @@ def _apart(pods: list[dict[str, Any]], documents: list[Document]) -> list[str]:
     return [f"claim {claim} (ReadWriteOnce) is mounted on {len(nodes)} nodes" for claim, nodes in where.items() if len(nodes) > 1]  # fmt: skip
 
 
-def _clean_up(plane: ControlPlane, namespace: str) -> None:
+def _clean_up(plane: ControlPlane, case: Case, namespace: str) -> None:
     """Nothing of it may take room from the next one: no pod is made in a namespace that goes, and none waits for a node."""
+    if case.chart:
+        with contextlib.suppress(UnavailableError):
+            plane.helm("uninstall", "triforge", "-n", namespace)
     with contextlib.suppress(UnavailableError):
         plane.kubectl("delete", "namespace", namespace, "--wait=false")
         plane.kubectl("delete", "pods", "--all", "-n", namespace, "--force", "--grace-period=0", "--wait=false")  # fmt: skip

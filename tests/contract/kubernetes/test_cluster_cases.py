@@ -8,19 +8,21 @@ import sys
 
 import pytest
 
-from scripts.k8s_test.cases import CLUSTERS, ONLY, cases
+from scripts.k8s_test.cases import CLUSTERS, ONLY, TOGETHER, cases
 from scripts.k8s_test.trial import expected_pods, unplaced
 from tests.contract.kubernetes.rendering import COMPONENTS, OVERLAYS, ROOT, render
 
 
 def test_every_overlay_and_every_component_on_it_is_tried() -> None:
-    tried = [case.variant for case in cases()]
+    tried = [case.variant for case in cases() if not case.chart]
     assert set(CLUSTERS) == set(OVERLAYS)
     for overlay in OVERLAYS:
         assert tried.count((overlay,)) == len(CLUSTERS[overlay])
         for component in COMPONENTS:
             expected = overlay in ONLY.get(component, CLUSTERS)
             assert ((overlay, component) in tried) is expected, (overlay, component)
+    charts = [case.variant for case in cases() if case.chart]
+    assert charts == [*((overlay,) for overlay in CLUSTERS), *TOGETHER]
 
 
 def test_pods_are_counted_by_replicas_and_parallelism() -> None:
