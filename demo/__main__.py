@@ -11,12 +11,14 @@ from typing import Any
 
 from rich.console import Console
 
-from demo.plots import draw
+from demo.episodes import Pair, find_pair, judged
 from demo.prepare import prepare, settings_of
 from demo.report import console_table, write_report
 from demo.session import Record, play
 from demo.settings import ROOT
 from demo.stack import stack
+from triforge.cli.terminal import settings as addresses
+from triforge.clients.transport import http_client
 from triforge.errors import TriforgeError
 
 
@@ -71,17 +73,16 @@ def _demo(options: argparse.Namespace, console: Console, tell: Any) -> int:
     tell(
         "starting Valkey, three engines, three policy services, env_adapter, reward, trainer, workers and learners"
     )
-    report = state / "report"
+    report = state / "report" / "report.html"
     with stack(config, state):
         tell("everything is up; submitting a pool and a run over REST")
         record = asyncio.run(play(settings, state, console, state / "run.parquet"))
+        pair = asyncio.run(_pair(record, state, tell))
         tell("run ended; stopping everything")
     notes = () if not options.smollm2 else (SMOLLM2_NOTE,)
-    write_report(record, draw(record.steps, report), notes, _made(report) / "report.html")
+    write_report(record, notes, report, pair)
     console.print(console_table(record))
-    tell(
-        f"report: {report / 'report.html'}  (pictures beside it; every step: {state / 'run.parquet'})"
-    )
+    tell(f"report: {report}  (every step: {state / 'run.parquet'})")
     return 0 if _ended_well(record) else 1
 
 
@@ -91,9 +92,18 @@ SMOLLM2_NOTE = (
 )
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+async def _pair(record: Record, state: Path, tell: Any) -> Pair | None:
+    """A held-out task before and after, with votes if the run has a judge that answers."""
+    pair = find_pair(state / "run.parquet")
+    if pair is None or not any("judge/votes" in s.metrics for s in record.steps):
+        return pair
+    where = addresses(state)
+    async with http_client(where.reward_url, api_key=where.key.get_secret_value()) as reward:
+        try:
+            return await judged(pair, reward)
+        except TriforgeError as error:
+            tell(f"no votes on the task before and after: {error.detail}")
+            return pair
 
 
 def _ended_well(record: Record) -> bool:

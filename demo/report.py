@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from rich.table import Table
 
-from demo.plots import PHASES
+from demo.episodes import Pair
 from demo.session import Record
-from demo.theory import BIN_TITLES, TITLES, answers, bin_lines, lines
-from triforge.algorithms.theory import wilson
-from triforge.types import Proposal, RunStep
+from demo.theory import TITLES, answers, lines, shown
+from services.dashboard import charts, pages
+from triforge.types import RunStep
 
 Row = tuple[str, str, str, str]
+
+_PICTURES = charts.CHARTS[:-2]  # not the length of episodes, nor what was not measured
+
+MEANINGS = {
+    "held-out success, sampled": "Share of held-out tasks solved when the policy draws each word by its probability, as it does in "
+    "training. Held-out tasks are never trained on.",
+    "held-out success, greedy": "The same when it always takes the most probable word.",
+    "judge, balanced accuracy": "How often a vote agrees with the environment, helpful and useless steps counting alike. The "
+    "environment knows which steps help; the judge is not told.",
+    "judge, raw accuracy": "The same over all steps as they come.",
+    "best constant answer, raw": "The raw accuracy of a judge that always gave the same answer.",
+    "judge, unparsable votes": "Share of votes that were neither +1 nor -1.",
+    "groups inside the band": "A group is the rollouts (attempts) at one task in one training step. It is inside the band when its "
+    "success rate is neither too low nor too high to learn from.",
+    "rewriter": "Tasks outside the band go to the rewriter. Its proposal is accepted when it is sound and measurably easier or "
+    "harder, as asked.",
+    "null control (unchanged task as candidate)": "An unchanged task put through the same test, which should not accept it.",
+    "weight versions, policy / judge": "Counted up each time that trained weights go live.",
+}
 
 
 def rows(record: Record) -> list[Row]:
@@ -23,38 +41,21 @@ def rows(record: Record) -> list[Row]:
     steps = record.steps
     found: list[Row] = []
     for mode in ("sampled", "greedy"):
-        evaluated = [s for s in steps if f"eval/{mode}" in s.metrics]
+        key = f"eval/{mode}"
+        evaluated = [s for s in steps if key in s.metrics]
         if evaluated:
             first, last = evaluated[0], evaluated[-1]
-            change = 100 * (last.metrics[f"eval/{mode}"] - first.metrics[f"eval/{mode}"])
-            found.append(
-                (
-                    f"held-out success, {mode}",
-                    _share(first, mode),
-                    _share(last, mode),
-                    f"{change:+.1f} points",
-                )
-            )
+            change = 100 * (last.metrics[key] - first.metrics[key])
+            title, remark = f"held-out success, {mode}", f"{change:+.1f} points"
+            found.append((title, shown(first, key), shown(last, key), remark))
     found += _judge_rows(steps)
     trained = [s for s in steps if "in_band" in s.metrics]
     if trained:
-        found.append(
-            (
-                "groups inside the band",
-                f"{trained[0].metrics['in_band']:.2f}",
-                f"{trained[-1].metrics['in_band']:.2f}",
-                "first and last step",
-            )
-        )
+        before, after = shown(trained[0], "in_band"), shown(trained[-1], "in_band")
+        found.append(("groups inside the band", before, after, "first and last step"))
     found.append(_acceptance(record))
     found.append(_null_control(record))
     return [*found, _versions(steps)] if steps else found
-
-
-def _share(step: RunStep, mode: str) -> str:
-    share, count = step.metrics[f"eval/{mode}"], step.metrics[f"eval/{mode}_episodes"]
-    low, high = wilson(share * count, count)
-    return f"{share:.3f} [{low:.2f}, {high:.2f}]"
 
 
 def _judge_rows(steps: Sequence[RunStep]) -> list[Row]:
@@ -124,142 +125,43 @@ def console_table(record: Record) -> Table:
 
 
 def write_report(
-    record: Record, pictures: dict[str, Path], notes: Sequence[str], path: Path
+    record: Record, notes: Sequence[str], path: Path, pair: Pair | None = None
 ) -> None:
-    """Write the page; pictures are embedded, so the file can be sent around."""
-    parts = [
-        f"<h1>triforge: {html.escape(record.run.name)}</h1>",
-        f"<p>Run <code>{record.run.id}</code> ended as <b>{record.run.status}</b> after {record.run.step} training steps "
-        f"and {record.seconds:.0f} s from submission. {html.escape(record.run.reason)}</p>",
-        "<h2>What was measured</h2>",
-        _html_table(("measure", "before", "after", "remark"), rows(record)),
-        "<p>Intervals are 95 % Wilson intervals over held-out episodes. All tasks were generated; nothing here is a "
-        "published benchmark. One run is one seed: see the table of seeds in the documentation before you draw a "
-        "conclusion. That tasks were rewritten does not show that rewriting helped; that needs a run without it.</p>",
-        *(f"<p>{html.escape(note)}</p>" for note in notes),
-        "<h2>Pictures</h2>",
-        *(
-            f"<figure><figcaption>{html.escape(title)}</figcaption>{_image(file)}</figure>"
-            for title, file in pictures.items()
-        ),
-        *_theory(record.steps),
-        "<h2>Rewritten tasks</h2>",
-        _proposals(record.proposals),
-        "<h2>Steps</h2>",
-        _steps(record.steps),
-    ]
-    body = "\n".join(parts)
-    path.write_text(
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>triforge report</title>"
-        f"<style>{_STYLE}</style></head><body>{body}</body></html>",
-        encoding="utf-8",
+    """Write the page; everything it needs is in the file, so that it can be sent around.
+
+    Args:
+        record: what the run left behind.
+        notes: sentences of warning.
+        path: the file.
+        pair: a held-out task before and after training.
+    """
+    steps = record.steps
+    drawn = [(chart, charts.draw(chart, steps), charts.legend(chart, steps)) for chart in _PICTURES]
+    table = rows(record)
+    template = pages.templates(Path(__file__).parent).get_template("report.html")
+    page = template.render(
+        record=record,
+        run=record.run,
+        notes=notes,
+        judged=any("judge/votes" in s.metrics for s in steps),
+        style=(pages.TEMPLATES / "style.css").read_text(encoding="utf-8"),
+        tiles=[row for row in table if row[0] in _TILES],
+        rows=table,
+        meanings=MEANINGS,
+        pair=pair,
+        turns=list(zip_longest(pair.before.turns, pair.after.turns)) if pair else [],
+        pictures=[entry for entry in drawn if entry[1] is not None],
+        theory=(TITLES, lines(steps), answers(steps)),
+        differences=pages.differences,
+        columns=[key for key in _STEP_KEYS if any(key in s.metrics for s in steps)],
     )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
 
 
-def _theory(steps: Sequence[RunStep]) -> list[str]:
-    """What the votes were worth; nothing for a run without votes."""
-    if not lines(steps):
-        return []
-    return [
-        "<h2>What the votes were worth</h2>",
-        *(f"<p>{html.escape(answer)}</p>" for answer in answers(steps)),
-        _html_table(TITLES, lines(steps)),
-        "<p>Intervals are 95 %, by leaving out one group at a time: votes on one trajectory, and trajectories of one task, "
-        "are not independent. By difficulty, over all steps, without intervals:</p>",
-        _html_table(BIN_TITLES, bin_lines(steps)),
-    ]
-
-
-def _proposals(proposals: Sequence[Proposal]) -> str:
-    if not proposals:
-        return "<p>No task left the band, or rewriting is switched off.</p>"
-    lines = []
-    for p in proposals:
-        checks = ", ".join(f"{c.name}: {'ok' if c.passed else 'failed'}" for c in p.checks)
-        lines.append(
-            (
-                str(p.step), p.direction, p.instruction_before, p.instruction_after or "-", _verdict(p),
-                _counts(p.parent_counts), _counts(p.candidate_counts), p.reason, p.diagnosis, p.answer, checks,
-            )
-        )  # fmt: skip
-    titles = (
-        "step",
-        "direction",
-        "before",
-        "after",
-        "verdict",
-        "parent",
-        "candidate",
-        "reason",
-        "diagnosis",
-        "answer",
-        "checks",
-    )
-    return _html_table(titles, lines)
-
-
-def _verdict(proposal: Proposal) -> str:
-    """A null control is never activated, so its state says nothing; the test's word on it does."""
-    return f"null control: {proposal.verdict}" if proposal.null_control else proposal.state
-
-
-def _counts(counts: Sequence[tuple[int, int]]) -> str:
-    return f"{sum(s for s, _ in counts)}/{sum(m for _, m in counts)}"
-
-
+_TILES = ("held-out success, sampled", "held-out success, greedy", "judge, balanced accuracy")
 _STEP_KEYS = (
     "success", "in_band", "length", "judge/balanced", "judge/invalid", "eval/sampled", "eval/greedy", "policy/kl_k3",
     "policy/grad_norm", "reward/kl_k3", "rows/policy", "rows/reward", "infrastructure_failures", "seconds/play",
     "seconds/train", "seconds/publish", "seconds/evaluate",
 )  # fmt: skip
-
-
-def _steps(steps: Sequence[RunStep]) -> str:
-    keys = [key for key in _STEP_KEYS if any(key in s.metrics for s in steps)]
-    lines = [
-        (
-            str(s.step),
-            f"{s.policy_version}/{s.reward_version}",
-            *(f"{s.metrics[k]:.3g}" if k in s.metrics else "" for k in keys),
-        )
-        for s in steps
-    ]
-    return _html_table(("step", "versions", *keys), lines)
-
-
-def _seconds(steps: Sequence[RunStep]) -> Row:
-    """Mean seconds of each phase of a training step; an evaluation counts where there was one."""
-    trained = [s for s in steps if s.step > 0]
-    parts = []
-    for phase in PHASES:
-        values = [s.metrics[f"seconds/{phase}"] for s in trained if f"seconds/{phase}" in s.metrics]
-        if values:
-            parts.append(f"{phase} {sum(values) / len(values):.2f}")
-    return (
-        "seconds a step, by phase",
-        "-",
-        ", ".join(parts),
-        "means; both learners train at the same time",
-    )
-
-
-def _html_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
-        for line in lines
-    )
-    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _image(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f"<img alt='' src='data:image/png;base64,{data}'>"
-
-
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2rem auto;padding:0 1rem;color:#1a1a1a}"
-    "table{border-collapse:collapse;font-size:13px}th,td{border:1px solid #ccc;padding:.25rem .5rem;text-align:left;"
-    "vertical-align:top}th{background:#f3f3f3}.wide{overflow-x:auto}figure{display:inline-block;margin:.5rem}"
-    "figcaption{font-weight:600}img{max-width:100%}"
-)

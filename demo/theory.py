@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from triforge.types import RunStep
 
 TITLES = ("measure", "first step", "last step", "recent groups at the end", "remark")
-BIN_TITLES = ("tasks", "groups", "p_plus", "p_minus", "mu", "f_plus / f_minus")
 Line = tuple[str, ...]
 
 _MEASURES = (
@@ -19,11 +18,6 @@ _MEASURES = (
     ("f_plus", "weight with which p_plus is taught"),
     ("f_minus", "weight with which p_minus is taught"),
     ("f_ratio", "f_plus / f_minus; Theorem 2 asks for a bounded one"),
-)
-_BINS = (
-    ("hard", "below the band"),
-    ("band", "inside the band"),
-    ("easy", "above the band"),
 )
 _FEW = 5  # steps at either end that are compared
 
@@ -42,29 +36,13 @@ def lines(steps: Sequence[RunStep]) -> list[Line]:
     return [
         (
             name,
-            _shown(first, f"theory/{name}"),
-            _shown(last, f"theory/{name}"),
-            _shown(last, f"votes/recent/{name}"),
+            shown(first, f"theory/{name}"),
+            shown(last, f"theory/{name}"),
+            shown(last, f"votes/recent/{name}"),
             remark,
         )
         for name, remark in _MEASURES
     ]
-
-
-def bin_lines(steps: Sequence[RunStep]) -> list[Line]:
-    """The table by difficulty: sums and means over the steps, each step weighted by its groups in the bin."""
-    found: list[Line] = []
-    for key, title in _BINS:
-        here = [s.metrics for s in judged(steps) if f"theory/{key}/groups" in s.metrics]
-        groups = sum(m[f"theory/{key}/groups"] for m in here)
-        cells = [title, f"{groups:.0f}"]
-        for name in ("p_plus", "p_minus", "mu", "f_ratio"):
-            known = [m for m in here if f"theory/{key}/{name}" in m]
-            weight = sum(m[f"theory/{key}/groups"] for m in known)
-            total = sum(m[f"theory/{key}/{name}"] * m[f"theory/{key}/groups"] for m in known)
-            cells.append(f"{total / weight:.3f}" if weight else "-")
-        found.append(tuple(cells))
-    return found
 
 
 def answers(steps: Sequence[RunStep]) -> list[str]:
@@ -72,7 +50,7 @@ def answers(steps: Sequence[RunStep]) -> list[str]:
     known = judged(steps)
     if not known:
         return []
-    return [_above_one(known[-1]), _bounded(known), *_weight(known)]
+    return [_above_one(known[-1]), _bounded(known)]
 
 
 def _above_one(last: RunStep) -> str:
@@ -85,7 +63,7 @@ def _above_one(last: RunStep) -> str:
         )
     low, high = last.metrics[f"{name}/low"], last.metrics[f"{name}/high"]
     word = "Yes" if low > 1.0 else "No, it lies below" if high < 1.0 else "Not shown"
-    return f"{question}{word}: among rollouts of one task mu is {_shown(last, name)} at the end."
+    return f"{question}{word}: among rollouts of one task mu is {shown(last, name)} at the end."
 
 
 def _bounded(known: Sequence[RunStep]) -> str:
@@ -102,18 +80,8 @@ def _bounded(known: Sequence[RunStep]) -> str:
     )
 
 
-def _weight(known: Sequence[RunStep]) -> list[str]:
-    """What weight the votes had, where it was not constant."""
-    weights = [s.metrics["votes/weight"] for s in known if "votes/weight" in s.metrics]
-    if not any(weights):
-        return []
-    return [
-        f"Votes at hand would get the trust {known[-1].metrics['votes/trust']:.2f} (a weight of {weights[-1]:.2f} beside an "
-        "outcome of 1); it is used if vote_weight is trust."
-    ]
-
-
-def _shown(step: RunStep, name: str) -> str:
+def shown(step: RunStep, name: str) -> str:
+    """A measure, with its 95 % interval where there is one."""
     m = step.metrics
     if name not in m:
         return "-"

@@ -37,7 +37,7 @@ PAGE = 50  # rows of a table
 _MOST_STEPS = 10_000  # what the trainer gives at once
 _NEWEST_STEPS = 20
 _NOTHING = 5e-4  # smaller numbers are shown as 0; the full ones are in the run's report
-_TEMPLATES = Path(__file__).with_name("html")
+TEMPLATES = Path(__file__).with_name("html")
 TASK_STATES: tuple[str, ...] = get_args(TaskState)
 REWRITE_STATES: tuple[str, ...] = get_args(ProposalState)
 COLUMNS = (
@@ -56,19 +56,25 @@ COLUMNS = (
 )
 
 
+def templates(*folders: Path) -> Environment:
+    """The templates of these folders and of the dashboard, with their filters."""
+    found = Environment(
+        loader=FileSystemLoader([*folders, TEMPLATES]),
+        autoescape=True,  # names, instructions and what models say are text
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"when": _when, "number": _number, "share": _share}
+    return found
+
+
 class Pages:
     """All pages of the service."""
 
     def __init__(self, apis: Apis) -> None:
         self._apis = apis
-        self._templates = Environment(
-            loader=FileSystemLoader(_TEMPLATES),
-            autoescape=True,  # names, instructions and what models say are text
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters |= {"when": _when, "number": _number, "share": _share}
+        self._templates = templates()
 
     def _page(self, name: str, **values: Any) -> str:
         return self._templates.get_template(f"{name}.html").render(**values)

@@ -50,6 +50,13 @@ def test_the_axis_ends_at_a_round_number_above_all_values(largest: float, top: f
     assert f">{top:g}</text>" in svg
 
 
+def test_an_axis_goes_below_nothing_where_values_do() -> None:
+    svg = str(draw(SECONDS, steps({"a": -3.0}, {"a": 5.0})))
+    ((below, above),) = points(svg)
+    assert (below[1], above[1]) == (158.8, 10.0)  # -5 lies at 196
+    assert ">-5</text>" in svg
+
+
 def test_a_share_is_drawn_from_nothing_to_all() -> None:
     chart = Chart("Success", "share", {"train": "a"}, top=1.0)
     assert ">1</text>" in str(draw(chart, steps({"a": 0.02})))

@@ -50,13 +50,13 @@ def test_a_folder_that_no_demo_made_is_refused_and_left_alone(tmp_path: Path, na
 
 def test_a_run_that_failed_before_its_first_step_still_gets_a_report(tmp_path: Path) -> None:
     failed = record([], reason="weights: the folder is <gone>")
-    write_report(failed, {}, (), tmp_path / "report.html")
+    write_report(failed, (), tmp_path / "report.html")
     assert "the folder is &lt;gone&gt;" in (tmp_path / "report.html").read_text()
 
 
 def test_the_report_shows_how_far_both_models_moved(tmp_path: Path) -> None:
     measured = step(1, {"policy/kl_k3": 0.0125, "reward/kl_k3": 0.0375})
-    write_report(record([step(0, {}), measured]), {}, (), tmp_path / "report.html")
+    write_report(record([step(0, {}), measured]), (), tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "<td>0.0125</td>" in page
     assert "<td>0.0375</td>" in page

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from demo.plots import draw
-from demo.theory import answers, bin_lines, lines
+from demo.theory import answers, lines
 from triforge.types import RunStep
 
 
@@ -46,18 +43,6 @@ def test_the_second_question_names_the_range_and_the_tasks_with_one_outcome() ->
     assert "(1 steps had votes on one side only)" in second
 
 
-def test_a_run_without_votes_has_no_section(tmp_path: Path) -> None:
+def test_a_run_without_votes_has_no_section() -> None:
     plain = [step(0, eval__sampled=0.5), step(1, success=0.5)]
     assert (lines(plain), answers(plain)) == ([], [])
-    assert draw(plain, tmp_path)["What the votes were worth"].stat().st_size > 0
-
-
-def test_bins_are_weighted_by_their_groups() -> None:
-    hard = {"theory__groups": 9.0, "theory__hard__groups": 1.0, "theory__hard__p_minus": 0.4}
-    steps = [
-        step(1, **hard),
-        step(2, **hard | {"theory__hard__groups": 3.0, "theory__hard__p_minus": 0.8}),
-    ]
-    first, second, _ = bin_lines(steps)
-    assert first == ("below the band", "4", "-", "0.700", "-", "-")
-    assert second == ("inside the band", "0", "-", "-", "-", "-")
