@@ -53,7 +53,7 @@ env_app = typer.Typer(no_args_is_help=True, help="Environments.")
 
 @env_app.command("check")
 def env_check(
-    name: Annotated[str, typer.Argument(help="Family, such as household.")],
+    name: Annotated[str, typer.Argument(help="Family, such as household or my_module:FAMILY.")],
     generate: Annotated[str, typer.Option(help="Options of the generator, JSON.")] = "{}",
     options: Annotated[str, typer.Option(help="How episodes are played, JSON.")] = "{}",
     seed: Annotated[int, typer.Option(help="Seed of tasks and episodes.")] = 0,
@@ -88,7 +88,7 @@ def _json(text: str) -> Params:
 
 @env_app.command("serve")
 def env_serve(
-    name: Annotated[str, typer.Argument(help="Family, such as household.")],
+    name: Annotated[str, typer.Argument(help="Family, such as household or my_module:FAMILY.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
     tasks: Annotated[
@@ -143,6 +143,7 @@ def _options(
 
 def main() -> None:
     """Entry point: errors of triforge become one sentence and exit code 1."""
+    sys.path.append(str(Path.cwd()))  # where a module of one's own is looked for, too
     try:
         app()
     except (TriforgeError, OSError) as error:

@@ -55,7 +55,7 @@ def pool_create(
         ),
     ],
     environment: Annotated[
-        str, typer.Option(help="Family of the tasks of a file that names none.")
+        str, typer.Option(help="Family, or path of one, of the tasks of a file that names none.")
     ] = "household",
     approval: Annotated[
         Approval, typer.Option(help="Whether rewrites wait for a person.")

@@ -107,6 +107,9 @@ class Settings(Section):
     """What tasks and options of pools may make the workers reach: `any`, `public`, `docker`, hosts,
     addresses and networks, separated by commas (docs/environments.md). Empty: `public` where keys
     are asked for, else `any`."""
+    plugins: str = ""
+    """Modules of yours that pools and runs may name as `module:NAME`, separated by commas: families, reward
+    functions, estimators and the like (docs/security.md). Empty: none where keys are asked for, else `any`."""
     cors_origins: str = ""
     """Comma-separated web origins whose pages may ask the APIs; empty allows none."""
     handover: Literal["disk", "distributed"] = "disk"

@@ -11,13 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from random import Random
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from triforge.errors import EnvError, InputError
-from triforge.rollout.protocols import Environment, Reset, RewriteMenu, StepResult, TaskDraft
+from triforge.rollout.protocols import Environment, Reset, RewriteMenu, TaskDraft
+from triforge.rollout.protocols import Observation as Observation
+from triforge.rollout.protocols import StepResult as StepResult
 from triforge.types import CheckResult, Direction, Params, Task
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -162,7 +165,7 @@ def _last_boxed(text: str) -> str:
 
 
 class Episode(Protocol):
-    """A game being played, as plain synchronous code.
+    """A game being played, as plain synchronous code. Without `start` it begins with what the task announces.
 
     One that holds what must be freed also has `leave(*, sound: bool)`: called once the episode is closed, from any thread, also
     while another call is under way; `sound` is False when a call raised or still runs.
@@ -210,6 +213,8 @@ class OneEpisode:
             if self._closed:  # its caller has gone, and nobody else knows of it
                 _leave(episode, sound=False)
                 raise EnvError(f"{self._name}: the episode was closed while it started")
+            if not hasattr(episode, "start"):
+                return Reset(observation=Observation(text=task.instruction))
             return episode.start()
 
         return await self._run(start)
@@ -287,29 +292,39 @@ class Family(NeverRewritten, ABC, Generic[GivenT, PlayT]):
 
     Attributes:
         name: as in `Task.family`.
+        params: the parameters of a task, where `read` need not do more than check them.
+        episode: makes an episode of these parameters and the options, where `begin` need not know more.
         play_options: how a run says that episodes are played, by default without options; `begin` and `solution` get one.
         blocks: see `OneEpisode`. With False, also say `never_blocks = True`.
     """
 
     name: str
+    params: type[BaseModel]
+    episode: Callable[[Any, Any], Episode]
     play_options: type[PlayT] = Strict  # type: ignore[assignment]
     blocks: bool | Executor = False
 
-    @abstractmethod
     def read(self, params: Params) -> GivenT:
         """The parameters of a task, or an `InputError` that names each bad field (`parse_model`)."""
+        given: Any = parse_model(self.params, params, f"{self.name} params")
+        return given  # type: ignore[no-any-return]
 
     @abstractmethod
     def instruction(self, given: GivenT) -> str:
         """What is announced; it follows from the parameters alone, and quickly."""
 
-    @abstractmethod
+    def draw(self, rng: Random) -> Params:  # noqa: ARG002
+        """One solvable task, for a generator without options."""
+        raise InputError(f"{self.name}: makes no tasks itself; upload them")
+
     def generate(self, *, count: int, seed: int, options: Params) -> list[Params]:
         """Solvable tasks; same seed and options, same tasks."""
+        parse_model(Strict, options, f"{self.name} generate")
+        return [self.draw(Random(f"{self.name} {seed} {n}")) for n in range(count)]  # noqa: S311
 
-    @abstractmethod
-    def begin(self, given: GivenT, options: PlayT, announced: str, seed: int) -> Episode:
+    def begin(self, given: GivenT, options: PlayT, announced: str, seed: int) -> Episode:  # noqa: ARG002
         """The episode of a task, which announces what `given` rewards: its instruction, which `start` shows."""
+        return self.episode(given, options)
 
     def check(self, given: GivenT) -> None:
         """Refuse, with an `InputError`, what can be read and cannot be won; may take its time."""

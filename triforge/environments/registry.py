@@ -1,9 +1,12 @@
-"""The environment families that are installed, found by the entry point group `triforge.environments`.
+"""The environment families: those that installed packages offer, and any other by its path.
 
-A package offers a family with three lines of its pyproject.toml; ours does so, too:
+A package offers a family with two lines of its pyproject.toml; ours does so, too:
 
     [project.entry-points."triforge.environments"]
-    adding = "adding_package:FAMILY"
+    guess = "guess_package:FAMILY"
+
+Without a package `my_module:FAMILY` names one (`plugins.py`). What stands behind the colon of an installed family's name
+is the family's own: `gymnasium:FrozenLake-v1`.
 """
 
 from __future__ import annotations
@@ -15,12 +18,22 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from shutil import which
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
+from triforge.environments import plugins
 from triforge.errors import ConfigError, InputError
 from triforge.rollout.protocols import EnvironmentFamily, ProgramFamily
 
 GROUP: Final = "triforge.environments"
+_LONGEST: Final = 64  # characters of a name, as it is stored
+
+
+@runtime_checkable
+class Named(Protocol):
+    """A family of many environments: `name:which` is one of them."""
+
+    def named(self, which: str) -> EnvironmentFamily:
+        """The family of one of the environments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,16 +68,36 @@ def known() -> tuple[str, ...]:
 
 @functools.cache
 def load(name: str) -> EnvironmentFamily:
-    """The family of that name, whether or not it can be played here.
+    """The family of that name or path, whether or not it can be played here.
 
-    An `InputError` lists the known ones; a `ConfigError` says that its package or entry point is broken.
+    An `InputError` lists the known ones, or says why a path names none; a `ConfigError` says that a package or entry point
+    is broken.
     """
-    found = entry_points(group=GROUP, name=name)
+    if len(name) > _LONGEST:
+        raise InputError(f"environment {name!r:.100}: expected at most {_LONGEST} characters")
+    head, colon, which = name.partition(":")
+    found = entry_points(group=GROUP, name=head)
+    if not found and colon:
+        return _checked(name, plugins.load(name, "environment"), name)
     if not found:
-        raise InputError(f"environment {name!r} is unknown, known are: {', '.join(known())}")
+        raise InputError(
+            f"environment {name!r} is unknown, known are: {', '.join(known())}; one of yours is named by its path, my_module:FAMILY"
+        )
     entry: EntryPoint = next(iter(found))
+    loaded = _checked(name, _entry(name, entry), entry.value)
+    if not colon:
+        return loaded
+    if not isinstance(loaded, Named):
+        raise InputError(
+            f"environment {name!r}: {head} is an installed family that takes no name behind a colon; call a module of your own "
+            "something else"
+        )
+    return loaded.named(which)
+
+
+def _entry(name: str, entry: EntryPoint) -> object:
     try:
-        loaded = entry.load()
+        return entry.load()
     except (ImportError, AttributeError) as error:
         package = entry.dist.name if entry.dist else "its package"
         extras = f"[{','.join(entry.extras)}]" if entry.extras else ""
@@ -72,9 +105,15 @@ def load(name: str) -> EnvironmentFamily:
             f"environment {name!r} cannot be loaded from {entry.value!r}: {error}; "
             f"install what it needs (pip install '{package}{extras}') or mend the entry point"
         ) from error
-    if not isinstance(loaded, EnvironmentFamily):
-        raise ConfigError(f"environment {name!r}: {entry.value!r} is not an EnvironmentFamily")
-    return loaded
+
+
+def _checked(name: str, loaded: object, where: str) -> EnvironmentFamily:
+    made = loaded() if isinstance(loaded, type) else loaded
+    if not isinstance(made, EnvironmentFamily):
+        raise ConfigError(
+            f"environment {name!r}: {where!r} gives a {type(made).__name__}, not an EnvironmentFamily (docs/environments.md)"
+        )
+    return made
 
 
 def family(name: str) -> EnvironmentFamily:

@@ -1,0 +1,70 @@
+"""Code named by its path, `module:NAME`: families, reward functions and parts of the arithmetic that no installed package offers.
+
+The services import what a path names, so naming one is running it: `TRIFORGE_PLUGINS` says which may be named.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import traceback
+from pathlib import Path
+from typing import Any, Final, Self
+
+from triforge.config import Settings
+from triforge.errors import InputError
+
+OPTION: Final = "TRIFORGE_PLUGINS"
+_ANY: Final = "any"
+_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+class Allowed:
+    """Which paths may be named: `any`, or modules (`my_env`, all of them) and paths (`my_env:FAMILY`), separated by commas."""
+
+    def __init__(self, listed: str = _ANY) -> None:
+        self._listed = {entry.strip() for entry in listed.split(",") if entry.strip()}
+        self.unbounded = _ANY in self._listed
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """What a deployment allows: what it lists; else anything where nobody is asked for a key, and nothing elsewhere."""
+        return cls(settings.plugins or ("" if settings.keyed else _ANY))
+
+    def demand(self, path: str, what: str) -> None:
+        """Pass a path that may be named, else raise an `InputError` that names the field `what`."""
+        if not (self.unbounded or {path, path.partition(":")[0]} & self._listed):
+            raise InputError(
+                f"{what}: given {path!r}, which {OPTION} does not name; the operator may list the module there, and the "
+                "services then import it"
+            )
+
+
+@functools.cache
+def here() -> Allowed:
+    """What this process's deployment allows."""
+    return Allowed.of(Settings.from_env())
+
+
+def load(path: str, what: str) -> Any:
+    """What a path names, imported from the working directory, PYTHONPATH or an installed package.
+
+    Raises:
+        InputError: it is no path, it may not be named, or the import fails; `what` names the field.
+    """
+    if _PATH.fullmatch(path) is None:
+        raise InputError(f"{what}: given {path!r}, expected a path such as my_module:NAME")
+    here().demand(path, what)
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+        place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+        raise InputError(
+            f"{what}: {path!r} cannot be imported: {type(error).__name__}: {error}{place}; looked for in {Path.cwd()}, on "
+            "PYTHONPATH and among the installed packages: start triforge where the module lies or set PYTHONPATH, and "
+            "start it again after a change"
+        ) from error
